@@ -1,6 +1,6 @@
-"""The scheduler: the only place where requests change state. `handle(event, now)` answers with actions.
+"""The scheduler: the only place where requests change state. `handle(event, now)` returns the actions to perform.
 
-Pure: no torch, asyncio, threads, sockets or clock. The live engine and the simulator drive the very same code.
+Pure: no torch, asyncio, threads, sockets or clock. The live engine and the simulator drive this same code.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,16 +25,15 @@ from latebind.domain.outlook import Outlook
 from latebind.domain.picture import Picture
 from latebind.residency.residency import Residency
 
-NOT_RUN = -1  # the stage of a request that has run none
+NOT_RUN = -1  # the last stage of a request that has run none
 
 
 class Scheduler:
-    """Admits, queues, launches, answers. Feed it every event in the order of time and perform every action."""
+    """Admits, queues, launches and answers requests. Feed it every event in the order of time; perform every action."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._policy = make_policy(config.policy)
-        self._leave, self._compact = config.policy.leave, config.policy.compact
-        self._sheds = config.policy.shed
+        self._leave, self._compact, self._sheds = config.policy.leave, config.policy.compact, config.policy.shed
         self._models = Models()
         coverage, hopes = config.policy.coverage, self._policy.counts_exits
         lanes = [Lane(served, self._models, coverage=coverage, hopes=hopes) for served in config.models]
@@ -47,11 +46,11 @@ class Scheduler:
         self._live: dict[int, Request] = {}
         at_once, sheds = self._crew.at_once, self._sheds
         self._admission = Admission(self._lanes, self._models, self._residency, at_once=at_once, sheds=sheds)
-        self._last_starts: list[tuple[float, int]] = []  # heap: when a queued request must start at the latest
+        self._last_starts: list[tuple[float, int]] = []  # heap: the latest time at which each queued request may start
         for lane in lanes:
-            self._renew(lane)
+            self._update_work(lane)
         self._wake = inf
-        self._undecided = False  # whether a worker rests at a boundary where it has a choice
+        self._undecided = False  # whether an idle worker is at a stage boundary where it has a choice
         self._accepted = self._ended = self._waiting = self._leaving = 0
         self._handlers: dict[type[Event], Callable[..., None]] = {
             Arrived: self._arrived,
@@ -65,7 +64,7 @@ class Scheduler:
         }
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Take in one event that happened at `now` (seconds, never going back) and return what to do, in order.
+        """Handle one event that happened at `now` (seconds, never decreasing) and return the actions, in order.
 
         Raises `IllegalEvent`, with nothing changed, for an event that the state does not allow.
         """
@@ -76,7 +75,7 @@ class Scheduler:
         return actions
 
     def handle_all(self, events: Iterable[Event], now: float) -> list[Action]:
-        """Take in what happened at once, and decide once; there is one event at least."""
+        """Handle events that happened at the same time, and decide once; there must be at least one."""
         actions: list[Action] = []
         for event in events:
             self._handlers[type(event)](event, now, actions)
@@ -93,18 +92,18 @@ class Scheduler:
         return {name: self._crew.tally(name) for name in self._lanes}
 
     def outlooks(self, models: Iterable[str], *, loaded: bool = False) -> dict[str, Outlook]:
-        """Return what requests of `models` are to expect that come now, behind loads unless taken as `loaded`."""
+        """Return what requests of `models` that arrive now can expect, loads included unless `loaded`."""
         wait, residency = self._crew.wait(self._lanes, self._models.seconds), None if loaded else self._residency
         waits = {model: wait if residency is None else max(wait, residency.load_seconds(model)) for model in models}
         return {model: self._lanes[model].outlook(seconds) for model, seconds in waits.items()}
 
     def picture(self, now: float) -> Picture:
-        """Return what is under way at `now`, for somebody to look at."""
+        """Return what is under way at `now`, for the dashboard."""
         return draw(self._workers, self._lanes, self._residency, now)
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
-        members = {i for entry in self._crew.begun() for i in entry.members}
+        members = {i for entry in self._crew.started() for i in entry.members}
         queued = {i for lane in self._lanes.values() for i in (*lane.queue, *lane.held)}
         assert self._accepted == self._ended + len(self._live), "accepted is not queued + running + ended"
         assert not members & queued, "a request is queued and running"
@@ -116,7 +115,7 @@ class Scheduler:
         assert len({(r.model, r.slot) for r in self._live.values()}) == len(self._live), "a slot has two owners"
         self._crew.check()
         assert not (self._models.requests and self._wake == inf and not self._crew.running), (
-            "nobody works and who waits is forgotten"
+            "requests wait, and no worker runs and no wake-up is due"
         )
         self._admission.check()
         if self._residency is not None:
@@ -132,8 +131,8 @@ class Scheduler:
         for i in requests:
             if i in self._live:
                 raise IllegalEvent(f"a request of {requests} has arrived twice")
-        if lane.estimate.heard != lane.heard:
-            self._renew(lane)
+        if lane.estimate.observed != lane.observed:
+            self._update_work(lane)
         refusal, seconds, slack = self._admission.refusal(lane, event, now, actions)
         if refusal is not None:
             if refusal is Outcome.REFUSED_LATE and not self._live:
@@ -152,8 +151,8 @@ class Scheduler:
         if self._residency is not None:
             self._residency.arrived(model, requests, now)
 
-    def _renew(self, lane: Lane) -> None:
-        lane.renew(min(self._policy.batch_limit(lane.view), self._crew.largest))
+    def _update_work(self, lane: Lane) -> None:
+        lane.update_work(min(self._policy.batch_limit(lane.view), self._crew.largest))
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:
         request = self._live.get(event.request)  # none: its reply was under way when the client left
@@ -175,11 +174,11 @@ class Scheduler:
         for i in exited:
             if i not in members:
                 raise IllegalEvent(f"request {i} left a batch of worker {event.worker} that it is not in")
-        # Who left aside may have had the longest input.
+        # Members that a lookup beside the worker answered may have had the longest input.
         if batch.ran == len(members) or batch.padded or not self._compact:
             self._crew.learn(worker, batch, now)
         if not self._leave:
-            batch.know(exited, stage)
+            batch.note_answers(exited, stage)
             if len(batch.complete) == len(members):
                 self._end_all(batch, Outcome.ANSWERED, now, actions, stage)
         else:
@@ -189,18 +188,18 @@ class Scheduler:
             self._end_all(batch, Outcome.ANSWERED, now, actions, stage)
         else:
             if self._leaving or (self._sheds and batch.due < now):
-                self._let_go(batch, now, actions)
+                self._drop_leaving(batch, stage, now, actions)
             if members:
                 batch.advance()
         self._settle(worker, batch, now, actions)
 
     def _exited(self, event: Exited, now: float, actions: list[Action]) -> None:
-        """End those that are still here; others were answered by the end of their network just before."""
+        """End the requests that are still here; the others were answered just before, at the end of their network."""
         if not 0 <= event.worker < len(self._workers):
             raise IllegalEvent(f"there is no worker {event.worker} whose lookups could answer")
-        for entry in self._workers[event.worker].begun:
+        for entry in self._workers[event.worker].started:
             if not self._leave:
-                entry.know(event.requests, event.stage)
+                entry.note_answers(event.requests, event.stage)
                 continue
             for i in event.requests:
                 if i in entry.members:
@@ -213,15 +212,18 @@ class Scheduler:
         self._settle(worker, batch, now, actions)
 
     def _settle(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
-        """Put what has run in its new place; go on at once where nobody waits to be let in."""
+        """Put the sub-batch that has run in its new place; go on at once where no request waits."""
+        for late in worker.late(now) if self._sheds else ():
+            self._drop_leaving(late, late.stage - 1, now, actions)
+            worker.drop_empty()
         worker.running, table, residency = None, worker.table, self._residency
         if residency is not None:
-            if batch.members and not residency.present(batch):
+            if batch.members and not residency.is_resident(batch):
                 worker.put_aside(batch, now)
             else:
                 table.settle(batch, now)
             residency.touch(batch.spec.name)
-            self._take_up(worker, residency, now, actions)
+            self._resume_aside(worker, residency, now, actions)
             return
         table.settle(batch, now)
         going = None if self._waiting else table.going
@@ -231,24 +233,24 @@ class Scheduler:
             self._undecided = True
 
     def _loaded(self, event: Loaded, now: float, actions: list[Action]) -> None:
-        """Have those go on who have rested for want of a stage that is there now."""
+        """Let sub-batches go on that were set aside for a stage that is in memory now."""
         residency = self._require_residency(event)
         residency.loaded(event, now)
         for worker in self._workers:
             if worker.running is None:
-                self._take_up(worker, residency, now, actions)
+                self._resume_aside(worker, residency, now, actions)
 
-    def _take_up(self, worker: Worker, residency: Residency, now: float, actions: list[Action]) -> None:
-        """At a boundary of a worker, have those go on beside the others that have rested and need rest no more."""
-        for batch in [entry for entry in worker.aside if residency.present(entry)]:
-            self._let_go(batch, now, actions)
+    def _resume_aside(self, worker: Worker, residency: Residency, now: float, actions: list[Action]) -> None:
+        """At a stage boundary of a worker, put sub-batches whose next stage is in memory back into its table."""
+        for batch in [entry for entry in worker.aside if residency.is_resident(entry)]:
+            self._drop_leaving(batch, batch.stage - 1, now, actions)
             if batch.members:
-                worker.take_up(batch, now)
+                worker.resume(batch, now)
         worker.drop_empty()
         self._undecided = self._undecided or bool(worker.table.entries)
 
     def _load_failed(self, event: LoadFailed, now: float, actions: list[Action]) -> None:
-        """Tell everybody who waits for the model that it could not be loaded, unless only a learned cache is amiss."""
+        """End all requests that wait for the model, unless only a learned cache could not be loaded."""
         residency = self._require_residency(event)
         residency.failed(event, now)
         lane = self._lanes[event.model]
@@ -271,7 +273,7 @@ class Scheduler:
     # Decisions ------------------------------------------------------------------------------------------------------
 
     def _decide(self, last: Event, now: float, actions: list[Action]) -> None:
-        """Decide what is loaded, who is too late and what runs, after the `last` event of those told together."""
+        """Decide what is loaded, which requests are too late and what runs; `last` is the latest event handled."""
         if self._residency is not None:
             actions.extend(self._residency.decide(now))
         if (self._waiting or self._undecided) and not (type(last) is Arrived and last.more):
@@ -281,7 +283,7 @@ class Scheduler:
             self._launch(now, actions)
 
     def _drop_late(self, now: float, actions: list[Action]) -> None:
-        """End the queued requests that even a batch of one, started now, would answer too late."""
+        """End the queued requests that would be too late even if each started now, alone."""
         while self._last_starts:
             start, number = self._last_starts[0]
             request = self._live.get(number)
@@ -293,7 +295,7 @@ class Scheduler:
             heappop(self._last_starts)
 
     def _launch(self, now: float, actions: list[Action]) -> None:
-        """Ask the policy for every free worker, until it wants to wait or nothing waits."""
+        """Ask the policy about each free worker, until the worker runs, the policy waits or nothing is left to run."""
         until = None
         for worker in self._crew.in_order():
             table = worker.table
@@ -309,7 +311,7 @@ class Scheduler:
                     self._start(worker, decision, now)
                     self._run(worker, table.pick(-1), now, actions)
                 elif isinstance(decision, GoOn):
-                    if not table.entries:  # all that it has begun rests aside
+                    if not table.entries:  # all that it has started is set aside
                         break
                     self._run(worker, table.pick(decision.place, decision.requests), now, actions)
                 elif isinstance(decision, Shed):
@@ -319,7 +321,7 @@ class Scheduler:
                     break
         if until is not None and self._models.requests:
             self._ask_to_wake(until, now, actions)
-        elif self._residency is not None and self._last_starts:  # somebody may get late while a model is loaded
+        elif self._residency is not None and self._last_starts:  # a request may become late while a model is loaded
             self._ask_to_wake(inf, now, actions)
 
     def _shed(self, worker: Worker, decision: Shed, now: float, actions: list[Action]) -> None:
@@ -347,15 +349,15 @@ class Scheduler:
         if self._residency is not None:
             self._residency.touch(launch.model)
 
-    def _let_go(self, batch: SubBatch, now: float, actions: list[Action]) -> None:
-        """At a stage boundary, let go of members whose client has left or whose deadline has passed."""
+    def _drop_leaving(self, batch: SubBatch, stage: int, now: float, actions: list[Action]) -> None:
+        """End members whose client has left or whose deadline has passed; `stage` is the last that they ran."""
         earliest = now if self._sheds else -inf
         for request in [r for r in batch.members.values() if r.deadline < earliest or r.state is LEAVING]:
             outcome = Outcome.CANCELLED if request.state is LEAVING else Outcome.EXPIRED
-            self._end(batch.leave(request.id), outcome, now, actions, batch.stage)
+            self._end(batch.leave(request.id), outcome, now, actions, stage)
 
     def _ask_to_wake(self, until: float, now: float, actions: list[Action]) -> None:
-        """Have the driver wake us when the policy wants to be asked again or the first queued request gets late."""
+        """Ask for a wake-up at `until`, or earlier, when the first queued request becomes too late."""
         wanted = min(until, nextafter(self._last_starts[0][0], inf)) if self._last_starts else until
         if wanted != self._wake or self._wake <= now:
             self._wake = wanted
@@ -368,7 +370,7 @@ class Scheduler:
 
     def _run(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
         worker.running = batch
-        requests, slots = batch.told()
+        requests, slots = batch.ids_and_slots()
         batch.ran = len(requests)
         rows = batch.padded or (0 if self._compact else batch.rows)
         wide = self._crew.begin(worker, rows or batch.ran, now)
@@ -386,7 +388,7 @@ class Scheduler:
         batch.complete.clear()
 
     def _end(self, request: Request, outcome: Outcome, now: float, actions: list[Action], stage: int = NOT_RUN) -> None:
-        """Answer; `stage` is the last that it ran."""
+        """End a request with a reply; `stage` is the last stage that it ran."""
         del self._live[request.id]
         self._ended += 1
         if request.state is LEAVING:

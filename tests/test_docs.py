@@ -23,7 +23,7 @@ WORD = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./-]+\.(?:py|js|toml|yaml|sh|service|css)")
 FOLDER = re.compile(r"[\w-]+(?:/[\w-]+)*/|[a-z_]+(?:/[a-z_]+)+")
 NAME = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?:\([^)]*\))?")
-THE_READERS_OWN = {"mymodels.py", "models/traffic.query.toml", "NAME.query.toml", "quick.py"}
+THE_READERS_OWN = {"mymodels.py", "models/traffic.query.toml", "NAME.query.toml", "direct.py"}
 OF_OTHERS = {"--build-arg", "--fail-on-flaky", "--model-control-mode", "--request-count"}
 
 
@@ -158,7 +158,7 @@ def test_the_check_bites(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="there is no latebind bench nothing"):
         options("bench nothing")
     page.write_text(
-        "`engine/nothing.py`, `door/`, `rpc/door.py`, `batching/`, `--fast`, `--slots`, `Doorr.said`, `Door`"
+        "`engine/nothing.py`, `door/`, `rpc/official_door.py`, `batching/`, `--fast`, `--slots`, `Doorr.said`, `Door`"
     )
     assert gone(page) == ["engine/nothing.py", "door/", "--fast"]
     assert unknown(page) == ["Doorr.said"]

@@ -46,6 +46,18 @@ def test_the_work_ahead_counts_as_launches_have_been_seen_to_take() -> None:
     assert outcomes(scheduler.handle(arrived(311, deadline=now + 0.21), now)) == {}
 
 
+def test_who_gets_late_while_resting_leaves_at_the_next_boundary_and_others_of_its_batch_stay() -> None:
+    scheduler = Scheduler(config(served(stages=8), policy="lazy+"))
+    scheduler.handle(arrived(1, deadline=0.5), 0.0)
+    scheduler.handle(arrived(2), 0.0)
+    scheduler.handle(StageDone(0), 0.01)
+    scheduler.handle(arrived(3), 0.015)
+    assert scheduler.handle(StageDone(0), 0.02) == [run(0, 3)]  # two rest behind the first stage
+    actions = scheduler.handle(StageDone(0), 0.6)
+    scheduler.check()
+    assert actions == [Reply(1, "net", Outcome.EXPIRED, 0, 0.0, 0.6, 0.42), run(1, 2, 3)]
+
+
 def test_one_launch_that_was_held_up_does_not_keep_an_idle_engine_idle_for_ever() -> None:
     scheduler = Scheduler(config(served(stages=1, seconds=1.0)))
     scheduler.handle(arrived(0), 0.0)

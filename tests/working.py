@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from latebind.learned import compiled, latency, training
+from latebind.learned import compiled, latency, training_pool
 from latebind.program import measure, tuning
 
 CALL = 20e-6  # seconds that a call takes with nothing to compute
@@ -30,7 +30,7 @@ def work_of(call: Callable[[], object]) -> float:
 def measured_by_work() -> Iterator[None]:
     """Have this process measure calls by their work; what runs while something else does is still measured by time."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (measure, latency, training, tuning):
+        for module in (measure, latency, training_pool, tuning):
             patch.setattr(module, "time_call", work_of)
         for module, runs in ONCE.items():  # each would tell the same
             for name, count in runs.items():

@@ -32,7 +32,7 @@ GOOD = ("served", "refused")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try what is asked for, show a table, and return 1 if something failed that should not."""
+    """Try the architectures asked for, show a table, and return 1 if one failed that should not."""
     given = _parser().parse_args(arguments)
     warnings.simplefilter("ignore")  # of the libraries about themselves
     torch.set_num_threads(1)
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _try_all(source: str, catalogue: Catalogue, given: argparse.Namespace) -> dict[str, Result]:
-    """Return what came of each architecture; results are kept in a file as they come."""
+    """Return the result of each architecture; results are written to a file one by one."""
     kept = given.out / f"{source}.json"
     given.out.mkdir(parents=True, exist_ok=True)
     results: dict[str, Result] = json.loads(kept.read_text()) if kept.exists() else {}
@@ -76,7 +76,7 @@ def _try_all(source: str, catalogue: Catalogue, given: argparse.Namespace) -> di
 
 
 def _try(name: str, case: Architecture, folder: Path, backends: list[str] | None, max_batch: int) -> Result:
-    """Build, serve and compare one; anything raised that is not ours is what this looks for."""
+    """Build, serve and compare one architecture; it looks for any exception that is not one of ours."""
     begun = process_time()
     try:
         with _seeded():

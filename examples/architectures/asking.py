@@ -1,4 +1,4 @@
-"""One request to a server over HTTP, and how far its answer is from what is expected."""
+"""Sends one request to a server over HTTP and compares its answer with the expected one."""
 
 import json
 from collections.abc import Sequence
@@ -10,18 +10,8 @@ import torch
 from torch import Tensor
 
 from examples.architectures.catalogue import Rows
+from latebind.server.tensors import DATATYPES
 
-DATATYPES = {
-    "bool": "BOOL",
-    "uint8": "UINT8",
-    "int8": "INT8",
-    "int16": "INT16",
-    "int32": "INT32",
-    "int64": "INT64",
-    "float16": "FP16",
-    "float32": "FP32",
-    "float64": "FP64",
-}
 DTYPES = {datatype: np.dtype(dtype) for dtype, datatype in DATATYPES.items()}
 SECONDS = 60  # a deadline that no slow machine misses
 HEADER = "Inference-Header-Content-Length"
@@ -30,8 +20,8 @@ HEADER = "Inference-Header-Content-Length"
 def worst_difference(url: str, name: str, rows: Rows, expected: Sequence[Tensor]) -> float:
     """Send the first two rows and return max |answer - expected| / max |expected| over all outputs.
 
-    Numbers go as they lie in memory: the protocol has no float16 in JSON. Raises `ValueError` with what the server
-    says if it does not answer.
+    Tensors are sent in binary, because the protocol has no float16 in JSON. Raises `ValueError` with the server's
+    message if it does not answer with 200, or if an output has another shape.
     """
     inputs = [(key, tensor[:2].contiguous()) for key, tensor in rows.items()]
     head = json.dumps({"inputs": [_described(*one) for one in inputs], "parameters": _parameters()}).encode()

@@ -1,4 +1,4 @@
-"""What an architecture to try is: how to make it with random weights, and rows of what it reads."""
+"""An architecture to try: how to make it with random weights, and rows of its inputs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ SOURCES = ("torchvision", "timm", "transformers", "plain")  # plain: small modul
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A network to build: `make` it, show it `rows`, serve its `outputs` (all if none are named).
+    """A network to build: `make` makes it, `rows` are its inputs, `outputs` are served (all if none are named).
 
-    Where it is to be `refused`, that is part of the reason that is to be given.
+    If it must be `refused`, that is a part of the expected message.
     """
 
     make: Callable[[], nn.Module]

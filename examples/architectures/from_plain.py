@@ -55,7 +55,7 @@ class Spectral(nn.Module):
 
 
 class AutoEncoder(nn.Module):
-    """An image to few numbers and back."""
+    """Encodes an image to a few numbers and decodes it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,12 +73,12 @@ class AutoEncoder(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the image as far as it is known from 32 numbers."""
+        """Return the image as decoded from 32 numbers."""
         return self.decode(self.encode(x))  # type: ignore[no-any-return]
 
 
 class UNet(nn.Module):
-    """Down and up again, each level given to its counterpart: little can be cut."""
+    """Halves the image and doubles it again, with a connection at each level, so that it can hardly be cut."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class UNet(nn.Module):
 
 
 class Tagger(nn.Module):
-    """Words through a bidirectional LSTM, with their greatest tags."""
+    """Tags words by a bidirectional LSTM."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Tagger(nn.Module):
 
 
 class Running(nn.Module):
-    """Counts its calls in a buffer, which nobody reads."""
+    """Counts its calls in a buffer that nothing reads."""
 
     calls: Tensor
 
@@ -132,7 +132,7 @@ class Running(nn.Module):
 
 
 class Branching(nn.Module):
-    """Takes another way where a mean is large."""
+    """Branches on whether a mean is large, which cannot be exported."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Padding(nn.Module):
 
 
 class Complex(nn.Module):
-    """Gives a spectrum."""
+    """Returns a spectrum, in complex numbers."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, 64) float32` to `(B, 33) complex64`."""

@@ -1,4 +1,4 @@
-"""Networks of transformers as they are, called by name; small, of many families. Outputs are dataclasses of theirs."""
+"""Networks of transformers, unchanged and small, of many families. Their outputs are dataclasses of that library."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,6 +1,6 @@
 """Frames of a video as rows for a network of 32x32 images: a fixed camera shows much the same again and again.
 
-GATI (section 7.2) classifies frames of fixed cameras with networks for CIFAR-10. What the network makes of them does
+GATI (section 7.2) classifies frames of fixed cameras with networks for CIFAR-10. The network's answers do
 not matter; learned caches are to answer as it does. Needs PyAV: `pip install '.[video]'`.
 """
 

@@ -1,6 +1,6 @@
 """Builds the seven models to serve and writes the query over them: `python -m examples.query.build`.
 
-A build that was broken off goes on behind the models that are there.
+An interrupted build goes on after the models that are there.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from examples.query.train import accuracy_in, restored
 from latebind.cli.console import console, percent, progress, show
 from latebind.learned.accuracy import ACCURACY, Accuracy, write_accuracy
 from latebind.learned.build import build_caches
-from latebind.learned.explored import explored_folder
+from latebind.learned.exploration_folder import explored_folder
 from latebind.learned.samples import Samples
 from latebind.learned.stored import LIST, read_caches, with_caches
 from latebind.program.backends import BACKENDS
@@ -138,7 +138,7 @@ class Builder:
         return f'models = [{named}]\ninputs.{INPUT} = "{INPUT}"\n'
 
     def _ready(self, model: str) -> bool:
-        """Tell whether a model is there, with what comes behind its stages."""
+        """Tell whether a model is there, with its accuracy and, if it is the gate, its learned caches."""
         path = self.path_of(model)
         if not (path / MANIFEST).is_file():
             return False

@@ -30,13 +30,13 @@ ALLOWED = (0.6, 0.9, 1.2, 3.0)  # deadlines, as multiples of what the most accur
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One answer: the class that it names, and the parameters that say how it came about."""
+    """One answer: its class, and the parameters that say how it was made."""
 
     answered: int
     parameters: Mapping[str, object]
 
     def of(self, step: str, key: str) -> object:
-        """Return what is told of a step, nothing where it did not run."""
+        """Return the parameters of a step, empty if it did not run."""
         return self.parameters.get(f"{step}.{key}", "")
 
     @property
@@ -93,7 +93,7 @@ def slowest(builder: Builder) -> float:
 
 
 def ask(url: str, pictures: Scene, row: int, seconds: float) -> Told | None:
-    """Ask for one picture as any client would; None where the answer would have come too late."""
+    """Send one picture as any client would; return None if it was refused because it would be late."""
     image = pictures.test.inputs[row : row + 1]
     tensor = {"name": INPUT, "shape": list(image.shape), "datatype": "FP32", "data": image.flatten().tolist()}
     body = {"inputs": [tensor], "parameters": {"timeout": round(seconds * 1e6)}}

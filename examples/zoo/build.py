@@ -1,4 +1,4 @@
-"""Builds the seven networks to serve: `python -m examples.zoo.build --out DIR`; goes on where it was broken off."""
+"""Builds the seven networks to serve: `python -m examples.zoo.build --out DIR`; goes on where it was interrupted."""
 
 import argparse
 import gc

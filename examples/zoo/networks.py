@@ -1,4 +1,4 @@
-"""The seven networks of mCache's evaluation (section 6.1), with random weights: what is needed to make and build each.
+"""The seven networks of mCache's evaluation (section 6.1), with random weights, and how to make and build each.
 
 Models of these architectures and sizes, not the published ones: nothing is downloaded, and answers mean nothing.
 """

@@ -95,7 +95,7 @@ def predicted(head: nn.Module, features: Tensor) -> Tensor:
 
 
 def beside(features: Tensor, found: Tensor) -> Sequence[Tensor]:
-    """Put both into one tensor, where the network can be cut, and take them out again."""
+    """Carry two tensors in one where the network can be cut, and split them again."""
     both = torch.cat([features.flatten(1), found.flatten(1)], 1)
     behind = features[0].numel()
     return both[:, :behind].reshape(features.shape), both[:, behind:].reshape(found.shape)

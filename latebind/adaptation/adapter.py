@@ -20,7 +20,7 @@ from latebind.adaptation.window import Sample, Window
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
-from latebind.learned.activations import Observed, features_of, observe, observed
+from latebind.learned.activations import Observed, apply_heads, features_of, observe
 from latebind.learned.compose import Costs
 from latebind.learned.head import Head
 from latebind.learned.latency import seconds_before_sure
@@ -323,7 +323,7 @@ class Adapter:
         features = [self._held_out.features[name].float() for name in self._lookups]
         with torch.inference_mode():
             answers = torch.nn.functional.one_hot(self._held_out.classes, heads[0].classes)
-            seen = observed(heads, features, answers).seen
+            seen = apply_heads(heads, features, answers).seen
         thresholds = np.array([threshold for _, threshold in self.built_lookups().values()])
         tables = by_class(thresholds, seen, self._held_out.classes, self._costs, count=heads[0].classes)
         return Version(BUILT, *tables, rows=len(self._held_out.classes))

@@ -39,4 +39,4 @@ def _followed(settings: ServeConfig, engines: Engines) -> Followed | None:
         cores=settings.engine.cores,
         log_format=settings.observability.log_format,
     )
-    return Followed(order, adapted, tuple(engines.serving.print_of(spec.name) for spec in adapted))
+    return Followed(order, adapted, tuple(engines.serving.fingerprint_of(spec.name) for spec in adapted))

@@ -11,7 +11,7 @@ from latebind.adaptation.messages import AdaptationOrder
 from latebind.domain.errors import LatebindError
 from latebind.domain.model import ModelSpec
 from latebind.forks.client import ForkServer
-from latebind.repository.selection import Print
+from latebind.repository.selection import Fingerprint
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class Followed:
 
     order: AdaptationOrder
     models: tuple[ModelSpec, ...]
-    prints: tuple[Print | None, ...]
+    prints: tuple[Fingerprint | None, ...]
 
 
 class Following:

@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from latebind.adaptation.lesson import Layers
 from latebind.adaptation.window import Recent
-from latebind.learned.activations import observed
-from latebind.learned.calibrate import Calibrated, calibrate, judge
-from latebind.learned.compose import Composer, Costs, Floats, Seen, path, send
+from latebind.learned.activations import apply_heads
+from latebind.learned.calibrate import Calibrated, calibrate, evaluate
+from latebind.learned.compose import Composer, Costs, Floats, Seen, send, threshold_path
 from latebind.learned.head import Head
 from latebind.learned.promise import Promise
 from latebind.learned.stored import Rows
@@ -182,7 +182,7 @@ def _accepted(candidates: list[Floats], current: Seen, costs: Costs, promise: Pr
     accepted = []
     say = Promise(promise.fidelity, SAY_CONFIDENCE, answers=None)
     for thresholds in candidates:
-        if judge(thresholds, [current], costs, promise=say).lower < promise.fidelity:
+        if evaluate(thresholds, [current], costs, promise=say).lower < promise.fidelity:
             break
         accepted.append(thresholds)
     return accepted
@@ -203,7 +203,7 @@ def _draw(given: Material, mix: Mapping[int, float], among: Tensor, generator: t
 @torch.no_grad()
 def _seen(heads: Mapping[str, Head], rows: Rows) -> Seen:
     features = [rows.features[name].float() for name in heads]
-    return observed(
+    return apply_heads(
         list(heads.values()), features, functional.one_hot(rows.classes, next(iter(heads.values())).classes)
     ).seen
 
@@ -213,7 +213,7 @@ def _candidates(heads: Mapping[str, Head], rows: Rows, drawn: Tensor, costs: Cos
     composer = Composer(
         _seen(heads, take(rows, drawn)), costs, allows=lambda choice: costs.tail(choice) <= promise.tail
     )
-    return path(composer, fidelity=promise.fidelity, steps=PRICES)
+    return threshold_path(composer, fidelity=promise.fidelity, steps=PRICES)
 
 
 def rows_like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Seen:

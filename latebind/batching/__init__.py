@@ -1,4 +1,7 @@
-"""Who runs together: batching policies under one contract. Pure. A new policy is one class and one line here."""
+"""Which requests run together. Here: the table of batching policies. Pure.
+
+A new policy is one class that fulfils the contract `BatchPolicy` in `view.py`, and one line in the table.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Who is let in: how much work goes first, and whether a newcomer behind it could be in time."""
+"""Admission: whether a new request could be in time, behind the work that goes first. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -10,30 +10,30 @@ from latebind.domain.events import Arrived
 
 
 class Loads(Protocol):
-    """What is known of models that come to memory while requests come."""
+    """What admission has to know where models are loaded on demand."""
 
-    def refuses(self, name: str, now: float) -> bool:
-        """Tell whether a load has failed, and it is too early to try again."""
+    def is_backing_off(self, name: str, now: float) -> bool:
+        """Return whether a load of the model has failed, and it is too early for the next attempt."""
 
     def seconds_to(self, name: str, now: float) -> float:
-        """Return the seconds until a model may be there: behind what is on its way, if it is loaded next."""
+        """Return the seconds until a model may start, if it is loaded right after the load that is under way."""
 
     @property
-    def coming(self) -> str | None:
-        """The model that is on its way."""
+    def loading_model(self) -> str | None:
+        """The name of the model that is being loaded."""
 
-    def asked(self, name: str, requests: Sequence[int], now: float, actions: list[Action]) -> float | None:
-        """Hear that requests are refused for want of their model alone, and have it loaded where that pays.
+    def load_for_refused(self, name: str, requests: Sequence[int], now: float, actions: list[Action]) -> float | None:
+        """Note requests that are refused only because their model is not in memory; load it where that pays.
 
-        Returns the seconds until it is expected, or None where it is not going to be loaded.
+        Returns the seconds until the model is expected, or None where it is not going to be loaded.
         """
 
 
 class Admission:
-    """Where it `sheds`, who cannot be in time is refused.
+    """Refuses requests where a queue is full and, where it `sheds`, requests that cannot be in time.
 
-    `at_once` workers share the work of those who may begin. Others wait for their model, and are work only from when
-    that is there: of these only the one that is on its way counts, for which of the others comes next is still open.
+    `at_once` workers share the work of the requests that may start. Requests that wait for a model are work only once
+    it is in memory. Of such models only the one that is being loaded counts: which is loaded after it is still open.
     """
 
     def __init__(
@@ -48,11 +48,12 @@ class Admission:
     def refusal(
         self, lane: Lane, event: Arrived, now: float, actions: list[Action]
     ) -> tuple[Outcome | None, float, float | None]:
-        """Say why requests cannot be accepted, if so, the seconds until their model is expected where that is why.
+        """Return why requests are refused, or None where they are accepted, then two figures.
 
-        The last is what they have to spare.
+        The first is the seconds until their model is expected, for refusals because of loading. The second is the slack
+        in seconds, None where no slack was computed.
         """
-        if self._loads is not None and self._loads.refuses(event.model, now):
+        if self._loads is not None and self._loads.is_backing_off(event.model, now):
             return Outcome.NOT_LOADED, 0.0, None
         slack = self.slack(lane, event, now)
         if len(lane) + len(event.requests) > lane.max_queued:
@@ -60,32 +61,35 @@ class Admission:
         if slack >= 0.0 or not self._sheds:
             return None, 0.0, slack
         if self._loads is not None and self.slack(lane, event, now, is_there=True) >= 0.0:
-            seconds = self._loads.asked(event.model, event.requests, now, actions)
+            seconds = self._loads.load_for_refused(event.model, event.requests, now, actions)
             if seconds is not None:
                 return Outcome.REFUSED_LOADING, seconds, slack
         return Outcome.REFUSED_LATE, 0.0, slack
 
     def slack(self, lane: Lane, event: Arrived, now: float, *, is_there: bool = False) -> float:
-        """Return the seconds that requests have to spare, behind their model and all who go first.
+        """Return the slack of requests in seconds, behind the load of their model and all work that goes first.
 
-        Where `is_there`, their model is taken to be in memory.
+        With `is_there`, their model is taken to be in memory.
         """
         inputs = event.inputs
         longest = inputs[0] if len(inputs) == 1 else max(inputs, default=1)
         others = len(event.requests) - 1 - (lane.behind(event.priority) if event.priority else 0)
-        comes = 0.0 if is_there or self._loads is None else self._loads.seconds_to(event.model, now)
-        work = self._work_before(comes, event.model, now)
+        loads = 0.0 if is_there or self._loads is None else self._loads.seconds_to(event.model, now)
+        work = self._work_ahead(loads, event.model, now)
         own = (len(lane.held) + others) * lane.seconds_per_request / self._at_once
-        ahead = max(comes, work / self._at_once) + own
+        ahead = max(loads, work / self._at_once) + own
         return event.deadline - (now + ahead + lane.own(longest, len(lane) + others))
 
-    def _work_before(self, comes: float, model: str, now: float) -> float:
-        """Return the seconds of work that others are who may begin, or whose model is there before one's own turn."""
+    def _work_ahead(self, loads: float, model: str, now: float) -> float:
+        """Return the seconds of work of requests that may start, now or before the new request's turn.
+
+        `loads` are the seconds until the new request's own `model` is in memory.
+        """
         work = self._models.seconds
-        name = None if self._loads is None else self._loads.coming
+        name = None if self._loads is None else self._loads.loading_model
         if self._loads is None or name is None or name == model:
             return work
-        if self._loads.seconds_to(name, now) < max(comes, work / self._at_once):
+        if self._loads.seconds_to(name, now) < max(loads, work / self._at_once):
             work += len(self._lanes[name].held) * self._lanes[name].seconds_per_request
         return work
 
@@ -93,4 +97,4 @@ class Admission:
         """Raise `AssertionError` where an invariant does not hold."""
         self._models.check()
         work = sum(len(lane.queue) * lane.seconds_per_request for lane in self._lanes.values())
-        assert abs(self._models.seconds - work) <= 1e-6 * max(1.0, work), "the work that waits does not fit the queues"
+        assert abs(self._models.seconds - work) <= 1e-6 * max(1.0, work), "the total of waiting work is off"

@@ -1,4 +1,4 @@
-"""What most batching policies have in common."""
+"""The base class of most batching policies."""
 
 from latebind.batching.table import BatchTable
 from latebind.batching.view import ModelView, WorkView
@@ -6,7 +6,7 @@ from latebind.domain.config import PolicyConfig
 
 
 class Stacked:
-    """Work in a stack, batches no larger than configured."""
+    """Keeps sub-batches in a stack. Batches are no larger than the configuration and the model allow."""
 
     counts_exits = False
     widens = False
@@ -19,13 +19,13 @@ class Stacked:
         return self.most(model)
 
     def most(self, model: ModelView) -> int:
-        """Return that maximum, whatever a policy makes of it."""
+        """Return the configured maximum, even where a policy lowers its `batch_limit`."""
         most = model.spec.max_batch
         return min(self._config.max_batch or most, most)
 
     def room(self, view: WorkView, model: ModelView) -> int:
-        """Return how many more requests of `model` the worker may begin: they will be one batch with those it has."""
-        return min(self.batch_limit(model), view.granularity) - view.begun(model)
+        """Return how many more requests of `model` the worker may start, since they join the ones it has started."""
+        return min(self.batch_limit(model), view.granularity) - view.started(model)
 
     def table(self, granularity: int) -> BatchTable:
         """Return an empty stack."""
@@ -33,5 +33,5 @@ class Stacked:
 
 
 def by_age(view: WorkView) -> list[ModelView]:
-    """Return the models that somebody waits for, the one whose oldest request came first in front."""
+    """Return the models with waiting requests, the one with the oldest request first."""
     return sorted(view.models.waiting, key=lambda model: model.queue.oldest.arrived)

@@ -1,4 +1,4 @@
-"""Batches that newcomers join at the next step of a recurrent stage: cellular and continuous batching."""
+"""Cellular and continuous batching: new requests join a batch at the next step of a recurrent stage."""
 
 from latebind.batching.decisions import Decision, GoOn
 from latebind.batching.graph import GraphBatching
@@ -7,13 +7,14 @@ from latebind.domain.model import StageKind
 
 
 class Continuous(GraphBatching):
-    """At each decoder step all that wait run the stages before it and join (Orca, Yu et al. 2022).
+    """At each decoder step, all waiting requests run the earlier stages and join (Orca, Yu et al. 2022).
 
-    Those who catch up are not overtaken. What runs once is never interrupted: there it is graph batching.
+    Requests that are catching up are not overtaken. Stages that run once are never interrupted: a model of these alone
+    is batched as by `graph`.
     """
 
     def decide(self, view: WorkView, now: float) -> Decision:
-        """Launch as many of the model that decodes as there is room for."""
+        """Launch as many requests of the decoding model as there is room for."""
         if not view.entries:
             return super().decide(view, now)
         top = view.entries[-1]
@@ -25,10 +26,10 @@ class Continuous(GraphBatching):
 
 
 class Cellular(Continuous):
-    """Gao et al. 2018 (LazyBatching, section III-B): a model is joined on its way if it is recurrent throughout."""
+    """Gao et al. 2018 (LazyBatching, section III-B): only a model that is recurrent throughout is joined on its way."""
 
     def decide(self, view: WorkView, now: float) -> Decision:
-        """Let newcomers into a cell that runs; any other model is batched as a whole graph."""
+        """Let new requests into a running cell; any other model is batched as a whole graph."""
         if view.entries and not _is_recurrent(view.model_of(view.entries[-1])):
             return GoOn()
         return super().decide(view, now)

@@ -1,4 +1,4 @@
-"""What a batching policy may answer: decisions, in imperatives. The scheduler acts on them."""
+"""The decisions that a batching policy may return. The scheduler acts on them."""
 
 from math import inf
 
@@ -6,9 +6,9 @@ from msgspec import Struct
 
 
 class Launch(Struct, frozen=True, gc=False):
-    """Begin these waiting requests of `model` together, past those that the worker has begun.
+    """Start these waiting requests of `model` together, ahead of the sub-batches that the worker has started.
 
-    With dummies it computes so many rows, where they are `padded`.
+    Where `padded` is not 0, dummy rows fill the batch up to this number of rows.
     """
 
     model: str
@@ -17,9 +17,9 @@ class Launch(Struct, frozen=True, gc=False):
 
 
 class GoOn(Struct, frozen=True, gc=False):
-    """Let no one in; run the sub-batch at `place` of the entries, of a stack always the top.
+    """Start nothing new; run the sub-batch at `place` of the entries, which in a stack is always the top.
 
-    Where `requests` are named, only they go on, and the others of that sub-batch wait where they are.
+    Where `requests` are named, only they go on, and the other members of that sub-batch wait at their stage.
     """
 
     place: int = -1
@@ -27,14 +27,14 @@ class GoOn(Struct, frozen=True, gc=False):
 
 
 class Shed(Struct, frozen=True, gc=False):
-    """Tell these requests of `model`, which wait or rest at a boundary, that they cannot be in time, then ask again."""
+    """End these requests of `model`, which wait or rest at a stage boundary, as too late; then ask the policy again."""
 
     model: str
     requests: tuple[int, ...]
 
 
 class Wait(Struct, frozen=True, gc=False):
-    """Begin nothing, where nothing has been begun; ask again at `until` (seconds) or when something has happened."""
+    """Start nothing, on a worker without started work; ask again at time `until` (seconds) or after the next event."""
 
     until: float = inf
 

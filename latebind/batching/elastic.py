@@ -1,4 +1,4 @@
-"""Elastic batching: batches as large as the workers that are free, at once (Ebird, section VII, algorithm 1)."""
+"""Elastic batching: each free worker takes a batch of exactly its size (Ebird, section VII, algorithm 1)."""
 
 from latebind.batching.base import Stacked, by_age
 from latebind.batching.decisions import Decision, GoOn, Wait
@@ -6,10 +6,10 @@ from latebind.batching.view import WorkView, launch
 
 
 class Elastic(Stacked):
-    """A worker takes exactly as many of the oldest as its granularity says, where so many are ready.
+    """A worker takes as many of the oldest requests as its granularity says, where that many are ready.
 
-    Workers are asked in the order of their granularity, the largest first: that is the walk through the idle queue of
-    algorithm 1. The paper's smallest worker takes one; where the smallest takes more, it takes what there is.
+    Workers are asked in the order of their granularity, the largest first, which is the walk through the idle queue of
+    algorithm 1. The paper's smallest worker takes one request; if the smallest takes more, it takes what there is.
     """
 
     def decide(self, view: WorkView, now: float) -> Decision:

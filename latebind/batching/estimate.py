@@ -1,4 +1,4 @@
-"""How long requests take from where they are to their end: LazyBatching's algorithm 1, for every batch size."""
+"""How long requests take from where they are to their end (LazyBatching, algorithm 1), for every batch size."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from latebind.batching.pace import CHANGED, Pace
 from latebind.domain.costs import TYPICAL_STEPS, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
 
-NEARLY = 1.02  # times the least seconds a request
+NEARLY = 1.02  # times the least seconds per request counts as equally good
 
 
 class Estimate:
-    """Seconds of work of one model, from its profile. `outputs` is how long an answer is taken to be, in steps.
+    """Seconds of work of one model, from its profile, corrected by the launches that are observed.
 
-    It covers the share `coverage` of the answers in training data (section IV-C). How launches differ from the profile
-    where they are served is learned from those seen (`observe`) and counts in all figures: for the steps of a decoder
-    apart (`decoding`), since these follow each other, while what comes before them finds its weights cold.
+    `outputs` is the assumed length of an answer in steps: the share `coverage` of the answers in training data is no
+    longer (section IV-C). Corrections (`pace`) apply to all figures. Decoder steps have their own (`decoding`), because
+    they follow each other, while earlier stages find their weights cold.
     """
 
     def __init__(self, spec: ModelSpec, costs: ModelCosts, *, coverage: float = 0.9) -> None:
@@ -42,30 +42,33 @@ class Estimate:
         self.lone = Lone([_share(costs, i) for i in range(spec.stages)]) if costs.wide else None
         self._tables: dict[int, _Table] = {}
         self._worth: dict[int, int] = {}
-        self._worth_at = 0.0  # what a launch cost when that was worked out
+        self._worth_at = 0.0  # the fixed cost of a launch when `_worth` was last cleared
         self._answered: dict[int, Answered] = {}
-        self._answered_at = 0  # how often the pace had changed, likewise
+        self._answered_at = 0  # the changes of both paces when `_answered` was last cleared
         self._once, self._encoders, self._decoders = (
             _sums([float(spec.kind(i) is kind) for i in range(spec.stages)]) for kind in StageKind
         )
 
     @property
-    def heard(self) -> int:
-        """How many launches have differed from the profile."""
-        return self.pace.heard + self.decoding.heard
+    def observed(self) -> int:
+        """How many launches have been observed; it changes whenever the figures may have."""
+        return self.pace.observed + self.decoding.observed
 
     def relent(self) -> None:
-        """Believe what was learned less: somebody was refused for it while nothing ran."""
+        """Forget part of what was learned, because a request was refused while nothing ran."""
         self.decoding.relent()
         if self.pace is not self.decoding:
             self.pace.relent()
 
     def outputs_after(self, steps: int) -> int:
-        """Return how long an answer is taken to be that has so many steps: `outputs`, of those that are longer."""
+        """Return the assumed length of an answer that has `steps` steps already: `outputs` of the longer answers."""
         return self._covered[steps] if steps < len(self._covered) else steps + 1
 
     def widens(self, stage: int, inputs: int, rate: float) -> bool:
-        """Tell whether one request, alone, has the cores of all workers for a step of a stage, where others come."""
+        """Return whether a request alone gets the cores of all workers for a step of a stage.
+
+        `rate` is the number of requests that arrive per second, for any model.
+        """
         if self.lone is None:
             return False
         pace = self._paces[stage]
@@ -73,12 +76,12 @@ class Estimate:
         return self.lone.pays(stage, seconds, rate)
 
     def observe_alone(self, seconds: float, stage: int, inputs: int, *, wide: bool) -> None:
-        """Hear how long a step of a stage has taken while nobody else was there, with its worker's cores or all."""
+        """Note the seconds of a step of a stage for a request alone; `wide`: on the cores of all workers."""
         if self.lone is not None:
             self.lone.observe(stage, self._costs.step(stage, 1, inputs), seconds, wide=wide)
 
     def observe(self, seconds: float, batch: int, stage: int, inputs: int, *, wide: bool = False) -> None:
-        """Hear how long one step of a stage has taken, from its launch to the news of its end."""
+        """Note the seconds of one step of a stage, from its launch until its end was reported."""
         table = self._tables.get(batch) or self._table(batch)
         expected = table.unit[stage]
         if inputs > 1:
@@ -90,7 +93,7 @@ class Estimate:
     def rest(self, batch: int, stage: int, step: int, inputs: int, outputs: int | None = None) -> float:
         """Return the seconds from before step `step` of `stage` to the end, in a batch of this size.
 
-        `outputs` are the steps of the longest answer in it, as expected if left out.
+        `inputs` and `outputs` are the steps of the longest input and answer in it; `outputs` is assumed if left out.
         """
         table = self._table(batch)
         expected = max(1, self.outputs if outputs is None else outputs)
@@ -128,10 +131,11 @@ class Estimate:
         return pace.factor * self._table(batch).unit[stage] + pace.launch
 
     def worth_batching(self, most: int) -> int:
-        """Return the smallest batch, of at most `most`, that is nearly as quick for each request in it as any.
+        """Return the smallest batch, of at most `most`, that takes nearly the least seconds per request.
 
-        Larger ones only keep requests waiting for each other: the largest batch that a model should be allowed, set by
-        hand elsewhere (LazyBatching, section III-A). A decoder takes all: who leaves it makes place for others.
+        Larger batches only make requests wait for each other. This is the model-allowed maximum batch size, which is
+        set by hand elsewhere (LazyBatching, section III-A). A decoder takes `most`, because finished requests leave and
+        make room for others.
         """
         if self.decoder is not None:
             return most
@@ -148,7 +152,7 @@ class Estimate:
         return found
 
     def answered(self, most: int) -> "Answered":
-        """Return how many requests a second are answered in batches of 1, 2, 4, ... and `most`."""
+        """Return the requests per second that are answered in batches of 1, 2, 4, ... and `most`."""
         changes = self.pace.changes + self.decoding.changes
         if changes != self._answered_at:
             self._answered.clear()
@@ -161,15 +165,15 @@ class Estimate:
         return found
 
     def _paced(self, seconds: float, launches: float) -> float:
-        """Return what so many launches take by now that are not steps of a decoder."""
+        """Correct the profile's `seconds` of this many launches, none of which is a decoder step."""
         return self.pace.factor * seconds + self.pace.launch * launches
 
     def _beside(self, batch: int, inputs: int) -> float:
-        """Return the seconds of the whole model in a batch of this size, to hold against those of other sizes.
+        """Return the seconds of the whole model in a batch of this size, for comparison with other sizes.
 
-        No launch costs less than nothing. Where it seems to, the profile is of a slower moment, which all sizes share:
-        small batches, which have more launches for each request, are not quicker for that. As long as only these run
-        nothing else can be learned, so they would stay.
+        A fixed cost below 0 is not believed here. It means that the profile was taken at a slower moment, which holds
+        for all sizes. If it counted, small batches, which have more launches per request, would look quicker; and as
+        long as only small batches run, nothing would correct that.
         """
         if self.pace.launch >= 0.0:
             return self.whole(batch, inputs, self.mean_outputs)
@@ -185,7 +189,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Requests a second by batch size, the batch that answers the most, and how many these are."""
+    """Requests per second by batch size; `quickest` is the batch that answers the most, `most` its rate."""
 
     rates: list[tuple[int, float]]
     quickest: int
@@ -193,12 +197,12 @@ class Answered:
 
     @property
     def enough(self) -> int:
-        """The smallest batch that answers nearly as many."""
+        """The smallest batch that answers nearly as many per second."""
         return next(batch for batch, rate in self.rates if NEARLY * rate >= self.most)
 
 
 class _Table:
-    """For one batch size: seconds of one step of each stage, and sums of those from each stage to the end, by kind."""
+    """For one batch size: the profile's seconds of one step of each stage, and their sums to the end, by stage kind."""
 
     def __init__(self, spec: ModelSpec, costs: ModelCosts, batch: int) -> None:
         stages = range(spec.stages)
@@ -210,12 +214,12 @@ class _Table:
 
 
 def _covering(lengths: Sequence[int], coverage: float) -> int:
-    """Return the length that this share of `lengths`, ascending, is no longer than."""
+    """Return the length that the share `coverage` of `lengths`, ascending, does not exceed."""
     return lengths[max(0, ceil(coverage * len(lengths)) - 1)]
 
 
 def _share(costs: ModelCosts, stage: int) -> float:
-    """Return what one request takes with the cores of all workers, lookups included, as measured."""
+    """Return the measured seconds of one request on the cores of all workers over those on its worker's own."""
     own = costs.step(stage, 1)
     return costs.step(stage, 1, wide=True) / own if own else 1.0
 

@@ -1,4 +1,4 @@
-"""What learned caches let a scheduler hope for: how many answers come in how many seconds, from any stage on."""
+"""What learned caches let a scheduler expect: how many answers come in how many seconds, from any stage on."""
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
@@ -12,20 +12,20 @@ from latebind.domain.model import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """So many `answers` are expected after so many seconds of a batch that goes on from a stage."""
+    """The number of `answers` expected after some `seconds` of a batch that goes on from a stage."""
 
     answers: float
     seconds: float
-    rate: float  # the answers a second
+    rate: float  # answers per second
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What a request costs a worker until somebody may leave, in batches of up to so many.
+    """A worker's seconds per request until a member may leave, by batch size.
 
-    `by_size` has, beside the cost, by how much it is dearer than the least of batches that a worker takes.
-    `enough` is the smallest of these sizes that costs nearly the least of theirs. `answered` are the requests a second
-    that the whole model answers where all batches are of the size that is best for it.
+    `by_size` lists the size, the cost, and the cost above the lowest one of all sizes that a worker takes. `enough` is
+    the smallest listed size whose cost is nearly the lowest listed. `answered` is the highest number of requests per
+    second that a worker answers: early exits need less work, and each stage runs the batch size that suits it best.
     """
 
     by_size: list[tuple[int, float, float]]
@@ -35,7 +35,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Chances:
-    """The share of requests that have their answer after so many seconds, ascending."""
+    """The `shares` of requests that have their answer after `seconds`; both ascend."""
 
     seconds: list[float]
     shares: list[float]
@@ -52,7 +52,7 @@ class Chances:
 
 @dataclass(slots=True)
 class _Known:
-    """What has been worked out at one pace."""
+    """The results that were computed at one pace."""
 
     changes: int = 0
     prospects: dict[tuple[int, int], list[Prospect]] = field(default_factory=dict)
@@ -63,13 +63,13 @@ class _Known:
     ends: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
 
-NEARLY = 1.02  # times the least seconds a request
+NEARLY = 1.02  # times the least seconds per request counts as equally good
 
 
 class Exits:
-    """Who leaves where, by the hit rates of a model whose stages all run once. Seconds are as launches take by now.
+    """Early exits of a model whose stages all run once, by its hit rates. Seconds are corrected by `pace`.
 
-    Hit rates are shares of all requests, from samples that ran the whole chain: correlated hits are counted right.
+    Hit rates are shares of all requests, taken from samples that ran the whole chain, so correlated hits count right.
     """
 
     def __init__(self, spec: ModelSpec, costs: ModelCosts, pace: Pace) -> None:
@@ -82,19 +82,19 @@ class Exits:
 
     @property
     def some(self) -> bool:
-        """Whether anybody leaves early."""
+        """Whether any requests leave early."""
         return len(self._ends) > 1
 
     def next(self, stage: int, batch: int) -> Prospect:
-        """Return what comes of a batch that goes on from before `stage` until somebody may leave."""
+        """Return the prospect of a batch that goes on from before `stage` until a member may leave."""
         found = self._now().prospects.get((stage, batch))
         return (found or self._prospects(stage, batch))[0]
 
     def best(self, stage: int, batch: int) -> Prospect:
-        """Return the same up to that later place at which the answers a second are the most.
+        """Return the prospect of a batch that goes on to the exit at which the answers per second are the most.
 
-        That is the index of Gittins (1979): to work where it is the greatest keeps the sum of waiting the least, where
-        jobs end at random and nothing is lost by leaving one for another.
+        That rate is the index of Gittins (1979): running the job with the greatest index first minimises the sum of
+        waiting times where jobs end at random and switching between them costs nothing.
         """
         found = self._now().best.get((stage, batch))
         if found is None:
@@ -104,7 +104,7 @@ class Exits:
 
     @property
     def ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The seconds after which one request alone may leave, ascending, and the share of requests that does there."""
+        """The seconds after which a request alone may leave, ascending, and the share of requests that leave then."""
         known = self._now()
         if known.ends is None:
             prospects = self._prospects(0, 1)
@@ -116,13 +116,13 @@ class Exits:
         return known.ends
 
     def all(self, stage: int, batch: int) -> Prospect:
-        """Return what comes of a batch that goes on to the end, losing those who leave."""
+        """Return the prospect of a batch that goes on to the end, with members leaving on the way."""
         return self._prospects(stage, batch)[-1]
 
     def work(self, most: int) -> float:
-        """Return the seconds of a worker that a request takes on average, of which few run the later stages.
+        """Return the average seconds that a request takes of a worker, where few requests reach the later stages.
 
-        Each stage runs the batches of at most so many that are best for it: who rests there is joined by others.
+        Each stage runs in its best batch size up to `most`, because requests that rest at a stage are joined by others.
         """
         found = self._now().work.get(most)
         if found is None:
@@ -133,7 +133,7 @@ class Exits:
         return found
 
     def shares(self, stage: int, limit: int, most: int) -> Shares:
-        """Return what requests at a stage cost in batches of 1, 2, 4, ... and `limit`, where a worker takes `most`."""
+        """Return the cost of requests at a stage in batches of 1, 2, 4, ... and `limit`; a worker takes `most`."""
         found = self._now().shares.get((stage, limit, most))
         if found is None:
             costs = {size: self.next(stage, size).seconds / size for size in {*sizes(limit), *sizes(most)}}
@@ -142,12 +142,12 @@ class Exits:
             found = self._known.shares[stage, limit, most] = Shares(
                 [(size, costs[size], costs[size] - least) for size in sizes(limit)],
                 next(size for size in sizes(limit) if costs[size] <= enough),
-                max(self.all(0, size).rate for size in sizes(most)),
+                1.0 / work if (work := self.work(most)) > 0.0 else inf,
             )
         return found
 
     def chances(self, batch: int) -> Chances:
-        """Return how likely answers are in time in a batch that begins now and goes through."""
+        """Return when answers can be expected of a batch that starts now and goes through to the end."""
         found = self._now().chances.get(batch)
         if found is None:
             prospects = self._prospects(0, batch)
@@ -156,7 +156,7 @@ class Exits:
         return found
 
     def _prospects(self, stage: int, batch: int) -> list[Prospect]:
-        """Return one for each place at which somebody may leave. Later stages run as many as are left on average."""
+        """Return a prospect for each exit. Later stages run with the number of members that are left on average."""
         found = self._now().prospects.get((stage, batch))
         if found is None:
             found, seconds = [], 0.0
@@ -173,7 +173,7 @@ class Exits:
         return self._pace.factor * self._costs.step(stage, batch) + self._pace.launch
 
     def _now(self) -> _Known:
-        """Forget what was worked out where launches take longer or shorter by now."""
+        """Return the cache of results, emptied if the pace has changed since they were computed."""
         if self._pace.changes != self._known.changes:
             self._known = _Known(self._pace.changes)
         return self._known
@@ -185,7 +185,7 @@ def sizes(most: int) -> list[int]:
 
 
 def alive(spec: ModelSpec, costs: ModelCosts) -> list[float]:
-    """Return which share of requests runs each stage, and 0 behind the last."""
+    """Return the share of requests that run each stage, and a 0 behind the last."""
     shares = [1.0]
     for stage in range(spec.stages - 1):
         shares.append(max(1e-6, shares[-1] - costs.hit_rates.get(stage, 0.0)))

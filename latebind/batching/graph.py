@@ -14,7 +14,7 @@ class GraphBatching(Stacked):
     """
 
     def decide(self, view: WorkView, now: float) -> Decision:
-        """Launch the ripe batch whose oldest request has waited longest, or wait until one is ripe."""
+        """Launch the batch that is due and has the oldest request, or wait until one is due."""
         if view.entries:
             return GoOn()
         ripe, first, wake = None, inf, inf

@@ -1,4 +1,4 @@
-"""One model as the scheduler has it: who waits, and the figures that decide whether a newcomer can be in time."""
+"""One model as the scheduler has it: its waiting requests, and the estimates that admission needs."""
 
 from collections.abc import Sequence
 from math import inf
@@ -13,86 +13,86 @@ from latebind.domain.outlook import Outlook
 
 
 class Lane:
-    """The queue of one model and what its requests take; with exits where they are hoped for.
+    """The queues of one model and the work of its requests, counting on exits where it `hopes` for them.
 
-    It is one more of `models`, to which it tells who may begin.
+    It adds itself to `models` and keeps the totals there up to date.
     """
 
     def __init__(self, served: ServedModel, models: Models, *, coverage: float, hopes: bool) -> None:
         self.spec = served.spec
         self.max_queued = served.max_queued
-        self.queue = Queue()  # those who may begin
-        self.held = Queue()  # those whose model cannot begin, for its first stages are not in memory
+        self.queue = Queue()  # requests that may start
+        self.held = Queue()  # requests that may not start yet, because their model is not in memory
         self.open = True
         self.estimate = Estimate(served.spec, served.costs, coverage=coverage)
         self.view = ModelView(served.spec, self.estimate, self.queue)
         self._models = models
         models.append(self.view)
-        self.seconds_per_request = 0.0  # of a worker, on average, in the batches that the policy forms
-        self.heard = 0  # launches by when that was worked out
+        self.seconds_per_request = 0.0  # average work of a worker, in batches that the policy forms
+        self.observed = 0  # `Estimate.observed` when `seconds_per_request` was computed
         self._limit = 1  # the largest batch that the policy forms
-        self._inputs = float(TYPICAL_STEPS)  # of those who come to a decoder, the recent ones counting most
-        self._least: dict[int, float] = {}  # by the steps of an input
-        self._least_heard = 0  # likewise
+        self._inputs = float(TYPICAL_STEPS)  # mean input steps of a model with a decoder, exponentially weighted
+        self._least: dict[int, float] = {}  # the results of `least`, by input steps
+        self._least_observed = 0  # `Estimate.observed` when `_least` was last cleared
         self._hopes = hopes and self.estimate.exits.some
-        self._outlook = Outlook(-1.0, (), ())  # the last that was asked for
-        self._outlook_changes = 0  # how often the pace had changed then
+        self._outlook = Outlook(-1.0, (), ())  # the last result of `outlook`
+        self._outlook_changes = 0  # `Pace.changes` when it was computed
 
     def __len__(self) -> int:
         return len(self.queue) + len(self.held)
 
     @property
     def oldest(self) -> Request:
-        """The request that has waited longest; somebody must wait."""
+        """The request that has waited longest; at least one must wait."""
         if not self.queue or not self.held:
             return (self.queue or self.held).oldest
         return min(self.queue.oldest, self.held.oldest, key=lambda request: request.id)
 
     def behind(self, priority: int) -> int:
-        """Return how many wait who would go after a newcomer of `priority`."""
+        """Return how many waiting requests would go after a new one of `priority`."""
         return self.queue.behind(priority) + self.held.behind(priority)
 
     def waited(self, now: float) -> float:
-        """Return how many seconds all have waited together."""
+        """Return the sum of the seconds that the requests have waited."""
         return self.queue.waited(now) + self.held.waited(now)
 
     def add(self, request: Request) -> None:
-        """Append a request."""
+        """Queue a request, or hold it while the lane is closed."""
         if self.estimate.decoder is not None:
             self._inputs += NEWEST * (request.inputs - self._inputs)
         if self.open:
             self.queue.add(request)
-            self._models.came(self.view, 1, self.seconds_per_request)
+            self._models.enqueued(self.view, 1, self.seconds_per_request)
         else:
             self.held.add(request)
 
     def remove(self, request: int) -> None:
-        """Take one out who waits."""
+        """Remove a waiting request."""
         if request in self.queue:
             self.queue.remove(request)
-            self._models.went(self.view, 1, self.seconds_per_request)
+            self._models.dequeued(self.view, 1, self.seconds_per_request)
         else:
             self.held.remove(request)
 
     def take(self, requests: Sequence[int]) -> dict[int, Request]:
-        """Take those out who begin, and return them."""
+        """Remove requests that start, and return them by id."""
         members: dict[int, Request] = {}
         for i in requests:
             members[i] = self.queue.remove(i)
-            self._models.went(self.view, 1, self.seconds_per_request)
+            self._models.dequeued(self.view, 1, self.seconds_per_request)
         return members
 
     def release(self, before: float = inf) -> None:
-        """Let those begin who are held, in the order in which they came, up to the request `before`."""
-        self._models.came(self.view, _move(self.held, self.queue, before), self.seconds_per_request)
+        """Move held requests with an id below `before` to the queue, so that they may start."""
+        self._models.enqueued(self.view, _move(self.held, self.queue, before), self.seconds_per_request)
 
     def withhold(self) -> None:
-        """Let nobody begin."""
+        """Close the lane, and hold all requests that have not started."""
         self.open = False
-        self._models.went(self.view, _move(self.queue, self.held), self.seconds_per_request)
+        self._models.dequeued(self.view, _move(self.queue, self.held), self.seconds_per_request)
 
-    def renew(self, limit: int) -> None:
-        """Count the work of each request, in batches of `limit`, as launches are known to take by now."""
+    def update_work(self, limit: int) -> None:
+        """Recompute the work of each request, in batches of `limit`, from the launches observed so far."""
         if self._hopes:
             seconds = self.estimate.exits.work(limit)
         else:
@@ -101,26 +101,26 @@ class Lane:
         self._limit = limit
         self._models.seconds += len(self.queue) * (seconds - self.seconds_per_request)
         self.seconds_per_request = seconds
-        self.heard = self.estimate.heard
+        self.observed = self.estimate.observed
 
     def own(self, inputs: int, before: int) -> float:
-        """Return the seconds that a newcomer takes once it begins, behind so many who wait.
+        """Return the seconds that a new request takes once it starts, with `before` requests waiting ahead of it.
 
-        Before a decoder, behind as many as a batch holds, it will be in a crowd, where only those begin who will be in
-        time together and even with a long answer. Anywhere else it may be alone.
+        With a decoder and at least a full batch ahead, it is taken to run in a full batch and to have a long answer,
+        because policies then start only requests that will be in time even so. Otherwise it may run alone.
         """
         if self.estimate.decoder is None or before < self._limit:
             return self.least(inputs)
         return self.estimate.whole(self._limit, inputs)
 
     def least(self, inputs: int) -> float:
-        """Return the seconds that a request takes at least, alone, with as short an answer as any.
+        """Return the least seconds that a request takes: alone, with the shortest answer of all.
 
-        That is to the end of the network, or to its first exit where exits are hoped for.
+        That is to the end of the network, or to its first exit where the lane counts on exits.
         """
-        if self._least_heard != self.estimate.heard:
+        if self._least_observed != self.estimate.observed:
             self._least.clear()
-            self._least_heard = self.estimate.heard
+            self._least_observed = self.estimate.observed
         found = self._least.get(inputs)
         if found is None:
             if self._hopes:
@@ -131,7 +131,7 @@ class Lane:
         return found
 
     def outlook(self, wait: float) -> Outlook:
-        """Return what a request alone is to expect that waits so long before it begins."""
+        """Return what a request can expect that runs alone after waiting `wait` seconds."""
         if self.estimate.decoder is not None:
             return Outlook(wait, (self.estimate.whole(1, outputs=self.estimate.mean_outputs),), (1.0,))
         changes = self.estimate.pace.changes

@@ -194,6 +194,9 @@ def together(model: ModelView, stage: int, count: int, waiting: int, most: int, 
     the batches that are best for it, and a share S of all requests running this one, the worker is busy for a share
     rho(b) = r (1 / m + S (T(b) / b - min T(b) / b)). So it is the b for which T(b) / b ((n + b) / 2 + others) /
     (1 - rho(b)) is least, and that with the least T(b) / b where rho is never below 1.
+
+    r is not bounded as in `quickest`. With a bound of 0.94 m, batches stay small where more come than can be answered,
+    and ResNet-56 has 2 to 4 % fewer in time within twice what a request takes alone.
     """
     limit = min(most, count)
     if limit == 1:

@@ -1,4 +1,4 @@
-"""LazyBatching as published (sections IV-A to IV-C): at stage boundaries who waits is let past, slack permitting."""
+"""LazyBatching as published (sections IV-A to IV-C): at stage boundaries waiting requests preempt, if slack permits."""
 
 from latebind.batching.base import Stacked, by_age
 from latebind.batching.decisions import Decision, GoOn
@@ -8,14 +8,14 @@ from latebind.domain.config import PolicyConfig
 
 
 class Lazy(Stacked):
-    """Lets in as many of the oldest as keep everybody's slack; a worker without work takes all that wait if none do."""
+    """Starts as many of the oldest requests as leave all with slack; an idle worker takes all of them if none do."""
 
     def __init__(self, config: PolicyConfig, slack: Slack | None = None) -> None:
         super().__init__(config)
         self._slack = slack or Conservative()
 
     def decide(self, view: WorkView, now: float) -> Decision:
-        """Launch those who may run, of the model whose oldest request has waited longest."""
+        """Launch the requests that may start, of the model whose oldest request has waited longest."""
         for model in by_age(view):
             waiting = model.queue.first(self.room(view, model))
             count = self._slack.most(view, model, waiting, now) if waiting else 0
@@ -27,7 +27,7 @@ class Lazy(Stacked):
 
 
 class Oracle(Lazy):
-    """The same greedy rule with true costs and lengths (section VI): not the best that can be done."""
+    """The same greedy rule with true costs and lengths (section VI); this is not an optimum."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__(config, Precise())

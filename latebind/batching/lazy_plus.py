@@ -100,10 +100,10 @@ class LazyPlus(Stacked):
             room = self.room(view, model)
             if room <= 0 or (model is own and (closed or not gathered(own, top, min(room, len(own.queue)), now))):
                 continue
-            newcomers = self._in_time_together(model, room, view.begun(model), now)
+            newcomers = self._in_time_together(model, room, view.started(model), now)
             if not newcomers:
                 continue
-            shed = self._shed(model, newcomers, len(newcomers) + view.begun(model), now)
+            shed = self._shed(model, newcomers, len(newcomers) + view.started(model), now)
             if shed is not None:
                 return shed
             if (

@@ -1,7 +1,7 @@
-"""Whether a request that is alone has the cores of all workers: by what either way has taken, measured and learned.
+"""Whether a request that is alone runs on the cores of all workers, or on those of its own: measured, and learned.
 
-The engine measures the share once as it starts, and that may be at a bad moment. So the ways are compared by the runs
-of lone requests as they come, and now and then some go the other way, where that may pay.
+The engine measures both ways once when it starts, which may be at a bad moment. So both are also compared by the runs
+of lone requests as they come, and now and then some requests try the way that is not in use, where it could pay.
 """
 
 from collections import deque
@@ -10,22 +10,22 @@ from math import ceil
 
 from latebind.batching.pace import NOTHING
 
-LATEST = 16  # runs of either way that count
-SLOWEST = 0.25  # share of them that does not: others on the machine make single ones much longer
-MEASURED = 4  # runs in either way for which the share counts that was measured at the start
-FIRST, SELDOM = 16, 192  # runs in one way after which the other is tried: at first, and at last
-TRIES = 3  # one after another
-COLD = 8  # runs in the other way after which the first of a way does not count: it takes longer
-HOPED = 0.75  # the share that all cores may come to: where even that would not pay, they are not tried
+LATEST = 16  # the latest runs of each way that count
+SLOWEST = 0.25  # the slowest share of them does not count: others on the machine make single runs much longer
+MEASURED = 4  # the weight of the measurement at the start, in runs of each way
+FIRST, SELDOM = 16, 192  # runs in one way after which the other is tried: at first, and at most
+TRIES = 3  # runs of a trial, one after another
+COLD = 8  # after this number of runs in the other way, the first run of a way does not count: it takes longer
+HOPED = 0.75  # the share of time that all cores may take; where even that would not pay, they are not tried
 
 
 class _Way:
-    """What runs in one way have taken, over what the profile says that they take with a worker's own cores."""
+    """The runs in one way: their seconds over those that the profile has for a worker's own cores."""
 
     def __init__(self) -> None:
         self.typical = 0.0
         self.runs = 0
-        self.others = COLD  # runs in the other way since the last of this
+        self.others = COLD  # runs in the other way since the last one in this way
         self._latest: deque[float] = deque(maxlen=LATEST)
 
     @property
@@ -42,13 +42,13 @@ class _Way:
 
 
 class _Stage:
-    """One stage of a model, or one step of it."""
+    """One stage of a model, or one step of it. `share` is its time on all cores over that on its worker's own."""
 
     def __init__(self, share: float) -> None:
         self.share = self._measured = share
-        self.tries = 0  # runs yet to come in the way that is tried
-        self.tries_all = False  # whether that is the one with all cores
-        self._known = False  # whether anything has differed from what was measured
+        self.tries = 0  # runs that are left of a trial
+        self.tries_all = False  # whether the trial is of all cores
+        self._known = False  # whether any run has differed from the measurement
         self._own, self._all = _Way(), _Way()
 
     def observe(self, ratio: float, *, wide: bool) -> None:
@@ -74,14 +74,14 @@ class Lone:
         self._stages = [_Stage(share) for share in shares]
 
     def share(self, stage: int) -> float:
-        """Return what a stage takes with all cores, as a share of what it takes with its worker's own."""
+        """Return the seconds of a stage on all cores over its seconds on its worker's own."""
         return self._stages[stage].share
 
     def pays(self, stage: int, seconds: float, rate: float) -> bool:
-        """Tell whether a request that takes so many seconds with its worker's own cores should have all for a stage.
+        """Return whether a request that takes `seconds` on its worker's own cores should have all cores for a stage.
 
-        That is where it gains more than those lose who come meanwhile, so many a second (`gains`), or where the other
-        way is to be tried because it has not been seen for long.
+        It should where that gains more than requests lose that arrive meanwhile, `rate` per second (`gains`). While a
+        way is on trial because it has not been used for long, the answer is that way.
         """
         found = self._stages[stage]
         if found.tries and gains(seconds, min(HOPED, found.share), rate):
@@ -89,15 +89,16 @@ class Lone:
         return gains(seconds, found.share, rate)
 
     def observe(self, stage: int, expected: float, seconds: float, *, wide: bool) -> None:
-        """Hear what a stage took a request that was alone, where it takes `expected` with a worker's own cores."""
+        """Note the seconds of a stage for a lone request, where it takes `expected` on a worker's own cores."""
         if expected > 0.0:
             self._stages[stage].observe(seconds / expected, wide=wide)
 
 
 def gains(seconds: float, share: float, rate: float) -> bool:
-    """Tell whether one request gains more with all cores than those lose who come meanwhile, so many a second.
+    """Return whether a request gains more on all cores than the requests lose that arrive meanwhile.
 
-    They wait for its next boundary, half of the time that the run takes, where another worker would have begun.
+    `rate` requests arrive per second. They wait for the next stage boundary, half of the run on average, while another
+    worker would have started them at once.
     """
     wide = share * seconds
     return seconds - wide > max(0.0, 0.5 * wide * wide * rate)

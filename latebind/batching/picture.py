@@ -1,4 +1,4 @@
-"""Draws what workers have begun and who waits, for somebody to look at. Changes nothing. Pure."""
+"""Makes the dashboard's picture of the workers' sub-batches and the waiting requests. Changes nothing. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -9,7 +9,7 @@ from latebind.batching.table import SubBatch
 from latebind.batching.view import ANY_SIZE
 from latebind.batching.worker import Worker
 from latebind.domain.picture import BatchPicture, Doing, LanePicture, MemberPicture, Picture, WorkerPicture
-from latebind.residency.held import Held
+from latebind.residency.model_state import ModelState
 from latebind.residency.residency import Residency
 
 MOST_MEMBERS = 64  # of a sub-batch that are drawn one by one
@@ -17,12 +17,12 @@ NEVER = 1e9  # seconds, or requests a second: JSON has no infinity
 
 
 def draw(workers: Iterable[Worker], lanes: Mapping[str, Lane], residency: Residency | None, now: float) -> Picture:
-    """Return the batch tables of workers and who waits for which model at `now`."""
-    memory = {} if residency is None else residency.worths(now)
+    """Return the batch tables of workers and the waiting requests of each model at `now`."""
+    worths = {} if residency is None else residency.worths(now)
     models = {}
     for name, lane in lanes.items():
-        held, importance = memory.get(name, (None, None))
-        models[name] = _lane(lane, held, importance, now)
+        memory, worth = worths.get(name, (None, None))
+        models[name] = _lane(lane, memory, worth, now)
     return Picture(tuple([_worker(worker, now) for worker in workers]), models)
 
 
@@ -32,15 +32,15 @@ def _worker(worker: Worker, now: float) -> WorkerPicture:
     return WorkerPicture(largest, seconds, tuple(_batches(worker, now)))
 
 
-def _lane(lane: Lane, held: Held | None, importance: float | None, now: float) -> LanePicture:
-    """Return who waits for a model; `held` is how it lies in memory, where that is limited."""
+def _lane(lane: Lane, memory: ModelState | None, worth: float | None, now: float) -> LanePicture:
+    """Return the waiting requests of a model; `memory` is what of it is in memory, where that is limited."""
     oldest = max(0.0, now - lane.oldest.arrived) if len(lane) else 0.0
     rate = _finite(lane.queue.rate(now))
-    if held is None:
+    if memory is None:
         return LanePicture(len(lane.queue), len(lane.held), oldest, rate)
-    resident = tuple(sorted(held.resident))
-    worth = None if importance is None else _finite(importance)
-    return LanePicture(len(lane.queue), len(lane.held), oldest, rate, resident, held.loading, worth)
+    resident = tuple(sorted(memory.resident))
+    worth = None if worth is None else _finite(worth)
+    return LanePicture(len(lane.queue), len(lane.held), oldest, rate, resident, memory.loading, worth)
 
 
 def _batches(worker: Worker, now: float) -> Iterator[BatchPicture]:

@@ -1,7 +1,7 @@
-"""Who waits for a model, in two orders: of arrival and of deadlines. In both, who has a priority goes before others.
+"""The requests that wait for a model, in two orders: of arrival and of deadlines. In both, priorities come first.
 
-Priorities of 1 and more go before each other in their order and before those of 0, who name none. This is the only
-place that knows of them: policies take whom the queue names first. Where nobody names one, nothing is sorted.
+Requests of priority 1, 2, ... go first in this order; those of priority 0, which named none, go last. Only the queue
+knows of priorities: policies take the requests that it returns. Without priorities, nothing has to be sorted.
 """
 
 from bisect import bisect_left, insort
@@ -11,9 +11,9 @@ from math import inf
 
 from latebind.batching.request import Request
 
-LAST = 256  # where those stand who name no priority
-NEWEST = 0.05  # of the mean gap between arrivals
-AMONG = 2  # times as many as are wanted, from whom those of like length are taken
+LAST = 256  # the rank of requests without a priority
+NEWEST = 0.05  # weight of the newest gap between arrivals in their mean
+AMONG = 2  # requests of similar length are chosen among this many times the wanted number
 
 
 class Queue(Mapping[int, Request]):
@@ -21,11 +21,11 @@ class Queue(Mapping[int, Request]):
 
     def __init__(self) -> None:
         self._requests: dict[int, Request] = {}
-        self._prior = 0  # how many name a priority
-        self._deadlines: list[tuple[float, int]] = []  # ascending: most come in that order anyway
-        self._arrivals = 0.0  # the sum of when they came
-        self._last = inf  # when the last came
-        self._gap = inf  # seconds between arrivals, the recent ones counting most
+        self._prior = 0  # number of requests with a priority
+        self._deadlines: list[tuple[float, int]] = []  # ascending, in which order most requests arrive anyway
+        self._arrivals = 0.0  # sum of arrival times
+        self._last = inf  # time of the last arrival
+        self._gap = inf  # mean seconds between arrivals, exponentially weighted
 
     def __getitem__(self, number: int) -> Request:
         return self._requests[number]
@@ -45,56 +45,56 @@ class Queue(Mapping[int, Request]):
         return next(iter(self._requests.values()))
 
     def first(self, count: int) -> list[Request]:
-        """Return the `count` requests that have waited longest, of those with the first priorities."""
+        """Return `count` requests: by priority, then the oldest first."""
         requests = sorted(self._requests.values(), key=_rank) if self._prior else self._requests.values()
         return list(islice(requests, max(0, count)))
 
     @property
     def soonest(self) -> float:
-        """The first of all deadlines; the queue must not be empty."""
+        """The earliest deadline; the queue must not be empty."""
         return self._deadlines[0][0]
 
     @property
     def latest(self) -> float:
-        """The last of all deadlines; the queue must not be empty."""
+        """The latest deadline; the queue must not be empty."""
         return self._deadlines[-1][0]
 
     def due_last(self, count: int) -> float:
-        """Return when the first of those `count` is due whose deadlines come last; so many must wait."""
+        """Return the earliest of the `count` latest deadlines; at least `count` requests must wait."""
         return self._deadlines[-count][0]
 
     def urgent(self, count: int, *, due: float = -inf) -> list[Request]:
-        """Return the `count` requests whose deadlines come first, of those with the first priorities.
+        """Return `count` requests: by priority, then the earliest deadline first.
 
-        Those due before `due` are passed over, unless they have a priority.
+        Requests due before `due` are skipped, unless they have a priority.
         """
         first = 0 if due == -inf else bisect_left(self._deadlines, (due, -1))
         if self._prior:
-            some = [self._requests[number] for _, number in self._deadlines]
-            some = [r for place, r in enumerate(some) if place >= first or r.priority]
-            return sorted(some, key=_rank)[: max(0, count)]
+            by_deadline = [self._requests[number] for _, number in self._deadlines]
+            eligible = [request for place, request in enumerate(by_deadline) if place >= first or request.priority]
+            return sorted(eligible, key=_rank)[: max(0, count)]
         return [self._requests[number] for _, number in self._deadlines[first : first + max(0, count)]]
 
     def alike(self, count: int) -> list[Request]:
-        """Return the most urgent request and with it, of the next ones, those whose inputs are about as long.
+        """Return the most urgent request, and with it those of the next ones whose inputs are about as long.
 
-        Together they pad least. `count` of twice as many: whoever is left out is the more urgent next time. Where
-        somebody has a priority, lengths do not count.
+        They need the least padding. `count` are taken from the `AMONG * count` most urgent; requests that are left out
+        are more urgent the next time. Where a request has a priority, lengths do not count.
         """
         if len(self) <= count or count < 2 or self._prior:
             return self.urgent(count)
-        some = self.urgent(AMONG * count)
-        length = some[0].inputs
-        return sorted(some, key=lambda request: abs(request.inputs - length))[:count]
+        candidates = self.urgent(AMONG * count)
+        length = candidates[0].inputs
+        return sorted(candidates, key=lambda request: abs(request.inputs - length))[:count]
 
     def behind(self, priority: int) -> int:
-        """Return how many wait who would go after a newcomer of `priority`."""
+        """Return how many waiting requests would go after a new one of `priority`."""
         return sum([_rank(request) > priority for request in self._requests.values()]) if priority else 0
 
     def rate(self, now: float) -> float:
-        """Return how many requests come a second, of late, and no more than if the next came now.
+        """Return the recent arrivals per second, and no more than if the next request arrived now.
 
-        Many come together where many have been answered together, so a pause alone says little.
+        A pause alone says little: where many requests were answered together, many arrive together.
         """
         gap = self._gap
         if gap < now - self._last < inf:
@@ -102,7 +102,7 @@ class Queue(Mapping[int, Request]):
         return 1.0 / gap if gap > 0.0 else inf
 
     def waited(self, now: float) -> float:
-        """Return how many seconds all have waited together."""
+        """Return the sum of the seconds that the requests have waited."""
         return len(self) * now - self._arrivals
 
     def add(self, request: Request) -> None:
@@ -117,7 +117,7 @@ class Queue(Mapping[int, Request]):
         insort(self._deadlines, (request.deadline, request.id))
 
     def remove(self, number: int) -> Request:
-        """Take a request out and return it."""
+        """Remove a request and return it."""
         request = self._requests.pop(number)
         self._prior -= request.priority > 0
         self._arrivals = self._arrivals - request.arrived if self._requests else 0.0

@@ -1,22 +1,22 @@
-"""Per-stage queues, the other organisation of the same work: members wait for others at the stage they have reached."""
+"""The policy `queues`: requests wait for each other at the stage that they have reached. A baseline for the stack."""
 
 from latebind.batching.base import Stacked, by_age
 from latebind.batching.decisions import Decision, GoOn
 from latebind.batching.table import BatchTable, StageQueues, SubBatch
 from latebind.batching.view import WorkView, launch
 
-ENOUGH = 0.5  # of the largest batch
+ENOUGH = 0.5  # share of the largest batch that is worth running
 
 
 class DeepestFirst(Stacked):
-    """Runs the deepest stage at which enough wait, those who must hurry first; else whatever brings more together."""
+    """Runs the deepest stage where enough requests wait; requests that are short of time go first."""
 
     def table(self, granularity: int) -> BatchTable:
         """Return empty queues."""
         return StageQueues(min(granularity, self._config.max_batch or granularity))
 
     def decide(self, view: WorkView, now: float) -> Decision:
-        """Run who is short of time, then the deepest full queue, then newcomers, then the deepest queue."""
+        """Run requests that are short of time, else the deepest queue with enough, else new ones, else the deepest."""
         places = sorted(range(len(view.entries)), key=lambda place: -view.entries[place].stage)
         for place in places:
             if self._hurries(view, view.entries[place], now):
@@ -30,7 +30,7 @@ class DeepestFirst(Stacked):
         return GoOn(places[0])
 
     def _hurries(self, view: WorkView, entry: SubBatch, now: float) -> bool:
-        """Tell whether someone must go on now: after one more batch of newcomers it would be too late."""
+        """Return whether a member must go on now, because it would be too late after one more batch of new requests."""
         model = view.model_of(entry)
         limit = self.batch_limit(model)
         rest = model.estimate.rest(len(entry.members), entry.stage, entry.step, entry.inputs)

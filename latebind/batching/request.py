@@ -7,35 +7,32 @@ from latebind.domain.errors import IllegalEvent
 
 
 class State(IntEnum):
-    """Where a request is in its life; it is forgotten when it has ended."""
+    """The state of a request, which is forgotten when it has ended."""
 
     QUEUED = auto()
     RUNNING = auto()
     LEAVING = auto()
 
 
-# What may follow what; the end of a request (its reply) may follow any state.
+# The states that may follow each state; the end of a request (its reply) may follow any.
 LEGAL_MOVES = {
     State.QUEUED: frozenset({State.RUNNING}),
-    State.RUNNING: frozenset({State.LEAVING}),  # cancelled while a stage runs: it leaves at the end of that
+    State.RUNNING: frozenset({State.LEAVING}),  # cancelled while a stage runs: it leaves when that stage has ended
     State.LEAVING: frozenset[State](),
 }
 
 
-QUEUED, RUNNING, LEAVING = (
-    State.QUEUED,
-    State.RUNNING,
-    State.LEAVING,
-)  # to look a member up in its class takes ten times as long
+# Looking a member up in its class takes ten times as long.
+QUEUED, RUNNING, LEAVING = State.QUEUED, State.RUNNING, State.LEAVING
 
 
 class Request:
-    """One request. Times in seconds. One is made for each that comes, so it is no dataclass: these compile badly.
+    """One request. Times are in seconds. Not a dataclass, because mypyc compiles their constructors badly.
 
-    `inputs` are the steps of its input and `outputs` those of its answer, 0 where nobody knows them beforehand; so many
-    decoder `steps` it has behind it. Of those who wait for its model, `priority` 1 goes first and 0 last. When it came
-    it was taken to have `slack` to spare. Others that were let past it have held it up `delayed` seconds, in
-    `preempted` goes.
+    `inputs` is the number of steps of its input and `outputs` that of its answer (0: not known beforehand); `steps` is
+    the number of decoder steps that have run. Among requests that wait for its model, `priority` 1 goes first and 0
+    last. `slack` is the estimate made when it arrived. Other requests that were let past it have delayed it `preempted`
+    times, by `delayed` seconds in all.
     """
 
     __slots__ = (
@@ -85,7 +82,7 @@ class Request:
         self.state: State = QUEUED
 
     def move(self, state: State) -> None:
-        """Go to `state`, or raise `IllegalEvent` and stay."""
+        """Enter `state`. Raises `IllegalEvent`, and changes nothing, where the table of moves does not allow it."""
         if state not in LEGAL_MOVES[self.state]:
             raise IllegalEvent(f"request {self.id} is {self.state.name} and cannot become {state.name}")
         self.state = state

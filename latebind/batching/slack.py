@@ -1,7 +1,7 @@
-"""How much of a deadline is left after the work to come: may waiting requests be let past those that have begun?
+"""Slack prediction: how many waiting requests can be let past the started ones with every request in time?
 
 LazyBatching, section IV-C: `Conservative` is equations 1 and 2, `Precise` the oracle that knows the length of each
-answer. `Profiled` is the default of this product: what remains, on the measured curve of the batch as it will be.
+answer. `Profiled` is the default of this product: the remaining work, by the profile at the batch size that results.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,20 +15,20 @@ from latebind.batching.view import ModelView, WorkView
 
 
 class Slack(Protocol):
-    """Predicts who will be in time."""
+    """Predicts which requests will be in time."""
 
     def most(self, view: WorkView, model: ModelView, waiting: Sequence[Request], now: float) -> int:
-        """Return how many of `waiting`, the first of them, may begin now with everybody in time, they included."""
+        """Return how many of `waiting`, from the first, may start now with all of them and all others in time."""
 
 
 class Conservative:
-    """Equation 2: all that run together are taken to run one after another, each for as long as it takes alone.
+    """Equation 2: requests that run together are taken to run one after another, each for as long as it takes alone.
 
-    What a request had waited counts until it first ran; its work counts whole, however much of it is done.
+    The time until a request first ran counts as waiting; its work counts as a whole, however much of it is done.
     """
 
     def most(self, view: WorkView, model: ModelView, waiting: Sequence[Request], now: float) -> int:
-        """Return how many of `waiting` leave nobody with negative slack."""
+        """Return how many of `waiting` may start without negative slack for any request."""
         work, left = 0.0, inf
         for entry in view.entries:
             of = view.model_of(entry)
@@ -44,16 +44,16 @@ class Conservative:
 
 
 class Profiled:
-    """Elapsed time and what remains by the profile, all of a model at the batch size that they will have together.
+    """The elapsed time and the remaining work by the profile, at the batch size that all requests of a model will have.
 
-    A request that is late already has no say: it would keep everybody else waiting for nothing.
+    A request that is late already does not count: it would keep all others waiting for nothing.
     """
 
     def __init__(self, length: Callable[[Request], int | None] = lambda request: None) -> None:
         self._length = length
 
     def most(self, view: WorkView, model: ModelView, waiting: Sequence[Request], now: float) -> int:
-        """Return the most of `waiting` that keep everybody in time, found by halving."""
+        """Return the largest number of `waiting` that keeps all in time, by binary search."""
         least, most = 0, len(waiting)
         while least < most:
             middle = (least + most + 1) // 2
@@ -64,7 +64,10 @@ class Profiled:
         return least
 
     def all_in_time(self, view: WorkView, model: ModelView, newcomers: Sequence[Request], now: float) -> bool:
-        """Tell whether all are in time if these catch up with the newest sub-batch, or run first if it is another's."""
+        """Return whether all are in time if `newcomers` catch up with the newest sub-batch.
+
+        If that sub-batch belongs to another model, they run before it instead.
+        """
         estimate = model.estimate
         inputs = max(request.inputs for request in newcomers)
         if not view.entries or view.entries[-1].spec is not model.spec:
@@ -85,7 +88,7 @@ class Profiled:
         return self._below_in_time(view, view.entries[:-1], now, ends)
 
     def _can_wait(self, model: ModelView, newcomers: Sequence[Request], now: float, ends: float) -> bool:
-        """Tell whether nobody is late at `ends` who would be in time alone."""
+        """Return whether all who would be in time alone are in time at `ends`."""
         return all(
             request.deadline >= ends
             or now + model.estimate.whole(1, request.inputs, self._length(request)) > request.deadline
@@ -93,7 +96,7 @@ class Profiled:
         )
 
     def _below_in_time(self, view: WorkView, entries: Sequence[SubBatch], now: float, start: float) -> bool:
-        """Tell whether those below, who go on when the ones above have ended, are in time if they are in time now."""
+        """Return whether sub-batches below, which resume at `start`, stay in time if they are in time now."""
         ends = start
         for entry in reversed(entries):
             rest = self._rest(view.model_of(entry), entry)
@@ -108,7 +111,7 @@ class Profiled:
         return model.estimate.rest(len(entry.members), entry.stage, steps, entry.inputs, longest)
 
     def _left(self, estimate: Estimate, request: Request) -> int | None:
-        """Return how long the answer of one that runs is taken to be: who has written for long writes a long one."""
+        """Return the expected answer length of a started request, given the steps that it has already."""
         length = self._length(request)
         return estimate.outputs_after(request.steps) if length is None and request.steps else length
 
@@ -119,7 +122,7 @@ class Profiled:
 
 
 class Precise(Profiled):
-    """The oracle: it knows how long each answer will be."""
+    """The oracle, which knows how long each answer will be."""
 
     def __init__(self) -> None:
         super().__init__(lambda request: request.outputs or None)

@@ -1,6 +1,6 @@
-"""Graph batching with batches of one size: whoever is missing is made up for by dummies (Ebird, section III-A).
+"""Graph batching with batches of one size, filled up with dummy rows (Ebird, section III-A).
 
-A baseline for simulations: workers of the live engine compute the rows that they have.
+A baseline for simulations: workers of the live engine compute only the rows that they have.
 """
 
 from msgspec.structs import replace
@@ -11,10 +11,10 @@ from latebind.batching.view import WorkView
 
 
 class Static(GraphBatching):
-    """Launches when graph batching does; a worker computes as many rows as it ever does."""
+    """Launches when graph batching does; every batch has as many rows as the largest."""
 
     def decide(self, view: WorkView, now: float) -> Decision:
-        """Decide as graph batching, and have the batch padded."""
+        """Decide as graph batching, and pad the batch."""
         decision = super().decide(view, now)
         if not isinstance(decision, Launch):
             return decision

@@ -1,7 +1,7 @@
-"""The batch table of a worker: the sub-batches that it has begun (LazyBatching, section IV-B).
+"""The batch table of a worker: the sub-batches that it has started and not finished (LazyBatching, section IV-B).
 
-A stack: the newest runs until it has caught up with the one below it, and both become one. `StageQueues` organises the
-same work otherwise: whoever is at a stage waits there for others, and any stage may run next.
+In the stack, `BatchTable`, the newest sub-batch runs until it has caught up with the one below it, and the two merge.
+In `StageQueues` and `StagePools`, requests wait for each other at a stage, and any stage may run next.
 """
 
 import sys
@@ -14,15 +14,26 @@ from latebind.domain.model import ModelSpec, StageKind
 
 
 class SubBatch:
-    """Requests of one model that run together, before step `step` of `stage`; those `complete` wait for the others.
+    """Requests of one model that run together; they are before step `step` of `stage`.
 
-    With those stands the stage that has answered them.
-
-    Steps of a decoder are each request's own. Those answered aside leave at once; where all have, the stage runs to its
-    end for nobody.
+    `complete` maps members that have their answer and wait for the others to the stage that answered them. Each member
+    counts its own decoder steps. Members that are answered by a lookup beside the worker leave at once; if all have,
+    the stage still runs to its end.
     """
 
-    __slots__ = ("_due", "_told", "complete", "members", "padded", "preempted", "ran", "rows", "spec", "stage", "step")
+    __slots__ = (
+        "_due",
+        "_ids_and_slots",
+        "complete",
+        "members",
+        "padded",
+        "preempted",
+        "ran",
+        "rows",
+        "spec",
+        "stage",
+        "step",
+    )
 
     def __init__(
         self, spec: ModelSpec, members: dict[int, Request], stage: int = 0, step: int = 0, *, padded: int = 0
@@ -32,16 +43,16 @@ class SubBatch:
         self.stage = stage
         self.step = step
         self.complete: dict[int, int] = {}
-        self.preempted: float | None = None  # when another was let past
-        self.rows = len(members)  # that a worker computes where it does not get rid of those who have left
-        self.padded = padded  # rows that it computes whoever is in it
-        self.ran = 0  # how many of its members ran together last
-        self._told: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-        self._due: tuple[int, float] = (0, inf)  # of how many members the first is due, and when
+        self.preempted: float | None = None  # when another sub-batch was let past this one
+        self.rows = len(members)  # computed by a worker that does not compact away members that have left
+        self.padded = padded  # rows computed however many members there are
+        self.ran = 0  # members in the last launch
+        self._ids_and_slots: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        self._due: tuple[int, float] = (0, inf)  # the earliest deadline, and the number of members it was taken from
 
     @property
     def kind(self) -> StageKind:
-        """How often the stage runs."""
+        """Whether the stage runs once, for each step of the input or for each step of the answer."""
         kinds = self.spec.kinds
         return kinds[self.stage] if kinds else StageKind.STATIC
 
@@ -50,21 +61,21 @@ class SubBatch:
         """The steps of the longest input."""
         return max(request.inputs for request in self.members.values())
 
-    def told(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the numbers of the members and their slots, made anew only when somebody has come or gone."""
-        if len(self._told[0]) != len(self.members):
-            self._told = tuple(self.members), tuple([request.slot for request in self.members.values()])
-        return self._told
+    def ids_and_slots(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the ids of the members and their slots; cached while the number of members is the same."""
+        if len(self._ids_and_slots[0]) != len(self.members):
+            self._ids_and_slots = tuple(self.members), tuple([request.slot for request in self.members.values()])
+        return self._ids_and_slots
 
     @property
     def due(self) -> float:
-        """When the first of its members is due."""
+        """The earliest deadline of its members."""
         if self._due[0] != len(self.members):
             self._due = len(self.members), min([r.deadline for r in self.members.values()], default=inf)
         return self._due[1]
 
     def advance(self) -> None:
-        """Go past the step that has run; the longest input says when the encoder is through."""
+        """Move on from the step that has run. An encoder stage ends with the longest input."""
         if self.spec.kinds:
             kind = self.kind
             if kind is StageKind.DECODER:
@@ -77,19 +88,19 @@ class SubBatch:
         self.stage += 1
         self.step = 0
 
-    def know(self, answered: Sequence[int], stage: int) -> None:
-        """Note whose answer is known, where they wait for the others; the first time counts."""
+    def note_answers(self, answered: Sequence[int], stage: int) -> None:
+        """Note members that have their answer but wait for the others; the first stage that answered counts."""
         for i in answered:
             if i in self.members:
                 self.complete.setdefault(i, stage)
 
     def leave(self, request: int) -> Request:
-        """Take out a member, which must be there, and return it."""
+        """Remove a member, which must be there, and return it."""
         self.complete.pop(request, None)
         return self.members.pop(request)
 
-    def meets(self, other: "SubBatch") -> bool:
-        """Tell whether both are about to run the same: a decoder shares its weights between all steps."""
+    def can_merge(self, other: "SubBatch") -> bool:
+        """Return whether both run the same weights next; a decoder has the same weights at all steps."""
         return (
             self.stage == other.stage
             and self.spec is other.spec
@@ -97,17 +108,17 @@ class SubBatch:
         )
 
     def absorb(self, other: "SubBatch") -> None:
-        """Take in the members of another that it meets."""
+        """Take over the members of another sub-batch that it can merge with."""
         self.members |= other.members
-        self._told, self._due = ((), ()), (0, inf)
+        self._ids_and_slots, self._due = ((), ()), (0, inf)
         self.complete |= other.complete
         self.rows += other.rows
 
 
 class BatchTable:
-    """A stack of sub-batches, the newest on top; it alone runs. None grows past `most` or what its model allows.
+    """A stack of sub-batches; only the newest, on top, runs. None grows past `most` or its model's largest batch.
 
-    `merges` and `preemptions` are, by model, how often two became one, and one was made to rest for newcomers.
+    `merges` and `preemptions` count, by model, how often two sub-batches merged and how often one was let past another.
     """
 
     def __init__(self, most: int = sys.maxsize) -> None:
@@ -118,11 +129,11 @@ class BatchTable:
 
     @property
     def top(self) -> SubBatch:
-        """The newest; the table must not be empty."""
+        """The newest sub-batch; the table must not be empty."""
         return self.entries[-1]
 
     def push(self, batch: SubBatch, now: float) -> None:
-        """Let a new one past those that are there."""
+        """Put a new sub-batch ahead of those in the table."""
         if self.entries:
             self.top.preempted = now
             self.preemptions[self.top.spec.name] += 1
@@ -133,7 +144,7 @@ class BatchTable:
 
     @property
     def going(self) -> SubBatch | None:
-        """Who goes on where nobody waits to begin; None where there is nobody, or a choice."""
+        """The sub-batch to run next if no request waits to start; None where there is none, or a choice."""
         return self.entries[-1] if self.entries else None
 
     def pick(self, place: int, requests: Sequence[int] = ()) -> SubBatch:
@@ -142,30 +153,30 @@ class BatchTable:
         return self.top
 
     def settle(self, moved: SubBatch, now: float) -> None:
-        """Drop one that is empty and make one of the two on top while they are about to run the same."""
+        """Drop empty sub-batches from the top, and merge the two on top while they can merge."""
         del moved
         while self.entries and not self.top.members:
             self.entries.pop()
             self._resume(now)
-        while len(self.entries) > 1 and self.top.meets(self.entries[-2]) and self._fit(self.top, self.entries[-2]):
+        while len(self.entries) > 1 and self.top.can_merge(self.entries[-2]) and self._fit(self.top, self.entries[-2]):
             newer = self.entries.pop()
             self._resume(now)
             self._join(newer, self.top)
 
     def take_out(self, batch: SubBatch, now: float) -> None:
-        """Take out one that cannot go on; whoever was let wait for it goes on."""
+        """Remove a sub-batch that cannot go on; the one below it resumes."""
         last = batch is self.top
         self.entries.remove(batch)
         if last:
             self._resume(now)
 
     def _join(self, one: SubBatch, other: SubBatch) -> None:
-        """Make one of two that are about to run the same."""
+        """Merge `one` into `other`."""
         other.absorb(one)
         self.merges[one.spec.name] += 1
 
     def _fit(self, one: SubBatch, other: SubBatch) -> bool:
-        """Tell whether both together are no larger than a batch may be."""
+        """Return whether both together are no larger than a batch may be."""
         return len(one.members) + len(other.members) <= min(self._most, one.spec.max_batch)
 
     def _resume(self, now: float) -> None:
@@ -176,47 +187,48 @@ class BatchTable:
 
 
 class StageQueues(BatchTable):
-    """Sub-batches that wait for each other at their stages; any may run next, and each may be as large as a batch."""
+    """Sub-batches that wait for each other at their stages. Any may run next; none is larger than a batch may be."""
 
     def push(self, batch: SubBatch, now: float) -> None:
-        """Begin another."""
+        """Add a new sub-batch."""
         self.entries.append(batch)
         self.settle(batch, now)
 
     def pick(self, place: int, requests: Sequence[int] = ()) -> SubBatch:
-        """Return the one at `place` of the entries."""
+        """Return the entry at `place`."""
         del requests
         return self.entries[place]
 
     def settle(self, moved: SubBatch, now: float) -> None:
-        """Drop one that is empty; have one that has moved join those who wait where it has come to."""
+        """Drop `moved` if it is empty; else let it join a sub-batch that waits at the stage it has reached."""
         del now
         if not moved.members:
             self.entries.remove(moved)
             return
         for other in self.entries:
-            if other is not moved and moved.meets(other) and self._fit(moved, other):
+            if other is not moved and moved.can_merge(other) and self._fit(moved, other):
                 self._join(moved, other)
                 self.entries.remove(moved)
                 return
 
 
 class StagePools(BatchTable):
-    """Whoever comes to a stage joins those who rest there, and any of them may go on from it together.
+    """Requests that reach a stage join those that rest there, and any number of them may go on together.
 
-    The last entry is the newest, as in a stack; where all of it goes on each time, this is one.
+    The last entry is the newest, as in a stack. Where every entry always goes on as a whole, this is a stack.
     """
 
     def __init__(self, most: int = sys.maxsize) -> None:
         super().__init__(most)
-        self._moved: SubBatch | None = None  # who has gone on, of whom nobody could leave
+        self._moved: SubBatch | None = None  # the sub-batch that ran last, if no member could leave there
 
     @property
     def going(self) -> SubBatch | None:
-        """Who goes on where nobody waits to begin: one alone, those at a decoder's step, or who was to go on before.
+        """The sub-batch to run next if no request waits to start; None where there is a choice.
 
-        To them nothing has come that would have others go on: behind a stage without a lookup all are still there, the
-        answers to be hoped for a second have risen, and those of who rests have not changed.
+        It is the one that was chosen before, a request alone, or the only sub-batch if it is at a decoder's step. No
+        other would be chosen now: behind a stage without a lookup no member has left, so the expected answers a second
+        of the chosen one have risen, and those of the resting ones have not changed.
         """
         moved, entries = self._moved, self.entries
         if moved is not None and len(moved.members) == moved.ran:
@@ -226,7 +238,7 @@ class StagePools(BatchTable):
         return None
 
     def pick(self, place: int, requests: Sequence[int] = ()) -> SubBatch:
-        """Return the one at `place` of the entries, or these members of it as one of their own."""
+        """Return the entry at `place`, or a new sub-batch of these members of it."""
         pool = self.entries[place]
         if not requests or len(requests) == len(pool.members):
             return pool
@@ -237,7 +249,7 @@ class StagePools(BatchTable):
         return chosen
 
     def settle(self, moved: SubBatch, now: float) -> None:
-        """Drop one that is empty; have one that has moved join those who rest where it has come to."""
+        """Drop `moved` if it is empty; else let it join the members that rest at the stage it has reached."""
         self._moved = None
         if not moved.members:
             self.entries.remove(moved)
@@ -245,7 +257,7 @@ class StagePools(BatchTable):
                 self._resume(now)
             return
         for other in self.entries:
-            if other is not moved and moved.meets(other):
+            if other is not moved and moved.can_merge(other):
                 self.entries.remove(moved)
                 if other is self.top:
                     self._resume(now)
@@ -255,6 +267,6 @@ class StagePools(BatchTable):
             self._moved = moved
 
     def take_out(self, batch: SubBatch, now: float) -> None:
-        """Take out one that cannot go on."""
+        """Remove a sub-batch that cannot go on."""
         self._moved = None
         super().take_out(batch, now)

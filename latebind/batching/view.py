@@ -1,4 +1,4 @@
-"""What a batching policy sees. Read-only: the scheduler alone changes anything."""
+"""What a batching policy sees, and its contract. Policies only read; the scheduler alone changes anything."""
 
 import sys
 from bisect import bisect_left
@@ -16,7 +16,7 @@ from latebind.domain.model import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """One model: who waits for it, oldest first, and how long its work takes."""
+    """One model: its waiting requests that may start, and the estimate of how long its work takes."""
 
     spec: ModelSpec
     estimate: Estimate
@@ -29,10 +29,11 @@ class ModelView:
 
 
 class Models(Sequence[ModelView]):
-    """All models, in their order, and who may begin over all of them; lanes tell it, policies only read.
+    """All models, in their order, with totals over their queues. Lanes update it; policies only read.
 
-    `waiting` are the models that somebody waits for who may begin, in the same order: decisions cost in proportion to
-    these. Their `requests` are `seconds` of work for one worker, behind learned caches as much as runs on average.
+    `waiting` are the models with requests that may start, in the same order; the cost of a decision is proportional to
+    their number. `requests` counts these requests, and `seconds` is their work for one worker; with learned caches, the
+    average work.
     """
 
     def __init__(self, models: Iterable[ModelView] = ()) -> None:
@@ -43,8 +44,8 @@ class Models(Sequence[ModelView]):
         self.waiting: list[ModelView] = []
         self.requests = 0
         self.seconds = 0.0
-        self.decode = False  # whether any writes sequences
-        self.exit = False  # whether any has requests that leave early
+        self.decode = False  # whether any model has a decoder
+        self.exit = False  # whether any model has requests that leave early
         for model in models:
             self.append(model)
 
@@ -68,15 +69,15 @@ class Models(Sequence[ModelView]):
         return self._by_name[name]
 
     def append(self, model: ModelView) -> None:
-        """Take in one more model, whose queue is empty."""
+        """Add a model, whose queue must be empty."""
         self._places[model.name] = len(self._models)
         self._by_name[model.name] = model
         self._models.append(model)
         self.decode = self.decode or model.estimate.decoder is not None
         self.exit = self.exit or model.estimate.exits.some
 
-    def came(self, model: ModelView, count: int, seconds: float) -> None:
-        """Count so many who have come to the queue of a model, with the seconds of work that each is."""
+    def enqueued(self, model: ModelView, count: int, seconds: float) -> None:
+        """Note that `count` requests were added to the queue of a model, of `seconds` of work each."""
         if count and len(model.queue) == count:
             place = self._places[model.name]
             at = bisect_left(self._waiting_places, place)
@@ -85,8 +86,8 @@ class Models(Sequence[ModelView]):
         self.requests += count
         self.seconds += count * seconds
 
-    def went(self, model: ModelView, count: int, seconds: float) -> None:
-        """Count so many who have left the queue of a model."""
+    def dequeued(self, model: ModelView, count: int, seconds: float) -> None:
+        """Note that `count` requests were removed from the queue of a model."""
         if count and not model.queue:
             at = bisect_left(self._waiting_places, self._places[model.name])
             del self._waiting_places[at], self.waiting[at]
@@ -95,21 +96,19 @@ class Models(Sequence[ModelView]):
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
-        assert self.waiting == [model for model in self._models if model.queue], (
-            "models that somebody waits for are off"
-        )
-        assert self.requests == sum([len(model.queue) for model in self.waiting]), "the count of who may begin is off"
+        assert self.waiting == [model for model in self._models if model.queue], "the models with requests are off"
+        assert self.requests == sum([len(model.queue) for model in self.waiting]), "the count of requests is off"
 
 
-ANY_SIZE = sys.maxsize  # the granularity of a worker that takes all that policy and model allow
+ANY_SIZE = sys.maxsize  # the granularity of a worker whose batches only the policy and the model limit
 
 
 @dataclass(frozen=True, slots=True)
 class WorkView:
-    """What one worker may do next: those who wait, by model, and the sub-batches that it has begun, the newest last.
+    """What one worker may run next: waiting requests, by model, and its started sub-batches, the newest last.
 
-    Its batches are no larger than its `granularity` (Ebird, section VI). `crew` are the views of all workers. What lies
-    `aside` cannot go on, for its next stage is not in memory.
+    Its batches are no larger than its `granularity` (Ebird, section VI). `crew` are the views of all workers. The
+    sub-batches that are `aside` cannot go on, because their next stage is not in memory.
     """
 
     models: Models
@@ -120,19 +119,19 @@ class WorkView:
 
     @property
     def alive(self) -> int:
-        """The requests that all workers have begun: Ebird's CurInf (table II)."""
+        """The number of requests that all workers have started: Ebird's CurInf (table II)."""
         return sum([len(entry.members) for view in self.crew for entry in (*view.entries, *view.aside)])
 
     @property
     def resting(self) -> int:
-        """The requests that the worker has begun."""
+        """The number of requests that the worker has started, without those aside."""
         count = 0
         for entry in self.entries:
             count += len(entry.members)
         return count
 
-    def begun(self, model: ModelView) -> int:
-        """Return how many requests of a model the worker has begun: they will be one batch, within its limit."""
+    def started(self, model: ModelView) -> int:
+        """Return how many requests of a model the worker has started, which will be one batch, within its limit."""
         return sum([len(entry.members) for entry in self.entries if entry.spec is model.spec])
 
     def model_of(self, batch: SubBatch) -> ModelView:
@@ -141,15 +140,15 @@ class WorkView:
 
 
 def launch(model: ModelView, requests: Iterable[Request]) -> Launch:
-    """Return the decision to begin these requests."""
+    """Return the decision to start these requests."""
     return Launch(model.name, tuple([request.id for request in requests]))
 
 
 class BatchPolicy(Protocol):
-    """Decides who runs together. A policy is a pure function of the view and the time.
+    """Decides which requests run together. A policy is a pure function of the view and the time.
 
-    Where it `counts_exits`, learned caches count in what a request is taken to need when it comes. Where it `widens`,
-    one request may have the cores of all workers while nobody else wants them.
+    Where it `counts_exits`, the admission of requests counts on learned caches. Where it `widens`, a request that is
+    alone may run on the cores of all workers.
     """
 
     counts_exits: bool
@@ -159,10 +158,10 @@ class BatchPolicy(Protocol):
         """Return the largest batch that this policy ever forms for `model`."""
 
     def table(self, granularity: int) -> BatchTable:
-        """Return an empty table for one worker, whose batches are no larger than that."""
+        """Return an empty batch table for one worker, whose batches are no larger than `granularity`."""
 
     def decide(self, view: WorkView, now: float) -> Decision:
-        """Say what a worker does that is free at `now`, or at a stage boundary.
+        """Return what a worker does next that is free, or at a stage boundary, at time `now`.
 
-        At least one request waits, or the table is open to a choice.
+        At least one request waits, or the table has started something.
         """

@@ -1,4 +1,4 @@
-"""Streams of execution as the scheduler has them: what each has begun, what of that rests aside, and what runs now."""
+"""Workers as the scheduler has them: what each has started, what of that is set aside, and what runs now. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,41 +11,47 @@ from latebind.domain.errors import IllegalEvent
 
 
 class Worker:
-    """The batch table of a worker, and beside it those whose next stage is not in memory."""
+    """One worker: its batch table, and `aside` the sub-batches whose next stage is not in memory."""
 
     def __init__(self, number: int, view: WorkView, table: BatchTable) -> None:
         self.number = number
         self.table = table
         self.view = view
         self.running: SubBatch | None = None
-        self.launched = 0, 0.0  # how many are in what runs, and since when
-        self.alone = False  # whether it is one request, and nobody else was there when it was launched
-        self.wide = False  # whether what runs has the cores of all workers
+        self.launched = 0, 0.0  # the rows of the current launch, and its time
+        self.alone = False  # whether that is one request, with no other waiting or started when it was launched
+        self.wide = False  # whether it runs on the cores of all workers
         self.aside: list[SubBatch] = view.aside
-        self.refills: Counter[str] = Counter()  # by model, requests that it began while it had begun others
+        self.refills: Counter[str] = Counter()  # by model, requests that joined while the worker had started others
 
     @property
-    def begun(self) -> Sequence[SubBatch]:
-        """All sub-batches, those aside too."""
+    def started(self) -> Sequence[SubBatch]:
+        """All started sub-batches, those aside too."""
         return [*self.table.entries, *self.aside] if self.aside else self.table.entries
 
     @property
     def rests(self) -> bool:
-        """Whether it does nothing, though it could go on."""
+        """Whether it is idle though it could go on."""
         return self.running is None and bool(self.table.entries)
 
     def put_aside(self, batch: SubBatch, now: float) -> None:
-        """Have a sub-batch rest until its next stage is in memory; the worker goes on with others."""
+        """Set a sub-batch aside until its next stage is in memory; the worker goes on with others."""
         self.table.take_out(batch, now)
         self.aside.append(batch)
 
-    def take_up(self, batch: SubBatch, now: float) -> None:
-        """Have a sub-batch go on."""
+    def resume(self, batch: SubBatch, now: float) -> None:
+        """Put a sub-batch that was set aside back into the table."""
         self.aside.remove(batch)
         self.table.push(batch, now)
 
+    def late(self, now: float) -> Sequence[SubBatch]:
+        """Return the resting sub-batches with a member whose deadline has passed."""
+        if len(self.table.entries) < 2 and not self.aside:
+            return ()
+        return [entry for entry in self.started if entry.due < now and entry is not self.running]
+
     def drop_empty(self) -> None:
-        """Forget those in which nobody is left; what runs goes on to its end for nobody."""
+        """Drop sub-batches without members, except the one that runs, which goes on to its end."""
         for entry in list(self.table.entries):
             if not entry.members and entry is not self.running:
                 self.table.entries.remove(entry)
@@ -73,34 +79,34 @@ class Crew:
         """The largest batch that any worker takes."""
         return self._largest_first[0].view.granularity
 
-    def begun(self) -> Iterator[SubBatch]:
-        """Yield what all workers have begun."""
+    def started(self) -> Iterator[SubBatch]:
+        """Yield the sub-batches that all workers have started."""
         for worker in self.workers:
-            yield from worker.begun
+            yield from worker.started
 
     def holder(self, request: int) -> tuple[Worker, SubBatch]:
-        """Return the worker that has begun a request, and the sub-batch that it is in; somebody must have."""
-        return next((one, entry) for one in self.workers for entry in one.begun if request in entry.members)
+        """Return the worker that has started a request, and the request's sub-batch; one must have."""
+        return next((one, entry) for one in self.workers for entry in one.started if request in entry.members)
 
     def in_order(self) -> Sequence[Worker]:
-        """Return the workers that have begun something, then the others, those with the largest batches first."""
+        """Return the workers that have started something, then the others; among each, the largest batches first."""
         if len(self.workers) == 1:
             return self._largest_first
         return sorted(self._largest_first, key=lambda worker: not worker.table.entries)
 
     def may_run(self) -> bool:
-        """Tell whether one more may run."""
+        """Return whether one more worker may run."""
         return len(self.workers) == 1 or self.running < self.at_once
 
     @property
     def running(self) -> int:
-        """How many run; one that has all cores counts for as many as could."""
+        """How many workers run; one that has the cores of all counts as `at_once`."""
         return sum([self.at_once if worker.wide else 1 for worker in self.workers if worker.running is not None])
 
     def begin(self, worker: Worker, rows: int, now: float) -> bool:
-        """Note that a worker begins to run so many rows; tell whether it has all cores for them.
+        """Note that a worker launches `rows` rows; return whether it gets the cores of all workers for them.
 
-        Only one request may, where nobody waits and nobody else has begun anything.
+        Only a request alone does, where no other waits and no other has started.
         """
         worker.launched = rows, now
         worker.alone = self._widens and rows == 1 and not self._models.requests and self._only(worker)
@@ -108,8 +114,8 @@ class Crew:
         return worker.wide
 
     def _only(self, worker: Worker) -> bool:
-        """Tell whether nobody has begun anything besides what a worker runs."""
-        return worker.running is not None and sum([len(one.begun) for one in self.workers]) == 1
+        """Return whether nothing is started except what this worker runs."""
+        return worker.running is not None and sum([len(one.started) for one in self.workers]) == 1
 
     def _pays(self, worker: Worker, now: float) -> bool:
         batch = worker.running
@@ -119,37 +125,37 @@ class Crew:
         return self._estimates[batch.spec.name].widens(batch.stage, inputs, coming)
 
     def learn(self, worker: Worker, batch: SubBatch, now: float) -> None:
-        """Hear that a worker has run a stage for all who are in a batch."""
-        size, begun = worker.launched
+        """Learn from the time of a launch that has ended, of one step of a stage for the members of a batch."""
+        size, launched_at = worker.launched
         inputs = batch.inputs if batch.spec.kinds else 1
         estimate = self._estimates[batch.spec.name]
-        estimate.observe(now - begun, size, batch.stage, inputs, wide=worker.wide)
+        estimate.observe(now - launched_at, size, batch.stage, inputs, wide=worker.wide)
         if worker.alone and (worker.wide or self._only(worker)):
-            estimate.observe_alone(now - begun, batch.stage, inputs, wide=worker.wide)
+            estimate.observe_alone(now - launched_at, batch.stage, inputs, wide=worker.wide)
 
     def busy(self, number: int) -> tuple[Worker, SubBatch]:
-        """Return a worker that runs, and what; raises `IllegalEvent` where it does not."""
+        """Return a worker and the sub-batch that it runs; raises `IllegalEvent` where it runs none."""
         worker = self.workers[number] if 0 <= number < len(self.workers) else None
         if worker is None or worker.running is None:
             raise IllegalEvent(f"worker {number} reports a stage but runs none")
         return worker, worker.running
 
     def wait(self, lanes: Mapping[str, Lane], backlog: float) -> float:
-        """Return the seconds until somebody who comes now may begin, behind `backlog` seconds of those who wait.
+        """Return the seconds until a request that arrives now may start, behind `backlog` seconds of waiting work.
 
-        What has begun is taken to go through to its end.
+        Started sub-batches are taken to run to the end of the network.
         """
         if self.running < self.at_once:
             return 0.0
-        begun = [
+        rests = [
             lanes[entry.spec.name].estimate.rest(len(entry.members), entry.stage, entry.step, entry.inputs)
-            for entry in self.begun()
+            for entry in self.started()
             if entry.members
         ]
-        return (backlog + sum(begun)) / self.at_once
+        return (backlog + sum(rests)) / self.at_once
 
     def tally(self, model: str) -> dict[str, int]:
-        """Return how often sub-batches of a model became one or were made to rest, and newcomers joined at work."""
+        """Return how often sub-batches of a model merged, were preempted, and were joined by new requests."""
         return {
             "merges": sum([worker.table.merges[model] for worker in self.workers]),
             "preemptions": sum([worker.table.preemptions[model] for worker in self.workers]),
@@ -158,14 +164,14 @@ class Crew:
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
-        begun = list(self.begun())
-        members = {i for entry in begun for i in entry.members}
-        assert sum([len(entry.members) for entry in begun]) == len(members), "a request runs twice"
-        assert all(entry.complete.keys() <= entry.members.keys() for entry in begun), "who has left is held back"
+        started = list(self.started())
+        members = {i for entry in started for i in entry.members}
+        assert sum([len(entry.members) for entry in started]) == len(members), "a request runs twice"
+        assert all(entry.complete.keys() <= entry.members.keys() for entry in started), "a request that left is kept"
         assert self.running <= self.at_once, "too many run at once"
         for worker in self.workers:
             assert worker.running is None or worker.running in worker.table.entries, (
-                "a worker runs what it has not begun"
+                "a worker runs what it has not started"
             )
-            assert not worker.rests, "a worker has begun something and rests"
-            assert all(entry.members or entry is worker.running for entry in worker.begun), "an empty batch waits"
+            assert not worker.rests, "a worker has started something and is idle"
+            assert all(entry.members or entry is worker.running for entry in worker.started), "an empty batch waits"

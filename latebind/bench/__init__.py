@@ -1,1 +1,1 @@
-"""One module for each published figure or promise; every one prints what it measured, with seed and settings."""
+"""Benchmarks: one module for each published figure or claim. Each prints what it measured, with seed and settings."""

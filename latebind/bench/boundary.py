@@ -1,8 +1,8 @@
-"""What a stage boundary costs where it is served, and how long a stage must be to be worth one.
+"""Measures what a stage boundary costs while serving, and so how long a stage must be to be worth one.
 
-One network twice in engines of their own on one core: as a single stage, and cut wherever it can be. Asked in turn, one
-request after another, nobody joins or leaves, so the difference is what boundaries cost: the scheduler, the driver, and
-a call more of the backend.
+The same network runs in two engines on one core: as a single stage, and cut wherever it can be. They are asked in turn,
+one request after another, so no request joins or leaves a batch. The difference is what boundaries cost: the scheduler,
+the driver, and one more call of the backend each.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Boundary:
         return self.seconds.scaled(1e6).written(".1f")
 
     def worth(self, share: float) -> float:
-        """Return the seconds of a stage of which its boundary is this share."""
+        """Return the seconds of a stage whose boundary takes this share of it."""
         return self.seconds.value / share
 
 

@@ -1,4 +1,4 @@
-"""Is the promise kept? Calibrations on random halves of samples, each judged on the other half that it has not seen."""
+"""Checks the fidelity promise: calibrates on random halves of samples, tests each result on the unseen other half."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Plots of what benchmarks found, for a page. plotly is optional, so it is imported when something is drawn."""
+"""Plots for the pages of benchmarks. plotly is optional, so it is imported only when something is drawn."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias

@@ -1,4 +1,4 @@
-"""The benchmarks' end of the wire: binary v2 requests, sent one after another or at Poisson times."""
+"""The HTTP client of the benchmarks: binary v2 requests, sent one after another or at Poisson times."""
 
 import asyncio
 import json
@@ -90,7 +90,7 @@ def decode(
 
 
 class Line:
-    """One connection that is kept open, for requests one after another; after `idle` seconds without one, a new one.
+    """One kept-open connection for requests one after another; it reconnects after `idle` seconds without one.
 
     A request is one write of bytes made beforehand: `http.client` writes twice and takes a tenth of a millisecond more
     of the core that it shares with the door.
@@ -114,7 +114,7 @@ class Line:
         return int(self._socket.getsockname()[1])
 
     def send(self, data: bytes) -> None:
-        """Send a request, and do not wait for what comes of it."""
+        """Send a request and do not wait for its reply."""
         self._socket.sendall(data)
 
     def ask(self, data: bytes) -> tuple["Reply", float]:
@@ -139,7 +139,7 @@ class Line:
 
 
 class Caller:
-    """Asks a model over a line of its own."""
+    """Sends requests for a model over a connection of its own."""
 
     def __init__(self, url: str, model: str) -> None:
         self._line = Line(url)
@@ -202,7 +202,7 @@ class Reply:
 async def poisson_load(url: str, model: str, bodies: Sequence[Body], *, rate: float, seed: int) -> list[Answered]:
     """Send `bodies` at `rate` a second with exponential gaps, never waiting for answers; one answer for each.
 
-    Seconds count from the time at which a request was meant to be sent, so a late sender flatters nobody.
+    Seconds count from the time at which a request was meant to be sent, so a late sender makes no latency shorter.
     """
     random = Random(seed)
     connector = aiohttp.TCPConnector(limit=0)

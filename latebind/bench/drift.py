@@ -1,8 +1,9 @@
-"""How soon a change of the traffic is caught: the adaptation service's own parts, answer by answer, no clock.
+"""Measures how soon a change of the traffic is detected: the adaptation service's own parts, without a clock.
 
-In each trial a stream by Zipf's law settles and a version is made for it; then either another class dominates, or every
-input becomes brighter. Caught means that a guard acts: the version in use is left for an older one or the whole
-network, or a new one is asked for because of the change. Lessons that were due anyway do not count.
+In each trial a stream by Zipf's law settles and a version is made for it. Then either another class dominates, or every
+input becomes brighter. A change counts as detected when a guard acts: the version in use is left for an older one or
+for the whole network, or a new version is requested because of the change. Retrainings that were due anyway do not
+count.
 """
 
 from collections.abc import Callable, Mapping
@@ -103,7 +104,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What one version answers to every row: classes, if they are the base model's, if the row leaves early."""
+    """The answers of one version to every row: class, if it is the base model's, if the row leaves early."""
 
     classes: Rows
     right: NDArray[np.bool_]
@@ -111,7 +112,7 @@ class _Given:
 
 
 class _Street:
-    """One trial: requests are answered as the version in use says, and the adapter hears of them."""
+    """One trial: the version in use answers requests, and the adapter is told of them."""
 
     def __init__(
         self,
@@ -158,7 +159,7 @@ class _Street:
         )
 
     def _ask(self, row: int, *, bright: bool) -> bool:
-        """Answer one request; tell whether as the base model would."""
+        """Answer one request; return whether the base model answers the same."""
         self._now += 1
         given = self._by_version(self._used, bright=bright)
         answer, same, early = int(given.classes[row]), bool(given.right[row]), bool(given.early[row])

@@ -1,9 +1,9 @@
-"""What leaving early is worth in the live engine, without a door: by the rows of a call, and with always enough to do.
+"""Measures what leaving early gains in the live engine, without the door: by rows per call, and when saturated.
 
-Two engines with the same model directory, backend and core, one with exits, are asked in turn, block by block. A row's
-seconds are those from the engine's hearing of it to its answer: of the rows of one call, those that hit leave first.
-Throughput is that with more single rows waiting than a batch takes, for the smallest and the largest batch asked for;
-each side is given the better of the two.
+Two engines with the same model directory, backend and core, one with exits, are asked in turn, block by block. The
+seconds of a row run from when the engine hears of it to its answer: of the rows of one call, those that hit leave
+first. Throughput is measured with more single rows waiting than a batch holds, for the smallest and the largest batch
+size asked for; each side is given the better of the two.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from latebind.bench.folds import Folds, answerable
 from latebind.bench.live.sides import begun
+from latebind.bench.parallel import Progress
 from latebind.bench.server import pinned
-from latebind.bench.spread import Progress
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.bench.subject import Setting, Subject
 from latebind.domain.config import EngineConfig, PolicyConfig
@@ -42,7 +42,7 @@ Seconds = NDArray[np.float64]
 
 @dataclass(slots=True)
 class Asked:
-    """What calls of one size saw, row by row in the same order on both sides."""
+    """Results of the calls of one size, row by row in the same order on both sides."""
 
     rows: dict[str, list[float]] = field(default_factory=lambda: {side: [] for side in SIDES})
     calls: dict[str, list[float]] = field(default_factory=lambda: {side: [] for side in SIDES})
@@ -60,7 +60,7 @@ class Asked:
         return np.array(self.rows[side])
 
     def gain(self, seed: int) -> Interval:
-        """Return the mean of rows without exits over the mean with."""
+        """Return the mean of rows without exits over the mean with exits."""
         return ratio_of_means(self.seconds("off"), self.seconds("on"), block=BLOCK, seed=seed)
 
     @property
@@ -100,7 +100,7 @@ class EngineReport:
         ]
 
     def throughput(self) -> Interval:
-        """Return how many times more rows a second there are with exits, each side with its better policy."""
+        """Return the throughput with exits over that without, each side with its better policy."""
         off, on = (min((phases[side] for phases in self.phases.values()), key=np.mean) for side in SIDES)
         return self._times(off, on)
 
@@ -176,7 +176,7 @@ async def _started(stack: AsyncExitStack, path: Path, side: str, most: int, sett
 async def _closed_loop(
     engines: Mapping[str, EngineClient], subject: Subject, batch: int, asked: Asked, random: Random
 ) -> None:
-    """Ask both for every row, `batch` rows a call; who comes first is drawn for each block."""
+    """Ask both for every row, `batch` rows a call; which side is first is drawn for each block."""
     for begin, end in pairwise([*range(0, len(subject), BLOCK), len(subject)]):
         for side in random.sample(SIDES, len(SIDES)):
             for start in range(begin, end, batch):
@@ -188,7 +188,7 @@ async def _closed_loop(
 async def _saturated(
     engines: Mapping[str, EngineClient], subject: Subject, most: int, phases: Mapping[str, list[float]], random: Random
 ) -> None:
-    """Time phases of single rows with more under way than a batch takes."""
+    """Time phases of single rows, with more rows under way than a batch holds."""
     size = min(PIECE, len(subject))
     for begin in range(0, len(subject) - size + 1, size):
         for side in random.sample(SIDES, len(SIDES)):

@@ -1,8 +1,8 @@
-"""What leaving early is worth: one server with exits and one without, asked in turn over HTTP, image by image.
+"""Measures what leaving early gains over HTTP: one server with exits and one without, asked in turn, image by image.
 
 Both have the same model directory, backend, worker and cores. Blocks of requests alternate between the two, so
-that a change of the machine's speed meets both alike. With folds, thresholds are calibrated on the other rows than are
-sent, so that one set of rows is enough and every one of them is new to the thresholds that answer it.
+that a change of the machine's speed affects both alike. With folds, each row is sent to thresholds that were calibrated
+on other rows, so one set of rows is enough, and every row is new to the thresholds that answer it.
 """
 
 from collections import Counter
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from latebind.bench.client import Answered, Array, Body, Caller, encode
 from latebind.bench.folds import Folds, answerable
+from latebind.bench.parallel import Progress
 from latebind.bench.server import pinned, serving
-from latebind.bench.spread import Progress
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.bench.subject import Setting, Subject
 from latebind.domain.errors import ConfigError
@@ -99,7 +99,7 @@ def ask_both(subject: Subject, setting: Setting) -> dict[str, list[Answered]]:
 
 
 def _ask(callers: Mapping[str, Caller], bodies: Sequence[Body], random: Random) -> dict[str, list[Answered]]:
-    """Send every body to every caller, in blocks; who comes first is drawn for each block."""
+    """Send every body to every caller, in blocks; which caller is first is drawn for each block."""
     for caller in callers.values():
         for body in bodies[:WARM_UP]:
             caller(body)

@@ -1,7 +1,7 @@
-"""Whether the engine keeps its speed while the door parses a flood: the reason for two processes.
+"""Measures whether the engine keeps its speed while the door parses a flood: the reason for two processes.
 
-The engine has a core of its own; the door and all clients share another. Phases with and without the flood take
-turns; the engine's throughput is read from its own counters.
+The engine has a core of its own; the door and all clients share another. Phases with and without the flood
+alternate, and the engine's throughput is read from its own counters.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def run(
     door_cores: Sequence[int] = (0,),
     engine_core: int = 1,
 ) -> FloodReport:
-    """Take `rounds` pairs of phases of `seconds` each and keep the medians."""
+    """Run `rounds` pairs of phases of `seconds` each and return the medians."""
     model = subject.model
     options = ("--model", model, "--cores", str(engine_core), "--no-exits", "--deadline-ms", "20000")
     body = encode(subject.row(0))

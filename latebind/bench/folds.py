@@ -1,4 +1,4 @@
-"""Folds: each row meets thresholds that were calibrated on the others, so one set of rows does for both."""
+"""Cross-validation folds: each row is answered by thresholds that were calibrated on the other rows."""
 
 import shutil
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.bench.subject import Setting, Subject
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import recalibrate
@@ -25,7 +25,7 @@ class Folds:
 
 
 def answerable(subject: Subject, folds: Folds | None, setting: Setting, progress: Progress) -> Iterator[Subject]:
-    """Yield what to ask of which model: all of it as it is, or with folds each one's rows of a copy.
+    """Yield the models to ask and the rows for each: the whole model as it is, or a copy of it for each fold.
 
     That copy is calibrated on the other rows, and goes when the next is asked for; row i is in fold i modulo their
     number. Lookups are in line, for engines of benchmarks have a core each. Raises `ConfigError` for a number of folds

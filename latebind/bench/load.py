@@ -1,4 +1,4 @@
-"""Poisson traffic through the real port, with exits off and on: what clients would see, in a table and a page."""
+"""Sends Poisson traffic over HTTP with exits off and on: what clients see, as a table and a page."""
 
 import asyncio
 from collections import Counter
@@ -45,7 +45,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """The two sides under the same arrivals; `labels` belong to the requests in order, where there are any."""
+    """The two sides under the same arrivals; `labels` are those of the requests in order, if there are any."""
 
     model: str
     rate: float

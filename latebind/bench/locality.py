@@ -1,8 +1,8 @@
-"""What following the traffic is worth: exits off, exits as built and exits that adapt, asked in turn over HTTP.
+"""Measures what following the traffic gains: exits off, exits as built, and exits that adapt, asked in turn over HTTP.
 
-Thresholds are calibrated on some of the rows and the stream is made of the others. All servers have the same cores,
+Thresholds are calibrated on some of the rows, and the stream consists of the others. All servers have the same cores,
 backend and worker; adaptation services run beside the door. After GATI, sections 7.2.1 and 7.2.2; with several services
-figure 25: how much is sampled, how often is retrained.
+after its figure 25: how much is sampled, and how often is retrained.
 """
 
 from collections import Counter
@@ -39,9 +39,9 @@ OFF, BUILT = "off", "built"
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What is sent.
+    """The requests to send.
 
-    With `alpha` classes follow Zipf's law (`streams.zipf_stream`); without, rows come as they lie, `passes` times over.
+    With `alpha`, classes follow Zipf's law (`streams.zipf_stream`); without it, rows are sent in order, `passes` times.
     """
 
     alpha: float | None = None
@@ -227,7 +227,7 @@ def _ask(
 
 
 def _report(servers: Mapping[str, _Server], told: dict[str, dict[str, float]], sent: int, seed: int) -> LocalityReport:
-    """Sum the answers up. Raises `ConfigError` if a server refused any."""
+    """Return the report of all answers. Raises `ConfigError` if a server refused any."""
     answers = {name: server.answers for name, server in servers.items()}
     refused = Counter(answer.status for given in answers.values() for answer in given if answer.status != 200)
     if refused:
@@ -246,7 +246,7 @@ def _report(servers: Mapping[str, _Server], told: dict[str, dict[str, float]], s
 
 
 def _told(url: str) -> dict[str, float]:
-    """Return what the adaptation service counted."""
+    """Return the adaptation service's counters."""
     with urlopen(f"{url}/metrics", timeout=10) as reply:  # noqa: S310  (our own server on loopback)
         text = reply.read().decode()
     found = {}

@@ -1,7 +1,7 @@
-"""What workers take in memory: with one copy of the weights for all, and with one for each (Ebird, section VIII-E).
+"""Measures the memory of workers: one copy of the weights for all, or one for each (Ebird, section VIII-E). Linux.
 
-Each side is a process of its own that loads a model for its workers as the engine does, or once for each worker as
-Ebird does; every worker then runs its largest batch. Beside it the engine itself, started and asked. Linux.
+Each side is a process of its own that loads a model for its workers, once as the engine does, or once for each worker
+as Ebird does. Then every worker runs its largest batch. The engine itself is started and measured too.
 """
 
 import asyncio
@@ -44,14 +44,14 @@ PATIENCE = 60.0  # seconds that any call may take
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """Bytes in memory: what only this process has, and that with its part of what it shares (PSS)."""
+    """Bytes in memory: what is private to the process, and that with its part of shared pages (PSS)."""
 
     private: int
     whole: int
 
 
 def resident(process: int | None = None) -> Resident:
-    """Return what a process takes, or this one."""
+    """Return the memory of a process, or of this one."""
     lines = Path(f"/proc/{process or 'self'}/smaps_rollup").read_text().splitlines()[1:]
     found = {name: int(rest.split()[0]) * KIB for name, rest in (line.split(":") for line in lines)}
     return Resident(found["Private_Clean"] + found["Private_Dirty"], found["Pss"])
@@ -104,7 +104,7 @@ def over_one(taken: Taken, every: Sequence[Taken]) -> float:
 
 
 def measure_apart(side: Side) -> Taken:
-    """Return what a side takes in a process of its own."""
+    """Return the memory of a side, measured in a process of its own."""
     command = [sys.executable, "-m", "latebind.bench.memory", msgspec.json.encode(side).decode()]
     lines = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.splitlines()
     idle, used = (msgspec.json.decode(line, type=Resident) for line in lines)
@@ -156,7 +156,7 @@ def measure(side: Side) -> Iterator[Resident]:
 
 
 def _crew(side: Side) -> list[LoadedModel]:
-    """Return the model of each worker."""
+    """Return the loaded model of each worker."""
     paths = [Path(side.directory)]
     if not side.copies:
         return [model for (model,) in load_crew(paths, side.engine)]
@@ -166,7 +166,7 @@ def _crew(side: Side) -> list[LoadedModel]:
 
 @torch.inference_mode()
 def _run_stages(spec: ModelSpec, worker: Worker, size: int) -> None:
-    """Run every stage on a whole batch, nobody leaving early; of a sequence model some steps."""
+    """Run every stage on a whole batch without early exits; of a sequence model some steps."""
     worker.adopt(spec.name, {})
     everyone = tuple(range(size))
     for stage in (0, *([1] * STEPS)) if spec.kinds else range(spec.stages):

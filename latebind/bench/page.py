@@ -1,4 +1,4 @@
-"""A self-contained page of tables and plots. Opens offline."""
+"""Writes a self-contained page of tables and plots that opens offline."""
 
 from collections.abc import Mapping, Sequence
 from html import escape

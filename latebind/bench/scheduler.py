@@ -1,6 +1,6 @@
-"""What the scheduler costs on one core, by policy and number of waiting requests: a boundary, a decision, an event.
+"""Measures what the scheduler costs on one core, by policy and queue length: a boundary, a decision, an event.
 
-All in seconds of the thread's CPU, which mean something on a busy machine as well, beside the clock.
+In CPU seconds of the thread, which are meaningful on a busy machine as well, and beside them by the clock.
 """
 
 import time
@@ -34,13 +34,13 @@ SKIPPED = 0.1  # of the events, the first: what is kept by size of batch is work
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Mean seconds of CPU and the median by the clock, without what reading them takes."""
+    """Mean CPU seconds and the median by the clock, both without the cost of reading them."""
 
     cpu: float
     clock: float
 
     def microseconds(self) -> str:
-        """Return both, or a dash where there was nothing to measure."""
+        """Return both as text, or a dash if nothing was measured."""
         return "-" if not self.clock else f"{self.cpu * 1e6:.1f} ({self.clock * 1e6:.1f})"
 
 
@@ -69,13 +69,13 @@ class Speed:
 
 @dataclass(slots=True)
 class _Watch:
-    """Collects what is timed by it."""
+    """Collects the durations of what it times."""
 
     empty: Spent
     times: list[tuple[float, float]] = field(default_factory=list)
 
     def spent(self) -> Spent:
-        """Return what the rounds took that were not the first."""
+        """Return the durations of all rounds but the first."""
         some = self.times[int(SKIPPED * len(self.times)) :] or [(0.0, 0.0)]
         cpu, clock = sum(one for one, _ in some) / len(some), median([one for _, one in some])
         return Spent(max(0.0, cpu - self.empty.cpu), max(0.0, clock - self.empty.clock))
@@ -108,7 +108,7 @@ def run(
 ) -> list[Speed]:
     """Measure every combination of policy and backlog.
 
-    The least of `rounds` is kept: whatever else the machine does only adds.
+    The minimum over `rounds` is kept, since other work on the machine only adds.
     """
     return [
         measure(policy, waiting=waiting, events=events, rounds=rounds, seed=seed)
@@ -138,7 +138,7 @@ def _least(some: Sequence[Spent]) -> Spent:
 
 
 def _reading() -> Spent:
-    """Return what reading both clocks adds to what is timed."""
+    """Return what reading both clocks adds to a measured duration."""
     cpu, clock = [], []
     for _ in range(READINGS):
         begun, before = time.perf_counter(), time.thread_time()

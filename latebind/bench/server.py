@@ -32,7 +32,7 @@ def serving(repository: Path, *options: str, cores: Sequence[int] = (), log: Pat
 
 @contextmanager
 def launched(repository: Path, *options: str, cores: Sequence[int] = (), log: Path | None = None) -> Iterator[Launched]:
-    """Do what `serving` does; yields the process as well, which may have ended at the end."""
+    """Do what `serving` does, but yield the process as well, which may have ended when the block ends."""
     command = [sys.executable, "-m", "latebind", "serve", str(repository), "--port", "0", *options]
     with (log or Path(os.devnull)).open("ab") as errors:
         process = subprocess.Popen(
@@ -52,7 +52,7 @@ def launched(repository: Path, *options: str, cores: Sequence[int] = (), log: Pa
 
 @contextmanager
 def pinned(cores: Sequence[int]) -> Iterator[None]:
-    """Keep this process to `cores` for a while, so that a client takes nothing from the engine's core."""
+    """Pin this process to `cores` inside the block, so that a client takes nothing from the engine's core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:

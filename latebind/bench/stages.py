@@ -1,4 +1,4 @@
-"""What cutting costs: the chain of stages against the same backend's uncut model, paired. Random weights will do."""
+"""Measures what cutting costs: the chain of stages against the same backend's uncut model, paired. Random weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from latebind.bench.statistics import Interval, median_interval
 from latebind.cli.sources import load_function
 from latebind.program.backends import BACKENDS
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
-from latebind.program.cut import cut_points, good_points
+from latebind.program.cut import cut_points, fusion_safe_points
 from latebind.program.export import Exported, export, run_module
 from latebind.program.measure import with_batch
 from latebind.program.settings import StageLimits
@@ -32,7 +32,7 @@ class Row:
     min_stage_seconds: float
     max_overhead: float | None
     cut_points: int
-    good_points: int
+    fusion_safe_points: int
     stages: int
     batch: int
     uncut: float
@@ -100,4 +100,4 @@ def _compare(
 
 def _points(exported: Exported) -> tuple[int, int]:
     points = cut_points(exported.graph)
-    return len(points), len(good_points(exported.graph, points))
+    return len(points), len(fusion_safe_points(exported.graph, points))

@@ -1,4 +1,4 @@
-"""Ratios of paired runs with intervals: the only figures that a noisy machine gives away honestly."""
+"""Ratios of paired runs with bootstrap intervals: the only figures that a noisy machine yields honestly."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Interval:
         return f"{self.value - 1.0:+.1%} [{100 * self.low - 100:+.1f}, {100 * self.high - 100:+.1f}]"
 
     def scaled(self, by: float) -> "Interval":
-        """Return it in another unit, so many of which are one of this."""
+        """Return it in another unit, multiplied by `by`."""
         return Interval(by * self.value, by * self.low, by * self.high)
 
 

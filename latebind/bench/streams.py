@@ -1,4 +1,4 @@
-"""Requests whose classes are not even: some come more often than others, and which those are changes. Numbers only."""
+"""Streams of requests with uneven classes: some come more often, and which ones changes. Numbers only."""
 
 from collections.abc import Mapping
 from typing import Any

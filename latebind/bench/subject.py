@@ -1,4 +1,4 @@
-"""What is asked by benchmarks of one model, and how it is served."""
+"""The model and rows that a benchmark asks for, and the settings of the servers that are compared."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from latebind.repository.listing import find_models
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model of a folder of models, and what it is asked: arrays `(N, *shape)` by input; labels `(N,)` if any."""
+    """A model in a folder of models, and rows to ask for: arrays `(N, *shape)` by input; labels `(N,)` if any."""
 
     repository: Path
     model: str
@@ -33,7 +33,7 @@ class Subject:
         return path
 
     def rows(self, start: int, end: int) -> dict[str, Array]:
-        """Return the rows from `start` up to `end`, as one call is given them."""
+        """Return the rows from `start` up to `end`, as the inputs of one call."""
         return {name: array[start:end] for name, array in self.inputs.items()}
 
     def row(self, number: int) -> dict[str, Array]:
@@ -53,7 +53,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How all sides are served, on which cores, and what is drawn from which seed; `log` keeps what servers log.
+    """How all sides are served, on which cores, and with which seed; `log` takes the servers' log.
 
     Where the pace of the machine is taken (`live/pace.py`), that lasts `paced` seconds each time.
     """

@@ -1,4 +1,4 @@
-"""How a figure is written in a table for people, on the console and on pages. Figures themselves stay numbers."""
+"""Formats figures for tables that people read, on the console and on pages. The figures themselves stay numbers."""
 
 from collections.abc import Mapping
 

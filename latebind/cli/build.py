@@ -14,7 +14,7 @@ from latebind.cli.promised import Promised, answers_of
 from latebind.cli.sources import load_module
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches
-from latebind.learned.explored import explored_folder, forget_explored
+from latebind.learned.exploration_folder import delete_exploration, explored_folder
 from latebind.learned.samples import Samples
 from latebind.program.build import build_program
 from latebind.repository.directory import ModelDirectory
@@ -135,7 +135,7 @@ def _caches(
     with progress("learning caches") as tell, warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=__name__)  # the table says it
         if training.fresh:
-            forget_explored(explored_folder(path))
+            delete_exploration(explored_folder(path))
         learned = build_caches(
             ModelDirectory.open(path),
             *samples,

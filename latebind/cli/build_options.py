@@ -70,7 +70,10 @@ class Rows:
     data: Annotated[
         str, typer.Option(help="Data for learned caches: an .npz file or package.module:function. Default: no caches.")
     ] = ""
-    data_option: Annotated[list[str] | None, typer.Option(help="key=value for that function; may be repeated.")] = None
+    data_option: Annotated[
+        list[str] | None,
+        typer.Option(help="An argument key=value for the function that --data names; may be repeated."),
+    ] = None
 
     def samples(self, examples: dict[str, Tensor], seed: int) -> tuple[Samples, Samples] | None:
         """Return samples to fit on and to calibrate on, None without data. Raises `ConfigError` if they do not fit."""

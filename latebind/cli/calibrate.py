@@ -20,7 +20,10 @@ def calibrate(
     *,
     model: Annotated[str, typer.Option(help="The model in the folder.")],
     data: Annotated[str, typer.Option(help="As for `latebind build`; only the part to calibrate is used.")],
-    data_option: Annotated[list[str] | None, typer.Option(help="key=value for that function; may be repeated.")] = None,
+    data_option: Annotated[
+        list[str] | None,
+        typer.Option(help="An argument key=value for the function that --data names; may be repeated."),
+    ] = None,
     promised: Promised,
     backend: Annotated[str | None, typer.Option(help="The backend that will serve, if not the one built for.")] = None,
     threads: Annotated[int, typer.Option(help="Threads that a worker will have.")] = 1,

@@ -1,6 +1,7 @@
 """`latebind plan`: how many machines, how much memory and which policy some traffic needs, by simulation."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Annotated
@@ -21,38 +22,74 @@ SIZES = (100.0, 75.0, 50.0)
 MOST_WARM = 90.0
 
 
-def plan(
-    workload: Annotated[Path, typer.Argument(help="A TOML file of models, traffic and kinds of machines.")],
-    target: Annotated[float, typer.Option(help="Percent of the requests whose answers must come in time.")] = 99.0,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What is planned for: the traffic, and how much of it must be answered in time."""
+
+    workload: Annotated[
+        Path, typer.Argument(help="A TOML file that describes the models, their traffic and the kinds of machines.")
+    ]
+    target: Annotated[
+        float, typer.Option(help="Percent of all requests that must be answered within their deadlines.")
+    ] = 99.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """The clusters that are tried."""
+
     memory: Annotated[
         list[float] | None,
-        typer.Option(help="Percent of a machine's memory to try; may be repeated. Default: 100, 75 and 50."),
-    ] = None,
+        typer.Option(help="Percent of a machine's memory that models may use; may be repeated. Default: 100, 75, 50."),
+    ] = None
     ways: Annotated[
         list[str] | None,
         typer.Option(
             "--way",
             metavar="ROUTER/PLACEMENT/RESIDENCY[/wait]",
-            help="A way to run the machines; with /wait nobody is refused for being late; may be repeated. "
+            help="How the machines are run: which router, which placement of models and which residency policy. With "
+            "/wait no request is refused for being late. May be repeated. "
             f"Default: {', '.join(one.label for one in WAYS)}.",
         ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs with so many draws of the traffic; all must be enough.")] = 3,
-    warm: Annotated[float, typer.Option(help="Percent of a run that does not count: memory fills meanwhile.")] = 10.0,
-    most: Annotated[int, typer.Option(help="Machines at most. Default: many.")] = 0,
-    processes: Annotated[int, typer.Option(help="Runs at a time. Default: one for each core.")] = 0,
+    ] = None
+    most: Annotated[
+        int, typer.Option(help="The most machines to try. Default 0: many times what the traffic asks for.")
+    ] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulations:
+    """How each candidate is simulated."""
+
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Simulate each cluster with this many draws of the traffic; all must suffice.")
+    ] = 3
+    warm: Annotated[
+        float, typer.Option(help="Percent of a simulation, at its start, that is not counted: memory is filling then.")
+    ] = 10.0
+    processes: Annotated[
+        int, typer.Option(help="How many simulations run at the same time. Default 0: one for each core.")
+    ] = 0
+
+
+def plan(
+    demand: Demand,
+    *,
+    candidates: Candidates,
+    simulations: Simulations,
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Say how many machines the traffic of a workload needs, how much memory each, and how to run them.
+    """Say how many machines a workload needs, how much memory each, and how to run them.
 
-    For each kind of machine that the file offers, each share of its memory and each way to run them, clusters are
-    simulated with the very rules of the server: the fewest machines are searched with which enough answers come within
-    their deadlines. The cheapest is the plan. Then it is tried what becomes of it with more traffic, tighter
-    deadlines, less memory, one machine lost, and slower loads.
+    Clusters are simulated with the very rules of the server. For each kind of machine in the file, each share of its
+    memory and each way to run the machines, the command searches for the smallest number of machines that answers
+    enough requests within their deadlines. The cheapest of these clusters is the plan. It is then simulated again with
+    more traffic, tighter deadlines, less memory, one machine lost and slower loads.
 
-    Memory `binds` where fewer machines would do if no request had to wait for its model, else compute. The figures of
-    your own models come from `latebind build`; how, and how far to trust a plan, stands in docs/plan.md.
+    Memory `binds` a cluster if fewer machines would do once no request had to wait for its model to load, else compute
+    does. The figures of your own models come from `latebind build`. How to get them, and how
+    far to trust a plan: docs/plan.md.
 
     Examples:
 
@@ -60,17 +97,9 @@ def plan(
     * `latebind plan workload.toml --target 99.9 --memory 100 --way home/importance/late`
     """
     with reporting():
-        question = read_question(
-            workload,
-            ways=tuple([way(text) for text in ways or ()]) or WAYS,
-            sizes=_shares(memory or SIZES),
-            target=_share("--target", target),
-            warm=_warm(warm),
-            seeds=seeds,
-            most=most,
-        )
+        question = _question(demand, candidates, simulations)
         console.print(asked(question), highlight=False)
-        with progress("planning") as tell, playing(question, tell, processes) as runs:
+        with progress("planning") as tell, playing(question, tell, simulations.processes) as runs:
             found = make_plan(question, runs, curve=page is not None)
         tables = (plan_rows(question, found), sensitivity_rows(found))
         said, assumed = answer(question, found), assumptions(question)
@@ -80,6 +109,19 @@ def plan(
         save(json_file, {"answer": said, "assumed": assumed, "plan": found})
     if found.best is None:
         raise typer.Exit(1)
+
+
+def _question(demand: Demand, candidates: Candidates, simulations: Simulations) -> Question:
+    """Read the workload. Raises `ConfigError` for options and workloads that make no sense."""
+    return read_question(
+        demand.workload,
+        ways=tuple([way(text) for text in candidates.ways or ()]) or WAYS,
+        sizes=_shares(candidates.memory or SIZES),
+        target=_share("--target", demand.target),
+        warm=_warm(simulations.warm),
+        seeds=simulations.seeds,
+        most=candidates.most,
+    )
 
 
 def _show(tables: Sequence[Rows], said: str, assumed: Sequence[str]) -> None:

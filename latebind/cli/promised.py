@@ -10,8 +10,8 @@ from latebind.learned.promise import ANSWERS
 AnswersOption = Annotated[
     int,
     typer.Option(
-        help="The number of next answers that must have that share, with that confidence. 0: all answers in the long "
-        "run, so that any next ones may have less by chance."
+        help="The promise is for this many next answers: they must have that share, with that confidence. 0 "
+        "promises it only in the long run, so that the next answers may have less by chance."
     ),
 ]
 

@@ -41,11 +41,11 @@ from latebind.logs import write_logs
 from latebind.repository.mirror import open_selection
 from latebind.repository.selection import Selection
 from latebind.residency import make_policy as make_residency_policy
-from latebind.server.descriptors import make_room
+from latebind.server.descriptors import raise_file_limit
 from latebind.server.door import Door
 from latebind.server.limits import Limits
 from latebind.server.listening import check_addresses
-from latebind.server.secured import Secured
+from latebind.server.security import Security
 
 if TYPE_CHECKING:
     from latebind.server.telemetry import SpanExport
@@ -135,8 +135,8 @@ def _check(settings: ServeConfig) -> None:
 
 async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | None) -> bool:
     """Start the engine, open the door, and close both in that order's reverse; return whether there was time for it."""
-    secured = Secured.by(settings.server)  # what is wrong there is told before an engine is started
-    make_room(Limits().connections * (1 if settings.server.grpc_port is None else 2))
+    security = Security.by(settings.server)  # what is wrong there is told before an engine is started
+    raise_file_limit(Limits().connections * (1 if settings.server.grpc_port is None else 2))
     async with AsyncExitStack() as stack:
         forks = stack.enter_context(lending.own())
         forks.warm()
@@ -159,7 +159,7 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
             trace_rate=settings.observability.trace_rate,
             export=export,
             catalogue=catalogue,
-            secured=secured,
+            security=security,
         )
         async with door:
             door.close_on_signals()

@@ -1,7 +1,7 @@
 """`latebind simulate`: the scheduler that serves, on a virtual clock with measured costs."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from typing import Annotated
@@ -23,85 +23,151 @@ from latebind.simulation.report import Summary, summarise
 from latebind.simulation.workloads import Arrival, poisson
 
 SHARES_OF_CAPACITY = (0.25, 0.5, 0.75, 0.9, 1.1)
+DEFAULT_POLICIES = ("serial", "graph", "lazy+", "late")
+
+Lengths = Sequence[tuple[int, int]]  # of sequences: input and output steps of each request that may be drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """The model whose server is simulated."""
+
+    repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")]
+    model: Annotated[
+        str, typer.Option(help="Which model of the folder to simulate; needed only if there are several.")
+    ] = ""
+    exits: Annotated[bool, typer.Option(help="Let learned caches answer early, at their measured hit rates.")] = True
+
+    def served(self) -> ServedModel:
+        """Return what the scheduler must know of the model. Raises `ConfigError` where there are several."""
+        paths = find_models(self.repository, [self.model] if self.model else None)
+        if len(paths) > 1:
+            raise ConfigError(f"{self.repository} holds {len(paths)} models: choose one with --model")
+        directory = ModelDirectory.open(paths[0])
+        caches = read_caches(directory) if self.exits else None
+        spec, costs = with_caches(*read_spec_and_costs(directory), caches)
+        return ServedModel(spec, costs, max_queued=1_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The requests that come."""
+
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Requests a second, at Poisson times; may be repeated. Default: 25, 50, 75, 90 and 110 % of what the "
+            "workers answer one request at a time."
+        ),
+    ] = None
+    requests: Annotated[int, typer.Option(help="How many requests to simulate at each rate.")] = 20_000
+    deadline_ms: Annotated[
+        float, typer.Option(help="The deadline of every request, in milliseconds after its arrival.")
+    ] = 100.0
+    seed: Annotated[int, typer.Option(help="Seed of the random arrivals and exits.")] = 0
+
+    @property
+    def deadline(self) -> float:
+        """Seconds from arrival to deadline."""
+        return self.deadline_ms / 1e3
+
+    def check(self) -> None:
+        """Raise `ConfigError` for numbers that cannot be simulated."""
+        if self.requests < 1 or self.deadline_ms <= 0 or min(self.rate or [1.0]) <= 0:
+            raise ConfigError("--requests must be 1 or more, --deadline-ms and every --rate above 0")
+
+    def rates(self, capacity: float) -> list[float]:
+        """Return the rates to simulate, for workers that answer `capacity` requests a second one by one."""
+        return self.rate or [share * capacity for share in SHARES_OF_CAPACITY]
+
+    def arrivals(self, served: ServedModel, rate: float, lengths: Lengths) -> Iterable[Arrival]:
+        """Return the requests at one rate, the same for every policy."""
+        return poisson(
+            served, rate=rate, requests=self.requests, allowed=self.deadline, random=Random(self.seed), lengths=lengths
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling:
+    """The policies to compare, and the workers that they schedule."""
+
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"A batching policy: {', '.join(POLICIES)}; may be repeated. Default: serial, graph, lazy+, late."
+        ),
+    ] = None
+    window_ms: Annotated[
+        float, typer.Option(help="How many milliseconds graph batching waits for a batch to fill before it starts it.")
+    ] = 0.0
+    max_batch: Annotated[
+        int, typer.Option(help="The largest batch to form. Default 0: the largest that the model was built for.")
+    ] = 0
+    workers: Annotated[int, typer.Option(help="How many workers run stages at the same time.")] = 1
+
+    @property
+    def policies(self) -> Sequence[str]:
+        """The names of the policies to compare."""
+        return self.policy or DEFAULT_POLICIES
+
+    def config(self, served: ServedModel, policy: str) -> SchedulerConfig:
+        """Return the scheduler's configuration with one of the policies."""
+        return SchedulerConfig((served,), self.workers, PolicyConfig(policy, self.max_batch, self.window_ms / 1e3))
 
 
 def simulate(
-    repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")],
-    model: Annotated[str, typer.Option(help="Which model of the folder; not needed if there is one.")] = "",
-    rate: Annotated[
-        list[float] | None,
-        typer.Option(help="Requests a second, Poisson; may be repeated. Default: 25 to 110 % of serial capacity."),
+    simulated: Simulated,
+    *,
+    load: Load,
+    scheduling: Scheduling,
+    event_log: Annotated[
+        Path | None,
+        typer.Option(help="Write the events and actions of the last simulation to FILE, for `latebind replay`."),
     ] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(help=f"{', '.join(POLICIES)}; may be repeated. Default: serial, graph, lazy+, late."),
-    ] = None,
-    window_ms: Annotated[float, typer.Option(help="How long graph batching holds a batch back.")] = 0.0,
-    max_batch: Annotated[int, typer.Option(help="The largest batch; 0 is what the model was built for.")] = 0,
-    workers: Annotated[int, typer.Option(help="Workers that run at once.")] = 1,
-    exits: Annotated[bool, typer.Option(help="Whether learned caches may answer early.")] = True,
-    requests: Annotated[int, typer.Option(help="Requests for each load.")] = 20_000,
-    deadline_ms: Annotated[float, typer.Option(help="How long an answer may take.")] = 100.0,
-    seed: Annotated[int, typer.Option(help="Seed of arrivals and exits.")] = 0,
-    event_log: Annotated[Path | None, typer.Option(help="Write events and actions of the last run to FILE.")] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Simulate Poisson arrivals at a model with the scheduler that serves, on its measured costs.
+    """Simulate the scheduler of the server under Poisson traffic, on the costs that were measured for a model.
 
-    Nothing is run: stages take the seconds that `latebind build` measured and requests leave at the measured hit
-    rates.
+    No network is run: every stage takes the time that `latebind build` measured for it, and requests leave early at the
+    hit rates that it measured. The table compares policies by rate: throughput, latency, the share of requests answered
+    within the deadline, and the stages at which they left.
 
     Example: `latebind simulate models --model resnet56 --rate 100 --rate 300 --policy graph`
     """
     with reporting(), progress("simulating") as tell:
-        if requests < 1 or deadline_ms <= 0 or min(rate or [1.0]) <= 0:
-            raise ConfigError("--requests must be 1 or more, --deadline-ms and every --rate above 0")
-        served = _served(repository, model, exits)
+        load.check()
+        served = simulated.served()
         # Answers are as long as those in the profile; inputs are taken to be as long as their answers.
         lengths = [(steps, steps) for steps in served.costs.output_steps]
-        capacity = workers * _serial_capacity(served, lengths)
-        rates = rate or [share * capacity for share in SHARES_OF_CAPACITY]
-        cells = [(name, at) for name in policy or ["serial", "graph", "lazy+", "late"] for at in rates]
+        capacity = scheduling.workers * _serial_capacity(served, lengths)
+        cells = [(policy, rate) for policy in scheduling.policies for rate in load.rates(capacity)]
         results: list[tuple[str, float, Summary]] = []
-        for number, (name, at) in enumerate(cells):
-            tell(f"{name}, {at:.0f}/s", number / len(cells))
-            config = SchedulerConfig((served,), workers, PolicyConfig(name, max_batch, window_ms / 1e3))
-            arrivals = poisson(
-                served, rate=at, requests=requests, allowed=deadline_ms / 1e3, random=Random(seed), lengths=lengths
-            )
-            last = number + 1 == len(cells)
-            records = _play(config, arrivals, event_log if last else None)
-            results.append((name, at, summarise(records, allowed=deadline_ms / 1e3)))
+        for number, (policy, rate) in enumerate(cells):
+            tell(f"{policy}, {rate:.0f}/s", number / len(cells))
+            is_last = number + 1 == len(cells)
+            arrivals = load.arrivals(served, rate, lengths)
+            records = _play(scheduling.config(served, policy), arrivals, event_log if is_last else None)
+            results.append((policy, rate, summarise(records, allowed=load.deadline)))
     show(
-        f"{served.spec.name}: {requests} requests a load, deadline {deadline_ms:g} ms, seed {seed}",
-        [_row(name, at, summary) for name, at, summary in results],
+        f"{served.spec.name}: {load.requests} requests a load, deadline {load.deadline_ms:g} ms, seed {load.seed}",
+        [_row(policy, rate, summary) for policy, rate, summary in results],
     )
     console.print(f"serial capacity at full depth: {capacity:.0f} requests a second")
-    save(json_file, [{"policy": name, "rate": at, **asdict(summary)} for name, at, summary in results])
+    save(json_file, [{"policy": policy, "rate": rate, **asdict(summary)} for policy, rate, summary in results])
 
 
 def _play(config: SchedulerConfig, arrivals: Iterable[Arrival], event_log: Path | None) -> list[Record]:
-    """Run the simulation, which is written down where a file is named."""
+    """Run one simulation and return what became of its requests; write its events to `event_log` if it is given."""
     if event_log is None:
         return Simulator(config).run(arrivals)
     with event_log.open("wb") as file:
         return Simulator(config, log=EventLog(file, config)).run(arrivals)
 
 
-def _serial_capacity(served: ServedModel, lengths: Sequence[tuple[int, int]]) -> float:
-    """Return how many requests of these lengths a worker answers in a second, one by one, with nobody leaving early."""
+def _serial_capacity(served: ServedModel, lengths: Lengths) -> float:
+    """Return how many requests of these lengths a worker answers in a second: one at a time, none leaving early."""
     estimate = Estimate(served.spec, served.costs)
     return len(lengths) / sum(estimate.whole(1, *steps) for steps in lengths)
-
-
-def _served(repository: Path, model: str, exits: bool) -> ServedModel:
-    """Read what the scheduler must know of one model; several to choose from is an error."""
-    paths = find_models(repository, [model] if model else None)
-    if len(paths) > 1:
-        raise ConfigError(f"{repository} holds {len(paths)} models: choose one with --model")
-    directory = ModelDirectory.open(paths[0])
-    spec, costs = with_caches(*read_spec_and_costs(directory), read_caches(directory) if exits else None)
-    return ServedModel(spec, costs, max_queued=1_000_000)
 
 
 def _row(policy: str, rate: float, summary: Summary) -> dict[str, object]:

@@ -94,7 +94,7 @@ def bound(application: Application) -> Any:
         name="replica",
         ray_actor_options=_resources(settings),
         request_router_config={
-            "request_router_class": "latebind.cluster.router:Telling",
+            "request_router_class": "latebind.cluster.router:AnnouncingRouter",
             "request_routing_stats_period_s": 1.0,
         },
         **_number(settings.cluster),

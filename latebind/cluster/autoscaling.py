@@ -4,7 +4,7 @@ from typing import Any
 
 from ray.serve.config import AutoscalingContext
 
-from latebind.cluster.scaling import Load, Since, next_since, wanted
+from latebind.cluster.scaling import Load, Since, next_since, replicas_needed
 
 FIGURES = ("requests", "slack", "shed", "busy")  # what a replica tells, the fields of `Load`
 
@@ -24,7 +24,7 @@ class BySlack:
         state = context.policy_state  # Ray keeps something of its own in it too
         since, loads = Since(state.get("at_risk"), state.get("spare")), _loads(context.aggregated_metrics or {})
         since = next_since(loads, replicas, since, now)
-        found = wanted(loads, replicas, since, now, up=self._up, down=self._down)
+        found = replicas_needed(loads, replicas, since, now, up=self._up, down=self._down)
         return found, {"at_risk": since.at_risk, "spare": since.spare} if found == replicas else {}
 
 

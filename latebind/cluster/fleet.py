@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 
 from latebind.cluster.homes import Homes
+from latebind.cluster.model_changes import ModelChanges
 from latebind.cluster.upstream import Parts, Upstream
-from latebind.cluster.wishes import Wishes
 from latebind.domain.errors import Refused, Unavailable
 from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
@@ -19,11 +19,11 @@ from latebind.domain.tracing import Trace
 from latebind.server.gateway import Claim
 from latebind.server.rest.request import Reply
 
-DOUBTED = 1.0  # seconds for which a replica that was lost is only asked where there is no other
+SUSPECT_SECONDS = 1.0  # seconds for which a replica that was lost is only asked where there is no other
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReplicaInfo:
     """What Ray tells of a replica that runs: its name, where its door listens, and the figures it told of last.
 
     On the machine of the replica, `local` is a Unix socket of its door too.
@@ -39,20 +39,20 @@ class Seen:
 class Peer:
     """One replica, with the connections to it that nobody uses at the moment.
 
-    `under_way` are calls that it has of this ingress. It is in doubt until `doubted`.
+    `under_way` are calls that it has of this ingress. It is in suspect until `suspect_until`.
     """
 
-    def __init__(self, seen: Seen) -> None:
-        self.seen = seen
+    def __init__(self, info: ReplicaInfo) -> None:
+        self.info = info
         self.under_way = 0
-        self.doubted = 0.0
+        self.suspect_until = 0.0
         self._idle: list[Upstream] = []
 
     async def ask(self, parts: Parts) -> Reply:
         """Return its reply to a request. Raises `Lost`."""
         self.under_way += 1
         try:
-            upstream = self.take() or await Upstream.open(self.seen.host, self.seen.port, self.seen.local)
+            upstream = self.take() or await Upstream.open(self.info.host, self.info.port, self.info.local)
             reply = await upstream.ask(parts)
         finally:
             self.under_way -= 1
@@ -87,7 +87,7 @@ class Fleet:
     def __init__(self, *, most: int, seed: int = 0) -> None:
         self.models: Mapping[str, ModelSpec] = {}
         self.homes = Homes()
-        self.wishes = Wishes()
+        self.changes = ModelChanges()
         self._peers: dict[str, Peer] = {}
         self._coming: dict[str, Peer] = {}
         self._most = most
@@ -98,32 +98,32 @@ class Fleet:
         """The replicas that there are."""
         return list(self._peers.values())
 
-    def see(self, replicas: Iterable[Seen]) -> None:
+    def see(self, replicas: Iterable[ReplicaInfo]) -> None:
         """Take in which replicas there are now. Calls that others have are still answered by them.
 
-        Where there are wishes, a new one is among the `coming` until it has been told of them.
+        Where there are changes, a new one is among the `coming` until it has been told of them.
         """
         serving, before = self._peers, {**self._peers, **self._coming}
         self._peers, self._coming = {}, {}
         for seen in replicas:
             peer = before.pop(seen.name, None) or Peer(seen)
-            peer.seen = seen
-            ready = seen.name in serving or not self.wishes
+            peer.info = seen
+            ready = seen.name in serving or not self.changes
             (self._peers if ready else self._coming)[seen.name] = peer
         for gone in before.values():
             gone.close()
-        self.homes.settle([(peer.seen.name, peer.seen.figures) for peer in self._peers.values()], time.monotonic())
+        self.homes.settle([(peer.info.name, peer.info.figures) for peer in self._peers.values()], time.monotonic())
 
     @property
     def coming(self) -> list[Peer]:
-        """The replicas that have to be told of wishes before they get calls."""
+        """The replicas that have to be told of changes before they get calls."""
         return list(self._coming.values())
 
     async def tell(self, peer: Peer) -> None:
         """Tell one of these, and send it calls from then on. Raises `Lost`."""
-        await self.wishes.tell(peer.seen.name, peer.ask)
-        if self._coming.get(peer.seen.name) is peer:
-            self._peers[peer.seen.name] = self._coming.pop(peer.seen.name)
+        await self.changes.tell(peer.info.name, peer.ask)
+        if self._coming.get(peer.info.name) is peer:
+            self._peers[peer.info.name] = self._coming.pop(peer.info.name)
 
     def choose(self, model: str, tried: Collection[str] = ()) -> Peer:
         """Return the replica that a call for a model goes to: of its homes the one with the fewest calls under way.
@@ -137,9 +137,9 @@ class Fleet:
         homes = self.homes.of.get(model, ())
 
         def rank(peer: Peer) -> tuple[bool, bool, bool, int, float]:
-            name = peer.seen.name
+            name = peer.info.name
             away = bool(homes) and name not in homes
-            return name in tried, peer.doubted > now, away, peer.under_way, self._random.random()
+            return name in tried, peer.suspect_until > now, away, peer.under_way, self._random.random()
 
         return min((peer for peer in self._peers.values() if peer.under_way < self._most), key=rank)
 
@@ -155,9 +155,9 @@ class Fleet:
         """Whether any replica takes another call."""
         return any(peer.under_way < self._most for peer in self._peers.values())
 
-    def doubt(self, peer: Peer) -> None:
+    def suspect(self, peer: Peer) -> None:
         """A replica was lost: whether it is gone Ray will tell."""
-        peer.doubted = time.monotonic() + DOUBTED
+        peer.suspect_until = time.monotonic() + SUSPECT_SECONDS
         peer.close()
 
     # What the service of a door asks of its gateway

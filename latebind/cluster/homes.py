@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from latebind.cluster.placement import Place, Wanted, place
+from latebind.cluster.placement import ModelDemand, Place, place
 
 PERIOD = 5.0  # seconds between two placements
 MEMORY = 0.5  # how much of a rate is what it was before
 
 BUDGET, MODELS = "budget", "models"  # in the figures of a replica whose memory is limited
-NOTHING = Wanted(0, 0.0, 0.0, 0.0)
+NOTHING = ModelDemand(0, 0.0, 0.0, 0.0)
 Figures = Mapping[str, Any]
 
 
@@ -44,14 +44,14 @@ class Homes:
             name: MEMORY * self._rates.get(name, 0.0) + (1 - MEMORY) * calls[name] / seconds for name in names
         }
 
-    def _wanted(self, told: Sequence[Figures]) -> dict[str, Wanted]:
+    def _wanted(self, told: Sequence[Figures]) -> dict[str, ModelDemand]:
         """Return the models that replicas know, each by the replica that has the most to tell of its costs."""
-        found: dict[str, Wanted] = {}
+        found: dict[str, ModelDemand] = {}
         for figures in told:
             for name, (_, size, penalty, work) in figures[MODELS].items():
                 seen = found.get(name, NOTHING)
                 costs = max(penalty, seen.penalty), max(work, seen.work)
-                found[name] = Wanted(size, *costs, self._rates.get(name, 0.0))
+                found[name] = ModelDemand(size, *costs, self._rates.get(name, 0.0))
         return found
 
 

@@ -7,19 +7,19 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from latebind.cluster.calls import relayed as relayed_methods
-from latebind.cluster.fleet import Fleet, Peer, Seen
-from latebind.cluster.passing import Passing
+from latebind.cluster.fleet import Fleet, Peer, ReplicaInfo
 from latebind.cluster.relay import Relay
 from latebind.cluster.replica import Application
 from latebind.cluster.routes import relayed as relayed_routes
+from latebind.cluster.rpc import relayed as relayed_methods
+from latebind.cluster.shortcut import IngressShortcut
 from latebind.cluster.upstream import Lost
 from latebind.server.door import Door, Verbs
 from latebind.server.limits import Limits
 
 PERIOD = 0.2  # seconds between two looks at which replicas there are
 
-Look = Callable[[Callable[[Sequence[Seen]], None]], Awaitable[None]]
+Look = Callable[[Callable[[Sequence[ReplicaInfo]], None]], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
@@ -41,15 +41,15 @@ class Ingress:
         server, fleet = settings.server, Fleet(most=settings.cluster.calls)
         await look(fleet.see)
         relay = Relay(fleet, limits, application.secret)
-        passing = Passing(relay)
+        shortcut = IngressShortcut(relay)
         door = Door(
             fleet,
             replace(server, dashboard=False),
             limits=limits,
             verbs=Verbs(
-                routes=relayed_routes(relay, passing),
+                routes=relayed_routes(relay, shortcut),
                 methods=None if server.grpc_port is None else relayed_methods(relay),
-                short=passing,
+                short=shortcut,
             ),
         )
         await door.open()
@@ -81,14 +81,14 @@ class Ingress:
             except Exception:  # the root of this task: the next look may be better
                 logger.exception("nobody told which replicas there are")
             for peer in self.fleet.coming:
-                if peer.seen.name not in self._telling:
-                    self._telling[peer.seen.name] = asyncio.create_task(self._tell(peer))
+                if peer.info.name not in self._telling:
+                    self._telling[peer.info.name] = asyncio.create_task(self._tell(peer))
 
     async def _tell(self, peer: Peer) -> None:
-        """Root of a task: tell a replica of wishes; one that is lost meanwhile is told again if it still runs."""
+        """Root of a task: tell a replica of changes; one that is lost meanwhile is told again if it still runs."""
         try:
             await self.fleet.tell(peer)
         except Lost as lost:
-            logger.warning("replica %s could not be told of wishes: %s", peer.seen.name, lost)
+            logger.warning("replica %s could not be told of changes: %s", peer.info.name, lost)
         finally:
-            del self._telling[peer.seen.name]
+            del self._telling[peer.info.name]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ModelDemand:
     """A model: its `size` in bytes, the seconds that it takes to load (`penalty`) and to answer one request (`work`).
 
     `rate` are the requests a second that come for it.
@@ -42,7 +42,7 @@ class Place:
     models: set[str] = field(default_factory=set)
 
 
-def place(models: Mapping[str, Wanted], places: Sequence[Place]) -> dict[str, tuple[str, ...]]:
+def place(models: Mapping[str, ModelDemand], places: Sequence[Place]) -> dict[str, tuple[str, ...]]:
     """Return the homes of every model, the first one before the others. `places` are filled.
 
     The most important first, each gets one home. Then what memory is left goes, one home after another, to the model
@@ -64,7 +64,7 @@ def place(models: Mapping[str, Wanted], places: Sequence[Place]) -> dict[str, tu
     return {name: tuple(found) for name, found in homes.items()}
 
 
-def _settle(name: str, model: Wanted, places: Sequence[Place], homes: int) -> Place:
+def _settle(name: str, model: ModelDemand, places: Sequence[Place], homes: int) -> Place:
     """Put a model into the place that suits it best: with room, where it lies already, with the least work."""
     best = min(
         places,

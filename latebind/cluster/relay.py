@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from latebind.cluster.fleet import Fleet, Peer
 from latebind.cluster.upstream import Lost, Parts, failed
 from latebind.domain.errors import Refused, Unavailable
-from latebind.server.calls import CLIENT, WAITED
+from latebind.server.calls import CLIENT_HEADER, WAITED_HEADER
 from latebind.server.limits import Limits
 from latebind.server.rest.body import Body
 from latebind.server.rest.exchange import Exchange
@@ -18,8 +18,8 @@ TRIES = 3
 STAYS = frozenset(
     (
         *b"authorization connection content-length expect host keep-alive origin te transfer-encoding upgrade".split(),
-        CLIENT,
-        WAITED,
+        CLIENT_HEADER,
+        WAITED_HEADER,
     )
 )
 
@@ -49,7 +49,7 @@ class Relay:
 
     async def read(self, exchange: Exchange) -> Parts:
         """Return a client's request as replicas take it, once its body is here. Raises what `Body` raises."""
-        headers = [(CLIENT, exchange.client.encode())]
+        headers = [(CLIENT_HEADER, exchange.client.encode())]
         headers += [header for header in exchange.headers if header[0] not in STAYS]
         counted = [header for header in exchange.headers if header[0] != b"content-encoding"]  # a replica undoes it
         body = await Body(counted, exchange.receive, self._limits).read()
@@ -83,22 +83,22 @@ class Relay:
 
     async def wish(self, model: str, parts: Parts) -> list[Reply]:
         """Do what `all` does, of a request to load or unload a model, and have replicas told that start later."""
-        wishes = self.fleet.wishes
-        before = wishes.note(model, parts)  # first, so that one that starts meanwhile is told too
+        changes = self.fleet.changes
+        before = changes.note(model, parts)  # first, so that one that starts meanwhile is told too
         try:
             replies = await self.all(parts)
         except BaseException:
-            wishes.take_back(model, parts, before)
+            changes.undo(model, parts, before)
             raise
         if any(failed(reply) for reply in replies):
-            wishes.take_back(model, parts, before)
+            changes.undo(model, parts, before)
         return replies
 
     async def each(self, parts: Parts) -> dict[str, Reply]:
         """Return the replies of those replicas that are not lost meanwhile, by name."""
         peers = self.fleet.peers
         replies = await asyncio.gather(*[self._ask(peer, parts) for peer in peers], return_exceptions=True)
-        return {peer.seen.name: reply for peer, reply in zip(peers, replies, strict=True) if isinstance(reply, Reply)}
+        return {peer.info.name: reply for peer, reply in zip(peers, replies, strict=True) if isinstance(reply, Reply)}
 
     def _require_bytes(self, size: int) -> None:
         if self._held + size > self._limits.held_bytes:
@@ -113,8 +113,8 @@ class Relay:
             try:
                 return await peer.ask(_later(parts, begun or now) if late else parts)
             except Lost as lost:
-                self.fleet.doubt(peer)
-                tried.append(peer.seen.name)
+                self.fleet.suspect(peer)
+                tried.append(peer.info.name)
                 if len(tried) == TRIES:
                     raise Unavailable(f"the replica that had this call was lost ({lost}): try again later") from None
                 self.moved += 1
@@ -123,11 +123,11 @@ class Relay:
         try:
             return await peer.ask(parts)
         except Lost as lost:
-            self.fleet.doubt(peer)
+            self.fleet.suspect(peer)
             raise Unavailable(f"a replica was lost before it had answered ({lost}): try again later") from None
 
 
 def _later(parts: Parts, begun: float) -> Parts:
     """Return a request that says how long it has waited."""
     line, _, rest = parts[0].partition(b"\r\n")
-    return b"%b\r\n%b: %.6f\r\n%b" % (line, WAITED, time.monotonic() - begun, rest), *parts[1:]
+    return b"%b\r\n%b: %.6f\r\n%b" % (line, WAITED_HEADER, time.monotonic() - begun, rest), *parts[1:]

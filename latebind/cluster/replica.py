@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from latebind.adaptation.beside import start_beside
-from latebind.cluster.calls import replica_route
 from latebind.cluster.homes import figures_of
+from latebind.cluster.rpc import replica_route
 from latebind.cluster.scaling import Load, load_between
 from latebind.domain.config import DoorConfig, ServeConfig
 from latebind.domain.errors import Unavailable
@@ -27,7 +27,7 @@ from latebind.server.door import Door, Verbs
 from latebind.server.gateway import Snapshot
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
-from latebind.server.secured import Secured
+from latebind.server.security import Security
 
 if TYPE_CHECKING:
     from latebind.server.telemetry import SpanExport
@@ -90,7 +90,7 @@ class Replica:
                 export=export,
                 catalogue=catalogue,
                 verbs=Verbs(routes=(*ROUTES, replica_route())),
-                secured=Secured(Guard(token=application.secret), tls=None, behind=True),
+                security=Security(Guard(token=application.secret), tls=None, behind_ingress=True),
                 local=local_name(),
             )
             await stack.enter_async_context(door)

@@ -6,16 +6,16 @@ from typing import Any
 import orjson
 
 from latebind.cluster.merging import labelled, merged_statistics, own_figures
-from latebind.cluster.passing import Passing
 from latebind.cluster.relay import Relay
+from latebind.cluster.shortcut import IngressShortcut
 from latebind.server.rest import about, regions, repository, settings
 from latebind.server.rest.about import TEXT
-from latebind.server.rest.desk import Desk
+from latebind.server.rest.context import Context
 from latebind.server.rest.infer import infer, while_connected
 from latebind.server.rest.request import Reply, Request, health_reply, json_reply
 from latebind.server.rest.routes import ROUTES, Route, Verb
 
-EVERYBODY: frozenset[Any] = frozenset(
+ALL_REPLICAS: frozenset[Any] = frozenset(
     (
         *(settings.update_traces, settings.update_log),
         *(regions.register, regions.unregister, regions.cuda_register, regions.cuda_unregister),
@@ -23,22 +23,22 @@ EVERYBODY: frozenset[Any] = frozenset(
 )
 
 
-def relayed(relay: Relay, passing: Passing) -> tuple[Route, ...]:
-    """Return the routes of a door, with verbs that ask replicas. Heads of infer calls are told to `passing`."""
-    ways = _ways(relay, passing)
+def relayed(relay: Relay, shortcut: IngressShortcut) -> tuple[Route, ...]:
+    """Return the routes of a door, with verbs that ask replicas. Heads of infer calls are told to `shortcut`."""
+    ways = _ways(relay, shortcut)
     return tuple((path, method, access, ways.get(verb) or _one(relay)) for path, method, access, verb in ROUTES)
 
 
-def _ways(relay: Relay, passing: Passing) -> Mapping[Any, Verb]:
+def _ways(relay: Relay, shortcut: IngressShortcut) -> Mapping[Any, Verb]:
     """Return how those verbs are answered that not any one replica can answer."""
     return {
-        infer: _infer(relay, passing),
+        infer: _infer(relay, shortcut),
         about.live: about.live,
         about.ready: _ready(relay),
         about.statistics: _statistics(relay),
         about.traces: _traces(relay),
-        about.metrics: _metrics(relay, passing),
-        **dict.fromkeys(EVERYBODY, _all(relay)),
+        about.metrics: _metrics(relay, shortcut),
+        **dict.fromkeys(ALL_REPLICAS, _all(relay)),
         **dict.fromkeys((repository.load, repository.unload), _wish(relay)),
     }
 
@@ -46,8 +46,8 @@ def _ways(relay: Relay, passing: Passing) -> Mapping[Any, Verb]:
 def _one(relay: Relay) -> Verb:
     """Have one replica answer. A call that is made twice does no harm: it computes the same again."""
 
-    async def verb(desk: Desk, request: Request) -> Reply:
-        del desk
+    async def verb(context: Context, request: Request) -> Reply:
+        del context
         parts = await relay.read(request.exchange)
         work = relay.one(request.names.get("model") or "", parts)
         return await while_connected(work, request.exchange)
@@ -55,14 +55,14 @@ def _one(relay: Relay) -> Verb:
     return verb
 
 
-def _infer(relay: Relay, passing: Passing) -> Verb:
-    async def verb(desk: Desk, request: Request) -> Reply:
-        del desk
+def _infer(relay: Relay, shortcut: IngressShortcut) -> Verb:
+    async def verb(context: Context, request: Request) -> Reply:
+        del context
         relay.require_room()
         parts = await relay.read(request.exchange)
         reply = await while_connected(relay.one(request.model, parts), request.exchange)
         if reply.status == 200:
-            passing.learn_passed(request, parts)
+            shortcut.learn_passed(request, parts)
         return reply
 
     return verb
@@ -71,8 +71,8 @@ def _infer(relay: Relay, passing: Passing) -> Verb:
 def _all(relay: Relay) -> Verb:
     """Have all replicas do something, and answer what the first says that could not."""
 
-    async def verb(desk: Desk, request: Request) -> Reply:
-        del desk
+    async def verb(context: Context, request: Request) -> Reply:
+        del context
         replies = await relay.all(await relay.read(request.exchange))
         return next((reply for reply in replies if reply.status != 200), replies[0])
 
@@ -82,8 +82,8 @@ def _all(relay: Relay) -> Verb:
 def _wish(relay: Relay) -> Verb:
     """Have all replicas load or unload a model, those too that start later."""
 
-    async def verb(desk: Desk, request: Request) -> Reply:
-        del desk
+    async def verb(context: Context, request: Request) -> Reply:
+        del context
         replies = await relay.wish(request.model, await relay.read(request.exchange))
         return next((reply for reply in replies if reply.status != 200), replies[0])
 
@@ -91,17 +91,17 @@ def _wish(relay: Relay) -> Verb:
 
 
 def _ready(relay: Relay) -> Verb:
-    async def verb(desk: Desk, request: Request) -> Reply:
-        if not desk.service.ready():
+    async def verb(context: Context, request: Request) -> Reply:
+        if not context.service.ready():
             return health_reply("ready", False)
-        return await _one(relay)(desk, request)
+        return await _one(relay)(context, request)
 
     return verb
 
 
 def _statistics(relay: Relay) -> Verb:
-    async def verb(desk: Desk, request: Request) -> Reply:
-        del desk
+    async def verb(context: Context, request: Request) -> Reply:
+        del context
         replies = await relay.all(await relay.read(request.exchange))
         failed = next((reply for reply in replies if reply.status != 200), None)
         return failed or json_reply(merged_statistics([orjson.loads(reply.body) for reply in replies]))
@@ -110,8 +110,8 @@ def _statistics(relay: Relay) -> Verb:
 
 
 def _traces(relay: Relay) -> Verb:
-    async def verb(desk: Desk, request: Request) -> Reply:
-        del desk
+    async def verb(context: Context, request: Request) -> Reply:
+        del context
         replies = await relay.each(await relay.read(request.exchange))
         traces = [
             {**trace, "replica": name}
@@ -124,15 +124,15 @@ def _traces(relay: Relay) -> Verb:
     return verb
 
 
-def _metrics(relay: Relay, passing: Passing) -> Verb:
-    async def verb(desk: Desk, request: Request) -> Reply:
+def _metrics(relay: Relay, shortcut: IngressShortcut) -> Verb:
+    async def verb(context: Context, request: Request) -> Reply:
         replies = await relay.each(await relay.read(request.exchange))
         texts = {name: reply.body.decode() for name, reply in replies.items() if reply.status == 200}
         own = own_figures(
-            replies=desk.replies + passing.replies,
+            replies=context.replies + shortcut.replies,
             replicas=len(relay.fleet.peers),
             moved=relay.moved,
-            short=passing.taken,
+            short=shortcut.taken,
         )
         return Reply((labelled(texts) + own).encode(), TEXT)
 

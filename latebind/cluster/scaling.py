@@ -55,7 +55,7 @@ def load_between(before: Snapshot, after: Snapshot, workers: int) -> Load:
     return Load(ended / seconds, _share(slack.mean, latency.mean), lost / ended, busy / (seconds * workers))
 
 
-def wanted(loads: Sequence[Load], replicas: int, since: Since, now: float, *, up: float, down: float) -> int:
+def replicas_needed(loads: Sequence[Load], replicas: int, since: Since, now: float, *, up: float, down: float) -> int:
     """Return how many replicas there should be, of which there are `replicas` that fared so.
 
     More where answers were at risk for `up` seconds: as many as would answer what was shed, or one. One fewer where

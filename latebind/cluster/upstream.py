@@ -18,7 +18,7 @@ OURS = frozenset((b"connection", b"content-length", b"date", b"transfer-encoding
 USUAL = b"HTTP/1.1 200 OK\r\n"
 LENGTH = b"\r\ncontent-length: "  # with which a door ends the head of a reply, where the connection stays open
 TOGETHER = 1 << 15  # bytes of a body that are copied behind the head, for one write
-SILENCE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))  # a machine that has gone
+KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))  # a machine that has gone
 
 
 def failed(reply: Reply) -> bool:
@@ -30,8 +30,8 @@ class Lost(Exception):
     """The connection went before the reply was whole, or could not be had."""
 
 
-Hear = Callable[[Reply | Lost], None]
-HearWritten = Callable[[Reply | Lost | bytes], None]
+OnReply = Callable[[Reply | Lost], None]
+OnWrittenReply = Callable[[Reply | Lost | bytes], None]
 
 
 class Upstream(asyncio.Protocol):
@@ -44,7 +44,7 @@ class Upstream(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
         self._within = False  # a reply, of which the parser has a part
-        self._hear: HearWritten | None = None
+        self._on_reply: OnWrittenReply | None = None
         self._as_written = False
 
     @classmethod
@@ -58,7 +58,7 @@ class Upstream(asyncio.Protocol):
             raise Lost(f"{host} port {port} cannot be reached: {error.strerror}") from None
         line = transport.get_extra_info("socket")
         line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in SILENCE:
+        for option, value in KEEPALIVE:
             line.setsockopt(socket.IPPROTO_TCP, option, value)
         return upstream
 
@@ -73,18 +73,20 @@ class Upstream(asyncio.Protocol):
         except BaseException:
             self.abort()
             raise
+        finally:
+            del answered  # its error refers to this frame: without this they form a reference cycle
 
-    def send(self, parts: Parts, hear: Hear) -> None:
-        """Send a request; `hear` is called with the reply, or with `Lost`."""
-        self._hear, self._as_written = cast(HearWritten, hear), False
+    def send(self, parts: Parts, on_reply: OnReply) -> None:
+        """Send a request; `on_reply` is called with the reply, or with `Lost`."""
+        self._on_reply, self._as_written = cast(OnWrittenReply, on_reply), False
         self._write(parts)
 
-    def send_on(self, parts: Parts, hear: HearWritten) -> None:
-        """Send a request; `hear` is called with the reply, which may be as the replica wrote it, or with `Lost`.
+    def send_on(self, parts: Parts, on_reply: OnWrittenReply) -> None:
+        """Send a request; `on_reply` is called with the reply, which may be as the replica wrote it, or with `Lost`.
 
         It is as written only where it is like most: 200, and all of it came at once.
         """
-        self._hear, self._as_written = hear, True
+        self._on_reply, self._as_written = on_reply, True
         self._write(parts)
 
     def _write(self, parts: Parts) -> None:
@@ -96,7 +98,7 @@ class Upstream(asyncio.Protocol):
     def abort(self) -> None:
         """End the connection; who works for it at the other end is told so by this, and nobody here hears any more."""
         self.usable = False
-        self._hear = None
+        self._on_reply = None
         self._transport.abort()
 
     # The transport's calls
@@ -145,9 +147,9 @@ class Upstream(asyncio.Protocol):
         self._tell(Reply(b"".join(self._body), headers, self._parser.get_status_code()))
 
     def _tell(self, what: Reply | Lost | bytes) -> None:
-        hear, self._hear = self._hear, None
-        if hear is not None:
-            hear(what)
+        on_reply, self._on_reply = self._on_reply, None
+        if on_reply is not None:
+            on_reply(what)
 
 
 def is_whole(data: bytes) -> bool:

@@ -1,10 +1,10 @@
-"""What is to be done: the actions that the scheduler answers with, in imperatives. A driver performs them in order."""
+"""The actions that the scheduler returns, in imperatives. A driver performs them in their order."""
 
 from enum import IntEnum
 
 from msgspec import Struct
 
-from latebind.domain.told import Told
+from latebind.domain.equality import EqualButLast
 
 
 class Outcome(IntEnum):
@@ -16,16 +16,17 @@ class Outcome(IntEnum):
     EXPIRED = 3
     CANCELLED = 4
     FAILED = 5
-    NOT_LOADED = 6  # its model could not be brought into memory
-    REFUSED_LOADING = 7  # its model is being loaded, which takes longer than it may
+    NOT_LOADED = 6  # its model could not be loaded
+    REFUSED_LOADING = 7  # its model is being loaded, which takes longer than its deadline allows
 
 
 class Run(Struct, frozen=True, gc=False):
     """Run `stage` of `model` on `worker` for these requests; their inputs lie in `slots`, in the same order.
 
     At stage 0 the worker gathers the inputs from the slots; at a later stage it goes on with the activations it
-    holds, of which only those of `requests` are still wanted. Where batches are not rid of those who have left, it
-    computes so many `rows`; 0: one for each request. A `wide` run has the cores of all workers, of whom no other runs.
+    holds, of which only those of `requests` are still wanted. `rows` is the number of rows to compute, where batches
+    are padded or not compacted; 0: one for each request. A `wide` run has the cores of all workers; no other worker
+    runs meanwhile.
     """
 
     worker: int
@@ -37,13 +38,13 @@ class Run(Struct, frozen=True, gc=False):
     wide: bool = False
 
 
-class Reply(Told, frozen=True, gc=False):
+class Reply(EqualButLast, frozen=True, gc=False):
     """End `request` of `model` with `outcome`.
 
-    `stage` is the last stage it ran, -1 if none; of a query, the node that it came to. `waited` and `ran` are its
-    seconds in the queue and on a worker; `waited` of one REFUSED_LOADING those until its model is expected. `slack` are
-    those that it was taken to have to spare when it came, below 0 where it was refused for that; it is told for the
-    figures and makes no difference between two replies.
+    `stage` is the last stage that it ran, -1 if none; for a query, the last node that it reached. `waited` and `ran`
+    are its seconds in the queue and on a worker; with REFUSED_LOADING, `waited` are the seconds until its model is
+    expected. `slack` is the slack in seconds predicted when it arrived, below 0 where it was refused for that; it is
+    ignored when replies are compared.
     """
 
     request: int
@@ -56,10 +57,10 @@ class Reply(Told, frozen=True, gc=False):
 
 
 class Load(Struct, frozen=True, gc=False):
-    """Bring these pieces of `model` into memory, in this order; one `Loaded` or `LoadFailed` tells when all are there.
+    """Load these pieces of `model`, in this order; one `Loaded` or `LoadFailed` reports the end of the load.
 
-    Pieces are numbered as its `Footprint` counts them. `begins` says that nothing else of the model is there or on its
-    way. Of each piece so many bytes are `there`; empty: of none any.
+    Pieces are numbered as in its `Footprint`. `begins` says that nothing else of the model is in memory or being
+    loaded. `there` are the bytes of each piece that are in memory already; empty: none.
     """
 
     model: str
@@ -69,9 +70,9 @@ class Load(Struct, frozen=True, gc=False):
 
 
 class Evict(Struct, frozen=True, gc=False):
-    """Give the memory of these pieces of `model` back, before anything is loaded that is told of after this.
+    """Release the memory of these pieces of `model`, before any load of a later action starts.
 
-    Of one more, `part`, only the first bytes stay, so many as stand behind its number.
+    `part` is one more piece and a number of bytes: of that piece, only this many first bytes stay.
     """
 
     model: str
@@ -80,9 +81,10 @@ class Evict(Struct, frozen=True, gc=False):
 
 
 class Branch(Struct, frozen=True, gc=False):
-    """Find out whether the conditions of `nodes` hold for a request of `query`; a `Branched` tells.
+    """Evaluate the conditions of `nodes` for a request of `query`; a `Branched` reports the result.
 
-    Its own tensors lie in `slot`; `chosen` is the model, by its place among the options, that each node has run with.
+    The request's own tensors are in `slot`. `chosen` is the model that each node has run with, by its place among the
+    node's options.
     """
 
     query: str
@@ -93,9 +95,9 @@ class Branch(Struct, frozen=True, gc=False):
 
 
 class Map(Struct, frozen=True, gc=False):
-    """Write the inputs of `node`, to run with the model that is `chosen` for it; a `Mapped` tells when they are there.
+    """Write the inputs of `node`, for the model `chosen` for it; a `Mapped` reports when they are written.
 
-    Behind the last node are the outputs of the query.
+    The node after the last one stands for the outputs of the query.
     """
 
     query: str
@@ -105,11 +107,11 @@ class Map(Struct, frozen=True, gc=False):
     chosen: tuple[int, ...]
 
 
-class StepEnded(Told, frozen=True, gc=False):
-    """A step of a query has ended, as a request of `model` ends, in option `option` of `node`.
+class StepEnded(EqualButLast, frozen=True, gc=False):
+    """Report that a step of a query has ended: a request of `model`, which is option `option` of `node`.
 
-    `budget` is how many seconds it was planned to take from when it could begin, `spent` how many it took. Nothing is
-    to be done but to tell.
+    `budget` is the number of seconds planned for it from when it could start, `spent` the number that it took. A driver
+    has nothing else to do.
     """
 
     query: str

@@ -23,11 +23,11 @@ DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which batching policy decides and its settings; `window` in seconds.
 
-    `max_batch` 0 means the largest batch that each model was built for. Where `leave` is off, whoever has a complete
-    answer waits for the longest of its batch, as padded batches do; where `shed` is off, nothing is refused or dropped
-    for being late. `coverage` is the share of answers that are no longer than policies expect (LazyBatching, section
-    IV-C). Where `compact` is off, rows whose answers are known run on with their batch. `max_alive` is the most
-    requests that may have begun at once, Ebird's MaxInf (table II); 0 sets no bound.
+    `max_batch` 0 means the largest batch that each model was built for. Where `leave` is off, a request that has its
+    answer waits for the longest one of its batch, as in padded batches. Where `shed` is off, nothing is refused or
+    dropped for being late. `coverage` is the share of answers that are no longer than policies expect (LazyBatching,
+    section IV-C). Where `compact` is off, rows whose answers are known run on with their batch. `max_alive` is the most
+    requests that may be started and not ended, Ebird's MaxInf (table II); 0 sets no bound.
     """
 
     name: str = "late"
@@ -51,18 +51,19 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much memory models may take together, and who decides what lies in it.
+    """How much memory models may take together, and how it is shared.
 
-    `budget` in bytes; 0 sets no bound: all models are loaded before anything is served. `policy` chooses what goes.
-    Models come and go piece by piece, where `stages`, and may then run while the rest of them is on its way; where
-    `trim`, of the last stage that goes no more than has to, if its backend can do that. `order` says who is loaded
-    first: "waits" those who wait longest together for the time it takes, "oldest" whoever came first, "fifo" keeps all
-    requests in the order in which they came. Loads go on `beside` runs, or nothing runs meanwhile. Where `foresight`,
-    policies know who waits. Nobody waits longer than `patience` seconds for a model to be loaded while others are
-    served that came later, save for the loads under way. `window` is how far back, in seconds, the rate of requests is
-    counted. A load that failed is tried again after `back_off` seconds, twice as many each further time. Where what
-    goes stays in the `tier` "page-cache", the system keeps it as long as it has memory to spare; "disk" gives the
-    memory back, and the next load reads the disk.
+    `budget` is in bytes; 0 sets no bound: all models are loaded before anything is served. `policy` chooses victims.
+    With `stages`, models are loaded and evicted piece by piece, and may run while the rest of them is being loaded.
+    With `trim`, the last stage that is evicted loses only the bytes that are needed, if its backend can do that.
+
+    `order` says which model is loaded first: "waits" the one whose requests have waited longest, in sum, per second of
+    loading; "oldest" the one with the oldest request; "fifo" keeps all requests in the order of arrival. With `beside`,
+    loads go on while stages run; else nothing runs meanwhile. With `foresight`, policies know which requests wait. No
+    request waits longer than `patience` seconds for its model while later requests are served, except for loads that
+    are under way. `window` is the number of seconds over which request rates are taken. A load that failed is tried
+    again after `back_off` seconds, twice as many each further time. With the `tier` "page-cache", the system keeps
+    evicted weights as long as it has memory to spare; "disk" releases the memory, and the next load reads the disk.
     """
 
     budget: int = 0
@@ -93,7 +94,7 @@ class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ServedModel:
     """What the scheduler knows of one model: its shape, its costs and how many requests may wait for it.
 
-    Its footprint counts only where memory is limited.
+    Its footprint is used only where memory is limited.
     """
 
     spec: ModelSpec
@@ -106,9 +107,9 @@ class ServedModel:
 class SchedulerConfig:
     """Everything a scheduler starts from; two schedulers with equal configurations decide alike.
 
-    `granularities` are the largest batches of the workers (Ebird, section VI); none: all take what policy and model
-    allow. At most `at_once` workers run at a time, 0: all of them. Requests of `queries` and of models come in `slots`
-    0 to `slots` - 1; rows of steps lie behind those (`domain.query.lay_out`).
+    `granularities` are the largest batches of the workers (Ebird, section VI); empty: only policy and model limit them.
+    At most `at_once` workers run at a time; 0: all of them. Requests of models and of `queries` have slots 0 to `slots`
+    - 1; the rows of steps come after those (`domain.query.lay_out`).
     """
 
     models: tuple[ServedModel, ...]
@@ -133,11 +134,10 @@ class SchedulerConfig:
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the engine's process runs: workers of `threads` threads each, pinned to `cores` where any are named.
 
-    `slots` is the number of requests of one model that may be anywhere between door and answer at once. `awake` keeps
-    idle cores from sleeping. Where `granularities` are given, there is a worker for each, with batches no larger than
-    that; on a CPU no more of them run at once than cores divided by threads. Stages compute on `device`: cpu, cuda, or
-    cuda:0 and so on. Where `wide`, a request alone in the engine may have the cores of all workers, at the price of a
-    copy of the weights.
+    `slots` is the number of requests of one model that may be in the server at once. `awake` keeps idle cores from
+    sleeping. Where `granularities` are given, there is a worker for each, with batches no larger than that; on a CPU no
+    more of them run at once than cores divided by threads. Stages compute on `device`: cpu, cuda, or cuda:0 and so on.
+    With `wide`, a request alone in the engine may run on the cores of all workers, which needs a copy of the weights.
     """
 
     workers: int = 1
@@ -167,13 +167,13 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether learned caches follow the traffic, and how. Seconds, and shares of 1.
+    """Whether learned caches are adapted to the traffic, and how. Seconds, and shares of 1.
 
-    Requests that ran to the end of the network teach or show for nothing; of those that left early at most a share
-    `sample` of all requests is run again. So many `rows` that show and as many that teach, none older than `window`,
-    are kept; one client may fill `client_share` of them where others need the room. Caches are retrained when the
-    traffic changes and every `interval` at the latest. `folder` is where versions lie; empty: beside each model.
-    Where `yields`, the service runs only on what other processes leave of the cores.
+    Requests that ran to the end of the network are samples at no cost. Of requests that left early, at most the share
+    `sample` of all requests is run again. The latest `rows` for validation and as many for training are kept, none
+    older than `window`; one client may fill `client_share` of them where others need the room. Caches are retrained
+    when the traffic changes, and every `interval` at the latest. `folder` is where versions are kept; empty: beside
+    each model. With `yields`, the service runs only while other processes leave cores idle.
     """
 
     on: bool = False
@@ -197,9 +197,10 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How one engine follows another. Seconds.
 
-    A model that ran in `crashes` engines as they died `within` such a time is not served any more. An engine that does
-    not start is tried again after `back_off`, twice as long each further time. One that another took over from has
-    `drain` to answer what it has. Every `watch` the repository is looked at for new versions; 0: only when asked to.
+    A model that ran in `crashes` engines when they died, within `within` seconds, is not served any more. An engine
+    that does not start is tried again after `back_off`, twice as long each further time. An engine that has been
+    replaced has `drain` seconds to answer what it has. The repository is checked for new versions every `watch`
+    seconds; 0: only on request.
     """
 
     crashes: int = 3
@@ -219,7 +220,7 @@ class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a repository that a URL names is kept on this machine: in the folder `cache`, with `most` bytes.
+    """Where the copy of a repository at a URL is kept: in the folder `cache`, with at most `most` bytes.
 
     Empty: below the user's cache folder.
     """
@@ -233,16 +234,15 @@ class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the door listens, what it tells and whom it answers. `deadline` (seconds) is for requests that name none.
+    """Where the server listens, and who may do what. `deadline` (seconds) is for requests that name none.
 
-    `grpc_port` is where it speaks gRPC too, None for nowhere, and `grpc_stack` with what: "official" is gRPC's own
-    server, "nghttp2" a lean one on that library, which takes a fraction of the time. `token_file` has the token that
+    It speaks gRPC too on `grpc_port` (None: not at all), with the `grpc_stack` "official", which is gRPC's own server,
+    or "nghttp2", a lean server on that library, which takes a fraction of the time. `token_file` has the token that
     every call but health needs, `admin_token_file` the one for calls that change what is served or how. `allow_hosts`
-    are names that clients may call the server by, beside those of loopback. With `tls_cert` and `tls_key` it speaks
-    TLS alone; with `tls_client_ca` clients need a certificate that this signed. Where `manage`, clients may have
-    models loaded and unloaded. They may register system shared memory whose key begins with one of `shared_memory`;
-    without any, none. There is a `dashboard` where that is said, and where nothing is said and only this machine can
-    reach it.
+    are the names that clients may call the server by, beside those of loopback. With `tls_cert` and `tls_key` it speaks
+    only TLS; with `tls_client_ca`, clients need a certificate signed by it. With `manage`, clients may load and unload
+    models. Clients may register system shared memory whose key begins with one of `shared_memory`; empty: none. There
+    is a `dashboard` if True; if None, only where no other machine can reach it.
     """
 
     host: str = "127.0.0.1"
@@ -287,7 +287,7 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach what listens on `host`, a name or address."""
+    """Return whether only this machine can reach a server that listens on `host`, a name or address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -295,9 +295,9 @@ def is_loopback(host: str) -> bool:
 
 
 class ObservabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the server tells of its work. A share `trace_rate` of all calls is followed from admission to answer.
+    """What the server reports of its work. The share `trace_rate` of all calls is traced from admission to answer.
 
-    Traces go to the collector at `otlp`, where that is given, over HTTP. Lines of the log are `text` or `json`.
+    Traces are sent over HTTP to the collector at the URL `otlp`, where given. Lines of the log are `text` or `json`.
     """
 
     trace_rate: float = 0.0
@@ -314,13 +314,13 @@ class ObservabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many replicas serve on Ray: `replicas` at least and, with the traffic, up to `max_replicas` (0: no more).
+    """How many replicas serve on Ray: at least `replicas` and, with the traffic, up to `max_replicas` (0: no more).
 
-    Each asks Ray for so many `cpus`; with 0 it runs beside others wherever there is room. `address` is that of the
-    cluster to serve on; empty: one of its own is started on this machine, which only this machine reaches. One replica
-    more is started where answers were at risk for `up_after` seconds, and one ended where fewer would have done for
-    `down_after`. The ingress runs on a node that has the Ray resource `ingress`; empty: on any. It sends a replica so
-    many `calls` at once, and refuses what is beyond.
+    Each asks Ray for `cpus` CPUs; with 0 it runs beside others on any node. `address` is that of the cluster to serve
+    on; empty: one is started on this machine, which no other machine can reach. A replica is added when answers were at
+    risk for `up_after` seconds, and one is removed when fewer would have been enough for `down_after` seconds. The
+    ingress runs on a node that has the Ray resource `ingress`; empty: on any. It sends a replica at most `calls` calls
+    at once, and refuses more.
     """
 
     replicas: int = 1

@@ -1,4 +1,4 @@
-"""What things cost, measured once: the figures that scheduler, composition and simulator share. Seconds and bytes."""
+"""Measured costs, shared by the scheduler, the composition of learned caches and the simulator. Seconds and bytes."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ class Curve:
     seconds: tuple[float, ...]
 
     def at(self, batch: int) -> float:
-        """Return the seconds that a batch of this size takes; past the last point the last slope goes on."""
+        """Return the seconds that a batch of this size takes; beyond the last point, by the last slope."""
         place = bisect_left(self.batches, batch)
         if place < len(self.batches) and self.batches[place] == batch:
             return self.seconds[place]
@@ -26,13 +26,13 @@ class Curve:
 
 
 def in_turn(curves: Sequence[Curve]) -> Curve:
-    """Return what several things take one after another."""
+    """Return the curve of several things that run one after another."""
     batches = tuple(sorted({batch for curve in curves for batch in curve.batches}))
     return Curve(batches, tuple(sum(curve.at(batch) for curve in curves) for batch in batches))
 
 
 EMPTY_STAGE = Curve((1,), (0.0,))
-TYPICAL_STEPS = 20  # of an input
+TYPICAL_STEPS = 20  # steps of a typical input
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class ModelCosts:
     """The measured costs of one model on one kind of worker.
 
     `stages[i]` is the latency curve of stage i. `lookups[i]` is that of the learned cache behind stage i and
-    `hit_rates[i]` the share of all requests that leave there; both only have the stages with a cache. Lookups `aside`
-    run while the network goes on, which waits for none of them.
+    `hit_rates[i]` the share of all requests that leave there; both only have the stages with a cache. Where lookups are
+    `aside`, the network does not wait for them.
 
     The curve of a stage that repeats is that of one step. `slopes[i]` is what each further step of the input adds to a
-    stage that runs once. `output_steps` are the lengths of answers in training data, ascending, as many as one likes.
-    `wide[i]` is the share of its time that stage i takes for one request with the cores of all workers; none: such
-    runs are not to be had.
+    stage that runs once. `output_steps` are the lengths of answers in training data, ascending; any number of them.
+    `wide[i]` is the time of stage i for one request on the cores of all workers, as a share of its time on one
+    worker's; empty: such runs are not possible.
     """
 
     stages: tuple[Curve, ...]
@@ -60,7 +60,7 @@ class ModelCosts:
     wide: tuple[float, ...] = ()
 
     def step(self, stage: int, batch: int, inputs: int = 1, *, wide: bool = False) -> float:
-        """Return the seconds of stage `stage`, and of the lookup that it waits for, for a batch of this size.
+        """Return the seconds of a stage, and of the lookup that it waits for, for a batch of this size.
 
         `inputs` are the steps of the longest input in it. A `wide` run has the cores of all workers.
         """
@@ -74,11 +74,11 @@ class ModelCosts:
         return seconds if lookup is None else seconds + lookup.at(batch)
 
     def longer(self, stage: int, batch: int, inputs: int) -> float:
-        """Return how many times as long as with inputs of typical length a stage takes with the longest of so many."""
+        """Return the seconds of a stage with a longest input of `inputs` steps, over those with `TYPICAL_STEPS`."""
         if stage not in self.slopes:
             return 1.0
         return self.step(stage, batch, inputs) / self.step(stage, batch, TYPICAL_STEPS)
 
     def remaining(self, stage: int, batch: int) -> float:
-        """Return the seconds from the start of `stage` to the end of the network: the full depth, no exit hoped for."""
+        """Return the seconds from the start of `stage` to the end of the network, without any exit."""
         return sum(self.step(i, batch) for i in range(stage, len(self.stages)))

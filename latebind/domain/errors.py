@@ -1,6 +1,6 @@
 """The one tree of errors. A message says what happened, to what, and what to do next.
 
-Each knows what it is over HTTP (`http_status`) and over gRPC (`grpc_status`, the name of the code).
+Each error knows its status over HTTP (`http_status`) and over gRPC (`grpc_status`, the name of the code).
 
 LatebindError
 |- UserError               the caller can mend it
@@ -95,7 +95,7 @@ class ConfigError(UserError):
 
 
 class QueryError(ConfigError):
-    """A query file that makes no sense: where it does not, and what to write instead."""
+    """A query file that makes no sense. The message says where, and what to write instead."""
 
 
 class RepositoryError(UserError):
@@ -103,7 +103,7 @@ class RepositoryError(UserError):
 
 
 class TrainingStopped(UserError):
-    """A training that died before its end, such as for want of memory; building again goes on from there."""
+    """A training that died before its end, for instance out of memory; building again goes on from there."""
 
 
 class Refused(LatebindError):
@@ -136,7 +136,7 @@ class Unavailable(LatebindError):
 
 
 class Loading(Unavailable):
-    """A request whose model is being brought into memory, which takes longer than it may: there in some `seconds`."""
+    """A request whose model is being loaded, in some `seconds`, which is longer than the request may take."""
 
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The log of events and actions, one JSON line each: a bug report is a file, and a file replays.
+"""The log of events and actions, one JSON line for each event. A log can be replayed, so it can be a bug report.
 
 Line 1 is the configuration of the scheduler, every other line `[now, event, actions]`.
 """
@@ -48,7 +48,7 @@ OUTCOMES = {name: fields.index("outcome") for name, fields in FIELDS.items() if 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One event, when it happened (seconds), and what the scheduler answered."""
+    """One event, its time (seconds), and the scheduler's actions."""
 
     now: float
     event: Event
@@ -56,7 +56,7 @@ class Entry:
 
 
 class EventLog:
-    """Writes entries to an open binary file. The file is the caller's to close."""
+    """Writes entries to an open binary file, which the caller closes."""
 
     def __init__(self, file: IO[bytes], config: SchedulerConfig) -> None:
         self._file = file

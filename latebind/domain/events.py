@@ -1,19 +1,19 @@
-"""What has happened: the events that the scheduler is told of, in past participles. Times are given beside them."""
+"""The events that the scheduler handles, in past participles. The time of an event is passed beside it."""
 
 from msgspec import Struct
 
-from latebind.domain.told import Told
+from latebind.domain.equality import EqualButLast
 
 
 class Arrived(Struct, frozen=True, gc=False):
     """One call of a client: requests for `model`, their inputs in `slots`, all due at `deadline`.
 
-    A call of N rows is N requests; they are accepted or refused together. A request of a query also owns as many
-    numbers behind its own as the query has nodes. `deadline` is in seconds of the scheduler's clock. `inputs` are the
-    steps of the input of each request, 1 where it is left out; `outputs` those of its answer, which only an oracle
-    knows beforehand. Of those who wait for a model, `priority` 1 goes first, up to 255, and 0 last. Where `trace` is
-    not 0, their life is followed (`domain.tracing`) and told under this number. `more` says that another call of this
-    model has come with it and is told next, so that nothing need begin before.
+    A call of N rows is N requests; they are accepted or refused together. A request of a query also owns the ids after
+    its own, one for each node of the query. `deadline` is in seconds of the scheduler's clock. `inputs` are the steps
+    of the input of each request, 1 where left out; `outputs` are those of its answer, which only an oracle knows
+    beforehand. Among requests that wait for a model, priority 1 goes first, up to 255, and 0 last. Where `trace` is not
+    0, the requests are traced (`domain.tracing`) under this number. `more` says that another call of this model arrived
+    together with it and is the next event, so that nothing should start before that.
     """
 
     model: str
@@ -28,16 +28,16 @@ class Arrived(Struct, frozen=True, gc=False):
 
 
 class Cancelled(Struct, frozen=True, gc=False):
-    """The client of this request has gone; whatever is left of its work is in vain."""
+    """The client of this request has gone; the rest of its work is useless."""
 
     request: int
 
 
-class StageDone(Told, frozen=True, gc=False):
+class StageDone(EqualButLast, frozen=True, gc=False):
     """A worker has run a stage of its sub-batch.
 
-    `exited` are the members that have their answer: by a learned cache, or because their last step was this one. The
-    last seconds of it were `looked` up in learned caches; that is told for traces and makes no difference.
+    `exited` are the members that have their answer: from a learned cache, or because this was their last step. `looked`
+    are the seconds at its end that lookups in learned caches took; they are for traces, and ignored in comparisons.
     """
 
     worker: int
@@ -46,9 +46,9 @@ class StageDone(Told, frozen=True, gc=False):
 
 
 class Exited(Struct, frozen=True, gc=False):
-    """A learned cache behind `stage`, asked aside, has answered `requests` while their network runs on.
+    """A lookup beside the worker, in the learned cache behind `stage`, has answered `requests` while they run on.
 
-    Those that have ended meanwhile do not count.
+    Requests that have ended meanwhile are ignored.
     """
 
     worker: int
@@ -63,10 +63,10 @@ class StageFailed(Struct, frozen=True, gc=False):
 
 
 class Loaded(Struct, frozen=True, gc=False):
-    """All pieces of a `Load` are in memory, which took so many `seconds`.
+    """All pieces of a `Load` are in memory; the load took `seconds`.
 
-    `sizes` are the bytes that each was found to take, where that was measured. Of the bytes `read` for it so many lay
-    in the page cache, `cached`.
+    `sizes` are the measured bytes of each piece, where they were measured. `read` is the number of bytes that were
+    read, of which `cached` were in the page cache.
     """
 
     model: str
@@ -78,16 +78,16 @@ class Loaded(Struct, frozen=True, gc=False):
 
 
 class LoadFailed(Struct, frozen=True, gc=False):
-    """These pieces of a `Load` could not be brought into memory, and none of them is there."""
+    """The pieces of a `Load` could not be loaded; none of them is in memory."""
 
     model: str
     pieces: tuple[int, ...]
 
 
 class Branched(Struct, frozen=True, gc=False):
-    """Whether the conditions of the `nodes` of a `Branch` hold, in their order.
+    """The conditions of the `nodes` of a `Branch` were evaluated; `holds` are the results, in their order.
 
-    Where `more` is to be told at once of what was looked into together, nothing begins until it has been.
+    `more` says that the next event belongs to the same evaluation, so that nothing should start before that.
     """
 
     request: int
@@ -97,7 +97,7 @@ class Branched(Struct, frozen=True, gc=False):
 
 
 class Mapped(Struct, frozen=True, gc=False):
-    """The inputs of `node` lie where its model reads them; behind the last node, the outputs of the query.
+    """The inputs of `node` are where its model reads them; for the node after the last, the outputs of the query.
 
     For `more` see `Branched`.
     """
@@ -108,7 +108,7 @@ class Mapped(Struct, frozen=True, gc=False):
 
 
 class MapFailed(Struct, frozen=True, gc=False):
-    """The conditions of `nodes`, or the inputs of the one, could not be worked out. For `more` see `Branched`."""
+    """The conditions of `nodes`, or the inputs of a single one, could not be computed. For `more` see `Branched`."""
 
     request: int
     nodes: tuple[int, ...]

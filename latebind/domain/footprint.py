@@ -1,4 +1,4 @@
-"""What a model takes in memory, piece by piece, and how long each piece takes to get there: measured, never declared.
+"""The bytes that each piece of a model takes in memory, and the seconds to load it: measured, never declared.
 
 Pieces are numbered: the stages first, from 0, then the learned caches in the order of their stages.
 """
@@ -11,10 +11,10 @@ class Footprint:
     """The pieces of one model: `sizes` in bytes and the `seconds` that each takes to load.
 
     `behind[i]` is the stage behind which learned cache i stands, and `gains[i]` the seconds of work that it saves a
-    request on average. A load takes `fixed` seconds beside those of its pieces where nothing of the model is there. Of
-    a stage any multiple of `grain` bytes from its start may be there; 0: all or nothing. A weight that several stages
-    read counts in each. Where it is known how long a request runs in each stage, `runs` are these seconds: what a stage
-    lacks may come meanwhile.
+    request on average. A load takes `fixed` more seconds where nothing of the model is in memory. Any multiple of
+    `grain` bytes from the start of a stage may be in memory; 0: all of it or nothing. A weight that several stages read
+    counts in each. `runs` are the seconds that a request runs in each stage, where known: later stages can be loaded
+    meanwhile.
     """
 
     sizes: tuple[int, ...] = ()
@@ -32,7 +32,7 @@ class Footprint:
 
     @property
     def size(self) -> int:
-        """All bytes."""
+        """The bytes of all pieces."""
         return sum(self.sizes)
 
     @property
@@ -41,4 +41,4 @@ class Footprint:
         return self.fixed + sum(self.seconds)
 
 
-NOTHING = Footprint()  # of a model whose memory nobody counts
+NOTHING = Footprint()  # for a model whose memory is not counted

@@ -1,4 +1,4 @@
-"""Counts and histograms made from events and actions alone, so that live and simulated figures mean the same. Pure."""
+"""Counts and histograms made only from events and actions, so that live and simulated figures mean the same. Pure."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -17,13 +17,13 @@ SECONDS_BUCKETS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
 
-MOST_UNCOUNTED = 128  # ends of one model
+MOST_UNCOUNTED = 128  # ended requests of one model that are kept before they are counted together
 
-SLACK_BUCKETS = (0.0, *SECONDS_BUCKETS)  # the first holds those who could not be in time
+SLACK_BUCKETS = (0.0, *SECONDS_BUCKETS)  # the first holds requests that could not be in time
 
 
 class Histogram:
-    """Counts of seconds by upper bound; the last count is of all that is above the last bound."""
+    """Counts of values in seconds by upper bound; the last count is of all values above the last bound."""
 
     def __init__(self, bounds: Sequence[float] = SECONDS_BUCKETS) -> None:
         self._bounds = tuple(bounds)
@@ -36,7 +36,7 @@ class Histogram:
         self._sum += value
 
     def add_all(self, values: list[float]) -> None:
-        """Count values in seconds, together in a fraction of the time; sorts them."""
+        """Count many values in seconds, in a fraction of the time that `add` would take; sorts `values`."""
         self._sum = sum(values, self._sum)
         values.sort()
         before = 0
@@ -52,7 +52,7 @@ class Histogram:
 
 
 class MemoryMetrics:
-    """What came to memory of one model and went. Bytes count once they are there and until they are told to go."""
+    """Loads and evictions of one model. Bytes count from the end of their load until their `Evict` action."""
 
     def __init__(self, footprint: Footprint) -> None:
         self._sizes = dict(enumerate(footprint.sizes))
@@ -67,7 +67,7 @@ class MemoryMetrics:
         return sum(self._there.values())
 
     def loaded(self, event: Loaded) -> None:
-        """Count pieces that have come."""
+        """Count pieces that have been loaded."""
         self._sizes.update(zip(event.pieces, event.sizes, strict=False))
         self._there.update({piece: self._sizes[piece] for piece in event.pieces})
         self.read += event.read
@@ -75,7 +75,7 @@ class MemoryMetrics:
         self.seconds.add(event.seconds)
 
     def evicted(self, action: Evict) -> None:
-        """Count pieces that go."""
+        """Count pieces that are evicted."""
         for piece in action.pieces:
             self._there.pop(piece, None)
         if action.part is not None:
@@ -97,17 +97,17 @@ class MemoryMetrics:
 
 
 class ModelMetrics:
-    """The figures of one model, steps of queries among its requests; or of one query, whose stages are its nodes."""
+    """The figures of one model, including requests that are steps of queries; or of one query, with nodes as stages."""
 
     def __init__(self, stages: int) -> None:
         self.pending = 0
-        self._ends: list[Reply | StepEnded] = []  # that are not counted yet
+        self._ends: list[Reply | StepEnded] = []  # not counted yet
         self._outcomes = dict.fromkeys(Outcome, 0)
         self._left_at = [0] * stages
         self.batches: Counter[int] = Counter()
         self.stage_runs = 0
         self.row_stages = 0
-        self.sizes: dict[int, list[float]] = {}  # stages that have ended and their seconds, by how many were in them
+        self.sizes: dict[int, list[float]] = {}  # by batch size: stage runs that have ended, and their seconds
         self._latency = Histogram()
         self._queue = Histogram()
         self._slack = Histogram(SLACK_BUCKETS)
@@ -115,7 +115,7 @@ class ModelMetrics:
         self.last: float | None = None
 
     def ran(self, action: Run) -> None:
-        """Count one stage of one sub-batch; its size counts as a batch where it starts the network."""
+        """Count one stage run of a sub-batch; where it is the first stage, its size counts as a batch size."""
         size = len(action.requests)
         self.stage_runs += 1
         self.row_stages += size
@@ -123,7 +123,7 @@ class ModelMetrics:
             self.batches[size] += 1
 
     def took(self, size: int, seconds: float) -> None:
-        """Count one stage of so many requests that has ended, and its seconds."""
+        """Count one stage run of `size` requests that has ended, and its seconds."""
         entry = self.sizes.get(size)
         if entry is None:
             entry = self.sizes[size] = [0, 0.0]
@@ -131,7 +131,7 @@ class ModelMetrics:
         entry[1] += seconds
 
     def ended(self, action: Reply | StepEnded, now: float) -> None:
-        """Count the end of one request, or of a step of a query that this model was asked for, by and by."""
+        """Note the end of one request, or of a step of a query that this model answered; counted later, in groups."""
         self._ends.append(action)
         if action.outcome is ANSWERED:
             self.last = now
@@ -139,7 +139,7 @@ class ModelMetrics:
             self._count()
 
     def _count(self) -> None:
-        """Count what has ended, many together: one by one that takes several times as long."""
+        """Count the noted ends together; one by one that takes several times as long."""
         ends = self._ends
         answered = [end for end in ends if end.outcome is ANSWERED]
         self._slack.add_all([end.slack for end in ends if end.slack is not None])
@@ -147,7 +147,7 @@ class ModelMetrics:
         self._queue.add_all([end.waited for end in answered])
         self._outcomes[ANSWERED] += len(answered)
         for end in answered:
-            if end.stage >= 0:  # a query may have come to no node
+            if end.stage >= 0:  # a query may have reached no node
                 self._left_at[end.stage] += 1
         if len(answered) < len(ends):
             for end in ends:
@@ -185,16 +185,25 @@ class StepMetrics:
         self.answered = dict.fromkeys(node.models, 0)
         self.budget = 0.0
         self.spent = Histogram()
+        self._ends: list[StepEnded] = []  # not yet counted
 
     def ended(self, action: StepEnded) -> None:
-        """Count the end of one."""
-        if action.outcome is Outcome.ANSWERED:
-            self.answered[action.model] += 1
-            self.budget += action.budget
-            self.spent.add(action.spent)
+        """Count the end of one step; steps are added up a batch at a time, which costs less."""
+        if action.outcome is ANSWERED:
+            self._ends.append(action)
+            if len(self._ends) == MOST_UNCOUNTED:
+                self._count()
+
+    def _count(self) -> None:
+        for end in self._ends:
+            self.answered[end.model] += 1
+            self.budget += end.budget
+        self.spent.add_all([end.spent for end in self._ends])
+        self._ends.clear()
 
     def snapshot(self) -> dict[str, Any]:
         """Return all figures as plain types."""
+        self._count()
         return {
             "answered": dict(self.answered),
             "replanned": self.replanned,
@@ -204,7 +213,7 @@ class StepMetrics:
 
 
 class Metrics:
-    """Watches what a scheduler is told and what it answers."""
+    """Counts from the events that a scheduler handles and the actions that it returns."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         specs = [*(served.spec for served in config.models), *(query.spec for query in config.queries)]
@@ -214,8 +223,8 @@ class Metrics:
         self._running: dict[int, tuple[ModelMetrics, int, float]] = {}  # by worker: whose stage, of how many
         self._budget = config.residency.budget
         self._memory = {served.spec.name: MemoryMetrics(served.footprint) for served in config.models}
-        # Most events and actions are none of these: to find that out costs less than to try one after another.
-        self._hear: dict[type[Event], Callable[..., None]] = {
+        # A look-up in a dictionary, because most events and actions are none of these kinds.
+        self._on_event: dict[type[Event], Callable[..., None]] = {
             Arrived: self._arrived,
             StageDone: self._stage_ended,
             StageFailed: self._stage_ended,
@@ -232,10 +241,10 @@ class Metrics:
         }
 
     def observe(self, event: Event, actions: Iterable[Action], *, now: float) -> None:
-        """Take in one event, which happened at `now` (seconds), and the actions that answered it."""
-        hear = self._hear.get(type(event))
-        if hear is not None:
-            hear(event, now)
+        """Count one event, which happened at `now` (seconds), and its actions."""
+        handle = self._on_event.get(type(event))
+        if handle is not None:
+            handle(event, now)
         for action in actions:
             count = self._counts.get(type(action))
             if count is not None:
@@ -247,9 +256,9 @@ class Metrics:
 
     def _stage_ended(self, event: StageDone | StageFailed, now: float) -> None:
         ran = self._running.pop(event.worker, None)
-        if ran is not None:  # None: it began before anybody counted
-            model, size, begun = ran
-            model.took(size, now - begun)
+        if ran is not None:  # None: it started before this object counted
+            model, size, started = ran
+            model.took(size, now - started)
 
     def _loaded(self, event: Loaded, now: float) -> None:
         del now
@@ -282,7 +291,7 @@ class Metrics:
         self._memory[action.model].evicted(action)
 
     def _map(self, action: Map, now: float) -> None:
-        """Count a step that was planned when it began, behind another that had begun."""
+        """Count a step whose model was picked when it started, after another step had started."""
         del now
         steps, chosen = self._steps[action.query], action.chosen
         if action.query in self._replan and action.node < len(steps):

@@ -16,15 +16,17 @@ ITEM_BYTES = {
     "float64": 8,
 }
 
-INNER_DTYPES = frozenset({*ITEM_BYTES, "bfloat16", "complex64", "complex128"})  # clients and cuts know only the above
+INNER_DTYPES = frozenset(
+    {*ITEM_BYTES, "bfloat16", "complex64", "complex128"}
+)  # within stages; clients and cuts use the above
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """One input or output of a model. `shape` leaves the batch dimension out; `dtype` is numpy's and torch's name.
 
-    A row of a sequence may be shorter than `shape` says; `padding` fills it up, None where all rows are full. Values of
-    an input are below `limit` and not negative, where one is given: the numbers of words that a model knows.
+    A row of a sequence may be shorter than `shape`; `padding` is the value that fills it up, None where all rows are
+    full. Where an input has a `limit`, its values are from 0 to below it: the vocabulary of a model.
     """
 
     name: str
@@ -42,8 +44,8 @@ class TensorSpec:
 class StageKind(StrEnum):
     """How often a stage runs for one request (LazyBatching, algorithm 1).
 
-    Once; once for each step of its input; or until the model says that the answer is complete. Only the last stage of a
-    model may be a decoder.
+    STATIC: once. ENCODER: once for each step of the input. DECODER: until the model says that the answer is complete;
+    only the last stage of a model may be one.
     """
 
     STATIC = "static"
@@ -53,10 +55,10 @@ class StageKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepSpec:
-    """A step of a query as clients know it: its name, the models that may answer it and the steps it comes `after`.
+    """A step of a query as clients know it: its name, the models that may answer it, and the steps it comes `after`.
 
-    `sources` are the names of the tensors that it takes, in the order of its models' inputs: `image` of the client's,
-    `gate.output` of another step's, `cars.inputs.image` where something is made of them first.
+    `sources` are the names of the tensors that it takes, in the order of its models' inputs: `image` for a tensor of
+    the client, `gate.output` for one of another step, `cars.inputs.image` for one that is computed from these first.
     """
 
     name: str
@@ -69,8 +71,8 @@ class StepSpec:
 class ModelSpec:
     """A model as clients and the scheduler know it. A query looks like one whose stages are its `steps`.
 
-    `lookups` are the stages (counted from 0, never the last) behind which a learned cache may answer; `kinds` tells of
-    each stage how often it runs, empty where all run once.
+    `lookups` are the stages (counted from 0, never the last) behind which a learned cache may answer. `kinds` are the
+    kinds of the stages; empty where all run once.
     """
 
     name: str

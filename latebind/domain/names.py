@@ -1,18 +1,18 @@
-"""What to say of a name that nothing has: those that are near, or what there is instead. Pure."""
+"""The ending of error messages about an unknown name: a similar name, or the names that exist. Pure."""
 
 from collections.abc import Iterable
 from itertools import islice
 
-FEW = 10  # names that are told whatever was asked for
-MANY = 200  # names that are compared, at about two microseconds each: who asks for nonsense holds nobody up
-NEAR = 0.6  # of the longer name's letters that two share at their ends
-SHOWN = 140  # characters of a name that somebody wrote
+FEW = 10  # names that are listed where none is similar
+MANY = 200  # names that are compared, at about two microseconds each, so that bad names do not delay other calls
+NEAR = 0.6  # share of the longer name's letters that similar names have in common at their ends
+SHOWN = 140  # characters of the unknown name that are compared
 
 
 def instead(name: str, there: Iterable[str]) -> str:
-    """Return what follows `there is no model 'X'`: `: did you mean 'Y'?`, or what there is.
+    """Return what follows `there is no model 'X'`: `: did you mean 'Y'?`, or the names in `there`.
 
-    It tells names, so it is for callers who may list them.
+    The result shows names, so it is only for callers who may list them.
     """
     known = list(islice(there, MANY))
     best = max(known, key=lambda each: _alike(name[:SHOWN], each), default="")
@@ -24,14 +24,14 @@ def instead(name: str, there: Iterable[str]) -> str:
 
 
 def _alike(one: str, other: str) -> float:
-    """Return the share of the longer name that both begin and end with; case makes no difference."""
+    """Return the share of the longer name that is a common beginning or end of both, ignoring case."""
     one, other = one.casefold(), other.casefold()
     shortest, longest = sorted((len(one), len(other)))
     return min(_shared(one, other) + _shared(one[::-1], other[::-1]), shortest) / longest if shortest else 0.0
 
 
 def _shared(one: str, other: str) -> int:
-    """Return how many letters both begin with."""
+    """Return the length of the common beginning."""
     count = 0
     for mine, its in zip(one, other, strict=False):
         if mine != its:

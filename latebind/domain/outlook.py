@@ -1,12 +1,12 @@
-"""What a request of a model is to expect if it came now: how long it would wait, and run. Seconds."""
+"""How long a request of a model can expect to wait and to run if it arrived now. Seconds."""
 
 from msgspec import Struct
 
 
 class Outlook(Struct, frozen=True, gc=False):
-    """`wait` is for others and for loading; then it ends after `ends[i]`, ascending, with the chance `chances[i]`.
+    """After a `wait` for other requests and for loading, it ends after `ends[i]` with probability `chances[i]`.
 
-    The last end is that of the whole network; those before are at learned caches.
+    `ends` ascend. The last one is that of the whole network; the earlier ones are at learned caches.
     """
 
     wait: float
@@ -15,15 +15,15 @@ class Outlook(Struct, frozen=True, gc=False):
 
     @property
     def whole(self) -> float:
-        """Seconds to the end of the network, waiting left out: what planners without learned caches know."""
+        """Seconds to the end of the network, without the wait: all that planners without learned caches know."""
         return self.ends[-1]
 
     @property
     def least(self) -> float:
-        """Seconds to the first place at which it may leave, waiting left out."""
+        """Seconds to the first exit, without the wait."""
         return self.ends[0]
 
     @property
     def mean(self) -> float:
-        """Seconds on average, waiting left out."""
+        """Seconds on average, without the wait."""
         return sum([end * chance for end, chance in zip(self.ends, self.chances, strict=True)])

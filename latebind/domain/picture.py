@@ -1,11 +1,11 @@
-"""What is under way at one moment, for somebody to look at: plain types that cross between processes as JSON. Pure."""
+"""What is under way at one moment, for the dashboard: plain types that cross between processes as JSON. Pure."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 
 class Doing(StrEnum):
-    """What becomes of a sub-batch at this moment."""
+    """What a sub-batch does at this moment."""
 
     RUNS = "runs"
     RESTS = "rests"  # at a stage boundary: others run
@@ -14,7 +14,7 @@ class Doing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemberPicture:
-    """A request in a sub-batch: the seconds since it came and to its deadline, and how often others were let past."""
+    """A request in a sub-batch: seconds since it arrived, seconds to its deadline, and how often it was preempted."""
 
     request: int
     age: float
@@ -24,7 +24,7 @@ class MemberPicture:
 
 @dataclass(frozen=True, slots=True)
 class BatchPicture:
-    """A sub-batch of `size` requests before or in `stage` of its model; `members` are the first of them."""
+    """A sub-batch of `size` requests before or in `stage` of its model, which has `stages`; `members` are the first."""
 
     model: str
     stage: int
@@ -36,20 +36,20 @@ class BatchPicture:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPicture:
-    """The batch table of a worker, the newest sub-batch first. It has run for `seconds`, 0 where it does not."""
+    """The batch table of a worker, the newest sub-batch first. Its launch runs for `seconds` so far, 0 without one."""
 
-    largest: int  # of its batches; 0: what model and policy allow
+    largest: int  # its largest batch; 0: what model and policy allow
     seconds: float
     batches: tuple[BatchPicture, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LanePicture:
-    """Who waits for a model: those who may begin, those `held` until it is in memory, and for how long the oldest has.
+    """The requests that wait for a model: `waiting` ones may start, `held` ones wait until it is in memory.
 
-    `rate` is how many have come a second of late. Where memory is limited, `resident` are the pieces that are there,
-    the stages first, then the learned caches, `loading` those on their way, and `importance` what a byte of it is
-    worth to the policy, where that says so.
+    `oldest` is the longest wait in seconds, `rate` the recent arrivals per second. Where memory is limited, `resident`
+    are the pieces in memory, the stages first, then the learned caches; `loading` those being loaded; `importance` what
+    a byte of it is worth to the policy, where it knows.
     """
 
     waiting: int
@@ -63,7 +63,7 @@ class LanePicture:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All workers, all models by name, and how many requests of each query are at each of its steps."""
+    """All workers, all models by name, and the number of requests of each query at each of its steps."""
 
     workers: tuple[WorkerPicture, ...] = ()
     models: dict[str, LanePicture] = field(default_factory=dict)

@@ -8,15 +8,16 @@ import msgspec
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 
-NOT_RUN = -1  # what a node has chosen that has not run
+NOT_RUN = -1  # the chosen option of a node that has not run
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One step. Any of `models` may answer it, which are right on the shares `accuracies` of inputs.
+    """One step of a query. Any of `models` may answer it; `accuracies` are the shares of inputs that they get right.
 
-    It begins when the nodes `after`, all of smaller number, have ended or been left out, if of each group in `needs`
-    one has run and, where it is `guarded`, its condition holds; else it is left out.
+    Once the nodes `after`, which all have smaller numbers, have ended or been left out, the step either starts or is
+    left out. It starts if of each group in `needs` one node has run and, where the step is `guarded`, its condition
+    holds.
     """
 
     name: str
@@ -28,11 +29,11 @@ class Node:
 
 
 class PlannerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who picks the model of each step, and when.
+    """Which planner picks the model of each step, and when.
 
-    Where it does not `replan`, all are picked when the query comes. `price` is what a second costs in shares of
-    accuracy, where the planner weighs them; 0: accuracy alone counts, as long as the deadline is met. Where there is
-    none, what learned caches earn is divided between accuracy and latency (`queries/bargain.py`).
+    Where it does not `replan`, all models are picked when the query arrives. `price` is the accuracy that a second is
+    worth, for planners that weigh the two; 0: only accuracy counts, as long as the deadline is met; None: what learned
+    caches gain is divided between accuracy and latency (`queries/bargain.py`).
     """
 
     name: str = "expected"
@@ -48,8 +49,8 @@ class PlannerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Query:
     """A query as clients see it (`spec`, with a stage for each node) and as it is planned.
 
-    A node stands behind all that it waits for. A request for it owns its number and one more for each node, in order.
-    `deadline` (seconds) is for requests that name none, 0: the server's.
+    A node comes after all nodes that it waits for. A request for the query owns its id and the next ones, one for each
+    node. `deadline` (seconds) is for requests that name none; 0: the server's.
     """
 
     spec: ModelSpec
@@ -65,10 +66,10 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """Where tensors of steps lie: `first[query][node][option]` is the first of `slots` rows of that option's model.
+    """Where tensors of steps are: `first[query][node][option]` is the first of `slots` rows of that option's model.
 
-    A query in slot s has row `first + s` there: no two queries and no two steps share a row. `total` rows has each
-    model, the first `slots` of them for requests of its own.
+    A query in slot s has the row `first + s` there, so no two queries and no two steps share a row. `total` is the
+    number of rows of each model, of which the first `slots` are for requests to the model itself.
     """
 
     slots: int
@@ -81,7 +82,7 @@ class StepRows:
 
 
 def lay_out(models: Iterable[str], queries: Iterable[Query], slots: int) -> StepRows:
-    """Return the rows of all models' slots and of queries' steps in them, `slots` for each."""
+    """Return the rows of the slots of all models and of the steps of queries, `slots` for each."""
     return lay_out_options(models, {query.name: [node.models for node in query.nodes] for query in queries}, slots)
 
 

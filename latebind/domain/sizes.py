@@ -1,4 +1,4 @@
-"""Sizes as people write them, on the command line and in files: 500MB, 2GiB, or plain bytes."""
+"""Parses sizes as people write them, on the command line and in files: 500MB, 2GiB, or plain bytes."""
 
 import re
 
@@ -20,7 +20,7 @@ UNITS = {
 
 
 def size(option: str, written: str) -> int:
-    """Return the bytes that `written` says; raises `ConfigError` naming what it was given for."""
+    """Return the bytes that `written` stands for; raises a `ConfigError` that names `option`."""
     found = SIZE.fullmatch(written.strip().lower())
     if found is None or found[2] not in UNITS:
         raise ConfigError(f"{option} {written!r}: write a size such as 500MB (500 million bytes) or 2GiB (2 x 2^30)")

@@ -1,6 +1,6 @@
-"""What became of single requests, from arrival to answer. Made from events and actions, live and simulated alike. Pure.
+"""Traces of single requests, from arrival to answer, made from events and actions, live and simulated alike. Pure.
 
-Only requests whose `Arrived` has a number to trace are followed; where there are none, an event costs one comparison.
+Only requests whose `Arrived` has a trace number are followed; while there are none, an event costs one comparison.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from latebind.domain.events import (
     StageFailed,
 )
 
-MOST_SPANS = 256  # of one trace
+MOST_SPANS = 256  # spans of one trace
 
 Fact = int | float | str | bool
 
@@ -29,9 +29,10 @@ Fact = int | float | str | bool
 class Span(msgspec.Struct):
     """A part of a request's life. Times in seconds of the scheduler's clock.
 
-    `what` is `wait` (to begin), `stage`, `rest` (between two stages, for others or for want of memory), `lookup` (a
-    learned cache was asked), `load` (pieces of the model came to memory), `map` or `branch` (tensors of a query were
-    written, or looked into) or `step`. What belongs to a step of a query has its name.
+    `what` is `wait` (before the first stage), `stage`, `rest` (between two stages: others ran, or the next stage was
+    not in memory), `lookup` (in a learned cache), `load` (pieces of the model were loaded), `map` or `branch` (tensors
+    of a query were written, or its conditions evaluated) or `step`. `step` is the name of the query's step that the
+    span belongs to.
     """
 
     what: str
@@ -42,10 +43,10 @@ class Span(msgspec.Struct):
 
 
 class Trace(msgspec.Struct):
-    """The life of one request; `number` is that of its `Arrived`, which all rows of a call share.
+    """The trace of one request; `number` is the trace number of its `Arrived`, which all rows of a call share.
 
-    `slack` is what it was taken to have to spare when it came. Of spans that follow each other the first is in front;
-    `dropped` are those past the most that are kept.
+    `slack` is the slack in seconds that was predicted when it arrived. Spans are in order of time; `dropped` counts the
+    spans beyond `MOST_SPANS`.
     """
 
     number: int
@@ -71,7 +72,7 @@ class Trace(msgspec.Struct):
 
 
 class Path:
-    """One request of a model that is followed: a client's, or the step of a query. `since` is its last boundary."""
+    """A traced request of a model: a client's, or a step of a query. `since` is the time of its last boundary."""
 
     def __init__(self, trace: Trace, model: str, now: float, step: str = "") -> None:
         self.trace = trace
@@ -79,17 +80,17 @@ class Path:
         self.step = step
         self.began = self.since = now
         self._begun = False
-        self._stage: Span | None = None  # that runs, or ran last
+        self._stage: Span | None = None  # the stage that runs, or ran last
         self._running = False
         self._mates: set[int] = set()
-        self._asked: tuple[int, float] | None = None  # the stage behind which a lookup aside was asked, and when
+        self._asked: tuple[int, float] | None = None  # the stage and the start of a pending lookup beside the worker
 
     def add(self, what: str, start: float, end: float, **facts: Fact) -> Span:
-        """Keep a span of it."""
+        """Add a span of this request to the trace."""
         return self.trace.add(Span(what, start, end, self.step, facts))
 
     def run(self, action: Run, now: float) -> None:
-        """A stage begins; the same again, at once, is the same span: a decoder has many steps."""
+        """Note that a stage starts. If the same stage ended just now, its span goes on: a decoder has many steps."""
         if not self._begun or now > self.since:
             self.add("rest" if self._begun else "wait", self.since, now)
         requests = set(action.requests)
@@ -105,37 +106,37 @@ class Path:
         self._mates, self._begun, self._running = requests, True, True
 
     def ran(self, now: float, looked: float = 0.0) -> None:
-        """The stage has ended; the last seconds of it were a lookup's."""
+        """Note that the stage has ended; its last `looked` seconds belong to a lookup."""
         assert self._stage is not None
         self._stage.end = now - looked
         self.since, self._running = now, False
 
     def failed(self, now: float) -> None:
-        """The stage has raised."""
+        """Note that the stage has raised."""
         assert self._stage is not None
         self._stage.facts["failed"] = True
         self.ran(now)
 
     def asked(self, stage: int, now: float) -> None:
-        """A lookup aside is asked; what the one before it has not answered, it has missed."""
+        """Note that a lookup beside the worker starts; the one before it counts as missed if it has not answered."""
         self.missed()
         self._asked = stage, now
 
     def hit(self, stage: int, now: float) -> None:
-        """A lookup aside has answered."""
+        """Note that a lookup beside the worker has answered."""
         start = self._asked[1] if self._asked is not None and self._asked[0] == stage else now
         self._asked = None
         self.add("lookup", start, now, stage=stage, hit=True)
 
     def missed(self) -> None:
-        """Note a lookup aside that had no answer; nobody tells when it was through."""
+        """Note that a pending lookup beside the worker missed. Its end is unknown: no event reports it."""
         if self._asked is not None:
             stage, asked = self._asked
             self.add("lookup", asked, asked, stage=stage, hit=False)
             self._asked = None
 
     def end(self, now: float) -> None:
-        """It ends; whatever is under way, it waits for it no longer."""
+        """Note that the request has ended; a stage that still runs ends for it."""
         self.missed()
         if self._running:
             self.ran(now)
@@ -144,7 +145,7 @@ class Path:
 
 
 class Tracer:
-    """Follows requests. Show it every event and its actions; it gives back the traces of those that have ended."""
+    """Traces requests. Pass it every event with its actions; it returns the traces of requests that have ended."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._lookups = {served.spec.name: frozenset(served.spec.lookups) for served in config.models}
@@ -152,10 +153,10 @@ class Tracer:
         self._queries = {query.name: query for query in config.queries}
         self._paths: dict[int, Path] = {}  # by request, steps too
         self._running: dict[int, tuple[Run, list[Path]]] = {}  # by worker
-        self._looks: dict[tuple[int, int], float] = {}  # since when tensors of a query and node are looked into
+        self._looks: dict[tuple[int, int], float] = {}  # by query and node: when its map or branch started
 
     def observe_all(self, happened: Iterable[tuple[float, Event, Sequence[Action]]]) -> list[Trace]:
-        """Take in events, with the time before each and the actions behind it; return who has ended."""
+        """Handle events, each with its time and its actions; return the traces of requests that have ended."""
         ended: list[Trace] = []
         for now, event, actions in happened:
             if self._paths or (type(event) is Arrived and event.trace):
@@ -163,13 +164,13 @@ class Tracer:
         return ended
 
     def observe(self, event: Event, actions: Iterable[Action], *, now: float) -> Sequence[Trace]:
-        """Take in one event, which happened at `now`, and the actions that answered it."""
+        """Handle one event, which happened at `now`, and its actions; return the traces of requests that have ended."""
         if type(event) is Arrived and event.trace:
             self._arrived(event, now)
         elif not self._paths:
             return ()
         else:
-            self._heard(event, now)
+            self._handle(event, now)
         ended: list[Trace] = []
         for action in actions:
             match action:
@@ -188,7 +189,7 @@ class Tracer:
             trace = Trace(event.trace, request, event.model, now, event.deadline, event.priority)
             self._paths[request] = Path(trace, event.model, now)
 
-    def _heard(self, event: Event, now: float) -> None:
+    def _handle(self, event: Event, now: float) -> None:
         match event:
             case StageDone() | StageFailed():
                 action, paths = self._running.pop(event.worker, (None, ()))
@@ -217,7 +218,7 @@ class Tracer:
             self._running[action.worker] = action, paths
 
     def _ran(self, path: Path, action: Run, event: StageDone | StageFailed, now: float) -> None:
-        """Note that a stage has ended, and what the lookup behind it said."""
+        """Note that a stage has ended, and the result of the lookup behind it."""
         if isinstance(event, StageFailed):
             path.failed(now)
             return
@@ -230,7 +231,7 @@ class Tracer:
                 path.add("lookup", now - event.looked, now, stage=action.stage, hit=hit)
 
     def _look(self, action: Map | Branch, now: float) -> None:
-        """Tensors of a query are looked into; a step that may begin is followed from now on."""
+        """Note that a map or branch of a query starts; a step that may start is traced from now on."""
         if isinstance(action, Branch):
             self._looks.update({(action.request, node): now for node in action.nodes})
             return
@@ -263,7 +264,7 @@ class Tracer:
         query, trace = self._queries.get(action.model), path.trace
         if query is None:
             path.end(now)
-        for node in range(0 if query is None else len(query.nodes) + 1):  # some were mapped and never begun
+        for node in range(0 if query is None else len(query.nodes) + 1):  # some were mapped and never started
             self._paths.pop(action.request + 1 + node, None)
             self._looks.pop((action.request, node), None)
         trace.ended, trace.outcome = now, Outcome(action.outcome).name.lower()

@@ -1,4 +1,4 @@
-"""Activations between two stages: of the batch that ran last, and of those that others were let past."""
+"""Activations kept between two stages: those of the batch that ran last, and those of preempted requests."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -9,13 +9,16 @@ from latebind.domain.actions import Run
 
 
 class Batch(NamedTuple):
-    """What a stage takes, each tensor `(B, ...)`. The rows are those of `requests`, of whom some may have left."""
+    """Inputs of a stage, each tensor `(B, ...)`.
+
+    Rows belong to `requests`, some of which may already have an answer.
+    """
 
     requests: tuple[int, ...]
     tensors: tuple[Tensor, ...]
 
     def places(self, wanted: tuple[int, ...]) -> Sequence[int]:
-        """Return which rows are those of the requests `wanted`, in their order."""
+        """Return the row numbers of the requests `wanted`, in their order."""
         if wanted == self.requests:
             return range(len(wanted))
         places = {request: place for place, request in enumerate(self.requests)}
@@ -23,38 +26,40 @@ class Batch(NamedTuple):
 
 
 class Activations:
-    """What one worker keeps. Rows belong to slots: what nobody asks for again goes when its slot is used again.
+    """The activations of one worker.
 
-    Where not `compact`, a batch goes on with all rows that it began with, until others are let past it.
+    Rows of preempted requests are kept by slot until they go on or the slot is reused.
+
+    If not `compact`, a batch keeps all rows that it began with until it is preempted.
     """
 
     def __init__(self, *, compact: bool = True) -> None:
         self._compact = compact
-        self._batch: Batch | None = None  # output of the last stage, in memory that the stage will write to again
+        self._batch: Batch | None = None  # output of the last stage, in memory that the stage will reuse
         self._last: Run | None = None
-        self._left: set[int] = set()  # of those, who has an answer
-        self._rows: dict[tuple[str, int], Tensor] = {}  # of preempted batches, by model and slot
+        self._left: set[int] = set()  # requests of that batch that have an answer
+        self._rows: dict[tuple[str, int], Tensor] = {}  # of preempted requests, by model and slot
 
     def keep(self, action: Run, batch: Batch) -> None:
-        """Keep what a stage has put out; those of `action` are whom it is wanted for."""
+        """Keep the output of a stage; the requests of `action` are those that will go on with it."""
         self._last, self._batch, self._left = action, batch, set()
 
-    def leave(self, requests: Iterable[int]) -> None:
-        """Hear who of the last batch has an answer: nobody need keep their rows for them."""
+    def mark_exited(self, requests: Iterable[int]) -> None:
+        """Mark requests of the last batch as answered: their rows need not be kept."""
         self._left.update(requests)
 
-    def forget(self) -> None:
-        """Drop what the last stage has put out: nobody goes on with it."""
+    def drop(self) -> None:
+        """Drop the output of the last stage: no request goes on with it."""
         self._last, self._batch = None, None
 
     def put_aside(self) -> None:
-        """Copy what the last stage has put out, because another batch is to run."""
+        """Copy the rows of the last stage's output, because another batch is to run."""
         if self._last is not None:
             self._copy(self._last.requests)
-        self.forget()
+        self.drop()
 
     def take(self, action: Run) -> Batch:
-        """Return the activations of the requests of `action`; of those that have left there may be some beside them."""
+        """Return the activations of the requests of `action`; if not compact, rows of others may be among them."""
         batch = self._batch
         if batch is None or not set(action.requests) <= set(batch.requests):
             self.put_aside()
@@ -64,13 +69,13 @@ class Activations:
             taken = self._left.union(action.requests)
             last = self._last.requests if self._last is not None else ()
             self._copy(tuple([request for request in last if request not in taken]))
-        self.forget()
+        self.drop()
         if self._compact and action.requests != batch.requests:
             return Batch(action.requests, (_rows_of(batch, action.requests),))
         return batch
 
     def _copy(self, requests: tuple[int, ...]) -> None:
-        """Keep the rows of these requests beside the batch that they lie in; they may go on without it."""
+        """Copy the rows of these requests, so that they can go on without the batch that they are in."""
         if self._last is None or self._batch is None or not requests:
             return
         slots = dict(zip(self._last.requests, self._last.slots, strict=True))

@@ -1,4 +1,4 @@
-"""Which version of its learned caches each model uses; versions are made by `adaptation` and written by it."""
+"""Which version of its learned caches each model uses. `adaptation` makes the versions; this only reads them."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Adopting:
-    """Has all workers of an engine use the same version. Those of `models` without learned caches have none."""
+    """Sets the version on all workers of an engine. Models without learned caches have no versions."""
 
     def __init__(self, crew: Sequence[Worker], models: Sequence[LoadedModel], adapted: str) -> None:
         self._crew = crew
@@ -27,14 +27,14 @@ class Adopting:
         }
 
     def take_up(self) -> None:
-        """Begin with the versions that are current; with those of `build` where they are of no use."""
+        """Start with the current versions; where one cannot be used, with the caches as built."""
         for model, versions in self._versions.items():
             adopted = self.adopt(msgspec.json.encode(Adopt(model, versions.current())))
             if adopted.error is not None:
                 logger.warning("%s: learned caches as built (%s)", model, adopted.error)
 
     def adopt(self, line: bytes) -> Adopted:
-        """Do what an `Adopt` on the control stream asks for; whatever is wrong with the version, serving goes on."""
+        """Perform an `Adopt` of the control stream. If the version is faulty, report that and serve on unchanged."""
         try:
             wanted = msgspec.json.decode(line, type=Adopt)
             heads = self._heads(wanted)
@@ -45,7 +45,7 @@ class Adopting:
         return Adopted()
 
     def _heads(self, wanted: Adopt) -> Mapping[str, tuple[Head, float]] | None:
-        """Return the heads and thresholds of a version by name; None: those of `build`."""
+        """Return the heads and thresholds of a version by name; None for those of `build`."""
         if wanted.version == BUILT:
             return None
         versions = self._versions[wanted.model]

@@ -1,7 +1,8 @@
-"""Keep cores from falling asleep between two requests.
+"""Keeps idle cores from sleeping (`--awake`).
 
-A core that has slept for a millisecond takes half as long again for a short stage. Whoever holds `/dev/cpu_dma_latency`
-open may say how many microseconds waking up may take (Linux, PM quality of service); 0 lets idle cores spin.
+A core that has slept for a millisecond takes half as long again for a short stage. A process that holds
+`/dev/cpu_dma_latency` open can set how many microseconds waking up may take (Linux, PM quality of service); with 0,
+idle cores spin.
 """
 
 import struct
@@ -16,7 +17,7 @@ DEVICE = Path("/dev/cpu_dma_latency")
 
 @contextmanager
 def kept_awake(wanted: bool = True, *, device: Path = DEVICE) -> Iterator[None]:
-    """Keep all cores of the machine awake for a while, if `wanted`; raises `ConfigError` where that is not allowed."""
+    """Keep all cores of the machine awake within this context, if `wanted`. Raises `ConfigError` if not permitted."""
     if not wanted:
         yield
         return

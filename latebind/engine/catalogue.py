@@ -1,7 +1,7 @@
-"""What is served changes while serving: models are loaded, unloaded, exchanged for new versions, one change at a time.
+"""Changes what is served while serving: loads and unloads models and replaces versions, one change at a time.
 
-Each change is a generation more (`engines`). What is found wrong with a model leaves what is served as it is, with the
-reason in the index.
+Each change starts a new generation (`engines`). If a model turns out to be faulty, what is served stays as it is, and
+the index gives the reason.
 """
 
 import asyncio
@@ -11,15 +11,15 @@ from contextlib import suppress
 
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, RepositoryError
 from latebind.domain.names import instead
-from latebind.engine.engines import Engines, NotUp
-from latebind.repository.selection import Print, Selection, Serving
+from latebind.engine.engines import Engines, EngineStartFailed
+from latebind.repository.selection import Fingerprint, Selection, Serving
 from latebind.server.gateway import IndexEntry
 
 logger = logging.getLogger(__name__)
 
 
 class Catalogue:
-    """The models of a repository, of which `engines` serve some, at first all of the selection."""
+    """The models of a repository. `engines` serves some of them, at first the whole selection."""
 
     def __init__(self, engines: Engines, selection: Selection) -> None:
         self._engines = engines
@@ -28,10 +28,10 @@ class Catalogue:
         self._asked = asyncio.Event()
         self._loading: set[str] = set()
         self._reasons: dict[str, str] = {}  # why a model is not served, or not its newest version
-        self._unloaded: set[str] = set()  # by somebody's wish, so that looking again does not bring them back
-        self._pinned: dict[str, str] = {}  # versions that somebody wished for
-        self._prints = _prints(engines.serving)
-        self._refused: dict[str, Print | None] = {}  # what no engine could serve, as it is
+        self._unloaded: set[str] = set()  # on request, so that `reload` does not bring them back
+        self._pinned: dict[str, str] = {}  # versions that were loaded on request
+        self._fingerprints = _fingerprints(engines.serving)
+        self._refused: dict[str, Fingerprint | None] = {}  # what no engine could serve, as it was then
 
     def index(self) -> list[IndexEntry]:
         """Return every model and query, by name."""
@@ -39,13 +39,13 @@ class Catalogue:
         return [self._entry(name) for name in sorted(names)]
 
     def unavailable(self, name: str) -> str | None:
-        """Return why a model is not served that should be; None for others."""
+        """Return why a model that should be served is not; None for others."""
         return self._engines.unavailable.get(name)
 
     async def load(self, name: str, version: str | None = None) -> None:
-        """Serve the newest version of a model, or this one; nobody who calls meanwhile notices.
+        """Serve the newest version of a model, or the given one, without interrupting calls.
 
-        Raises `NotFound`, and `RepositoryError` for one that is of no use; then what was served stays.
+        Raises `NotFound`, and `RepositoryError` for a faulty model; then what was served stays.
         """
         async with self._changing:
             found = await self._find(name, version)
@@ -56,9 +56,9 @@ class Catalogue:
                 self._pinned[name] = version
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Serve a model no more, with the queries that need it where `dependents`.
+        """Stop serving a model, and with `dependents` the queries that need it.
 
-        Raises `NotFound`, and `InvalidRequest` where a query needs it.
+        Raises `NotFound`, and `InvalidRequest` if a query needs the model.
         """
         async with self._changing:
             serving = self._engines.serving
@@ -73,9 +73,10 @@ class Catalogue:
             self._unloaded |= {name, *queries}
 
     async def reload(self) -> list[str]:
-        """Look at the repository again: serve new models and versions, and no more what has gone. Return what changed.
+        """Read the repository again: serve new models and versions, stop serving what has gone. Return what changed.
 
-        What somebody unloaded stays so, and whose version was wished for keeps it. What is of no use is left as it is.
+        What was unloaded on request stays unloaded, and what was loaded in a requested version keeps it. Faulty models
+        are left out.
         """
         async with self._changing:
             try:
@@ -83,7 +84,7 @@ class Catalogue:
             except (LatebindError, OSError) as error:
                 logger.error("the repository cannot be looked at: %s", error)
                 return []
-            there = _prints(self._engines.serving)
+            there = _fingerprints(self._engines.serving)
             gone = {name for name, seen in there.items() if seen is None and name not in names}
             found = await self._changed([name for name in names if name not in self._unloaded])
             while gone or found.names:
@@ -99,11 +100,11 @@ class Catalogue:
             return sorted({*gone, *found.names})
 
     def look(self) -> None:
-        """Have `follow` look at the repository now."""
+        """Make `follow` read the repository now."""
         self._asked.set()
 
     async def follow(self, seconds: float) -> None:
-        """Look at the repository when asked to, and every so many seconds where that is not 0, until cancelled."""
+        """Reload the repository when asked to, and every `seconds` unless that is 0, until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds or None):
@@ -112,14 +113,14 @@ class Catalogue:
             self._asked.clear()
             try:
                 changed = await self.reload()
-            except Exception:  # the root of this task: the next time may be better
+            except Exception:  # the root of this task: the next attempt may succeed
                 logger.exception("the repository could not be looked at")
                 continue
             if changed or asked:
                 logger.info("the repository was looked at: %s", ", ".join(changed) or "nothing has changed")
 
     async def _changed(self, names: Iterable[str]) -> Serving:
-        """Return what is new of these, or was exchanged, and is whole."""
+        """Return those of the named models that are new or replaced, and whole."""
         found = Serving()
         for name in names:
             try:
@@ -128,12 +129,12 @@ class Catalogue:
                 self._note(name, error)
                 continue
             wanted = newest.without([model for model in newest.models if model != name and model in self._pinned])
-            new = [each for each, seen in _prints(wanted).items() if seen not in self._known(each)]
+            new = [each for each, seen in _fingerprints(wanted).items() if seen not in self._known(each)]
             found = found.with_(newest.only(new))
         return found
 
-    def _known(self, name: str) -> tuple[Print | None, Print | None]:
-        return self._prints.get(name), self._refused.get(name)
+    def _known(self, name: str) -> tuple[Fingerprint | None, Fingerprint | None]:
+        return self._fingerprints.get(name), self._refused.get(name)
 
     async def _find(self, name: str, version: str | None) -> Serving:
         try:
@@ -149,21 +150,21 @@ class Catalogue:
         self._loading |= wanted
         try:
             await self._engines.change(serving, tried=wanted)
-        except NotUp as error:
-            told = ""
+        except EngineStartFailed as error:
+            reason = ""
             for name in wanted.intersection(error.models) or wanted:
-                told = self._note(name, error)
-                self._refused[name] = serving.print_of(name)
-            raise RepositoryError(told or self._selection.told(error)) from error
+                reason = self._note(name, error)
+                self._refused[name] = serving.fingerprint_of(name)
+            raise RepositoryError(reason or self._selection.explain(error)) from error
         finally:
             self._loading -= wanted
         for name in wanted:
             self._reasons.pop(name, None)
-        self._prints = _prints(self._engines.serving)
+        self._fingerprints = _fingerprints(self._engines.serving)
 
     def _note(self, name: str, error: LatebindError | OSError) -> str:
-        """Keep the reason for the index; what stands in the log once stands there only once."""
-        reason = self._selection.told(error)
+        """Record the reason for the index, and log it unless it is the one already recorded."""
+        reason = self._selection.explain(error)
         if self._reasons.get(name) != reason:
             logger.error("%s stays as it is: %s", name, error)
         self._reasons[name] = reason
@@ -181,6 +182,6 @@ class Catalogue:
         return IndexEntry(name=name, version="" if served is None else served.version, state=state, reason=reason)
 
 
-def _prints(serving: Serving) -> dict[str, Print | None]:
-    """Return what tells whether a model or query is another."""
-    return {name: serving.print_of(name) for name in serving.names}
+def _fingerprints(serving: Serving) -> dict[str, Fingerprint | None]:
+    """Return the fingerprint of each model and query, which changes when it is replaced."""
+    return {name: serving.fingerprint_of(name) for name in serving.names}

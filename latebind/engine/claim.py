@@ -1,4 +1,4 @@
-"""A call's slots at the door: filled by their owner, sent to the engine, read when all its requests have ended."""
+"""One call's slots at the door: the call fills them, sends them to the engine, and reads them once it has answered."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from latebind.domain.model import ModelSpec
 from latebind.engine.ends import Ended, Stepped
 from latebind.engine.lane import Lane
 from latebind.engine.messages import pack_arrived, pack_cancelled
-from latebind.engine.pool import Step
+from latebind.engine.pool import Move
 from latebind.engine.slots import Rows
 from latebind.sequence.padding import steps, trimmed
 from latebind.server.gateway import Answer, Shown, StepAnswer, Then
@@ -23,23 +23,23 @@ ANSWERED: Final = Outcome.ANSWERED
 
 
 class Engine(Protocol):
-    """What a claim needs of the engine's end at the door. `sent` is what the engine has, by request."""
+    """What a claim needs of the engine client. `sent` holds the claim of each request that has not been answered."""
 
     sent: dict[int, "Claim"]
 
     def require_engine(self) -> None:
-        """Raise `Unavailable` where the engine has ended."""
+        """Raise `Unavailable` if the engine has ended."""
         ...
 
     def write(self, messages: bytes) -> None:
-        """Send messages to it."""
+        """Send packed messages to the engine."""
         ...
 
 
 class Claim:
-    """The slots of one call, from the moment they are its own until it lets go of them. An `EngineClient` makes it."""
+    """The slots of one call, from being claimed until they are released. Made by an `EngineClient`."""
 
-    __slots__ = ("_client", "_ended", "_lane", "_left", "_requests", "_slots", "_steps", "_then")
+    __slots__ = ("_client", "_ended", "_lane", "_pending", "_requests", "_slots", "_steps", "_then")
 
     def __init__(self, client: Engine, lane: Lane, requests: tuple[int, ...], slots: tuple[int, ...]) -> None:
         self._client = client
@@ -47,7 +47,7 @@ class Claim:
         self._requests = requests
         self._slots = slots
         self._ended: list[Ended | None] = [None] * len(requests)
-        self._left = len(requests)
+        self._pending = len(requests)
         self._steps: dict[int, list[StepAnswer]] | None = None
         if lane.is_query:
             self._steps = {request: [] for request in requests}
@@ -55,12 +55,12 @@ class Claim:
 
     @property
     def rows(self) -> Mapping[str, list[Rows]]:
-        """By input, the rows of the slots, for the owner to fill before it sends them."""
+        """The rows of the slots by input; the owner fills them before it sends them."""
         return self._lane.inputs(self._slots)
 
     @property
     def raw(self) -> Mapping[str, Sequence[memoryview]]:
-        """The rows as bytes."""
+        """The same rows as bytes."""
         return self._lane.raw(self._slots)
 
     @property
@@ -77,23 +77,23 @@ class Claim:
         self.release()
 
     def dispatch(self, then: Then, *, deadline: float, priority: int = 0, trace: int = 0) -> None:
-        """Have the engine run the rows, which are filled, by `deadline`, and `then` called with what came of them.
+        """Send the filled rows to the engine, to be run by `deadline`, and call `then` with the answer or error.
 
-        The arrays of an answer are the slots themselves, to be read before `release`. Of those that wait for the
-        model, `priority` 1 goes first and 0 last. Under the number `trace`, if it is not 0, the engine tells what
-        became of them (`EngineClient.traces`). Raises `Unavailable`.
+        The arrays of an answer are the slots themselves: read them before `release`. Among requests that wait for their
+        model to be loaded, `priority` 1 goes first and 0 last. If `trace` is not 0, the engine reports the rows' traces
+        under this number (`EngineClient.traces`). Raises `Unavailable`.
         """
         lane, client = self._lane, self._client
         client.require_engine()
         for request, slot in zip(self._requests, self._slots, strict=True):
-            lane.move(slot, request, Step.SEND)
+            lane.move(slot, request, Move.SEND)
             client.sent[request] = self
         self._then = then
         lengths = steps(lane.spec, self.rows) if lane.reads_sequences else ()
         client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths, priority, trace))
 
     def cancel(self) -> None:
-        """Have nobody called, and tell the engine that nobody wants what has not ended."""
+        """Call nobody back, and cancel those requests that have not ended."""
         self._then = None
         left = [request for request, end in zip(self._requests, self._ended, strict=True) if end is None]
         self._client.write(b"".join([pack_cancelled(request) for request in left]))
@@ -101,7 +101,7 @@ class Claim:
     async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
         """Dispatch the rows and return their outputs, copied out of the slots.
 
-        Raises `Refused`, `Expired`, `Failed` or `Unavailable`; cancelling this call cancels its requests.
+        Raises `Refused`, `Expired`, `Failed` or `Unavailable`. Cancelling this call cancels its requests.
         """
         ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.dispatch(partial(_end, ended), deadline=deadline, priority=priority, trace=trace)
@@ -111,40 +111,40 @@ class Claim:
             self.cancel()
             raise
         finally:
-            del ended  # an error in it refers to this frame: in a cycle they would keep the engine's memory
+            del ended  # its exception refers to this frame: the cycle would keep the engine's memory mapped
 
     def shown(self, answer: Answer) -> Iterator[Shown]:
-        """Yield the steps that a query ran, row by row, as calls of their models; of a model there are none."""
+        """Yield the steps that a query ran, row by row, as calls of their models; yields nothing for a model."""
         if self._lane.steps is not None:
             for slot, steps in zip(self._slots, answer.steps, strict=True):
                 yield from self._lane.steps.shown(slot, steps)
 
     def release(self) -> None:
-        """Let go of the slots; the engine may still have some until it says that their requests ended."""
+        """Give up the slots. Those that the engine still uses become free when it reports the end of their requests."""
         for request, slot in zip(self._requests, self._slots, strict=True):
-            self._lane.move(slot, request, Step.LEAVE)
+            self._lane.move(slot, request, Move.RELEASE)
 
     def step(self, stepped: Stepped) -> None:
-        """Take in the end of one step of a query."""
+        """Handle the end of one step of a query."""
         spec = self._lane.spec.steps[stepped.node]
         model = spec.models[stepped.option]
         assert self._steps is not None, "a model has no steps"
         self._steps[stepped.request].append(StepAnswer(spec.name, model, stepped.stage, stepped.budget, stepped.spent))
 
     def end(self, ended: Ended) -> None:
-        """Take in the end of one request; with the last of them the call is answered."""
+        """Handle the end of one request; the last one answers the call."""
         place = self._requests.index(ended.request)
-        self._lane.move(self._slots[place], ended.request, Step.END)
+        self._lane.move(self._slots[place], ended.request, Move.END)
         self._ended[place] = ended
-        self._left -= 1
-        if not self._left and self._then is not None:
-            self._tell(self._outcome(cast(list[Ended], self._ended)))
+        self._pending -= 1
+        if not self._pending and self._then is not None:
+            self._call_back(self._outcome(cast(list[Ended], self._ended)))
 
     def fail(self, error: LatebindError) -> None:
         """Answer the call with an error, whatever becomes of its requests."""
-        self._tell(error)
+        self._call_back(error)
 
-    def _tell(self, what: Answer | LatebindError) -> None:
+    def _call_back(self, what: Answer | LatebindError) -> None:
         then, self._then = self._then, None
         if then is not None:
             then(what)
@@ -156,7 +156,7 @@ class Claim:
         return self._answer(ends)
 
     def _answer(self, ends: Sequence[Ended]) -> Answer:
-        """Return the outputs as they lie in the slots."""
+        """Return the outputs as views of the slots."""
         lane = self._lane
         outputs = lane.answers(self._slots)
         if lane.writes_sequences:
@@ -175,7 +175,7 @@ class Claim:
 
 
 def _end(ended: "asyncio.Future[Answer]", what: Answer | LatebindError) -> None:
-    """Let whoever waits have an answer that is its own, or the error."""
+    """Resolve `ended` with the error, or with a copy of the answer that stays valid after the slots are released."""
     if ended.done():
         return
     if isinstance(what, Answer):
@@ -215,7 +215,7 @@ def _error(spec: ModelSpec, end: Ended) -> LatebindError:
 
 
 def _who(spec: ModelSpec, stage: int) -> str:
-    """Name whose fault it is: a model, or the step that a query came to."""
+    """Name what failed: a model, or the step that a query had reached."""
     if not spec.steps or stage < 0:
         return spec.name
     step = spec.steps[stage].name if stage < len(spec.steps) else "outputs"

@@ -1,4 +1,4 @@
-"""The door's end of the engine: starts its process, claims slots for rows and waits for their requests to end."""
+"""The door's side of an engine: starts its process, claims slots for rows, sends requests, receives their replies."""
 
 import asyncio
 import logging
@@ -21,11 +21,11 @@ from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim
 from latebind.engine.ends import Ended, Stepped
-from latebind.engine.expecting import Expecting
 from latebind.engine.lane import Lane
 from latebind.engine.messages import EndedReader
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.query_steps import steps_of_queries
+from latebind.engine.reply_spin import ReplySpin
 from latebind.engine.running import read_running
 from latebind.engine.slots import Rows, SlotMemory, create_file
 from latebind.forks import lending
@@ -35,19 +35,20 @@ from latebind.server.gateway import Answer, Snapshot
 
 logger = logging.getLogger(__name__)
 
-PROCESS, NAME = "latebind.engine.process", "latebind-engine"  # its module, and what `top` calls it
+PROCESS, NAME = "latebind.engine.process", "latebind-engine"  # the module that runs, and its name in `top`
 STOP_SECONDS = 10.0
 CONTROL_BYTES = 1 << 24
-PORTION = 4  # claims that are written at once: the engine begins with these while the door reads on
+PORTION = 4  # claims per write: the engine starts on these while the door reads further calls
 
 Control = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class EngineClient:
-    """A `Gateway` to an engine in a process of its own. Make one with `start`, end it with `close`.
+    """A `Gateway` to one engine in a process of its own. Create it with `start`, end it with `close`.
 
-    `models` are what it serves, queries among them; `deadlines` are the seconds of requests for queries that name no
-    time-out, of those that have such. `on_lost` is called where the process ends before it was told to.
+    `models` are the models and queries that it serves. `deadlines` maps a query to the seconds that its requests get if
+    they name no time-out; queries without such a default are left out. `on_lost` is called if the process ends without
+    having been told to.
     """
 
     def __init__(self, process: Forked, control: Control, files: Sequence[int]) -> None:
@@ -63,18 +64,18 @@ class EngineClient:
         self._messages: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
         self._lanes: dict[str, Lane] = {}
-        self.sent: dict[int, Claim] = {}  # what the engine has, by request
-        self._expecting = Expecting(self.sent)
+        self.sent: dict[int, Claim] = {}  # claims of requests that the engine has not answered, by request
+        self._reply_spin = ReplySpin(self.sent)
         self._numbers = count(1)
         self._alive = False
-        self._own = ExitStack()  # what ends with it
-        self._emptied: asyncio.Event | None = None  # set once somebody waits for the last answer
+        self._own = ExitStack()  # resources that end with this client
+        self._emptied: asyncio.Event | None = None  # created by `close`, set when `sent` has become empty
 
     @classmethod
     async def start(cls, order: EngineOrder, forks: ForkServer | None = None) -> Self:
-        """Start the process, have it load every model and wait until it serves; raises what it could not load.
+        """Start the process, let it load every model, and return when it serves. Raises what it could not load.
 
-        Without `forks` it has a fork server of its own, which ends with it.
+        Without `forks`, the client starts a fork server of its own, which ends with it.
         """
         with ExitStack() as own:
             client = await cls.prepare(order.log_format, forks or own.enter_context(lending.own()))
@@ -86,7 +87,7 @@ class EngineClient:
     async def prepare(cls, log_format: str, forks: ForkServer) -> Self:
         """Start a process that waits for its order; it serves nothing before `begin`.
 
-        Raises `OSError` where there is no room for one.
+        Raises `OSError` if the machine has no room for another process.
         """
         with ExitStack() as undo:
             files = create_file(), create_file()
@@ -104,7 +105,7 @@ class EngineClient:
         return client
 
     async def begin(self, order: EngineOrder) -> None:
-        """Have it load every model and wait until it serves; where it cannot, it ends, and this raises why."""
+        """Let the process load every model and wait until it serves. On failure, end it and raise the reason."""
         try:
             await self._begin(order)
         except BaseException:
@@ -113,28 +114,34 @@ class EngineClient:
 
     @property
     def process_id(self) -> int:
-        """The number of the engine's process."""
+        """The process id of the engine."""
         return self._process.pid
 
     @property
     def idle(self) -> bool:
-        """Whether nobody has slots or waits for some."""
+        """Whether no call holds slots or waits for some."""
         return not any(lane.busy for lane in self._lanes.values())
 
     def ran(self) -> tuple[int, ...]:
-        """Return which models of the order run now, or ran as the process ended; or which is being loaded."""
+        """Return the indices (in the order) of the models that run now, or ran when the process ended.
+
+        While models are loaded, it is the one being loaded.
+        """
         return read_running(self._running) if self._files else self._ran
 
     def live(self) -> bool:
-        """Whether the engine's process is there."""
+        """Return whether the engine's process is alive and serves."""
         return self._alive
 
     def ready(self, model: str | None = None) -> bool:
-        """Whether the engine serves, and `model` is among what it serves."""
+        """Return whether the engine serves and, if a `model` is named, serves that one."""
         return self._alive and (model is None or model in self.models)
 
     async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
-        """Return so many slots to fill, once it is this call's turn. Raises `Refused` or `Unavailable`."""
+        """Return `rows` slots to fill, waiting in line if too few are free.
+
+        Raises `Refused`, `Unavailable` or `NotFound`.
+        """
         self.require_engine()
         lane = self._lanes.get(model)
         if lane is None:
@@ -142,7 +149,7 @@ class EngineClient:
         return Claim(self, lane, *await lane.claim(rows, deadline=deadline, priority=priority))
 
     def claim_now(self, model: str, rows: int) -> Claim | None:
-        """Return so many slots to fill; None where there are none at once."""
+        """Return `rows` slots to fill, or None if they cannot be had without waiting."""
         lane = self._lanes.get(model)
         places = None if lane is None or not self._alive else lane.claim_now(rows)
         return None if lane is None or places is None else Claim(self, lane, *places)
@@ -150,7 +157,7 @@ class EngineClient:
     async def infer(self, model: str, rows: Mapping[str, Rows], *, deadline: float) -> Answer:
         """Run rows `(N, *shape)` of every input as N requests due at `deadline` and return their outputs.
 
-        Raises what `claim` and `Claim.send` raise; cancelling this call cancels its requests.
+        Raises what `claim` and `Claim.send` raise. Cancelling this call cancels its requests.
         """
         with await self.claim(model, len(next(iter(rows.values()))), deadline=deadline) as claim:
             for spec in self.models[model].inputs:
@@ -159,12 +166,15 @@ class EngineClient:
             return await claim.send(deadline=deadline)
 
     def require_engine(self) -> None:
-        """Raise `Unavailable` where the engine has ended."""
+        """Raise `Unavailable` if the engine has ended."""
         if not self._alive:
             raise Unavailable("the engine ended before this request could run: send it again")
 
     def write(self, messages: bytes) -> None:
-        """Send messages of a claim, with a few others of this turn; nobody hears them if the engine has ended."""
+        """Queue messages of a claim; they are written with a few others of the same turn of the event loop.
+
+        If the engine has ended, they are lost.
+        """
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(messages)
@@ -177,34 +187,37 @@ class EngineClient:
         assert self._messages is not None
         if not self._messages.is_closing():  # uvloop's raises where its end has gone before anybody was told
             self._messages.write(b"".join(self._unsent))
-            self._expecting.sent()
+            self._reply_spin.sent()
         self._unsent.clear()
 
     async def metrics(self) -> Snapshot:
-        """Return the engine's figures of this moment."""
+        """Return the engine's current metrics."""
         snapshot: Snapshot = msgspec.json.decode(await self._ask(b""))
         return snapshot
 
     async def picture(self) -> Picture:
-        """Return what is under way in the engine at this moment."""
+        """Return what is queued and running in the engine at this moment."""
         return msgspec.json.decode(await self._ask(PICTURE), type=Picture)
 
     async def traces(self) -> Sequence[Trace]:
-        """Return what became of rows to be traced that have ended since this was asked last."""
+        """Return the traces of traced rows that have ended since the last call."""
         return msgspec.json.decode(await self._ask(TRACES), type=list[Trace])
 
     async def forget(self) -> None:
-        """Have the engine count from now; what was asked until now was a trial."""
+        """Reset the engine's metrics: the requests so far were trial requests."""
         await self._ask(FORGET)
 
     async def adopt(self, model: str, version: str) -> None:
-        """Have the engine use a version of a model's learned caches from its next batch on; raises `ConfigError`."""
+        """Let the engine use a version of a model's learned caches from its next batch on. Raises `ConfigError`."""
         adopted = msgspec.json.decode(await self._ask(msgspec.json.encode(Adopt(model, version))), type=Adopted)
         if adopted.error is not None:
             raise ConfigError(adopted.error)
 
     async def close(self, grace: float = STOP_SECONDS, *, patience: float = STOP_SECONDS) -> None:
-        """Wait up to `grace` seconds for what is in flight, then end the process, by force after `patience` more."""
+        """Wait up to `grace` seconds for requests in flight, then end the process.
+
+        A process that does not end within `patience` more seconds is killed.
+        """
         self.on_lost = None
         if self.sent:
             self._emptied = asyncio.Event()
@@ -213,13 +226,13 @@ class EngineClient:
         await self._end(patience)
 
     async def kill(self) -> None:
-        """End the process at once; what is in flight is answered so."""
+        """Kill the process at once; requests in flight are answered with `Unavailable`."""
         self.on_lost = None
         self._process.kill()
         await self._end(STOP_SECONDS)
 
     async def _end(self, patience: float) -> None:
-        """Close our ends and wait for the process; one that does not end by itself is killed."""
+        """Close our ends of the sockets and wait for the process; kill it if it does not end by itself."""
         if self._messages is not None:
             self._messages.close()
         self._control_writer.close()
@@ -230,29 +243,29 @@ class EngineClient:
             self._process.kill()
             self._process.wait()
         self._ran = self.ran()
-        self._lanes = {}  # with which the slots go
+        self._lanes = {}  # frees the mapped slots
         while self._files:
             os.close(self._files.pop())
         self._own.close()
 
     def receive(self, ended: Ended | Stepped) -> None:
-        """Take in the end of one request, or of a step of one."""
+        """Handle the end of one request, or of one step of a query."""
         if isinstance(ended, Stepped):
             self.sent[ended.request].step(ended)
         else:
-            self._expecting.heard()
+            self._reply_spin.replied()
             self.sent.pop(ended.request).end(ended)
             if not self.sent and self._emptied is not None:
                 self._emptied.set()
 
-    def lose(self) -> None:
-        """The engine has gone: everything in flight is answered so."""
+    def engine_lost(self) -> None:
+        """Answer everything in flight with `Unavailable`, because the engine has gone."""
         served, self._alive = self._alive, False
         error = Unavailable("the engine ended while this request ran: send it again")
         for claim in set(self.sent.values()):
             claim.fail(error)
         for lane in self._lanes.values():
-            lane.lose(error)
+            lane.fail_waiting(error)
         self.sent.clear()
         if self._emptied is not None:
             self._emptied.set()
@@ -260,7 +273,7 @@ class EngineClient:
             self.on_lost()
 
     async def _begin(self, order: EngineOrder) -> None:
-        """Send the order; with the answer map the slots."""
+        """Send the order, read the answer, and map the slots that it describes."""
         self._control_writer.write(msgspec.json.encode(order) + b"\n")
         started = msgspec.json.decode(await self._line(), type=EngineStarted)
         if started.error is not None:
@@ -276,9 +289,9 @@ class EngineClient:
         self._alive = True
 
     async def _ask(self, line: bytes) -> bytes:
-        """Send a control line and return the engine's answer, which is read even if nobody waits for it any more.
+        """Send a control line and return the engine's answer. Raises `Unavailable`.
 
-        Raises `Unavailable`.
+        The answer is read even if this call is cancelled, so that the next one does not read it as its own.
         """
         self.require_engine()
         return await asyncio.shield(self._say(line))
@@ -291,7 +304,7 @@ class EngineClient:
     async def _line(self) -> bytes:
         try:
             line = await self._control.readline()
-        except ConnectionError:  # it was killed before it had read all that it was asked
+        except ConnectionError:  # the engine was killed with some of our lines unread
             line = b""
         if not line:
             raise Unavailable("the engine has ended: its last words are in the log")
@@ -299,18 +312,18 @@ class EngineClient:
 
 
 class EngineStream(asyncio.Protocol):
-    """Passes what the engine sends to its client."""
+    """The stream of messages from the engine; passes them to the client."""
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
         self._reader = EndedReader()
 
     def data_received(self, data: bytes) -> None:
-        """Hand over the requests and steps that have ended."""
+        """Pass on the requests and steps that have ended."""
         for ended in self._reader.feed(data):
             self._client.receive(ended)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Say that the engine has gone."""
+        """Report that the engine has gone."""
         del exc
-        self._client.lose()
+        self._client.engine_lost()

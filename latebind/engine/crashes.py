@@ -1,10 +1,10 @@
-"""Which models have to do with engines that died: those that ran as it happened, counted. Pure."""
+"""Which models to blame for crashes of the engine: counts, by model, the crashes while it ran. Pure."""
 
 from collections.abc import Iterable
 
 
 class Crashes:
-    """Crashes of late, by model. `most` of them `within` so many seconds are too many."""
+    """Recent crashes by model. A model is to blame with `most` of them `within` so many seconds."""
 
     def __init__(self, most: int, within: float) -> None:
         self._most = most
@@ -12,7 +12,7 @@ class Crashes:
         self._times: dict[str, list[float]] = {}
 
     def happened(self, running: Iterable[str], now: float) -> list[str]:
-        """Take note of a crash while these models ran; return those with which it was one too many."""
+        """Record a crash while these models ran; return those that have now reached the limit."""
         blamed = []
         for model in running:
             times = [time for time in self._times.get(model, ()) if now - time < self._within]
@@ -22,5 +22,5 @@ class Crashes:
         return blamed
 
     def forget(self, model: str) -> None:
-        """Begin again with a model, because it is another or somebody says so."""
+        """Clear a model's record, because it was replaced or somebody asked to load it again."""
         self._times.pop(model, None)

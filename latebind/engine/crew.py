@@ -1,6 +1,6 @@
-"""The workers' models: loaded once, then a twin for each worker, over one copy of the weights where they are large.
+"""Loads the workers' models: each model once, then a twin for every worker, sharing one copy of large weights.
 
-Ebird's workers each have a copy (section VIII-E: 15.2 % more memory), and it names sharing them as the remedy.
+Ebird's workers each have a copy (section VIII-E: 15.2 % more memory); it names sharing as the remedy.
 """
 
 import os
@@ -17,13 +17,13 @@ from latebind.engine.served import with_queries
 from latebind.engine.wide import widen
 from latebind.engine.worker import LoadedModel, load_model
 from latebind.program.device import HOST
-from latebind.program.pieces import Piece, give_back, set_large_blocks_apart
+from latebind.program.pieces import Piece, mmap_large_blocks, release_memory
 from latebind.sequence.measure import warm_up
 from latebind.sequence.program import SequenceProgram
 
 
 def at_once(config: EngineConfig) -> int:
-    """Return how many workers can run at a time: all on a device, on the CPU as many as have cores of their own."""
+    """Return how many workers run at the same time: on a device all, on the CPU those with cores of their own."""
     if config.device != HOST.type:
         return config.crew
     return max(1, min(config.crew, usable_cores(config) // config.threads))
@@ -37,31 +37,33 @@ def usable_cores(config: EngineConfig) -> int:
 def load_crew(paths: Iterable[Path], config: EngineConfig) -> list[list[LoadedModel]]:
     """Return the models of each worker. Raises `RepositoryError` and `ConfigError`.
 
-    What compiling them has left behind goes back to the system: 5 to 45 MB of models of 3 and 34.
+    Memory that compiling left behind is returned to the system: 5 to 45 MB for models of 3 and 34.
     """
     running = at_once(config)
     first = [widen(load_model(path, config, streams=running), config, workers=running) for path in paths]
     crew = [first, *([model.twin() for model in first] for _ in range(1, config.crew))]
     with ThreadPoolExecutor(at_once(config)) as threads:
         list(threads.map(_warm_up, crew, config.granularities or repeat(None)))
-    give_back()
+    release_memory()
     return crew
 
 
 def open_crew(
     paths: Iterable[Path], config: EngineConfig, residency: ResidencyConfig, queries: Sequence[Path] = ()
 ) -> tuple[list[list[LoadedModel]], dict[str, tuple[Piece, ...]], int]:
-    """Return the models of each worker with nothing in memory, their pieces, and the bytes that these may take.
+    """Return the models of each worker with nothing in memory, their pieces, and the bytes that the pieces may take.
 
-    Each piece has been in memory by then, one after another. Slots count whole, those of `queries` too, although they
-    take memory only once they have been used: nobody could give it back. So does what the workers' largest batches take
-    while they run. Raises `RepositoryError` for a model that does not run, and `ConfigError` where a piece does not
-    fit, or slots and batches leave nothing of the budget.
+    Each piece is loaded once to measure it, one after another. The budget is reduced by all slots, those of `queries`
+    too, although they take memory only once they have been used, because that memory could not be reclaimed. It is also
+    reduced by what the workers' largest batches take while they run. Raises `RepositoryError` for a model that does not
+    run, and `ConfigError` if a piece does not fit, or slots and batches leave nothing of the budget.
     """
-    set_large_blocks_apart()
+    mmap_large_blocks()
     cached = residency.tier == TIERS[0]
     opened = [open_model(path, config, streams=at_once(config), cached=cached) for path in paths]
-    twins = [[one.model.twin() for one in opened] for _ in range(1, config.crew)]  # before: these take memory too
+    twins = [
+        [one.model.twin() for one in opened] for _ in range(1, config.crew)
+    ]  # made before measuring: they take memory too
     served = with_queries([one.model for one in opened], queries, config.slots)
     if served.bytes >= residency.budget:
         raise ConfigError(
@@ -70,7 +72,7 @@ def open_crew(
         )
     budget = residency.budget - served.bytes
     for one in {one.model.program.backend: one for one in opened}.values():
-        measure(one, budget)  # what a backend takes for itself, the first time, is no model's
+        measure(one, budget)  # a first time per backend: what the backend itself takes is not counted for a model
     first = [measure(one, budget) for one in opened]
     others = [
         [replace(twin, costs=model.costs, footprint=model.footprint) for twin, model in zip(crew, first, strict=True)]
@@ -83,12 +85,12 @@ def open_crew(
             "they run: give more --memory, or build the models with a smaller --max-batch"
         )
     pieces = {one.model.spec.name: one.pieces for one in opened}
-    give_back()  # what measuring has left behind
+    release_memory()  # memory that measuring left behind
     return [first, *others], pieces, budget - working
 
 
 def _warm_up(models: Iterable[LoadedModel], largest: int | None) -> None:
-    """Run sequence models once on every size of batch that this worker may have."""
+    """Run sequence models once with every batch size that this worker may get."""
     for model in models:
         if isinstance(model.program, SequenceProgram):
             warm_up(model.program, largest or model.spec.max_batch)

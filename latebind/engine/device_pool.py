@@ -1,14 +1,15 @@
-"""Inputs on the device as soon as they arrive, answers back from there: Ebird's GPU resident memory pool (section V).
+"""Copies inputs to the device as they arrive, and outputs back: Ebird's GPU resident memory pool (section V).
 
-A row of a model's pool is one request's input (InDevPtr). InStream copies each as soon as the engine hears of it and
-records the row's InEvent; workers compute on streams of their own and wait, on the device, for the InEvent that was
-recorded last of their batch: InStream copies in order, so all others have come. OutStream copies answers to the rows
-that slots have of them (OutCpuPtr), and whoever reports them as answered has waited for the OutEvent. Whoever listens,
-and whoever has written the inputs of a query's step, copies in under InMutex. Threads that wait for an event hold
-neither Python's lock (torch lets go of it in `synchronize`) nor a core (events are made to block).
+A row of a model's pool holds one request's input (InDevPtr). InStream copies it as soon as the engine reads the
+request, and records the row's InEvent. Workers compute on streams of their own; on the device, they wait for the
+InEvent of their batch that was recorded last: InStream copies in order, so the others have come too. OutStream copies
+outputs to the slots' output rows (OutCpuPtr), and whoever reports requests as answered has waited for the OutEvent.
+InMutex is held while copying in, by the listener and by threads that have written the inputs of a query's step. Threads
+that wait for an event hold neither Python's lock (torch releases it in `synchronize`) nor a core (events are made to
+block).
 
-A row is used again when its request has ended, and what is written into it then is written by InStream, behind
-whatever it still copied for the request before, which may have been cancelled at once.
+A row is reused when its request has ended. The next input is written by InStream too, so it comes after any copy still
+under way for the previous request, which may have been cancelled at once.
 """
 
 import logging
@@ -28,17 +29,17 @@ from latebind.domain.events import Arrived
 from latebind.engine.page_locked import PageLock, Rows
 from latebind.engine.ring import Ring
 from latebind.engine.slots import ModelSlots, SlotMemory
-from latebind.engine.staging import follow_each_other, tensors_of
+from latebind.engine.staging import are_contiguous, tensors_of
 
 logger = logging.getLogger(__name__)
 
-Event = Any  # `torch.cuda.Event`, or that of `torch.cpu`, whose streams do all at once
+Event = Any  # `torch.cuda.Event`, or that of `torch.cpu`, whose streams are synchronous
 
 
 class Pool:
-    """The rows of one model: as many as slots, those of steps too, so that whoever may be alive has one.
+    """The rows of one model: as many as slots, those of query steps included, so that every live request has one.
 
-    Ebird recommends several times MaxInf, the number of those that have begun; slots bound those that wait too.
+    Ebird recommends several times MaxInf, the number of requests that run; slots also bound those that wait.
     """
 
     def __init__(self, slots: ModelSlots, device: torch.device, *, in_place: bool) -> None:
@@ -52,7 +53,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Where the input of a request lies; `number` counts all that were copied, in their order."""
+    """Where the input of a request is; `number` counts copies in their order."""
 
     pool: Pool
     row: int
@@ -62,29 +63,29 @@ class Staged:
 class DeviceStaging:
     """The pools of an engine's models on one device, and the streams that fill and empty them.
 
-    Where not `in_place`, slots are not page-locked, and their rows are copied through others that are.
+    If not `in_place`, slots are not page-locked, and rows are copied through page-locked rows beside them.
     """
 
-    hears = True
+    tracks_requests = True
 
     def __init__(
         self, models: Sequence[str], memory: SlotMemory, device: torch.device, *, in_place: bool = True
     ) -> None:
         self.device = device
         self.runtime: Any = torch.get_device_module(device)
-        self.runtime.set_device(device)  # or memory is page-locked in a context of the first device, which takes some
-        self.runtime.synchronize(device)  # weights and what was compiled were made on another stream
+        self.runtime.set_device(device)  # otherwise memory is page-locked in a context on device 0, which costs memory
+        self.runtime.synchronize(device)  # weights and compiled code were made on another stream
         self._lock = PageLock(memory.whole, device) if in_place else None
         held = self._lock is not None and self._lock.held
         self._pools = {name: Pool(memory.by_name[name], device, in_place=held) for name in models}
         self._in_stream = self.runtime.Stream(device)
         self._out_stream = self.runtime.Stream(device)
-        self._copying = Lock()  # InMutex: guards the order of InStream and who takes a row
+        self._copying = Lock()  # InMutex: guards the order of InStream and the taking of rows
         self._numbers = count()
         self._staged: dict[int, Staged] = {}
 
     def arrived(self, event: Arrived) -> None:
-        """Begin to copy the inputs; a request whose input cannot be copied fails when it is to run."""
+        """Start copying the inputs. A request whose input cannot be copied fails when it is to run."""
         pool = self._pools[event.model]
         try:
             with self._copying, self.runtime.stream(self._in_stream):
@@ -92,45 +93,45 @@ class DeviceStaging:
                     self._staged[request] = self._copy_in(pool, slot)
         except RuntimeError:
             logger.exception("inputs of requests %s did not get to %s", event.requests, self.device)
-            self.leave_if_lost()
+            self.exit_if_lost()
 
     def ended(self, request: int) -> None:
-        """Let others have the row."""
+        """Give the request's row back."""
         staged = self._staged.pop(request, None)
         if staged is not None:
             staged.pool.ring.give_back(staged.row)
 
     def stream(self) -> "DeviceStream":
-        """Return a stream of its own on this device."""
+        """Return a new stream on this device."""
         return DeviceStream(self)
 
     def close(self) -> None:
-        """Wait for the device and let the pages of the slots go."""
+        """Wait for the device and unlock the pages of the slots."""
         self.runtime.synchronize(self.device)
         if self._lock is not None:
             self._lock.release()
 
-    def leave_if_lost(self) -> None:
-        """End this process if the device answers it nothing any more, as after a kernel's assertion: no launch works.
+    def exit_if_lost(self) -> None:
+        """End this process if the device no longer works, as after a failed assertion in a kernel: every launch fails.
 
-        Another engine takes over, and the model that ran counts as one with which an engine died.
+        Another engine takes over, and the crash is counted for the model that ran.
         """
         try:
             self.runtime.synchronize(self.device)
         except torch.AcceleratorError:
             logger.critical("%s is lost to this engine, which ends for another to take over", self.device)
-            os._exit(1)  # whatever is cleaned up otherwise would ask the device
+            os._exit(1)  # a normal exit would clean up on the device
 
-    def where(self, requests: Sequence[int]) -> list[Staged]:
-        """Return where the inputs of these requests lie; raises `KeyError` for one that did not get here."""
+    def staged(self, requests: Sequence[int]) -> list[Staged]:
+        """Return where the inputs of these requests are; raises `KeyError` for one that was not copied."""
         return [self._staged[request] for request in requests]
 
     def copy_out(
         self, model: str, slots: Sequence[int], results: Sequence[Tensor], places: Sequence[int], done: Event
     ) -> None:
-        """Copy rows of `results`, which are computed, into slots; `done` is the OutEvent. Returns when they are there.
+        """Copy computed rows of `results` into slots and return when they are there; `done` is the OutEvent.
 
-        Until then somebody holds the results, so nothing else is put into their memory.
+        The caller holds the results until then, so their memory is not reused.
         """
         outputs = self._pools[model].outputs
         with self.runtime.stream(self._out_stream):
@@ -139,12 +140,12 @@ class DeviceStaging:
             done.record(self._out_stream)
         done.synchronize()
         for rows in outputs:
-            rows.fetch(slots)
+            rows.copy_back(slots)
 
     def _copy_in(self, pool: Pool, slot: int) -> Staged:
         row = pool.ring.take()
         for rows, source in zip(pool.rows, pool.inputs, strict=True):
-            source.bring(slot)
+            source.copy_in(slot)
             rows[row].copy_(source.locked[slot], non_blocking=True)
         pool.events[row].record(self._in_stream)
         return Staged(pool, row, next(self._numbers))
@@ -161,7 +162,7 @@ class DeviceStream:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Launch on this stream; whoever leaves, by an error too, has waited, so that slots may have new owners."""
+        """Launch on this stream within the context. On leaving, by an error too, wait, so that slots can be reused."""
         with self._runtime.stream(self._stream):
             try:
                 try:
@@ -169,35 +170,35 @@ class DeviceStream:
                 finally:
                     self.wait()
             except torch.AcceleratorError:
-                self._staging.leave_if_lost()
+                self._staging.exit_if_lost()
                 raise
 
     def wait(self) -> None:
-        """Wait for an event behind the last launch: other streams go on."""
+        """Wait for an event recorded after the last launch; other streams go on."""
         self._computed.record(self._stream)
         self._computed.synchronize()
 
     def inputs(self, action: Run) -> tuple[Tensor, ...]:
-        """Return a view of rows that follow each other, as they do if requests run in order of arrival, else copies."""
-        staged = self._staging.where(action.requests)
+        """Return a view if the rows are contiguous, as they are when requests run in order of arrival, else copies."""
+        staged = self._staging.staged(action.requests)
         pool, last = staged[0].pool, max(staged, key=lambda one: one.number)
         pool.events[last.row].wait(self._stream)
         places = [one.row for one in staged]
-        if follow_each_other(places):
+        if are_contiguous(places):
             return tuple([rows[places[0] : places[0] + len(places)] for rows in pool.rows])
         locked = torch.tensor(places, pin_memory=self._staging.device.type == "cuda")
         index = locked.to(self._staging.device, non_blocking=True)
         return tuple([rows.index_select(0, index) for rows in pool.rows])
 
     def answer(self, model: str, slots: Sequence[int], results: Sequence[Tensor], places: Sequence[int]) -> None:
-        """Copy out on OutStream, once computed: so no worker's answers stand behind another's launches."""
+        """Wait until computed, then copy on OutStream, so that no worker's outputs queue behind another's launches."""
         self.wait()
         self._staging.copy_out(model, slots, results, places, self._copied)
 
 
 def _copy_rows(rows: Tensor, slots: Sequence[int], result: Tensor, places: Sequence[int]) -> None:
-    """Begin to copy rows of `result` on the current stream: one copy if they and their slots follow each other."""
-    if slots and follow_each_other(slots) and follow_each_other(places):
+    """Start copying rows of `result` on the current stream: one copy if they and their slots are contiguous."""
+    if slots and are_contiguous(slots) and are_contiguous(places):
         batch = result[places[0] : places[0] + len(places)]
         rows[slots[0] : slots[0] + len(slots)].copy_(batch, non_blocking=True)
         return

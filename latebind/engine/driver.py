@@ -1,12 +1,15 @@
-"""The live driver: tells the scheduler what happened and performs what it answers, under one lock.
+"""The live driver: passes events to the scheduler and performs the actions that it returns, under one lock.
 
-One thread more than there are workers: one listens for events, the others run stages (lookups aside have one of their
-own beside each worker, and one loads models where memory is limited). The thread that hears of a request goes and runs
-it itself while another takes over listening, so no request waits for a thread to wake up; the thread that ends a stage
-takes its next `Run` back at once (leader and followers, Schmidt et al. 2000). What takes less than another thread takes
-to wake up is done without one. What looks into tensors of queries is
-performed by whoever heard that it is to be done, outside the lock and before its next `Run`: others wait for it. What
-is to be looked into at once is told of together, so that steps that may begin at once are one batch.
+It has one thread more than there are workers: one thread listens for events while the others run stages (leader and
+followers, Schmidt et al. 2000). The thread that reads a request runs it itself while another takes over listening, so
+no request waits for a thread to wake up. The thread that ends a stage takes its next `Run` at once. Runs shorter than
+waking a thread takes are done by the listener.
+
+There are threads beside these: lookups aside have one per worker, and the loader has one if memory is limited.
+
+`Map` and `Branch`, which read and write tensors of queries, are performed outside the lock, by the thread that was
+given them and before its next `Run`, because other requests wait for them. Those of one batch of events are reported
+together, so that steps that become ready together share a batch.
 """
 
 import logging
@@ -16,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from threading import Lock, Thread, get_ident
 
+import numpy as np
 import torch
 
 from latebind.domain.actions import Action, Branch, Evict, Load, Map, Reply, Run, StepEnded, WakeAt
@@ -30,24 +34,24 @@ from latebind.engine.messages import pack_ended, pack_stepped
 from latebind.engine.noting import Noting
 from latebind.engine.running import IDLE, Running
 from latebind.engine.staging import Staging
-from latebind.engine.steps import Look, NoTensors, Steps, Tensors
+from latebind.engine.steps import NoTensors, Steps, TensorAction, Tensors
 from latebind.engine.worker import Worker
 from latebind.queries.scheduler import make_scheduler
 
 logger = logging.getLogger(__name__)
 
-SHORT = 1e-4  # seconds of a run during which nobody else needs to listen
+SHORT_SECONDS = 1e-4  # a run of at most this may be done by the listener: nobody listens meanwhile
 NO_THREAD = 0
-MOST_TRACES = 1024
-MOST_UNCOUNTED = 64  # events
+MOST_TRACES = 1024  # kept until they are collected
+MOST_UNCOUNTED = 64  # events that may wait to be counted
 
 
 class Driver:
     """Owns the scheduler and its workers.
 
-    `listen(seconds)` waits at most so long (None: for ever) and returns events, or None when there will be no more;
-    `wake()` makes it return early. `send` takes packed replies. `tensors` are those of queries, if any are served.
-    Workers note in `running` which model they run (`engine.running`).
+    `listen(seconds)` waits at most so long (None: without limit) and returns events, or None when no more will come;
+    `wake()` makes it return early. `send` takes packed replies. `tensors` performs the actions of queries, if any are
+    served. Workers note in `running` which model they run (`engine.running`).
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class Driver:
         self._scheduler = make_scheduler(config)
         self._metrics = Metrics(config)
         self._tracer = Tracer(config)
-        self._traces: deque[Trace] = deque(maxlen=MOST_TRACES)  # that nobody has taken yet
+        self._traces: deque[Trace] = deque(maxlen=MOST_TRACES)  # not yet collected
         self._workers = workers
         self._running: Running = [IDLE] * len(workers) if running is None else running
         self._numbers = {served.spec.name: number for number, served in enumerate(config.models, 1)}
@@ -76,32 +80,33 @@ class Driver:
         self._wake = wake
         self._send = send
         self._steps = Steps(config, tensors or NoTensors(), staging)
-        self._uncounted: list[tuple[float, Event, Sequence[Action]]] = []  # since somebody had an answer
-        self._told: list[bytes] = []  # steps that have ended: they go with the next replies
+        self._uncounted: list[tuple[float, Event, Sequence[Action]]] = []  # not yet in the metrics
+        self._ended_steps: list[bytes] = []  # packed; they are sent with the next replies
         self._loader = loader
         self._log = log
         self._deciding = Lock()  # guards the scheduler, the metrics, the log, the order of replies and the timer
         self._wake_time = inf
-        self._short = _short_runs(config)
-        self._listening = Lock()  # held by the one thread that listens, the `_listener`
+        self._short_batches = _largest_short_batches(config)
+        self._listening = Lock()  # held by the thread that listens, the `_listener`
         self._listener = NO_THREAD
-        self._ready: deque[Run | list[Look]] = deque()
+        self._ready: deque[Run | list[TensorAction]] = deque()
         self._closed = False
         self._failure: Exception | None = None
         for worker in workers:
-            worker.tell(self._overhear)
+            worker.report_exits_to(self._handle_report)
 
     def run(self) -> None:
-        """Serve with this thread and one for each worker until `listen` has no more.
+        """Serve with this thread and one for each worker, until `listen` returns None.
 
-        Raises what a thread failed with (no model's error): without it calls would go unanswered, so all of them end.
+        Raises the error with which a thread failed (not an error of a model). All threads end then: without it, calls
+        would go unanswered.
         """
         if self._loader is not None:
-            self._loader.start(self._overhear)
-        threads = [Thread(target=self._take_part_or_end, name=f"stages-{i}") for i, _ in enumerate(self._workers)]
+            self._loader.start(self._handle_report)
+        threads = [Thread(target=self._serve_or_fail, name=f"stages-{i}") for i, _ in enumerate(self._workers)]
         for thread in threads:
             thread.start()
-        self._take_part_or_end()
+        self._serve_or_fail()
         for thread in threads:
             thread.join()
         for worker in self._workers:
@@ -112,14 +117,14 @@ class Driver:
             raise self._failure
 
     def snapshot(self) -> dict[str, object]:
-        """Return the metrics and counts of this moment as plain types."""
+        """Return the current metrics and counts as plain types."""
         with self._deciding:
             self._count()
             counts = {"scheduler": self._scheduler.stats(), "batching": self._scheduler.tallies()}
             return {**self._metrics.snapshot(), **counts, "now": time.monotonic()}
 
     def traces(self) -> list[Trace]:
-        """Return the traces of requests that have ended since this was asked last."""
+        """Return the traces of requests that have ended since the last call."""
         with self._deciding:
             self._count()
             found = list(self._traces)
@@ -127,19 +132,19 @@ class Driver:
         return found
 
     def forget(self) -> None:
-        """Count from the beginning: what ran until now was not asked for by clients."""
+        """Reset the metrics: the requests so far did not come from clients."""
         with self._deciding:
             self._count()
             self._metrics = Metrics(self._config)
 
     def picture(self) -> Picture:
-        """Return what is under way at this moment."""
+        """Return what is queued and running at this moment."""
         with self._deciding:
             return self._scheduler.picture(time.monotonic())
 
-    def _take_part_or_end(self) -> None:
+    def _serve_or_fail(self) -> None:
         try:
-            self._take_part()
+            self._serve_thread()
         except Exception as error:
             self._fail(error)
 
@@ -148,17 +153,18 @@ class Driver:
         self._failure, self._closed = error, True
         self._wake()
 
-    def _take_part(self) -> None:
-        """Root of every thread: listen until there is something to do, do it and what follows, listen again."""
-        with torch.inference_mode():
-            while (run := self._hear()) is not None:
-                self._do(run)
+    def _serve_thread(self) -> None:
+        """Root of every thread: listen until there is a run, perform it and those that follow from it, listen again."""
+        # Expressions of queries take any values; to set this for each of them takes longer than most of them.
+        with torch.inference_mode(), np.errstate(all="ignore"):
+            while (run := self._next_run()) is not None:
+                self._run_and_follow(run)
 
-    def _hear(self) -> Run | None:
-        """Take the listener's place and return the first run that comes of what is heard; None at the end.
+    def _next_run(self) -> Run | None:
+        """Become the listener and return the first run for this thread to perform; None once all is closed.
 
-        Short runs are done at once, by the listener, and so is what looks into tensors. What comes of it may be long,
-        and then somebody else listens meanwhile.
+        The listener performs short runs and tensor actions itself. It hands any longer run that results to its caller,
+        while another thread takes over listening.
         """
         with self._listening:
             self._listener = get_ident()
@@ -167,23 +173,23 @@ class Driver:
                     if self._ready:
                         work = self._ready.popleft()
                         if not isinstance(work, Run):
-                            self._ready.extend(self._look(work)[0])
+                            self._ready.extend(self._perform_tensor_actions(work)[0])
                         elif self._is_short(work):
-                            looks, runs, _ = self._handle((self._run(work),))
-                            self._ready.extend((looks, *runs) if looks else runs)
+                            tensor_actions, runs, _ = self._handle((self._run(work),))
+                            self._ready.extend((tensor_actions, *runs) if tensor_actions else runs)
                             if self._ready:
-                                self._attend(0.0)  # who comes between two short runs is heard
+                                self._listen_once(0.0)  # also read what arrived during the short run
                         else:
                             return work
                     elif self._closed:
                         return None
                     else:
-                        self._attend(self._patience())
+                        self._listen_once(self._seconds_to_timer())
             finally:
                 self._listener = NO_THREAD
 
-    def _attend(self, seconds: float | None) -> None:
-        """Wait for what comes, for so long at most, and have the scheduler decide on it."""
+    def _listen_once(self, seconds: float | None) -> None:
+        """Wait for events, at most `seconds`, and let the scheduler handle them."""
         events = self._listen(seconds)
         if events is None:
             self._closed = True
@@ -195,70 +201,73 @@ class Driver:
             if time.monotonic() >= self._wake_time:
                 self._wake_time = inf
                 events.append(Woke())
-        looks, runs, _ = self._handle(events)
-        self._ready.extend((looks, *runs) if looks else runs)
+        tensor_actions, runs, _ = self._handle(events)
+        self._ready.extend((tensor_actions, *runs) if tensor_actions else runs)
 
     def _is_short(self, run: Run) -> bool:
-        return len(run.requests) <= self._short.get((run.model, run.stage), 0)
+        return len(run.requests) <= self._short_batches.get((run.model, run.stage), 0)
 
-    def _call_listener(self) -> None:
-        """Have the listener see what is ready and when the timer rings, unless that is this thread, which will."""
+    def _wake_listener(self) -> None:
+        """Wake the listener to look at the ready work and the timer, unless this thread is the listener."""
         if self._listener != get_ident():
             self._wake()
 
-    def _overhear(self, event: Event) -> None:
-        """Take in what a thread beside the workers tells; what is to be done because of it goes to whoever listens."""
+    def _handle_report(self, event: Event) -> None:
+        """Handle an event reported by another thread (lookups aside, the loader); what results goes to the listener."""
         try:
-            looks, runs, sooner = self._handle((event,))
+            tensor_actions, runs, timer_moved = self._handle((event,))
         except Exception as error:
             self._fail(error)
             return
-        if looks or runs or sooner:
-            self._ready.extend((looks, *runs) if looks else runs)
-            self._call_listener()
+        if tensor_actions or runs or timer_moved:
+            self._ready.extend((tensor_actions, *runs) if tensor_actions else runs)
+            self._wake_listener()
 
-    def _do(self, run: Run) -> None:
-        """Do this and report it, then what comes of it, one run at a time."""
+    def _run_and_follow(self, run: Run) -> None:
+        """Perform a run and report it, then the runs that result from it, one at a time."""
         mine: Run | None = run
         while mine is not None:
-            looks, runs, sooner = self._handle((self._run(mine),))
-            mine = self._keep(None, runs, sooner=sooner)
-            if looks:
-                runs, sooner = self._look(looks)
-                mine = self._keep(mine, runs, sooner=sooner)
+            tensor_actions, runs, timer_moved = self._handle((self._run(mine),))
+            mine = self._keep_first(None, runs, timer_moved=timer_moved)
+            if tensor_actions:
+                runs, timer_moved = self._perform_tensor_actions(tensor_actions)
+                mine = self._keep_first(mine, runs, timer_moved=timer_moved)
 
-    def _keep(self, mine: Run | None, runs: list[Run], *, sooner: bool) -> Run | None:
-        """Return the run that this thread does next; the others go to whoever listens."""
+    def _keep_first(self, mine: Run | None, runs: list[Run], *, timer_moved: bool) -> Run | None:
+        """Return the run that this thread performs next; hand the others to the listener."""
         if mine is None and runs:
             mine = runs.pop(0)
-        if runs or sooner:
+        if runs or timer_moved:
             self._ready.extend(runs)
-            self._call_listener()
+            self._wake_listener()
         return mine
 
-    def _look(self, looks: list[Look]) -> tuple[list[Run], bool]:
-        """Look into tensors; return the runs that come of it, and whether the timer is now to ring sooner."""
-        runs, sooner = list[Run](), False
-        while looks:
-            looks, more, rings = self._handle(self._steps.perform_all(looks))
+    def _perform_tensor_actions(self, tensor_actions: list[TensorAction]) -> tuple[list[Run], bool]:
+        """Perform actions and what follows from them; return the resulting runs and whether the timer moved forward."""
+        runs, timer_moved = list[Run](), False
+        while tensor_actions:
+            tensor_actions, more, rings = self._handle(self._steps.perform_all(tensor_actions))
             runs += more
-            sooner = sooner or rings
-        return runs, sooner
+            timer_moved = timer_moved or rings
+        return runs, timer_moved
 
     def _run(self, run: Run) -> StageDone | StageFailed:
-        """Run a stage, with a note of whose it is for the case that this process does not survive it."""
+        """Run a stage; `running` names its model meanwhile, in case this process does not survive the run."""
         self._running[run.worker] = self._numbers[run.model]
         event = _report(self._workers[run.worker], run)
         self._running[run.worker] = IDLE
         return event
 
-    def _patience(self) -> float | None:
-        """Seconds until the timer, None if none runs."""
+    def _seconds_to_timer(self) -> float | None:
+        """Return the seconds until the timer, None if none is set."""
         return None if self._wake_time == inf else max(0.0, self._wake_time - time.monotonic())
 
-    def _handle(self, events: Iterable[Event]) -> tuple[list[Look], list[Run], bool]:
-        """Decide and send the replies; return what is to be done and whether the timer is now to ring sooner."""
-        looks: list[Look] = []
+    def _handle(self, events: Iterable[Event]) -> tuple[list[TensorAction], list[Run], bool]:
+        """Let the scheduler decide and send its replies.
+
+        Returns the tensor actions and runs to perform, and whether the timer is now due earlier than before.
+        """
+        tensor_actions: list[TensorAction] = []
         runs: list[Run] = []
         replies: list[bytes] = []
         with self._deciding:
@@ -276,27 +285,27 @@ class Driver:
                         case WakeAt(wake_at):
                             self._wake_time = wake_at
                         case Map() | Branch():
-                            looks.append(action)
+                            tensor_actions.append(action)
                         case StepEnded():
                             self._steps.step_ended(action)
-                            self._told.append(pack_stepped(action))
+                            self._ended_steps.append(pack_stepped(action))
                         case Load() | Evict():
                             assert self._loader is not None, "memory is limited and nobody loads"
                             self._loader.perform(action)
             if replies:
-                self._send(b"".join((*self._told, *replies)))
-                self._told.clear()
+                self._send(b"".join((*self._ended_steps, *replies)))
+                self._ended_steps.clear()
             if self._log:
                 for happened in self._uncounted[first:]:
                     self._log.write(*happened)
             if replies or len(self._uncounted) >= MOST_UNCOUNTED:
                 self._count()
-            return looks, runs, self._wake_time < before
+            return tensor_actions, runs, self._wake_time < before
 
     def _count(self) -> None:
-        """Count what has happened, and keep what is traced, once somebody has an answer: nobody waits for it then.
+        """Add the events so far to the metrics and traces, if possible after replies were sent, when no request waits.
 
-        Together it takes a fraction of what it does between two stages, where nothing of it is in the core's caches.
+        Counting many events at once takes a fraction of counting each between two stages, with cold processor caches.
         """
         for now, event, actions in self._uncounted:
             self._metrics.observe(event, actions, now=now)
@@ -304,20 +313,20 @@ class Driver:
         self._uncounted.clear()
 
 
-def _short_runs(config: SchedulerConfig) -> dict[tuple[str, int], int]:
-    """Return the largest batch whose run of a stage is short, by model and stage, where there is one."""
+def _largest_short_batches(config: SchedulerConfig) -> dict[tuple[str, int], int]:
+    """Return, by model and stage, the largest batch that runs within `SHORT_SECONDS`, if there is one."""
     found = {}
     for served in config.models:
         costs = served.costs
         for stage in set(range(served.spec.stages)) - costs.slopes.keys():
-            short = [size for size in range(1, served.spec.max_batch + 1) if costs.step(stage, size) <= SHORT]
+            short = [size for size in range(1, served.spec.max_batch + 1) if costs.step(stage, size) <= SHORT_SECONDS]
             if short:
                 found[served.spec.name, stage] = short[-1]
     return found
 
 
 def _report(worker: Worker, run: Run) -> StageDone | StageFailed:
-    """Run a stage; whatever it raises fails the requests of this batch and no others."""
+    """Run a stage and return the event; an exception fails the requests of this batch and no others."""
     try:
         return worker.run(run)
     except Exception:

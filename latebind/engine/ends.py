@@ -1,4 +1,4 @@
-"""What the engine says to the door of requests and steps that have ended, as the door has it (`messages` reads it)."""
+"""How the engine reports the end of requests and steps, as unpacked at the door (`messages` has the bytes)."""
 
 import msgspec
 
@@ -6,7 +6,11 @@ from latebind.domain.actions import Outcome
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
-    """The engine's word that a request has ended; its outputs lie in its slot if the outcome is ANSWERED."""
+    """A request has ended. If the outcome is ANSWERED, its outputs are in its slot.
+
+    `stage` is the stage at which it left, of a query the step that it had reached. `waited` and `ran` are the seconds
+    that it spent in the queue and with a worker.
+    """
 
     request: int
     outcome: Outcome
@@ -16,9 +20,9 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stepped(msgspec.Struct, frozen=True, gc=False):
-    """The engine's word that a step of a query has ended: `node`, with the model that is its `option`, at `stage`.
+    """A step of a query has ended: step `node`, run by the model of index `option`, which it left at `stage`.
 
-    `budget` and `spent` are the seconds that it was planned to take and took.
+    `budget` and `spent` are the seconds that it was planned to take and that it took.
     """
 
     request: int

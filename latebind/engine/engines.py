@@ -1,7 +1,7 @@
-"""The `Gateway` of a server that outlives its engines: one that dies, or that another takes over from.
+"""The `Gateway` of a server, which outlives its engines: one may die, or be replaced by one with other models.
 
-One generation is one engine process with one set of models. `catalogue` changes the set, this follows it. Why it is so:
-decision 20.
+A generation is one engine process with one set of models. `catalogue` changes the set; this module starts, replaces and
+restarts engines accordingly. Decision 20 says why.
 """
 
 import asyncio
@@ -21,24 +21,21 @@ from latebind.engine.claim import Claim
 from latebind.engine.client import EngineClient
 from latebind.engine.crashes import Crashes
 from latebind.engine.order import EngineOrder
-from latebind.engine.probe import Unfit, probe
+from latebind.engine.probe import ProbeFailed, probe
 from latebind.forks.client import ForkServer
 from latebind.repository.selection import Serving
 from latebind.server.gateway import Snapshot
 
 logger = logging.getLogger(__name__)
 
-MOST_WAITING = 1024  # calls that wait for an engine
+MOST_WAITING = 1024  # calls that may wait for an engine
 LONGEST_BACK_OFF = 30.0
 IDLE_LOOK_SECONDS = 0.02
-END_SECONDS = 3.0  # that a process has to end by itself
+END_SECONDS = 3.0  # that a process gets to end by itself
 
 
-class NotUp(LatebindError):
-    """An engine that did not come to serve; `models` are those that have to do with it, if that is known.
-
-    It `crashed` where its process died meanwhile.
-    """
+class EngineStartFailed(LatebindError):
+    """An engine did not start; `models` are those to blame, if known, and it `crashed` if its process died."""
 
     def __init__(self, error: LatebindError, models: tuple[str, ...], *, crashed: bool) -> None:
         super().__init__(str(error))
@@ -47,11 +44,12 @@ class NotUp(LatebindError):
 
 
 class Engines:
-    """Owns the engine that serves, and those that end. Make one with `start`, end it with `close`.
+    """Owns the engine that serves, and those that are ending. Create it with `start`, end it with `close`.
 
-    Calls that come while there is no engine wait for the next one until their deadline, so many at most. `unavailable`
-    says of models that are wanted and not served why that is; `deadlines` are the seconds of requests for queries that
-    name no time-out, of those that have such. `on_change` is called when another engine has taken over.
+    Calls that arrive while there is no engine wait for the next one until their deadline, up to a limit on their
+    number. `unavailable` gives the reason for each model that should be served and is not. `deadlines` maps a query to
+    the seconds that its requests get if they name no time-out. `on_change` is called when another engine has taken
+    over.
     """
 
     def __init__(self, order: EngineOrder, config: GenerationsConfig, forks: ForkServer) -> None:
@@ -77,9 +75,9 @@ class Engines:
     async def start(
         cls, order: EngineOrder, serving: Serving, forks: ForkServer, config: GenerationsConfig | None = None
     ) -> Self:
-        """Start an engine of this order that serves `serving`; raises what it could not load or what does not answer.
+        """Start an engine that serves `serving`. Raises what could not be loaded or does not answer.
 
-        What directories and queries `order` names itself does not count. `forks` makes this engine and all later ones.
+        Directories and queries named in `order` itself are ignored. `forks` starts this engine and all later ones.
         """
         engines = cls(order, config or GenerationsConfig(), forks)
         try:
@@ -91,56 +89,59 @@ class Engines:
 
     @property
     def process_id(self) -> int:
-        """The number of the process that serves."""
+        """The process id of the engine that serves."""
         assert self._engine is not None, "nothing is served"
         return self._engine.process_id
 
     def live(self) -> bool:
-        """Whether the server lives, which it does without an engine too."""
+        """Return True: the server is alive even while it has no engine."""
         return True
 
     def ready(self, model: str | None = None) -> bool:
-        """Whether an engine serves, and `model` is among what it serves; each of these has answered a trial."""
+        """Return whether an engine serves and, if a `model` is named, serves that one.
+
+        Each has answered a trial request.
+        """
         if model is not None and model not in self.models:
             return False
         return self._engine.live() if self._engine is not None else not (self.serving.names or self.unavailable)
 
     def claim_now(self, model: str, rows: int) -> Claim | None:
-        """Return so many slots to fill, of the engine that serves; None where there are none at once."""
+        """Return `rows` slots of the engine that serves, or None if they cannot be had without waiting."""
         return self._engine.claim_now(model, rows) if self._engine is not None and model in self.models else None
 
     def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Coroutine[Any, Any, Claim]:
-        """Return so many slots to fill, once it is this call's turn. Raises `Refused`, `Unavailable` or `NotFound`."""
+        """Return `rows` slots to fill, waiting if necessary. Raises `Refused`, `Unavailable` or `NotFound`."""
         engine = self._engine
         if engine is not None and engine.live() and model in self.models:
             return engine.claim(model, rows, deadline=deadline, priority=priority)
         return self._claim_later(model, rows, deadline, priority)
 
     async def metrics(self) -> Snapshot:
-        """Return the figures of the engine that serves, since it began to."""
+        """Return the metrics of the engine that serves, since it started."""
         if self._engine is None or not self._engine.live():
             return {"models": {}, "restarts": self._restarts}
         return {**await self._engine.metrics(), "restarts": self._restarts}
 
     async def traces(self) -> Sequence[Trace]:
-        """Return what became of rows to be traced, of the engine that serves."""
+        """Return the traces of traced rows that ended since the last call, from the engine that serves."""
         return await self._engine.traces() if self._engine is not None and self._engine.live() else ()
 
     async def picture(self) -> Picture:
-        """Return what is under way in the engine that serves."""
+        """Return what is queued and running in the engine that serves."""
         return await self._engine.picture() if self._engine is not None and self._engine.live() else Picture()
 
     async def adopt(self, model: str, version: str) -> None:
-        """Have the engine use a version of learned caches; one that follows takes it up by itself."""
+        """Let the engine use a version of learned caches; later engines use the current version by themselves."""
         if self._engine is None:
             raise Unavailable(f"no engine serves {model}")
         await self._engine.adopt(model, version)
 
     async def change(self, serving: Serving, *, tried: Collection[str]) -> None:
-        """Have a new engine serve this, and the old one end what it has. Only one change at a time.
+        """Start a new engine that serves this, and let the old one finish its requests. One change at a time.
 
-        Models and queries among `tried` get a new chance where they were unavailable, with queries that need them.
-        Raises `NotUp`; then what is served stays.
+        Unavailable models and queries among `tried`, and queries that need them, are tried again. Raises
+        `EngineStartFailed`; then nothing changes.
         """
         chances = {*tried, *serving.needing(tried)}
         left_out = {name: reason for name, reason in self.unavailable.items() if name not in chances}
@@ -152,7 +153,7 @@ class Engines:
         self._take_over(engine)
 
     async def close(self, grace: float = 10.0) -> None:
-        """Wait up to `grace` seconds for what is in flight, then end all processes; 0: end them at once."""
+        """Wait up to `grace` seconds for requests in flight, then end all processes; with 0, kill them at once."""
         self._closed = True
         self._settled.set()
         for task in self._tasks:
@@ -163,7 +164,7 @@ class Engines:
         await asyncio.gather(*ends)
 
     async def _claim_later(self, model: str, rows: int, deadline: float, priority: int) -> Claim:
-        """Wait for an engine where one is to be expected, and claim of that."""
+        """Wait for the next engine, if one is expected, and claim slots there."""
         if model in self.models:
             await self._wait(deadline)
         if model in self.unavailable:
@@ -175,7 +176,7 @@ class Engines:
         return await self._engine.claim(model, rows, deadline=deadline, priority=priority)
 
     async def _wait(self, deadline: float) -> None:
-        """Return when an engine serves, or it is known that none will for long; where too many wait, at once."""
+        """Return when an engine serves or none is expected soon; at once if too many calls wait already."""
         if self._waiting == MOST_WAITING:
             return
         self._waiting += 1
@@ -188,31 +189,34 @@ class Engines:
             self._waiting -= 1
 
     async def _bring_up(self, serving: Serving) -> tuple[EngineClient | None, Serving]:
-        """Return an engine that serves this and has answered trials, and by the names of models what it serves."""
+        """Start an engine for this and try its models.
+
+        Return it, with what it serves under the names of the loaded models.
+        """
         if not serving.names:
             return None, serving
         try:
             engine = await EngineClient.prepare(self._order.log_format, self._forks)
         except OSError as error:
-            raise NotUp(Unavailable(f"no process can be started: {error}"), (), crashed=False) from error
+            raise EngineStartFailed(Unavailable(f"no process can be started: {error}"), (), crashed=False) from error
         try:
             await engine.begin(self._order_for(serving))
             found = serving.renamed(_models(engine))
             if not self._order.residency.budget:  # what is loaded on demand has been tried piece by piece
                 await probe(engine, found.models)
         except LatebindError as error:
-            crashed = not engine.live() and isinstance(error, Unavailable | Unfit)
+            crashed = not engine.live() and isinstance(error, Unavailable | ProbeFailed)
             await engine.kill()
             names = list(serving.models)
-            blamed = (error.model,) if isinstance(error, Unfit) else tuple([names[each] for each in engine.ran()])
-            raise NotUp(error, blamed, crashed=crashed) from error
+            blamed = (error.model,) if isinstance(error, ProbeFailed) else tuple([names[each] for each in engine.ran()])
+            raise EngineStartFailed(error, blamed, crashed=crashed) from error
         except BaseException:
             await engine.kill()
             raise
         return engine, found
 
     def _order_for(self, serving: Serving) -> EngineOrder:
-        """Return the order to serve this; each generation has an event log of its own."""
+        """Return the order to serve this; each generation writes an event log of its own."""
         self._number += 1
         log = self._order.event_log
         return replace(
@@ -223,7 +227,7 @@ class Engines:
         )
 
     def _take_over(self, engine: EngineClient | None) -> None:
-        """Have new calls go to this engine, and let the one before answer what it has."""
+        """Route new calls to this engine, and let the one before finish its requests."""
         before, self._engine = self._engine, engine
         self.models = {} if engine is None else engine.models
         self.deadlines.clear()
@@ -238,7 +242,7 @@ class Engines:
             self._begin(self._end(before))
 
     async def _end(self, engine: EngineClient) -> None:
-        """Let an engine answer what it has, then end it."""
+        """Let an engine finish its requests, then end it."""
         engine.on_lost = None
         self._ending.add(engine)
         until = time.monotonic() + self._config.drain
@@ -248,7 +252,7 @@ class Engines:
         self._ending.discard(engine)
 
     def _lost(self, engine: EngineClient) -> None:
-        """The engine that serves has died: calls wait for the next one from now on."""
+        """Handle the death of the engine that serves: calls wait for the next one from now on."""
         if engine is not self._engine or self._closed:
             return
         names = _models(engine)
@@ -260,27 +264,27 @@ class Engines:
         self._begin(self._recover())
 
     async def _recover(self) -> None:
-        """Bring engines up until one serves; a model that keeps it from that is left out."""
+        """Start engines until one serves, leaving out models that prevent it."""
         begun, pause, wanted = time.monotonic(), self._config.back_off, self.serving
         while True:
             try:
                 engine, _ = await self._bring_up(wanted.without(self.unavailable))
                 break
-            except NotUp as error:
+            except EngineStartFailed as error:
                 logger.error("the engine does not start: %s", error)
                 if self._leave_out(error):
                     continue
             self._settled.set()
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_BACK_OFF)
-        changed = self.serving is not wanted  # meanwhile: then another engine serves already, or its follower will
+        changed = self.serving is not wanted  # by `change` in the meantime: then that engine serves, or recovers itself
         if changed and engine is not None:
             await engine.kill()
         if not changed:
             self._take_over(engine)
             logger.info("an engine serves again after %.2f s", time.monotonic() - begun)
 
-    def _leave_out(self, error: NotUp) -> bool:
+    def _leave_out(self, error: EngineStartFailed) -> bool:
         """Take models out of service that keep the engine from starting; return whether there were any."""
         if error.crashed:
             return self._blame(error.models)
@@ -289,7 +293,7 @@ class Engines:
         return bool(error.models)
 
     def _blame(self, running: Iterable[str]) -> bool:
-        """Take models out of service with which engines died too often; return whether there were any."""
+        """Record a crash, and take models out of service that have reached the limit; return whether any have."""
         blamed = self._crashes.happened(running, time.monotonic())
         for model in blamed:
             often = f"the engine died {self._config.crashes} times in {self._config.within:g} s while it ran"
@@ -305,7 +309,7 @@ class Engines:
         self.models = {name: spec for name, spec in self.models.items() if name not in self.unavailable}
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something beside."""
+        """Start a background task."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -313,9 +317,9 @@ class Engines:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("what was begun beside failed", exc_info=task.exception())
+            logger.error("a background task of the engines failed", exc_info=task.exception())
 
 
 def _models(engine: EngineClient) -> list[str]:
-    """Return the models of an engine in the order of their directories."""
+    """Return the models of an engine, without queries, in the order of their directories."""
     return [name for name, spec in engine.models.items() if not spec.steps]

@@ -1,4 +1,4 @@
-"""One model or query at the door: its number in messages, its slots, who has them and who waits for some."""
+"""One model or query at the door: its number in messages, its slots, their owners, and the calls waiting for slots."""
 
 import asyncio
 import time
@@ -11,28 +11,28 @@ import numpy as np
 from latebind.batching.queue import LAST
 from latebind.domain.errors import LatebindError, Refused
 from latebind.domain.model import ModelSpec
-from latebind.engine.pool import FREE, Pool, Step
+from latebind.engine.pool import FREE, Move, Pool
 from latebind.engine.query_steps import QuerySteps
 from latebind.engine.slots import ModelSlots, Rows
 
-Places = tuple[tuple[int, ...], tuple[int, ...]]  # requests and their slots
+Claimed = tuple[tuple[int, ...], tuple[int, ...]]  # request numbers, and the slot of each
 
 
-class Turn:
+class WaitingClaim:
     """A call that waits for slots."""
 
-    __slots__ = ("places", "rank", "wanted")
+    __slots__ = ("claimed", "rank", "wanted")
 
     def __init__(self, wanted: int, priority: int) -> None:
         self.wanted = wanted
         self.rank = priority or LAST
-        self.places: asyncio.Future[Places] = asyncio.get_running_loop().create_future()
+        self.claimed: asyncio.Future[Claimed] = asyncio.get_running_loop().create_future()
 
 
 class Lane:
-    """The slots of one model or query. `numbers` gives each request its own; other lanes draw from the same.
+    """The slots of one model or query. Lanes share the iterator `numbers`, which numbers all requests of an engine.
 
-    A request of a query owns as many more, behind its own, as the query has `steps`.
+    A request of a query also owns the numbers that follow its own, one for each of the query's `steps`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Lane:
         self._numbers = numbers
         self.is_query = bool(spec.steps)
         self._stride = 1 + len(spec.steps)
-        self._waiting: deque[Turn] = deque()
+        self._waiting: deque[WaitingClaim] = deque()
         self._inputs = {
             tensor.name: [array[slot, ...] for slot in range(len(array))]
             for tensor, array in zip(spec.inputs, rows.inputs, strict=True)
@@ -59,7 +59,7 @@ class Lane:
 
     @property
     def busy(self) -> bool:
-        """Whether anybody has slots or waits for some."""
+        """Whether any call holds slots or waits for some."""
         return self.pool.free < len(self.pool) or bool(self._waiting)
 
     def inputs(self, slots: tuple[int, ...]) -> Mapping[str, list[Rows]]:
@@ -67,7 +67,10 @@ class Lane:
         return self._alone[slots[0]] if len(slots) == 1 else self._rows_of(slots)
 
     def raw(self, slots: tuple[int, ...]) -> Mapping[str, list[memoryview]]:
-        """Return the same as bytes. Views of single slots are kept, for making them takes longer than filling them."""
+        """Return the same rows as bytes.
+
+        Views of single slots are cached: making them takes longer than filling them.
+        """
         if len(slots) > 1:
             return _as_bytes(self._rows_of(slots))
         raw = self._raw[slots[0]]
@@ -76,7 +79,7 @@ class Lane:
         return raw
 
     def answers(self, slots: tuple[int, ...]) -> dict[str, Rows]:
-        """Return what lies in the outputs of these slots `(N, *shape)`, a view where they follow each other."""
+        """Return the outputs of these slots, each `(N, *shape)`: a view if the slots are contiguous, else a copy."""
         if len(slots) > 1:
             return self._answers_of(slots)
         found = self._answers[slots[0]]
@@ -84,52 +87,52 @@ class Lane:
             found = self._answers[slots[0]] = self._answers_of(slots)
         return found
 
-    def claim_now(self, wanted: int) -> Places | None:
-        """Return `wanted` requests, new ones, and a slot for each; None where others wait or too few are free."""
-        return None if self._waiting else self._taken(wanted)
+    def claim_now(self, wanted: int) -> Claimed | None:
+        """Return `wanted` new requests with a slot for each, or None if calls are waiting or too few slots are free."""
+        return None if self._waiting else self._try_claim(wanted)
 
-    async def claim(self, wanted: int, *, deadline: float, priority: int = 0) -> Places:
-        """Return `wanted` requests, new ones, and a slot for each; waits behind those who came before.
+    async def claim(self, wanted: int, *, deadline: float, priority: int = 0) -> Claimed:
+        """Return `wanted` new requests with a slot for each, waiting in line if too few slots are free.
 
-        Of those who wait, `priority` 1 goes first and 0 last.
-        As many calls may wait as there are slots. Raises `Refused` at the `deadline` (`time.monotonic()` seconds), and
-        at once where too many wait or there will never be so many slots.
+        The line is ordered by priority (1 first, 0 last), then by arrival, and holds at most as many calls as there are
+        slots. Raises `Refused` at the `deadline` (`time.monotonic()` seconds), and at once if the line is full or
+        `wanted` exceeds the number of slots.
         """
-        if (places := self.claim_now(wanted)) is not None:
-            return places
+        if (claimed := self.claim_now(wanted)) is not None:
+            return claimed
         if wanted > len(self.pool) or len(self._waiting) >= len(self.pool):
             raise self._refused(wanted)
-        turn = Turn(wanted, priority)
-        self._waiting.insert(self._place(turn.rank), turn)
+        waiting = WaitingClaim(wanted, priority)
+        self._waiting.insert(self._insertion_index(waiting.rank), waiting)
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
-                return await turn.places
+                return await waiting.claimed
         except TimeoutError:
-            self._give_up(turn)
+            self._withdraw(waiting)
             raise self._refused(wanted) from None
         except asyncio.CancelledError:
-            self._give_up(turn)
+            self._withdraw(waiting)
             raise
         finally:
-            del turn  # an error in it refers to this frame: in a cycle they would keep the slots
+            del waiting  # its exception refers to this frame: the cycle would keep the slots mapped
 
-    def move(self, slot: int, request: int, step: Step) -> None:
-        """Note what has become of a request; a slot that is free by that goes to whoever waits."""
-        if self.pool.move(slot, request, step) is FREE and self._waiting:
-            self._serve()
+    def move(self, slot: int, request: int, move: Move) -> None:
+        """Record a move of a request; if that frees its slot, waiting calls are served."""
+        if self.pool.move(slot, request, move) is FREE and self._waiting:
+            self._grant_waiting()
 
-    def lose(self, error: LatebindError) -> None:
-        """Nobody's turn will come."""
-        for turn in self._waiting:
-            if not turn.places.done():
-                turn.places.set_exception(error)
+    def fail_waiting(self, error: LatebindError) -> None:
+        """Fail all waiting calls with this error."""
+        for waiting in self._waiting:
+            if not waiting.claimed.done():
+                waiting.claimed.set_exception(error)
         self._waiting.clear()
 
-    def _place(self, rank: int) -> int:
-        """Return the place behind all who wait and go before a newcomer of this rank."""
+    def _insertion_index(self, rank: int) -> int:
+        """Return the index behind all waiting calls that go before a newcomer of this rank."""
         if rank == LAST:
             return len(self._waiting)
-        return sum([turn.rank <= rank for turn in self._waiting])
+        return sum([waiting.rank <= rank for waiting in self._waiting])
 
     def _rows_of(self, slots: tuple[int, ...]) -> dict[str, list[Rows]]:
         return {name: [rows[slot] for slot in slots] for name, rows in self._inputs.items()}
@@ -140,7 +143,7 @@ class Lane:
             return {spec.name: rows[first : last + 1] for spec, rows in self.outputs}
         return {spec.name: rows[list(slots)] for spec, rows in self.outputs}
 
-    def _taken(self, wanted: int) -> Places | None:
+    def _try_claim(self, wanted: int) -> Claimed | None:
         if wanted > self.pool.free:
             return None
         if wanted == 1 and self._stride == 1:  # most calls
@@ -151,29 +154,29 @@ class Lane:
         assert slots is not None
         return requests, slots
 
-    def _serve(self) -> None:
-        """Give slots to those who wait, in their order, as far as there are enough for the first."""
+    def _grant_waiting(self) -> None:
+        """Give slots to waiting calls in order, until there are too few for the first of them."""
         while self._waiting:
-            turn = self._waiting[0]
-            if not turn.places.done():
-                places = self._taken(turn.wanted)
-                if places is None:
+            waiting = self._waiting[0]
+            if not waiting.claimed.done():
+                claimed = self._try_claim(waiting.wanted)
+                if claimed is None:
                     return
-                turn.places.set_result(places)
+                waiting.claimed.set_result(claimed)
             self._waiting.popleft()
 
-    def _give_up(self, turn: Turn) -> None:
-        """Forget a turn; what it was given in the meantime goes on to the next."""
-        if turn in self._waiting:
-            self._waiting.remove(turn)
-        elif turn.places.done() and not turn.places.cancelled() and turn.places.exception() is None:
-            for request, slot in zip(*turn.places.result(), strict=True):
-                self.pool.move(slot, request, Step.LEAVE)
-        self._serve()
+    def _withdraw(self, waiting: WaitingClaim) -> None:
+        """Remove a waiting call; slots that it was given in the meantime go to the next."""
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)
+        elif waiting.claimed.done() and not waiting.claimed.cancelled() and waiting.claimed.exception() is None:
+            for request, slot in zip(*waiting.claimed.result(), strict=True):
+                self.pool.move(slot, request, Move.RELEASE)
+        self._grant_waiting()
 
     def _refused(self, wanted: int) -> Refused:
-        places = f"{self.pool.free} of {len(self.pool)} places are free"
-        return Refused(f"{self.spec.name} has no room for {wanted} more rows ({places}): try again later")
+        free = f"{self.pool.free} of {len(self.pool)} places are free"
+        return Refused(f"{self.spec.name} has no room for {wanted} more rows ({free}): try again later")
 
 
 def _as_bytes(rows: Mapping[str, list[Rows]]) -> dict[str, list[memoryview]]:

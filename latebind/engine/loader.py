@@ -1,4 +1,4 @@
-"""Brings pieces of models into memory and lets them go, on a thread beside the workers: one after another, as told."""
+"""Loads pieces of models into memory and evicts them, on a thread of its own, one action after another."""
 
 import logging
 import time
@@ -12,44 +12,45 @@ from latebind.domain.actions import Evict, Load
 from latebind.domain.errors import LatebindError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.program.pieces import Piece, trim_heap
-from latebind.repository.pages import Brought
+from latebind.repository.pages import BytesRead
 
 logger = logging.getLogger(__name__)
 
-TRIMS_EVERY = 1.0  # seconds at least: the next batch has to have its pages anew
+TRIMS_EVERY = 1.0  # seconds at least: after a trim, the next batch has to allocate its pages again
 
 
 class Loader:
-    """Performs `Load` and `Evict` in the order in which it is told of them, once it has been started.
+    """Performs `Load` and `Evict` in the order in which they were given, once it has been started.
 
-    `pieces` are those of each model, numbered as its `Footprint` counts them. Behind what goes, what the C library has
-    kept of activations goes too: of batches of several sizes the workers' arenas keep more than one batch takes.
+    `pieces` are those of each model, numbered as in its `Footprint`. After an eviction, memory that the C library kept
+    from activations is returned to the system too: for batches of several sizes, the workers' arenas keep more than one
+    batch takes.
     """
 
     def __init__(self, pieces: Mapping[str, Sequence[Piece]]) -> None:
         self._pieces = pieces
-        self._told: SimpleQueue[Load | Evict | None] = SimpleQueue()
+        self._actions: SimpleQueue[Load | Evict | None] = SimpleQueue()
         self._thread: Thread | None = None
-        self._trimmed = -inf  # when what the C library keeps was last given back
+        self._trimmed = -inf  # when the heap was last trimmed
 
     def start(self, report: Callable[[Loaded | LoadFailed], None]) -> None:
-        """Begin; `report` hears, on the thread, how each load ended."""
+        """Start the thread, which calls `report` with the outcome of each load."""
         self._thread = Thread(target=self._work, args=(report,), name="loader")
         self._thread.start()
 
     def perform(self, action: Load | Evict) -> None:
-        """Have an action performed behind those before it. From any thread."""
-        self._told.put(action)
+        """Queue an action. From any thread."""
+        self._actions.put(action)
 
     def close(self) -> None:
-        """Return when all that was told has been performed; nothing may be told after that."""
-        self._told.put(None)
+        """Return when all queued actions have been performed; none may be queued after that."""
+        self._actions.put(None)
         if self._thread is not None:
             self._thread.join()
 
     def _work(self, report: Callable[[Loaded | LoadFailed], None]) -> None:
-        """Root of the thread. Whatever goes wrong fails those who wait for this model and nobody else."""
-        while (action := self._told.get()) is not None:
+        """Root of the thread. An error fails those who wait for this model and nobody else."""
+        while (action := self._actions.get()) is not None:
             event: Loaded | LoadFailed | None = None
             try:
                 if isinstance(action, Load):
@@ -65,16 +66,16 @@ class Loader:
                 report(event)
 
     def _load(self, action: Load) -> Loaded:
-        """Load all pieces or none of them."""
-        begun, brought = time.monotonic(), Brought()
+        """Load all of the pieces or none."""
+        begun, read = time.monotonic(), BytesRead()
         pieces = [self._pieces[action.model][number] for number in action.pieces]
         with ExitStack() as loaded:
             for piece in pieces:
-                brought += piece.load()
+                read += piece.load()
                 loaded.callback(piece.unload)
-            loaded.pop_all()  # nothing went wrong: they stay
+            loaded.pop_all()  # all have been loaded: keep them
         seconds, sizes = time.monotonic() - begun, tuple([piece.size for piece in pieces])
-        return Loaded(action.model, action.pieces, seconds, sizes, brought.size, brought.cached)
+        return Loaded(action.model, action.pieces, seconds, sizes, read.size, read.cached)
 
     def _evict(self, action: Evict) -> None:
         pieces = self._pieces[action.model]

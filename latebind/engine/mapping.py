@@ -1,7 +1,8 @@
-"""Performs `Map` and `Branch`: tensors go from row to row as the wiring of a query says. It decides nothing.
+"""Performs `Map` and `Branch`: copies tensors from row to row as the wiring of a query says. It decides nothing.
 
-All expressions are made into functions once. A tensor that is passed through is copied once, and what conditions that
-are judged together have in common is computed once.
+All expressions are compiled to closures once. A tensor that is passed through is copied once. What several conditions
+that are judged together have in common is computed once. Values may be any: the driver's threads have numpy ignore
+floating-point errors.
 """
 
 from collections import Counter
@@ -10,12 +11,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from latebind.domain.actions import Branch, Map
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.query import StepRows
-from latebind.engine.operations import COMPUTED, LOGIC, SILENT
+from latebind.engine.operations import COMPUTED, LOGIC
 from latebind.engine.slots import ModelSlots, Rows
 from latebind.queries.file.wiring import (
     EITHER,
@@ -30,20 +29,20 @@ from latebind.queries.file.wiring import (
     needs,
 )
 
-Look: TypeAlias = Map | Branch  # which says the query's slot, and the models chosen
-Read: TypeAlias = Callable[[Look], Any]  # what an expression is there
-Write: TypeAlias = Callable[[Look], None]
-Place: TypeAlias = tuple[Rows, int]  # an array, and the row in it of the query in slot 0
+TensorAction: TypeAlias = Map | Branch  # has the query's slot and the models chosen
+Read: TypeAlias = Callable[[TensorAction], Any]  # the value of an expression for an action
+Write: TypeAlias = Callable[[TensorAction], None]
+Place: TypeAlias = tuple[Rows, int]  # an array, and its row that belongs to the query in slot 0
 
 
 class Mappings:
-    """The wirings of `queries` over the slots of their models and of their own, by name, laid out as `rows` says."""
+    """The compiled wirings of `queries` by name; `rows` says where their steps lie in the `slots` of their models."""
 
     def __init__(self, queries: Iterable[DefinedQuery], slots: Mapping[str, ModelSlots], rows: StepRows) -> None:
         self._queries = {defined.query.name: _Mapping.of(defined, slots, rows) for defined in queries}
 
     def map(self, action: Map) -> None:
-        """Write the inputs of a step for the model chosen, or the outputs of the query; raises whatever goes wrong."""
+        """Write the inputs of a step for the chosen model, or the outputs of the query; raises whatever goes wrong."""
         for write in self._queries[action.query].writes[action.node]:
             write(action)
 
@@ -55,14 +54,14 @@ class Mappings:
 
 @dataclass(frozen=True, slots=True)
 class _Mapping:
-    """One query: what to write for each node, and behind the last for its outputs; the conditions of nodes."""
+    """One query: the writes of each node, and behind the last node those of its outputs; the conditions of nodes."""
 
     writes: tuple[tuple[Write, ...], ...]
     conditions: Mapping[int, Read]
 
     @classmethod
     def of(cls, defined: DefinedQuery, slots: Mapping[str, ModelSlots], rows: StepRows) -> "_Mapping":
-        places = _Places(defined, slots, rows)
+        places = _TensorRows(defined, slots, rows)
         wiring = defined.wiring
         steps = [
             tuple(_to_step(node, places.taken(node, place), one, places) for place, one in enumerate(inputs))
@@ -72,12 +71,12 @@ class _Mapping:
         outputs = tuple(_to_output(array, one, places) for array, one in zip(own, wiring.outputs, strict=True))
         judged = {node: one for node, one in enumerate(wiring.conditions) if one is not None}
         common = _common(judged.values())
-        conditions = {node: _quiet(one, places, common) for node, one in judged.items()}
+        conditions = {node: _reader(one, places, common) for node, one in judged.items()}
         return cls((*steps, outputs), conditions)
 
 
-class _Places:
-    """Where the tensors of one query lie."""
+class _TensorRows:
+    """Where the tensors of one query are in shared memory."""
 
     def __init__(self, defined: DefinedQuery, slots: Mapping[str, ModelSlots], rows: StepRows) -> None:
         self._first = rows.first[defined.query.name]
@@ -96,46 +95,46 @@ class _Places:
         return tuple(zip(arrays, self._first[node], strict=True))
 
 
-def _to_step(node: int, to: Sequence[Place], tensor: Tensor, places: _Places) -> Write:
-    """Write an input of a step. Most are an input of the query as it came, which is copied without a call more."""
+def _to_step(node: int, to: Sequence[Place], tensor: Tensor, places: _TensorRows) -> Write:
+    """Write an input of a step. Most are an unchanged input of the query, which is copied without a further call."""
     if isinstance(tensor, Ref) and tensor.node == INPUT:
         return _copied(node, to, places.inputs[tensor.place])
-    read = _quiet(tensor, places)
+    read = _reader(tensor, places)
 
-    def write(look: Look) -> None:
-        option = look.chosen[node]
+    def write(action: TensorAction) -> None:
+        option = action.chosen[node]
         if option < 0:
             raise _missing(node)
         array, first = to[option]
-        array[first + look.slot] = read(look)
+        array[first + action.slot] = read(action)
 
     return write
 
 
 def _copied(node: int, to: Sequence[Place], given: Rows) -> Write:
-    def copy(look: Look) -> None:
-        option = look.chosen[node]
+    def copy(action: TensorAction) -> None:
+        option = action.chosen[node]
         if option < 0:
             raise _missing(node)
         array, first = to[option]
-        slot = look.slot
+        slot = action.slot
         array[first + slot] = given[slot]
 
     return copy
 
 
-def _to_output(array: Rows, tensor: Tensor, places: _Places) -> Write:
-    """Write an output, or zeros where nothing has run that it could be made of."""
-    read, there = _quiet(tensor, places), _presence(needs(tensor))
+def _to_output(array: Rows, tensor: Tensor, places: _TensorRows) -> Write:
+    """Write an output, or zeros if none of the steps that it is made of has run."""
+    read, there = _reader(tensor, places), _presence(needs(tensor))
 
-    def write(look: Look) -> None:
-        array[look.slot] = read(look) if there(look) else 0
+    def write(action: TensorAction) -> None:
+        array[action.slot] = read(action) if there(action) else 0
 
     return write
 
 
 def _common(expressions: Iterable[Expression]) -> AbstractSet[Expression]:
-    """Return what is computed more than once in these."""
+    """Return the subexpressions that occur more than once in these."""
     counts = Counter(part for one in expressions for part in _computed(one))
     return {part for part, count in counts.items() if count > 1}
 
@@ -147,30 +146,10 @@ def _computed(expression: Expression) -> Iterator[Apply]:
             yield from _computed(argument)
 
 
-def _quiet(expression: Expression, places: _Places, common: AbstractSet[Expression] = frozenset()) -> Read:
-    """Return what an expression is, of whatever values; telling numpy not to speak takes longer than to copy a row."""
-    read = _reader(expression, places, common)
-    if _is_silent(expression):
-        return read
-
-    def read_quietly(look: Look) -> Any:
-        with np.errstate(all="ignore"):
-            return read(look)
-
-    return read_quietly
-
-
-def _is_silent(expression: Expression) -> bool:
-    match expression:
-        case Apply(operation, arguments):
-            return operation in {EITHER, *SILENT} and all(map(_is_silent, arguments))
-    return True
-
-
-def _reader(expression: Expression, places: _Places, common: AbstractSet[Expression]) -> Read:
+def _reader(expression: Expression, places: _TensorRows, common: AbstractSet[Expression] = frozenset()) -> Read:
     match expression:
         case Literal(value):
-            return lambda look: value
+            return lambda action: value
         case Ref(node, place):
             return _input(places.inputs[place]) if node == INPUT else _output(node, places.given(node, place))
         case Apply(operation, arguments):
@@ -180,42 +159,42 @@ def _reader(expression: Expression, places: _Places, common: AbstractSet[Express
 
 
 def _once(read: Read) -> Read:
-    """Compute something once for each look, by whichever thread; the last one is kept."""
-    last: tuple[Look | None, Any] = None, None
+    """Compute a value once for each action, on whichever thread; only the last one is kept."""
+    last: tuple[TensorAction | None, Any] = None, None
 
-    def read_once(look: Look) -> Any:
+    def read_once(action: TensorAction) -> Any:
         nonlocal last
         found = last
-        if found[0] is not look:
-            found = last = look, read(look)
+        if found[0] is not action:
+            found = last = action, read(action)
         return found[1]
 
     return read_once
 
 
 def _input(array: Rows) -> Read:
-    return lambda look: array[look.slot]
+    return lambda action: array[action.slot]
 
 
 def _output(node: int, places: Sequence[Place]) -> Read:
-    def read(look: Look) -> Any:
-        option = look.chosen[node]
+    def read(action: TensorAction) -> Any:
+        option = action.chosen[node]
         if option < 0:
             raise _missing(node)
         array, first = places[option]
-        return array[first + look.slot]
+        return array[first + action.slot]
 
     return read
 
 
 def _either(arguments: Sequence[Expression], reads: Sequence[Read]) -> Read:
-    """Read the first of them that there is."""
+    """Read the first argument whose steps have run."""
     choices = [(_presence(needs(argument)), read) for argument, read in zip(arguments, reads, strict=True)]
 
-    def read_first(look: Look) -> Any:
+    def read_first(action: TensorAction) -> Any:
         for there, read in choices:
-            if there(look):
-                return read(look)
+            if there(action):
+                return read(action)
         raise IllegalEvent("none of the steps has run that a tensor is to be taken from")
 
     return read_first
@@ -223,23 +202,23 @@ def _either(arguments: Sequence[Expression], reads: Sequence[Read]) -> Read:
 
 def _applied(operation: str, arguments: Sequence[Expression], reads: Sequence[Read]) -> Read:
     if operation == "and":
-        return lambda look: all(read(look) for read in reads)
+        return lambda action: all(read(action) for read in reads)
     if operation == "or":
-        return lambda look: any(read(look) for read in reads)
+        return lambda action: any(read(action) for read in reads)
     compute = COMPUTED.get(operation) or LOGIC[operation]
     first, *others = reads
     given = [one.value for one in arguments[1:] if isinstance(one, Literal)]
-    if len(given) == len(others):  # most: a tensor, and what stands in the file
-        return lambda look: compute(first(look), *given)
-    return lambda look: compute(*[read(look) for read in reads])
+    if len(given) == len(others):  # most: a tensor, and literals of the file
+        return lambda action: compute(first(action), *given)
+    return lambda action: compute(*[read(action) for read in reads])
 
 
-def _presence(groups: Groups) -> Callable[[Look], bool]:
-    """Return what tells whether of each group a node has run."""
+def _presence(groups: Groups) -> Callable[[TensorAction], bool]:
+    """Return a function that tells whether at least one node of each group has run."""
     ordered = [sorted(group) for group in groups]
 
-    def is_there(look: Look) -> bool:
-        chosen = look.chosen
+    def is_there(action: TensorAction) -> bool:
+        chosen = action.chosen
         for group in ordered:
             for node in group:
                 if chosen[node] >= 0:

@@ -1,4 +1,4 @@
-"""What crosses between door and engine: messages of fixed size, tensors never. No pickle."""
+"""The messages between door and engine, of fixed size. Tensors never cross here, and nothing is pickled."""
 
 from collections.abc import Sequence
 from enum import IntEnum
@@ -9,22 +9,22 @@ from latebind.domain.actions import Outcome, Reply, StepEnded
 from latebind.domain.events import Arrived, Cancelled
 from latebind.engine.ends import Ended, Stepped
 
-TO_ENGINE = Struct("<BBBxHIIIQd")  # kind, more follows, priority, model, trace, slot, steps of input, request, deadline
+TO_ENGINE = Struct("<BBBxHIIIQd")  # kind, more follows, priority, model, trace, slot, input length, request, deadline
 TO_DOOR = Struct("<BxhhHQff")  # outcome, stage, node, option, request, two times in seconds
-OUTCOMES = tuple(Outcome)  # by their numbers: calling the class takes five times as long
+OUTCOMES = tuple(Outcome)  # indexed by value: calling the class takes five times as long
 Numbers = tuple[int, ...]
-Message = tuple[Any, ...]  # one to the engine, as `TO_ENGINE` has it
-NO_STEP = -1  # the node of a message that tells of a request, whose times are those that it waited and ran
+Message = tuple[Any, ...]  # one message to the engine, unpacked by `TO_ENGINE`
+NO_STEP = -1  # the node in a message about a whole request; its two times are then `waited` and `ran`
 
 
 class Kind(IntEnum):
-    """The messages from door to engine."""
+    """The kinds of message from door to engine."""
 
     ARRIVED = 0
     CANCELLED = 1
 
 
-ARRIVED, CANCELLED = Kind.ARRIVED, Kind.CANCELLED  # to look a member up in its class takes ten times as long
+ARRIVED, CANCELLED = Kind.ARRIVED, Kind.CANCELLED  # looking a member up in its class takes ten times as long
 
 
 def pack_arrived(
@@ -36,9 +36,9 @@ def pack_arrived(
     priority: int = 0,
     trace: int = 0,
 ) -> bytes:
-    """Write one call: a message for each of its requests, all but the last marked as to be continued.
+    """Pack one call: a message for each of its requests, all but the last marked "more follows".
 
-    `inputs` are the steps of the input of each, 1 where they are left out.
+    `inputs` are the input lengths of the requests, in steps; 1 each if left out.
     """
     last = len(requests) - 1
     if not last and not inputs:  # most calls
@@ -50,30 +50,33 @@ def pack_arrived(
 
 
 def pack_cancelled(request: int) -> bytes:
-    """Write that the client of `request` has gone."""
+    """Pack a message that the client of `request` has gone."""
     return TO_ENGINE.pack(CANCELLED, False, 0, 0, 0, 0, 0, request, 0.0)
 
 
 def pack_ended(ended: Reply | Ended) -> bytes:
-    """Write that a request has ended."""
+    """Pack a message that a request has ended."""
     return TO_DOOR.pack(ended.outcome, ended.stage, NO_STEP, 0, ended.request, ended.waited, ended.ran)
 
 
 def pack_stepped(step: StepEnded | Stepped) -> bytes:
-    """Write that a step of a query has ended."""
+    """Pack a message that a step of a query has ended."""
     return TO_DOOR.pack(step.outcome, step.stage, step.node, step.option, step.request, step.budget, step.spent)
 
 
 class EventReader:
-    """Turns the bytes from the door into events; keeps what is incomplete until the rest comes."""
+    """Unpacks bytes from the door into events; keeps an incomplete message or call until the rest arrives."""
 
     def __init__(self, models: Sequence[str]) -> None:
         self._models = models
         self._bytes = b""
-        self._rows: list[Message] = []  # of a call whose last row has not come
+        self._rows: list[Message] = []  # rows of a call whose last row has not arrived
 
     def feed(self, data: bytes) -> list[Arrived | Cancelled]:
-        """Return the events that `data` completes; a call says so where another of its model is next."""
+        """Return the events that `data` completes.
+
+        `Arrived.more` is set if the next event is a call of the same model.
+        """
         self._bytes, whole = _split(self._bytes + data, TO_ENGINE.size)
         rows: list[Message] = [*self._rows, *TO_ENGINE.iter_unpack(whole)]
         end = len(rows)
@@ -102,13 +105,13 @@ class EventReader:
 
 
 class EndedReader:
-    """Turns the bytes from the engine into what has ended; keeps what is incomplete until the rest comes."""
+    """Unpacks bytes from the engine into what has ended; keeps an incomplete message until the rest arrives."""
 
     def __init__(self) -> None:
         self._bytes = b""
 
     def feed(self, data: bytes) -> list[Ended | Stepped]:
-        """Return the requests and steps that `data` completes, a query behind its steps."""
+        """Return the requests and steps that `data` completes; a query comes after its steps."""
         self._bytes, whole = _split(self._bytes + data, TO_DOOR.size)
         return [
             Ended(request, OUTCOMES[outcome], stage, first, second)
@@ -119,6 +122,6 @@ class EndedReader:
 
 
 def _split(data: bytes, size: int) -> tuple[bytes, bytes]:
-    """Return the incomplete rest of `data` and all that is whole messages of `size` bytes."""
+    """Return the incomplete rest of `data`, and its whole messages of `size` bytes."""
     whole = len(data) - len(data) % size
     return data[whole:], data[:whole]

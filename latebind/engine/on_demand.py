@@ -1,7 +1,7 @@
-"""Models that are served and not in memory: opened, measured piece by piece, and let go again.
+"""Models that are served on demand: opened without loading, measured piece by piece, and unloaded again.
 
-What a piece takes and how long it takes to come is measured here, before anything is served, one piece at a time, so
-that not even this needs more memory than serving does.
+The size and loading time of each piece are measured before anything is served, one piece at a time, so that even this
+needs no more memory than serving does.
 """
 
 import time
@@ -35,12 +35,12 @@ from latebind.sequence.stored import is_stored_sequence, open_sequence
 
 MIB = 1 << 20
 
-Rows = dict[int, tuple[Tensor, ...]]  # what a stage takes, by size of batch
+Rows = dict[int, tuple[Tensor, ...]]  # inputs of a stage, by batch size
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A model of which nothing is in memory; `pieces` are its stages, then the learned caches behind `behind`."""
+    """A model with nothing in memory. `pieces` are its stages, then the learned caches behind the stages `behind`."""
 
     model: LoadedModel
     pieces: tuple[Piece, ...]
@@ -49,7 +49,7 @@ class Opened:
 
 
 def open_model(path: Path, config: EngineConfig, *, streams: int = 1, cached: bool = True) -> Opened:
-    """Open a model directory; raises what `load_model` raises. For `cached` see `MappedFile`."""
+    """Open a model directory. Raises what `load_model` raises. For `cached` see `MappedFile`."""
     if config.device != HOST.type:
         raise ConfigError(f"engine.device is {config.device}: models come and go on the CPU alone, leave --memory out")
     directory, threads = ModelDirectory.open(path), config.threads
@@ -73,10 +73,10 @@ def open_model(path: Path, config: EngineConfig, *, streams: int = 1, cached: bo
 
 
 def measure(opened: Opened, budget: int) -> LoadedModel:
-    """Load each piece, run a row through it and let it go; return the model with its footprint, and costs that hold.
+    """Load each piece, run a row through it and unload it; return the model with its footprint and valid costs.
 
-    A profile that was taken elsewhere is taken anew. Raises `RepositoryError` for a model that does not run, and
-    `ConfigError` for a piece that takes more than `budget` bytes.
+    A profile that was measured on another machine is measured again here. Raises `RepositoryError` for a model that
+    does not run, and `ConfigError` for a piece that takes more than `budget` bytes.
     """
     model = opened.model
     with torch.inference_mode():
@@ -104,9 +104,10 @@ def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel
 def _measure_stages(
     opened: Opened, program: Program, budget: int
 ) -> tuple[list[float], list[Curve], list[Tensor], int]:
-    """Return how long each stage took to load, its curve where the profile is of no use, what it put out.
+    """Return each stage's loading time, its curve if the stored profile is of no use here, and its output for one row.
 
-    And the bytes that a batch takes at most, what it reads included, in whole MiB: pages are counted late by some.
+    Also return the most bytes that a batch takes while it runs, inputs included, in whole MiB, because the kernel
+    counts pages with some delay.
     """
     most = program.spec.max_batch
     batches = tuple(sorted({1, most})) if program.costs_fit else profiled_batches(most)
@@ -135,7 +136,7 @@ def _run(stage: StageFunction, rows: Rows) -> Rows:
 def _measure_sequence(
     model: LoadedModel, program: SequenceProgram, pieces: Sequence[Piece], budget: int
 ) -> LoadedModel:
-    """Load both pieces: what reads is of no use without what writes."""
+    """Load both pieces together: reading is useless without writing."""
     with ExitStack() as held:
         seconds = tuple(held.enter_context(_loaded(piece, model, budget)) for piece in pieces)
         _, working = peak_growth(partial(_warm_up, program, model.spec.max_batch))
@@ -152,7 +153,7 @@ def _warm_up(program: SequenceProgram, largest: int) -> None:
 
 @contextmanager
 def _loaded(piece: Piece, model: LoadedModel, budget: int) -> Iterator[float]:
-    """Have a piece in memory, run in the meantime, and tell it what it takes; yields the seconds that loading took."""
+    """Hold a piece in memory within this context and tell it its size; yields the seconds that loading took."""
     if piece.weights > budget:
         raise ConfigError(
             f"a piece of {model.spec.name} has {_mb(piece.weights)} of weights and models may take {_mb(budget)} "
@@ -162,7 +163,7 @@ def _loaded(piece: Piece, model: LoadedModel, budget: int) -> Iterator[float]:
     piece.load()
     try:
         yield time.monotonic() - begun
-        piece.found(resident_bytes() - before)
+        piece.measured(resident_bytes() - before)
     finally:
         piece.unload()
 
@@ -178,7 +179,7 @@ def _try_lookup(model: LoadedModel, stage: int, activation: Tensor) -> None:
 
 
 def _gain(costs: ModelCosts, stage: int) -> float:
-    """Return the seconds that the learned cache behind a stage saves a request on average."""
+    """Return the mean seconds that the learned cache behind a stage saves a request."""
     saved = costs.hit_rates.get(stage, 0.0) * costs.remaining(stage + 1, 1)
     return max(0.0, saved - (0.0 if costs.aside else costs.lookups[stage].at(1)))
 

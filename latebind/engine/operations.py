@@ -1,7 +1,7 @@
-"""What the operations of query files compute, on one row: numpy where that is plain, torch where it is better.
+"""What the operations of query files compute, on one row: with numpy if that is simple, with torch if it is better.
 
-What may go in is checked beforehand, by the entries of the same names in `queries/file/operations.py`. Values may
-still be anything: an index past the end or a box that is no number raises `ValueError`.
+Types and shapes have been checked by the entries of the same names in `queries/file/operations.py`. Values can still be
+wrong: an index past the end or a box that is not a number raises `ValueError`.
 """
 
 import operator
@@ -15,22 +15,22 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 Array = NDArray[Any]
-Value = Any  # an array, a number of numpy's, or a number or text that stands in the expression
+Value = Any  # an array, a numpy number, or a literal number or text of the expression
 
 
 def crop(image: Array, top: Value, left: Value, height: int, width: int) -> Array:
-    """Cut a piece of an image `(..., H, W)`; a corner that was computed is moved until the piece is inside."""
+    """Cut a piece of an image `(..., H, W)`; a computed corner is moved so that the piece lies inside."""
     rows, columns = (
         min(max(floor(corner), 0), whole - part)
-        for corner, part, whole in zip((_one(top), _one(left)), (height, width), image.shape[-2:], strict=True)
+        for corner, part, whole in zip((_number(top), _number(left)), (height, width), image.shape[-2:], strict=True)
     )
     return image[..., rows : rows + height, columns : columns + width]
 
 
 def crop_to(image: Array, box: Array, height: int, width: int) -> Array:
-    """Cut a box out of an image `(..., H, W)`, all pixels that it touches and one at least, and resize it.
+    """Cut a box out of an image `(..., H, W)`, with all pixels that it touches (at least one), and resize it.
 
-    The box is top, left, bottom and right as shares of the image.
+    The box is top, left, bottom and right, as fractions of the image.
     """
     top, left, bottom, right = box.tolist()
     rows, columns = _span(top, bottom, image.shape[-2]), _span(left, right, image.shape[-1])
@@ -47,35 +47,38 @@ def resize(image: Array, height: int, width: int) -> Array:
 
 
 def softmax(scores: Array) -> Array:
-    """Turn scores `(..., classes)` into shares of 1."""
+    """Turn scores `(..., classes)` into shares that sum to 1."""
     powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
     shares: Array = powers / powers.sum(axis=-1, keepdims=True)
     return shares
 
 
 def top_indices(row: Array, count: int) -> Array:
-    """Return where the largest numbers of a row stand, largest first; of equal ones the first."""
+    """Return the indices of the `count` largest numbers of a row, largest first; of equal ones the first."""
     ascending = np.argsort(row[::-1], kind="stable")[::-1][:count]
     places: Array = len(row) - 1 - ascending
     return places
 
 
 def select(values: Array, index: Value) -> Value:
-    """Return one of the first dimension; a computed index counts from 0 and must be one that there is."""
-    place = index if isinstance(index, int) else int(_one(index))
+    """Return one entry of the first dimension.
+
+    A computed index counts from 0; raises `ValueError` if it is out of range.
+    """
+    place = index if isinstance(index, int) else int(_number(index))
     if not (isinstance(index, int) or 0 <= place < len(values)):
         raise ValueError(f"index {place} is none of {len(values)}")
     return values[place]
 
 
 def scale(values: Array, factor: float, offset: float = 0.0) -> Array:
-    """Multiply, and add."""
+    """Return `values * factor + offset`, in the dtype of `values`."""
     kind = values.dtype.type
     scaled: Array = values * kind(factor) + kind(offset)
     return scaled
 
 
-def _one(value: Value) -> Any:
+def _number(value: Value) -> Any:
     """Return the only number of an array, or a number as it is."""
     return value.item() if isinstance(value, (np.ndarray, np.generic)) else value
 
@@ -86,7 +89,7 @@ def _span(low: float, high: float, size: int) -> slice:
 
 
 def _on_numbers(compare: Callable[[Any, Any], bool]) -> Callable[[Value, Value], bool]:
-    return lambda left, right: compare(_one(left), _one(right))
+    return lambda left, right: compare(_number(left), _number(right))
 
 
 COMPUTED: Mapping[str, Callable[..., Value]] = {
@@ -111,9 +114,6 @@ LOGIC: Mapping[str, Callable[..., Value]] = {
     "<=": _on_numbers(operator.le),
     ">": _on_numbers(operator.gt),
     ">=": _on_numbers(operator.ge),
-    "in": lambda value, *numbers: _one(value) in numbers,
+    "in": lambda value, *numbers: _number(value) in numbers,
     "not": lambda value: not value,
 }
-
-# These never tell of values that are no numbers, so nothing need keep numpy from it.
-SILENT = frozenset(LOGIC) | {"argmax", "select", "crop", "reshape", "top_indices", "and", "or"}

@@ -1,24 +1,27 @@
-"""What door and engine say to each other as the engine starts: one JSON line each way on the control stream."""
+"""What door and engine say on the control stream, mostly as the engine starts: one JSON line each way."""
 
 from dataclasses import dataclass, field
 
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.domain.model import ModelSpec
 
-PICTURE = b"picture"  # a later line that asks for a `Picture`
-TRACES = b"traces"  # a line that asks for the traces of requests that have ended
-FORGET = b"forget"  # a later line: count from now, what was asked until now was a trial; answered by an empty object
+PICTURE = b"picture"  # a later line; answered by a `Picture`
+TRACES = b"traces"  # a later line; answered by the traces of requests that have ended since the last one
+FORGET = b"forget"  # a later line: reset the metrics, requests so far were trials; answered by an empty object
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOrder:
-    """Which model directories to serve, and how; `queries` are the files of queries over these models."""
+    """The first line to the engine: which model directories to serve, and how.
+
+    `queries` are files over these models.
+    """
 
     directories: tuple[str, ...]
     engine: EngineConfig
     policy: PolicyConfig
     event_log: str | None = None
-    adapted: str = ""  # the folder of versions of learned caches; empty: beside each model
+    adapted: str = ""  # folder of the versions of learned caches; empty: beside each model
     residency: ResidencyConfig = field(default_factory=ResidencyConfig)
     queries: tuple[str, ...] = ()
     log_format: str = "text"
@@ -26,10 +29,10 @@ class EngineOrder:
 
 @dataclass(frozen=True, slots=True)
 class EngineStarted:
-    """What is served, queries behind the models: that and `rows`, by name, fix the layout of the slots.
+    """The answer: what is served, models first, then queries.
 
-    `deadlines` are the seconds of queries' requests that name no time-out, of those that have such. `error` says why
-    nothing is served, if so.
+    `models` and the number of `rows` by name determine the layout of the slots. `deadlines` are the default seconds of
+    queries that have any. `error` says why nothing is served, if so.
     """
 
     models: tuple[ModelSpec, ...] = ()

@@ -1,7 +1,7 @@
-"""The slots as memory that a device copies from and to by itself, while the processor does something else.
+"""Page-locked memory for slots, which a device copies from and to while the processor does something else.
 
-They are page-locked where they lie. Where the driver refuses that, as some do for shared memory, there is a copy of
-each row beside them that is, as many as there are slots and no more.
+The slots are page-locked in place. If the driver refuses that, as some do for shared memory, each row gets a
+page-locked copy beside it, as many as there are slots.
 """
 
 import logging
@@ -18,7 +18,7 @@ PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all devices
 
 
 class PageLock:
-    """Holds the bytes of all slots page-locked; where that fails, `held` is False. The CPU needs no lock."""
+    """Holds the bytes of all slots page-locked; `held` is False if that failed. On the CPU no lock is needed."""
 
     def __init__(self, memory: NDArray[np.uint8], device: torch.device) -> None:
         self._address = memory.ctypes.data
@@ -26,7 +26,7 @@ class PageLock:
         self.held = not self._registers or self._register(memory, device)
 
     def release(self) -> None:
-        """Let the pages go."""
+        """Unlock the pages."""
         if self.held and self._registers:
             torch.cuda.cudart().cudaHostUnregister(self._address)  # type: ignore[no-untyped-call]
         self.held = False
@@ -41,7 +41,7 @@ class PageLock:
 
 
 class Rows:
-    """The rows that slots have of one tensor; `locked` `(slots, *shape)` is what a device copies from or to."""
+    """The rows of one tensor in all slots. `locked` `(slots, *shape)` is what a device copies from or to."""
 
     def __init__(self, slots: Tensor, locked: Tensor) -> None:
         self._slots = slots
@@ -49,28 +49,28 @@ class Rows:
 
     @classmethod
     def in_place(cls, slots: Tensor) -> "Rows":
-        """Return slots that are page-locked themselves."""
+        """Return the rows of slots that are page-locked themselves."""
         return cls(slots, slots)
 
     @classmethod
     def beside(cls, slots: Tensor, device: torch.device) -> "Rows":
-        """Return slots with a page-locked row beside each."""
+        """Return the rows of slots with a page-locked copy beside each."""
         return cls(slots, torch.empty(slots.shape, dtype=slots.dtype, pin_memory=device.type == "cuda"))
 
-    def bring(self, slot: int) -> None:
-        """Have what lies in the slot in `locked`."""
+    def copy_in(self, slot: int) -> None:
+        """Make `locked` hold what is in the slot."""
         if self.locked is not self._slots:
             self.locked[slot] = self._slots[slot]
 
-    def fetch(self, slots: Sequence[int]) -> None:
-        """Have what lies in `locked` in these slots."""
+    def copy_back(self, slots: Sequence[int]) -> None:
+        """Make these slots hold what is in `locked`."""
         if self.locked is not self._slots:
             for slot in slots:
                 self._slots[slot] = self.locked[slot]
 
 
 def _forget_last_error(device: torch.device) -> None:
-    """Have CUDA report the last error of this thread now: it would come with the next launch, which is not to blame."""
+    """Clear this thread's last CUDA error, which would otherwise be reported by the next, unrelated launch."""
     try:
         torch.zeros(1, device=device)
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""Who has which slot and how far each is: a ring of slots, after the memory pool of Ebird (section V, table I). Pure.
+"""Ownership and phase of each slot: a ring of slots, after Ebird's memory pool (section V, table I). Pure.
 
-Of table I, an entry's serial number is its request, the number of the slot says where its input and its output lie, and
-the two events are the phases READY and ANSWERED.
+An entry of table I corresponds to a slot: its serial number is the request, its input and output pointers are the
+number of the slot, and its two events are the phases READY and ANSWERED.
 """
 
 from collections.abc import Sequence
@@ -15,42 +15,42 @@ NOBODY = 0
 
 
 class Phase(IntEnum):
-    """How far a slot is."""
+    """How far the request in a slot has come."""
 
     FREE = 0
-    FILLING = 1  # its owner writes the input
-    READY = 2  # the input is complete and the engine has heard of it
-    ANSWERED = 3  # the engine has ended it; what the owner wants of it still lies there
-    LEFT = 4  # the owner has gone, but the engine may read and write the slot until it says that it ended
+    FILLING = 1  # the owner writes the input
+    READY = 2  # the input is complete and has been sent to the engine
+    ANSWERED = 3  # the engine has ended the request; the owner may still read the outputs
+    ABANDONED = 4  # the owner has released it, but the engine may use it until it reports the request's end
 
 
-class Step(IntEnum):
+class Move(IntEnum):
     """What may happen to a slot that is not free."""
 
-    SEND = auto()  # the owner tells the engine
-    END = auto()  # the engine says that the request ended
-    LEAVE = auto()  # the owner needs the slot no more
+    SEND = auto()  # the owner sends the request to the engine
+    END = auto()  # the engine reports the end of the request
+    RELEASE = auto()  # the owner needs the slot no longer
 
 
-MOVES: dict[tuple[int, Step], Phase] = {
-    (Phase.FILLING, Step.SEND): Phase.READY,
-    (Phase.FILLING, Step.LEAVE): Phase.FREE,
-    (Phase.READY, Step.END): Phase.ANSWERED,
-    (Phase.READY, Step.LEAVE): Phase.LEFT,
-    (Phase.ANSWERED, Step.LEAVE): Phase.FREE,
-    (Phase.LEFT, Step.END): Phase.FREE,
+TRANSITIONS: dict[tuple[int, Move], Phase] = {
+    (Phase.FILLING, Move.SEND): Phase.READY,
+    (Phase.FILLING, Move.RELEASE): Phase.FREE,
+    (Phase.READY, Move.END): Phase.ANSWERED,
+    (Phase.READY, Move.RELEASE): Phase.ABANDONED,
+    (Phase.ANSWERED, Move.RELEASE): Phase.FREE,
+    (Phase.ABANDONED, Move.END): Phase.FREE,
 }
 
 
-STEPS: Final = 1 + len(Step)
-# What follows phase and step, None where nothing does: in one row, where a number finds it sooner than a key.
-AFTER: Final = [MOVES.get((phase, Step(step))) if step else None for phase in Phase for step in range(STEPS)]
-FREE: Final = Phase.FREE  # to look a member up in its class takes ten times as long
+MOVES: Final = 1 + len(Move)
+# The table as one flat list by phase and move (None: illegal): an index is quicker than a dictionary key.
+AFTER: Final = [TRANSITIONS.get((phase, Move(move))) if move else None for phase in Phase for move in range(MOVES)]
+FREE: Final = Phase.FREE  # looking the member up in its class takes ten times as long
 FILLING: Final = Phase.FILLING
 
 
 class Pool:
-    """The slots of one model. Requests are numbers above 0, each used once; a slot has one of them or none."""
+    """The slots of one model. Requests are numbers above 0, each used once; a slot holds one request or none."""
 
     def __init__(self, slots: int) -> None:
         self._phases = bytearray(slots)
@@ -63,19 +63,19 @@ class Pool:
 
     @property
     def free(self) -> int:
-        """How many slots nobody has."""
+        """The number of free slots."""
         return self._free
 
     def phase(self, slot: int) -> Phase:
-        """Return how far a slot is."""
+        """Return the phase of a slot."""
         return Phase(self._phases[slot])
 
     def claim(self, requests: Sequence[int]) -> tuple[int, ...] | None:
-        """Give each of the requests (one at least) a slot to fill, in order; None where too few are free.
+        """Give each of the requests (at least one) a slot to fill, in order; None if too few are free.
 
-        The slots follow each other and those given before, where these are free: a batch of them is a view. Where the
-        one before is free again there is nobody to be beside: then the first that are free are taken, for the caches
-        still have the rows that were used last.
+        The slots are contiguous, and follow those given before, if such slots are free: then a batch of them is a view.
+        If the slot given last is free again, there is no batch to be contiguous with, and the search starts at slot 0:
+        the processor's caches still hold the rows used last.
         """
         wanted = len(requests)
         if wanted > self._free:
@@ -84,7 +84,7 @@ class Pool:
             self._next = 0
         if wanted == 1:  # most calls
             return (self._claim_one(requests[0]),)
-        slots = self._together(wanted) or self._scattered(wanted)
+        slots = self._contiguous(wanted) or self._scattered(wanted)
         for slot, request in zip(slots, requests, strict=True):
             self._phases[slot] = FILLING
             self._owners[slot] = request
@@ -92,15 +92,15 @@ class Pool:
         self._next = slots[-1] + 1
         return slots
 
-    def move(self, slot: int, request: int, step: Step) -> Phase:
-        """Take a step of the request that has the slot and return the new phase.
+    def move(self, slot: int, request: int, move: Move) -> Phase:
+        """Apply a move of the request that owns the slot and return the new phase.
 
-        Raises `IllegalEvent`, with nothing changed, where another has the slot or the step does not follow.
+        Raises `IllegalEvent`, changing nothing, if another request owns the slot or the move is illegal in its phase.
         """
-        after = AFTER[self._phases[slot] * STEPS + step]
+        after = AFTER[self._phases[slot] * MOVES + move]
         if after is None or self._owners[slot] != request:
             has = f"{self._owners[slot]} has it, {self.phase(slot).name}"
-            raise IllegalEvent(f"request {request} cannot {step.name} slot {slot}: {has}")
+            raise IllegalEvent(f"request {request} cannot {move.name} slot {slot}: {has}")
         self._phases[slot] = after
         if after is FREE:
             self._owners[slot] = NOBODY
@@ -108,7 +108,7 @@ class Pool:
         return after
 
     def check(self) -> None:
-        """Raise `AssertionError` where a slot has no single owner, a free one has any, or the count is wrong."""
+        """Raise `AssertionError` unless used slots have distinct owners, free ones none, and the count is right."""
         owners = [owner for owner in self._owners if owner != NOBODY]
         assert len(set(owners)) == len(owners), "a request has two slots"
         assert self._free == len(self) - len(owners), "the count of free slots is wrong"
@@ -116,7 +116,7 @@ class Pool:
             assert (phase == Phase.FREE) == (owner == NOBODY), "a slot is taken by nobody or free with an owner"
 
     def _claim_one(self, request: int) -> int:
-        """Give a request the next slot that is free; there is one."""
+        """Give a request the next free slot; there is at least one."""
         slot = self._phases.find(FREE, self._next)
         if slot < 0:
             slot = self._phases.find(FREE)
@@ -126,9 +126,9 @@ class Pool:
         self._next = slot + 1
         return slot
 
-    def _together(self, wanted: int) -> tuple[int, ...]:
-        """Return slots that follow each other, from where the last ones were given on; none where there are none."""
-        run = bytes(wanted)  # of phases that are FREE
+    def _contiguous(self, wanted: int) -> tuple[int, ...]:
+        """Return contiguous free slots, searched from the last one given; empty if there are none."""
+        run = bytes(wanted)  # this many phases that are FREE
         first = self._phases.find(run, self._next)
         if first < 0:
             first = self._phases.find(run)

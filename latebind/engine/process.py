@@ -1,7 +1,8 @@
-"""The engine's process, which `client` has forked.
+"""The engine's process, forked by `client`: loads the models and passes messages between the door and the driver.
 
-Inherits four descriptors: the slots, who runs, a stream of fixed messages and a stream of JSON lines for control.
-The first control line tells what to load; the answer says what is served. It ends when the door closes its end.
+It inherits four descriptors: the slots, which worker runs what (`running`), a stream of fixed-size messages, and a
+stream of JSON lines for control. The first control line is the order; the answer says what is served. The process ends
+when the door closes its end.
 """
 
 import logging
@@ -30,11 +31,11 @@ from latebind.engine.mapping import Mappings
 from latebind.engine.messages import EventReader
 from latebind.engine.noting import Noting
 from latebind.engine.order import FORGET, PICTURE, TRACES, EngineOrder, EngineStarted
-from latebind.engine.running import Running, map_running, telling
+from latebind.engine.running import Running, map_running, marking_loading
 from latebind.engine.served import Served, with_queries
 from latebind.engine.slots import SlotMemory
+from latebind.engine.spin_wait import SpinWait
 from latebind.engine.staging import HostStaging, Staging
-from latebind.engine.waiting import Waiting
 from latebind.engine.worker import LoadedModel, Worker
 from latebind.heap import settle
 from latebind.logs import write_logs
@@ -46,12 +47,12 @@ logger = logging.getLogger(__name__)
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until the door closes; the arguments are the descriptors and the form of the log (`latebind.logs`)."""
+    """Serve until the door closes. The arguments are the descriptors and the log format (`latebind.logs`)."""
     *descriptors, log_format = arguments
     slots, running, messages, control = map(int, descriptors)
     write_logs("engine", log_format)
-    for number in (signal.SIGINT, signal.SIGTERM):  # which a terminal or systemd sends to all processes
-        signal.signal(number, signal.SIG_IGN)  # the door hears it, answers what is in flight, then closes
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal or systemd sends these to all processes
+        signal.signal(number, signal.SIG_IGN)  # the door handles them: it answers what is in flight, then closes
     with socket.socket(fileno=messages) as message_socket, socket.socket(fileno=control) as control_socket:
         with control_socket.makefile("rb") as lines:
             line = lines.readline()
@@ -62,7 +63,7 @@ def main(arguments: list[str]) -> None:
         try:
             engine = Engine(order, slots, places, message_socket, control_socket)
         except LatebindError as error:
-            _tell(control_socket, EngineStarted(error=str(error)))
+            _send_line(control_socket, EngineStarted(error=str(error)))
             return
         engine.serve()
 
@@ -73,7 +74,7 @@ class Engine:
     def __init__(
         self, order: EngineOrder, slots: int, running: Running, messages: socket.socket, control: socket.socket
     ) -> None:
-        _settle(order.engine)
+        _set_threads(order.engine)
         self._gpu = {} if (gpu := identity(order.engine.device)) is None else {"gpu": gpu}
         self._messages, self._control = messages, control
         self._exit = ExitStack()
@@ -82,8 +83,8 @@ class Engine:
         self._selector = selectors.DefaultSelector()
         for sock in (messages, control, self._wakened):
             self._selector.register(sock, selectors.EVENT_READ, sock)
-        self._few = True  # whether calls come one by one; where they come together, others want the core
-        self._waiting = Waiting(self._selector.select, rests=lambda: self._few and not any(running))
+        self._few = True  # whether calls arrive one at a time; if several arrive together, others need the core
+        self._spin_wait = SpinWait(self._selector.select, may_spin=lambda: self._few and not any(running))
         workers, loader, residency = _models(order, running)
         models = workers[0]
         self._served = served = with_queries(models, list(map(Path, order.queries)), order.engine.slots)
@@ -113,15 +114,17 @@ class Engine:
         settle()
 
     def serve(self) -> None:
-        """Run what comes until the door closes its end."""
+        """Serve until the door closes its end."""
         with self._exit, self._selector:
-            _tell(self._control, EngineStarted(self._served.specs, self._served.rows.total, self._served.deadlines))
+            _send_line(
+                self._control, EngineStarted(self._served.specs, self._served.rows.total, self._served.deadlines)
+            )
             self._driver.run()
 
     def _listen(self, seconds: float | None) -> list[Event] | None:
-        """Wait for messages, control lines or a wake-up; None once the door has closed."""
+        """Wait for messages, control lines or a wake-up, at most `seconds`; return None once the door has closed."""
         events: list[Event] = []
-        for key, _ in self._waiting.wait(seconds):
+        for key, _ in self._spin_wait.wait(seconds):
             sock: socket.socket = key.data
             data = sock.recv(READ_BYTES)
             if not data:
@@ -132,11 +135,11 @@ class Engine:
             elif sock is self._control:
                 *lines, self._lines = (self._lines + data).split(b"\n")
                 for line in lines:
-                    _tell(self._control, self._answer(line))
+                    _send_line(self._control, self._answer(line))
         return events
 
     def _answer(self, line: bytes) -> object:
-        """Do what a control line asks for and return what to say."""
+        """Perform a control line and return the answer."""
         if not line:
             return {**self._driver.snapshot(), **self._gpu}
         if line == PICTURE:
@@ -149,7 +152,7 @@ class Engine:
         return self._adopting.adopt(line)
 
     def _event_log(self, file: str | None, config: SchedulerConfig) -> Noting | None:
-        """Return the log of all events in `file`, if one is wanted."""
+        """Return the log of all events in `file`, if one is configured."""
         if not file:
             return None
         log = Noting(Path(file), config)
@@ -167,8 +170,12 @@ class Engine:
 
 
 def _models(order: EngineOrder, running: Running) -> tuple[list[list[LoadedModel]], Loader | None, ResidencyConfig]:
-    """Return each worker's models: all in memory, or none, what loads them then, and what they may take."""
-    paths, queries = telling(map(Path, order.directories), running), list(map(Path, order.queries))
+    """Return each worker's models, the loader and the residency configuration.
+
+    Without a budget all models are loaded now and there is no loader. With one, nothing is loaded, and the
+    configuration returned has the bytes that are left for models.
+    """
+    paths, queries = marking_loading(map(Path, order.directories), running), list(map(Path, order.queries))
     if not order.residency.budget:
         widens = make_policy(order.policy).widens and order.engine.wide
         return load_crew(paths, msgspec.structs.replace(order.engine, wide=widens)), None, order.residency
@@ -179,7 +186,7 @@ def _models(order: EngineOrder, running: Running) -> tuple[list[list[LoadedModel
 def _scheduler_config(
     order: EngineOrder, models: Sequence[LoadedModel], served: Served, residency: ResidencyConfig
 ) -> SchedulerConfig:
-    """Return what the scheduler is told of these models, of the queries over them and of the crew."""
+    """Return the scheduler's configuration for these models, the queries over them and the workers."""
     rows = served.rows.total
     return SchedulerConfig(
         tuple(ServedModel(model.spec, model.costs, rows[model.spec.name], model.footprint) for model in models),
@@ -194,26 +201,26 @@ def _scheduler_config(
 
 
 def _worker(models: Sequence[LoadedModel], memory: SlotMemory, staging: Staging, policy: PolicyConfig) -> Worker:
-    """Return a worker with these twins of the models."""
+    """Return a worker that runs these models."""
     by_name = {model.spec.name: model for model in models}
     return Worker(by_name, memory, stream=staging.stream(), compact=policy.compact)
 
 
-def _settle(config: EngineConfig) -> None:
-    """Take the cores and threads that the configuration gives."""
+def _set_threads(config: EngineConfig) -> None:
+    """Restrict the process to the configured cores and number of threads per stage."""
     if config.cores:
         os.sched_setaffinity(0, config.cores)
     torch.set_num_threads(config.threads)
 
 
 def _staging(config: EngineConfig, models: Sequence[str], memory: SlotMemory) -> Staging:
-    """Return what brings inputs to where stages compute, and answers back."""
+    """Return what brings inputs to the device on which stages compute, and outputs back."""
     device = find_device(config.device)
     return HostStaging(models, memory) if device == HOST else DeviceStaging(models, memory, device)
 
 
 def _warn_of_shared_cores(config: EngineConfig, models: Sequence[LoadedModel]) -> None:
-    """Say where workers and lookups get in each other's way, and what to do."""
+    """Warn if workers and lookups compete for cores, and say what to do."""
     cores = usable_cores(config)
     running = at_once(config) if config.granularities else config.workers
     if running * config.threads > cores:
@@ -236,5 +243,5 @@ def _warn_of_shared_cores(config: EngineConfig, models: Sequence[LoadedModel]) -
             )
 
 
-def _tell(control: socket.socket, message: object) -> None:
+def _send_line(control: socket.socket, message: object) -> None:
     control.sendall(msgspec.json.encode(message) + b"\n")

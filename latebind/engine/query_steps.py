@@ -1,4 +1,4 @@
-"""The steps of a query as the door sees them once it is answered: calls of models, whose rows go with its slot."""
+"""The steps of an answered query as observers at the door see them: as calls of models, with inputs and outputs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,7 +10,7 @@ from latebind.server.gateway import Answer, Shown, StepAnswer
 
 
 class QuerySteps:
-    """Finds the rows of one query's steps. `first` are those of a query in slot 0, by node and option."""
+    """Finds the rows of one query's steps. `first` has the row of the query in slot 0, by node and option."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class QuerySteps:
         }
 
     def shown(self, slot: int, steps: Sequence[StepAnswer]) -> Iterator[Shown]:
-        """Yield each of the steps that a query in a slot ran, as a call of the model that answered it."""
+        """Yield each step that the query in a slot ran, as a call of the model that answered it."""
         for step in steps:
             spec, slots, first = self._options[step.step, step.model]
             row = first + slot
@@ -41,7 +41,7 @@ class QuerySteps:
 def steps_of_queries(
     models: Mapping[str, ModelSpec], slots: Mapping[str, ModelSlots], count: int
 ) -> dict[str, QuerySteps]:
-    """Return where the steps lie of each query among `models`, of which each has `count` slots of its own."""
+    """Return the `QuerySteps` of each query among `models`; each model and query has `count` slots of its own."""
     options = {name: [step.models for step in spec.steps] for name, spec in models.items() if spec.steps}
     rows = lay_out_options([name for name in models if name not in options], options, count)
     return {name: QuerySteps(models[name], models, slots, rows.first[name]) for name in options}

@@ -1,10 +1,10 @@
-"""Which row of a circular buffer holds whose input: numbers alone, the rows themselves are in `device_pool`."""
+"""Which row of a circular buffer holds whose input. Row numbers only; the rows themselves are in `device_pool`."""
 
 
 class Ring:
-    """Gives out rows in the order in which they are asked for, so that who came together lies together (Ebird, V-A).
+    """Gives out rows in order, so that requests that arrive together get contiguous rows (Ebird, V-A).
 
-    Rows still held are passed over. One thread at a time takes; any may give back, each what it was given.
+    Rows still held are skipped. Only one thread at a time may take rows; any thread may give back rows it was given.
     """
 
     def __init__(self, rows: int) -> None:
@@ -12,7 +12,7 @@ class Ring:
         self._next = 0
 
     def take(self) -> int:
-        """Return the next row that nobody holds; raises `IndexError` if all are held."""
+        """Return the next free row. Raises `IndexError` if all are held."""
         rows = len(self._held)
         for step in range(rows):
             row = (self._next + step) % rows
@@ -23,5 +23,5 @@ class Ring:
         raise IndexError(f"all {rows} rows are held: a ring needs as many as there are slots")
 
     def give_back(self, row: int) -> None:
-        """Let others have this row."""
+        """Make a row free again."""
         self._held[row] = False

@@ -1,7 +1,7 @@
-"""Who runs what: a number for each worker, in memory that the door still has when the engine has died.
+"""Which worker runs which model: one number per worker, in shared memory that outlives an engine that dies.
 
-0 is nobody; model i, counted as the order names the directories, is i + 1. While models are loaded, the first place
-tells which. A worker writes its own place before and after each stage, without a lock: nobody reads it meanwhile.
+0 means idle; the model at index i of the order is i + 1. While models are being loaded, the first place says which one.
+A worker writes its own place before and after each stage. There is no lock: each place has one writer.
 """
 
 import mmap
@@ -17,20 +17,20 @@ Running = MutableSequence[int]
 
 
 def map_running(fd: int, workers: int) -> Running:
-    """Return the places of so many workers in the file `fd`, which is made large enough."""
+    """Size the file `fd` for so many workers and return their places in it."""
     os.ftruncate(fd, ITEM_BYTES * workers)
     places: Running = memoryview(mmap.mmap(fd, ITEM_BYTES * workers)).cast("I")  # type: ignore[assignment]
     return places
 
 
 def read_running(fd: int) -> tuple[int, ...]:
-    """Return the models that run, each once, counted from 0."""
+    """Return the indices of the models that run, each once, ascending."""
     places = memoryview(os.pread(fd, MOST_BYTES, 0)).cast("I")
     return tuple(sorted({number - 1 for number in places if number != IDLE}))
 
 
-def telling(paths: Iterable[Path], running: Running) -> Iterator[Path]:
-    """Yield each path, with its number in the first place until the next is asked for."""
+def marking_loading(paths: Iterable[Path], running: Running) -> Iterator[Path]:
+    """Yield each path; until the next one is asked for, the first place says that this model is being loaded."""
     for number, path in enumerate(paths):
         running[0] = number + 1
         yield path

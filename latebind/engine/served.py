@@ -1,4 +1,4 @@
-"""What an engine serves beside its models: queries over them, and where the tensors of all lie."""
+"""What an engine serves: its models and the queries over them, and how many rows each has in shared memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from latebind.queries.file.wiring import DefinedQuery
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The specifications of models and behind them of `queries`, and the rows that they have in shared memory."""
+    """The specifications of models, then of `queries`, and the rows that each has in shared memory."""
 
     specs: tuple[ModelSpec, ...]
     queries: tuple[DefinedQuery, ...]
@@ -23,17 +23,17 @@ class Served:
 
     @property
     def bytes(self) -> int:
-        """What all slots take once each has been used."""
+        """The bytes that all slots take once each has been used."""
         return file_bytes(self.specs, self.rows.total)
 
     @property
     def deadlines(self) -> dict[str, float]:
-        """The seconds of requests that name no time-out, by query that says so."""
+        """The default seconds of requests without a time-out, for queries that define them."""
         return {one.query.name: one.query.deadline for one in self.queries if one.query.deadline}
 
 
 def with_queries(models: Sequence[LoadedModel], files: Sequence[Path], slots: int) -> Served:
-    """Return models together with the queries of these files. Raises `QueryError` for one that is not right."""
+    """Return the models together with the queries of these files. Raises `QueryError` for an invalid query."""
     specs = {model.spec.name: model.spec for model in models}
     accuracies = read_accuracies(model.directory for model in models) if files else {}
     queries = tuple(read_query(file, specs, accuracies) for file in files)

@@ -1,7 +1,7 @@
-"""The memory that door and engine share: for every model and query, rows ("slots") of its inputs and outputs.
+"""The memory that door and engine share: rows ("slots") of inputs and outputs for every model and query.
 
-The door owns which slot is free; a slot belongs to one request until the engine has said that it ended. Behind a
-model's slots lie the rows of steps (`domain.query.lay_out`), which go with the slot of their query.
+The door decides which slots are free. A slot belongs to one request until the engine has reported that it ended. Behind
+a model's own slots lie the rows of query steps (`domain.query.lay_out`), which belong to the slot of their query.
 """
 
 import mmap
@@ -23,20 +23,21 @@ Rows: TypeAlias = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True)
 class ModelSlots:
-    """The slots of one model: arrays `(slots, *shape)` in the order of its inputs and outputs."""
+    """The slots of one model: arrays `(slots, *shape)`, in the order of its inputs and outputs."""
 
     inputs: tuple[Rows, ...]
     outputs: tuple[Rows, ...]
 
     def first(self, count: int) -> "ModelSlots":
-        """Return so many of them."""
+        """Return the first `count` slots."""
         return ModelSlots(tuple(rows[:count] for rows in self.inputs), tuple(rows[:count] for rows in self.outputs))
 
 
 class SlotMemory:
-    """Maps the shared file `fd`, large enough for it, as `models`' slots, of each as many as `rows` says by its name.
+    """Maps the shared file `fd` as the slots of `models`; `rows` gives the number of rows of each model by name.
 
-    Both processes see the same rows. `models` are in the order given; `whole` is all of it, as bytes.
+    The file must be large enough (`file_bytes`). Both processes see the same rows if they pass the same models in the
+    same order. `whole` is the whole memory as bytes.
     """
 
     def __init__(self, fd: int, models: Sequence[ModelSpec], rows: Mapping[str, int]) -> None:
@@ -60,16 +61,16 @@ class SlotMemory:
 
 
 def file_bytes(models: Sequence[ModelSpec], rows: Mapping[str, int]) -> int:
-    """Return the bytes that all slots take together once each has been used, at least one page.
+    """Return the size of the shared file in bytes, at least one page.
 
-    The file has a page from when it is first written to, and keeps it.
+    Pages are allocated when they are first written to, and stay allocated.
     """
     tensors = [(rows[spec.name], tensor) for spec in models for tensor in (*spec.inputs, *spec.outputs)]
     return max(mmap.PAGESIZE, sum(_aligned(count * tensor.row_bytes) for count, tensor in tensors))
 
 
 def create_file() -> int:
-    """Return the descriptor of an empty, nameless file in memory; it goes when the last process closes it."""
+    """Return the descriptor of an empty, nameless file in memory; it vanishes when the last process closes it."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("latebind-slots")
     with tempfile.TemporaryFile() as file:

@@ -1,4 +1,4 @@
-"""How inputs get from their slots to where stages read them, and answers back. `device_pool` has the member for CUDA.
+"""How inputs get from slots to stages and outputs back: on the CPU here, on CUDA devices in `device_pool`.
 
 On the CPU nothing is staged: stages read the slots themselves.
 """
@@ -17,86 +17,86 @@ from latebind.domain.events import Arrived
 from latebind.engine.slots import SlotMemory
 
 AT_ONCE = nullcontext()
-MOST_VIEWS = 1024  # that are kept of a model's slots
+MOST_VIEWS = 1024  # views kept of a model's slots
 
 
 class Stream(Protocol):
     """One worker's stream of execution. For one thread at a time."""
 
     def running(self) -> AbstractContextManager[object]:
-        """Have what is computed within run on this stream; at its end all of it has been computed."""
+        """Compute on this stream within the context; when it is left, everything has been computed."""
 
     def wait(self) -> None:
-        """Return when all that was begun on this stream has been computed."""
+        """Return when everything launched on this stream has been computed."""
 
     def inputs(self, action: Run) -> tuple[Tensor, ...]:
-        """Return the inputs of the requests of `action`, each `(B, *shape)`: they hold as long as these run."""
+        """Return the inputs of the requests of `action`, each `(B, *shape)`; they stay valid while these run."""
 
     def answer(self, model: str, slots: Sequence[int], results: Sequence[Tensor], places: Sequence[int]) -> None:
-        """Write what lies at each of these places of the `results` `(B, *shape)` into the slot that goes with it.
-
-        When this returns it lies there.
-        """
+        """Copy row `places[i]` of each of the `results` `(B, *shape)` into slot `slots[i]`; it is there on return."""
 
 
 class Staging(Protocol):
-    """What all workers of an engine share of it. Only where it `hears` is it told of requests."""
+    """What all workers of an engine share. It is told of requests only if it `tracks_requests`."""
 
     @property
-    def hears(self) -> bool:
-        """Whether it has anything to do when requests come and end."""
+    def tracks_requests(self) -> bool:
+        """Whether it needs to be told when requests arrive and end."""
 
     def arrived(self, event: Arrived) -> None:
-        """Hear of a model's requests whose inputs lie in their slots, before anybody else does. From any thread."""
+        """Handle the arrival of a model's requests, whose inputs are in their slots. From any thread.
+
+        It is called before the scheduler is told of them.
+        """
 
     def ended(self, request: int) -> None:
-        """Hear that a request has ended, if it is one, before its slot may be used again. From any thread."""
+        """Handle the end of a request, if it is one, before its slot is reused. From any thread."""
 
     def stream(self) -> Stream:
-        """Return a stream of execution for one worker more."""
+        """Return a stream of execution for another worker."""
 
     def close(self) -> None:
-        """Give back what was taken; nothing runs any more."""
+        """Release all resources; nothing runs any more."""
 
 
 class HostStaging:
-    """Of the CPU: a batch is a view of slots that follow each other, else a copy of their rows."""
+    """Staging on the CPU: a batch is a view of contiguous slots, else a copy of their rows."""
 
-    hears = False
+    tracks_requests = False
 
     def __init__(self, models: Sequence[str], memory: SlotMemory) -> None:
         self._inputs = {name: Views(memory.by_name[name].inputs) for name in models}
         self._outputs = {name: Views(memory.by_name[name].outputs) for name in models}
 
     def arrived(self, event: Arrived) -> None:
-        """Inputs are where they are read."""
+        """Do nothing: inputs are where they are read."""
 
     def ended(self, request: int) -> None:
-        """Nothing was kept."""
+        """Do nothing: nothing was kept."""
 
     def stream(self) -> "HostStaging":
-        """A thread runs what it calls itself, so one stream is as good as another."""
+        """Return itself: a thread computes what it calls, so all streams are alike."""
         return self
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: no resources were taken."""
 
     def running(self) -> AbstractContextManager[object]:
-        """Calls return when all is computed."""
+        """Return an empty context: calls return when everything is computed."""
         return AT_ONCE
 
     def wait(self) -> None:
-        """Calls return when all is computed."""
+        """Do nothing: calls return when everything is computed."""
 
     def inputs(self, action: Run) -> tuple[Tensor, ...]:
-        """Return views where the slots follow each other, else copies."""
+        """Return views if the slots are contiguous, else copies."""
         inputs, slots = self._inputs[action.model], action.slots
         return inputs.of(slots) or tuple([rows[list(slots)] for rows in inputs.whole])
 
     def answer(self, model: str, slots: Sequence[int], results: Sequence[Tensor], places: Sequence[int]) -> None:
-        """Copy all at once where slots and rows follow each other, else row by row."""
+        """Copy all rows at once if slots and rows are contiguous, else row by row."""
         outputs = self._outputs[model]
-        together = outputs.of(slots) if slots and follow_each_other(places) else None
+        together = outputs.of(slots) if slots and are_contiguous(places) else None
         if together is not None:
             first, count = places[0], len(places)
             for rows, result in zip(together, results, strict=True):
@@ -108,9 +108,9 @@ class HostStaging:
 
 
 class Views:
-    """Tensors that are the slots of a model; of slots that follow each other, a view is made once and kept.
+    """A model's slots as tensors, and a cache of views of contiguous slots.
 
-    Making one takes as long as a small stage.
+    Making a view takes as long as a small stage.
     """
 
     def __init__(self, arrays: Sequence[NDArray[np.generic]]) -> None:
@@ -118,10 +118,13 @@ class Views:
         self._made: dict[tuple[int, ...], tuple[Tensor, ...]] = {}
 
     def of(self, slots: Sequence[int]) -> tuple[Tensor, ...] | None:
-        """Return these slots of each tensor where they follow each other. From any thread: two may make the same."""
+        """Return these slots of each tensor if they are contiguous, else None.
+
+        From any thread: two may make the same view.
+        """
         slots = tuple(slots)
         found = self._made.get(slots)
-        if found is None and follow_each_other(slots):
+        if found is None and are_contiguous(slots):
             if len(self._made) >= MOST_VIEWS:
                 self._made.clear()
             first, behind = slots[0], slots[-1] + 1
@@ -130,12 +133,12 @@ class Views:
 
 
 def tensors_of(arrays: Sequence[NDArray[np.generic]]) -> tuple[Tensor, ...]:
-    """Return tensors that are the same memory."""
+    """Return tensors that share the arrays' memory."""
     return tuple(torch.from_numpy(rows) for rows in arrays)
 
 
-def follow_each_other(rows: Sequence[int]) -> bool:
-    """Tell whether each row lies behind the one before it."""
+def are_contiguous(rows: Sequence[int]) -> bool:
+    """Return whether each row directly follows the one before it."""
     if isinstance(rows, range):
         return rows.step == 1
     first, count = rows[0], len(rows)

@@ -1,4 +1,4 @@
-"""Steps of queries as the driver performs them: what looks into tensors, and what staging hears of their inputs."""
+"""Performs the actions that concern tensors of queries, and reports their steps to staging like requests."""
 
 import logging
 from collections.abc import Sequence
@@ -13,53 +13,53 @@ from latebind.engine.staging import Staging
 
 logger = logging.getLogger(__name__)
 
-Look = Map | Branch
+TensorAction = Map | Branch
 
 
 class Tensors(Protocol):
-    """What looks into tensors of queries and writes them; `engine.mapping` has the real one. From any thread."""
+    """Reads and writes tensors of queries; `engine.mapping` implements it. Called from any thread."""
 
     def map(self, action: Map) -> None:
-        """Write the inputs of a node, or behind the last one the outputs of the query."""
+        """Write the inputs of a node, or the outputs of the query if the node is behind the last one."""
 
     def branch(self, action: Branch) -> tuple[bool, ...]:
-        """Return whether the conditions of nodes hold, in their order."""
+        """Return whether the conditions of the nodes hold, in their order."""
 
 
 class NoTensors:
-    """Stands in where no queries are served."""
+    """For engines that serve no queries."""
 
     def map(self, action: Map) -> None:
-        """Nobody asks."""
+        """Raise: nothing calls this."""
         raise AssertionError(f"{action}, and no queries are served")
 
     def branch(self, action: Branch) -> tuple[bool, ...]:
-        """Nobody asks."""
+        """Raise: nothing calls this."""
         raise AssertionError(f"{action}, and no queries are served")
 
 
 class Steps:
-    """Performs `Map` and `Branch` and has `staging` hear of steps as of other requests. From any thread."""
+    """Performs `Map` and `Branch`, and reports steps to `staging` as if they were requests. From any thread."""
 
     def __init__(self, config: SchedulerConfig, tensors: Tensors, staging: Staging) -> None:
         self._queries = {query.name: query for query in config.queries}
         self._rows = lay_out([served.spec.name for served in config.models], config.queries, config.slots)
         self._tensors = tensors
         self._staging = staging
-        self._hears = staging.hears
+        self._tracks_requests = staging.tracks_requests
 
-    def perform_all(self, looks: Sequence[Look]) -> list[Branched | Mapped | MapFailed]:
-        """Look into tensors, one after another; what comes of it is to be told together."""
-        last = len(looks) - 1
-        return [self.perform(action, more=place < last) for place, action in enumerate(looks)]
+    def perform_all(self, actions: Sequence[TensorAction]) -> list[Branched | Mapped | MapFailed]:
+        """Perform actions one after another; return the events, which are to be reported together."""
+        last = len(actions) - 1
+        return [self.perform(action, more=place < last) for place, action in enumerate(actions)]
 
-    def perform(self, action: Look, *, more: bool = False) -> Branched | Mapped | MapFailed:
-        """Look into tensors; whatever that raises fails this request alone. For `more` see `Branched`."""
+    def perform(self, action: TensorAction, *, more: bool = False) -> Branched | Mapped | MapFailed:
+        """Perform one action; an exception fails this request alone. For `more` see `Branched`."""
         try:
             if isinstance(action, Branch):
                 return Branched(action.request, action.nodes, self._tensors.branch(action), more)
             self._tensors.map(action)
-            if self._hears:
+            if self._tracks_requests:
                 self._stage(action)
             return Mapped(action.request, action.node, more)
         except Exception:
@@ -69,18 +69,18 @@ class Steps:
             return MapFailed(action.request, nodes, more)
 
     def arrived(self, event: Arrived) -> None:
-        """Hear of requests from the door. The inputs of queries are only read here."""
-        if self._hears and event.model not in self._queries:
+        """Report requests from the door to staging. Inputs of queries are not staged: only the host reads them."""
+        if self._tracks_requests and event.model not in self._queries:
             self._staging.arrived(event)
 
     def step_ended(self, action: StepEnded) -> None:
-        """Hear that a step has ended."""
-        if self._hears:
+        """Report the end of a step to staging."""
+        if self._tracks_requests:
             self._staging.ended(_number(action.request, action.node))
 
     def ended(self, reply: Reply) -> None:
-        """Hear that a request has ended; some steps of a query may have been mapped and never begun."""
-        if not self._hears:
+        """Report the end of a request to staging; of a query, of all its steps: some may be mapped and never begin."""
+        if not self._tracks_requests:
             return
         query = self._queries.get(reply.model)
         if query is None:
@@ -90,7 +90,7 @@ class Steps:
             self._staging.ended(_number(reply.request, node))
 
     def _stage(self, action: Map) -> None:
-        """Have the inputs of a step, which are complete, on their way to where its model computes."""
+        """Report a step whose inputs are complete, so that staging can bring them to its model's device."""
         nodes = self._queries[action.query].nodes
         if action.node == len(nodes):
             return
@@ -105,5 +105,5 @@ class Steps:
 
 
 def _number(request: int, node: int) -> int:
-    """Return the number of the request that a step is."""
+    """Return the request number of a step."""
     return request + 1 + node

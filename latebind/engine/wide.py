@@ -1,7 +1,7 @@
-"""A lone request on the cores of all workers: the same model compiled once more, for one row, where that pays.
+"""A lone request on the cores of all workers: the model compiled again for one row and more threads, if that pays.
 
-Decision 38. Only where several workers run at a time does anybody lend cores, and only a backend whose operators
-divide gains from them. What is measured here is where serving begins: it goes on learning (`batching/lone.py`).
+Decision 38. It needs several workers that run at the same time, and a backend whose operators run on several threads.
+What is measured here is only the initial estimate: serving goes on learning it (`batching/lone.py`).
 """
 
 import time
@@ -24,71 +24,72 @@ from latebind.sequence.measure import typical_decoding, warm_up
 from latebind.sequence.program import SequenceProgram
 from latebind.sequence.stored import load_sequence
 
-LEAST = 1e-3  # seconds that a request takes alone: of less there is nothing to divide
-PAYS = 0.9  # of that at most, with all cores: it takes memory for one more copy of the weights
-RUNS = 17  # of each, in turn
-PAUSE = 0.005  # seconds before each
-DISTURBED = 1.15  # times the quickest run takes the median one where others use the cores as well
-STEPS = 4  # of a decoder in a run
+MIN_SECONDS = 1e-3  # that a request takes alone: less is not worth dividing
+MAX_SHARE = 0.9  # of that with all cores: it must pay for the memory of one more copy of the weights
+RUNS = 17  # of each variant, in turn
+PAUSE_SECONDS = 0.005  # before each run
+DISTURBED = 1.15  # a median above this many times the quickest run means that others use the cores as well
+STEPS = 4  # decoder steps in a run
 
 Call = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What all cores take, as a share of what a worker's own take; `is_sure` where nobody else used them meanwhile."""
+    """The time with all cores as a share of the time with one worker's cores; `is_sure` if nobody else used them."""
 
     value: float
     is_sure: bool
 
 
 def widen(model: LoadedModel, config: EngineConfig, *, workers: int) -> LoadedModel:
-    """Return the model with a way to run one request on the cores of so many workers, where that is quicker."""
+    """Return the model with a way to run one request on the cores of so many workers, if that is quicker."""
     program, costs = model.program, model.costs
     if workers < 2 or not config.wide or config.device != HOST.type or not backend_named(program.backend).divides:
         return model
     alone = [costs.stages[i].at(1) for i in range(len(costs.stages))]
-    if sum(alone) < LEAST:
+    if sum(alone) < MIN_SECONDS:
         return model
     threads = workers * config.threads
     if isinstance(program, SequenceProgram):
         sequence = load_sequence(model.directory, threads=threads, backend=program.backend, lone=True)
         warm_up(sequence, 1)
-        return kept(model, sequence, alone, _shares_of_sequences(program, sequence))
+        return with_wide_if_faster(model, sequence, alone, _shares_of_sequences(program, sequence))
     wide = load_program(model.directory, threads=threads, backend=program.backend, lone=True)
     if not program.entry:
         wide = wide.without_entry()
-    return kept(model, wide, alone, _shares(program, wide))
+    return with_wide_if_faster(model, wide, alone, _shares(program, wide))
 
 
-def kept(
+def with_wide_if_faster(
     model: LoadedModel, wide: Program | SequenceProgram, alone: Sequence[float], shares: Sequence[Share]
 ) -> LoadedModel:
-    """Return the model with `wide` where its stages, which take `alone` seconds, take such shares of that with it.
+    """Return the model with `wide` if that lowers the time of its stages, which take `alone` seconds, enough.
 
-    Where somebody else used the cores when that was measured, serving is to show it.
+    `shares` are the shares of that time that the stages take with all cores. If others used the cores during the
+    measurement, `wide` is kept all the same, and serving shows whether it pays.
     """
     taken = sum([share.value * seconds for share, seconds in zip(shares, alone, strict=True)])
-    if taken > PAYS * sum(alone) and all(share.is_sure for share in shares):
+    if taken > MAX_SHARE * sum(alone) and all(share.is_sure for share in shares):
         return model
     return replace(model, wide=wide, costs=replace(model.costs, wide=tuple([share.value for share in shares])))
 
 
 def share_of(own: Sequence[float], all_cores: Sequence[float]) -> Share:
-    """Return the ratio of the quickest of each: others on the machine only ever make a run longer."""
+    """Return the ratio of the quickest runs: others on the machine only ever make a run longer."""
     sure = all(median(seconds) <= DISTURBED * min(seconds) for seconds in (own, all_cores))
     return Share(min(1.0, min(all_cores) / min(own)), sure)
 
 
 def _shares(program: Program, wide: Program) -> tuple[Share, ...]:
-    """Return what stages take with all cores, as a share of what they take with their worker's own."""
+    """Return the share of each stage of a chain; all stages get the share of the whole."""
     inputs = made_up_inputs(program.spec.inputs, 1)
     share = _measured(partial(run_chain, program.stages, inputs), partial(run_chain, wide.stages, inputs))
     return (share,) * len(program.stages)
 
 
 def _shares_of_sequences(program: SequenceProgram, wide: SequenceProgram) -> tuple[Share, ...]:
-    """Return likewise what reading takes, and a step."""
+    """Return the shares of reading the input and of one decoder step."""
     own, all_cores = typical_decoding(program), typical_decoding(wide)
     reading = _measured(partial(own.read, (0,)), partial(all_cores.read, (0,)))
     return reading, _measured(partial(_steps, own), partial(_steps, all_cores))
@@ -100,14 +101,14 @@ def _steps(decoding: Decoding) -> None:
 
 
 def _measured(own: Call, all_cores: Call) -> Share:
-    """Return what all cores take, in turn with its worker's own.
+    """Return the share that all cores take, measured in turn with the worker's own cores.
 
-    Each run comes after a pause, as lone requests do: in a loop the second thread would be awake already.
+    Each run comes after a pause, as lone requests do: in a tight loop the second thread would be awake already.
     """
     seconds: dict[Call, list[float]] = {own: [], all_cores: []}
     with torch.inference_mode():
         for _ in range(RUNS):
             for call, found in seconds.items():
-                time.sleep(PAUSE)
+                time.sleep(PAUSE_SECONDS)
                 found.append(time_call(call))
     return share_of(seconds[own], seconds[all_cores])

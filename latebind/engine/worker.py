@@ -1,4 +1,4 @@
-"""Runs stages for one worker: gathers inputs from slots, keeps activations between stages, looks up, writes answers."""
+"""Runs stages for one worker: gathers inputs, keeps activations, asks lookups, and writes outputs to slots."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,9 +35,9 @@ from latebind.sequence.stored import is_stored_sequence, load_sequence
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """One model as one worker runs it; other workers have twins of it. `wide` runs one row on the cores of all.
+    """One model as one worker runs it; other workers have twins of it. `wide` runs one row on the cores of all workers.
 
-    `working` bytes are what a batch of it takes at most while it runs, beside weights and slots; 0 where nobody asked.
+    `working` is the most bytes that a batch takes while it runs, beside weights and slots; 0 if that was not measured.
     """
 
     spec: ModelSpec
@@ -59,9 +59,9 @@ class LoadedModel:
 def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedModel:
     """Load a model directory, of which `streams` workers may run twins at the same time.
 
-    Where these are all workers, each may have a copy of the weights (`program/copies.py`). A profile that was taken
-    elsewhere is taken anew. Raises `RepositoryError`, and `ConfigError` for a device or backend that is not there or
-    cannot run this model.
+    If these are all workers, each may have a copy of the weights (`program/copies.py`). A profile that was measured on
+    another machine is measured again here. Raises `RepositoryError`, and `ConfigError` if the device or backend is
+    missing or cannot run this model.
     """
     directory = ModelDirectory.open(path)
     if is_stored_sequence(directory):
@@ -86,9 +86,9 @@ def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedM
 
 
 class Worker:
-    """One stream of execution. `run` is called from one thread at a time.
+    """One stream of execution. `run` is called by one thread at a time.
 
-    Without `stream` it computes on the CPU. Where not `compact`, rows whose answers are known run on with their batch.
+    Without `stream` it computes on the CPU. If not `compact`, rows that already have an answer stay in their batch.
     """
 
     def __init__(
@@ -114,18 +114,18 @@ class Worker:
         self._unanswered = Unanswered()
         self._aside = Aside(self._answers) if any(model.costs.aside for model in models.values()) else None
 
-    def tell(self, report: Callable[[Exited], None]) -> None:
-        """Have `report` hear, on a thread of its own, of those whom a lookup aside has answered."""
+    def report_exits_to(self, report: Callable[[Exited], None]) -> None:
+        """Call `report`, on a thread of its own, for requests that a lookup aside has answered."""
         if self._aside is not None:
             self._aside.report = report
 
     def close(self) -> None:
-        """Let lookups aside end."""
+        """Wait for lookups aside to end."""
         if self._aside is not None:
             self._aside.close()
 
     def adopt(self, model: str, heads: Mapping[str, tuple[Head, float]] | None) -> None:
-        """Use these heads and thresholds by name from the next stage on; None: those of `build`. From any thread."""
+        """Use these heads and thresholds, by name, from the next stage on; None: those of `build`. From any thread."""
         built = self._models[model].lookups
         if heads is not None:
             adopted = {stage: lookup.with_heads(heads) for stage, lookup in built.items()}
@@ -133,7 +133,7 @@ class Worker:
         self._lookups[model] = built
 
     def run(self, action: Run) -> StageDone:
-        """Run one stage; a member whose answer is complete has it in its slot and exits, once."""
+        """Run one stage. Requests whose answer is complete have it in their slots and are reported as exited, once."""
         sequence = self._sequences.get(action.model)
         if sequence is not None:
             return _run_sequence(sequence, action)
@@ -141,7 +141,7 @@ class Worker:
             return self._run_chain(action)
 
     def _run_chain(self, action: Run) -> StageDone:
-        """Run a stage and ask the learned cache behind it; where lookups run aside, nobody exits here."""
+        """Run a stage and ask the learned cache behind it. With lookups aside, no exits are reported here."""
         model, chains = self._models[action.model], self._wide if action.wide else self._chains
         stages = chains[action.model].stages
         aside = self._aside if model.costs.aside else None
@@ -166,14 +166,14 @@ class Worker:
         return StageDone(action.worker, exited, time.monotonic() - begun)
 
     def _begin(self, action: Run, aside: Aside | None) -> Batch:
-        """Return the inputs of those that begin here."""
+        """Return the inputs of the requests that begin with this stage."""
         if self._models[action.model].lookups:
             (aside or self._unanswered).begin(action)
         self._activations.put_aside()
         return Batch(action.requests, self._stream.inputs(action))
 
     def _look_up(self, lookup: Lookup, action: Run, activation: Tensor) -> tuple[int, ...]:
-        """Write the answers of those that hit into their slots and return who they are: nobody twice."""
+        """Write the answers of hits into their slots and return their requests; no request is answered twice."""
         answers, hits = lookup(activation)
         rows = self._answers[action.model]
         exited = []
@@ -181,13 +181,13 @@ class Worker:
             if hit and self._unanswered.take(action, place):
                 rows[action.slots[place]] = answers[place]
                 exited.append(action.requests[place])
-        self._activations.leave(exited)
+        self._activations.mark_exited(exited)
         if exited and not self._unanswered.among(action):
-            self._activations.forget()
+            self._activations.drop()
         return tuple(exited)
 
     def _end(self, action: Run, aside: Aside | None, results: Sequence[Tensor], places: Sequence[int]) -> None:
-        """Write the outputs of the network into the slots of those that have no answer yet."""
+        """Write the outputs of the network into the slots of the requests that have no answer yet."""
         if not self._models[action.model].lookups:
             self._stream.answer(action.model, action.slots, results, places)
             return
@@ -204,7 +204,7 @@ def _decoding(model: LoadedModel, program: SequenceProgram, memory: SlotMemory) 
 
 
 def _run_sequence(sequence: Decoding, action: Run) -> StageDone:
-    """Read, or write one token more; whoever has all of its answer exits."""
+    """Read the inputs or write one more token; requests whose answer is complete exit."""
     if action.stage == 0:
         sequence.read(action.slots, wide=action.wide)
         return StageDone(action.worker)

@@ -22,9 +22,9 @@ import msgspec
 from latebind.forks.messages import MESSAGE_BYTES, MOST_DESCRIPTORS, STANDARD, STATUS, Born, Fork
 from latebind.prompt import be_usual
 
-IMPORTED = ("latebind.engine.process", "latebind.adaptation.process", "latebind.learned.trainer")
+IMPORTED = ("latebind.engine.process", "latebind.adaptation.process", "latebind.learned.training_process")
 TRAINING = ("torch._dynamo",)  # which the first step of an optimizer imports: more than a second of a core
-FURTHER = {"latebind.adaptation.process": TRAINING, "latebind.learned.trainer": TRAINING}
+FURTHER = {"latebind.adaptation.process": TRAINING, "latebind.learned.training_process": TRAINING}
 LINGER_SECONDS = 60.0
 
 

@@ -16,7 +16,7 @@ from latebind.domain.config import DoorConfig, EngineConfig
 from latebind.hosting.building import Inputs, Rows, build_once
 from latebind.hosting.child import READY, Child, start
 from latebind.program.backends import exact_backends
-from latebind.program.build import tell_nobody
+from latebind.program.build import ignore_progress
 from latebind.program.device import HOST, find_device
 from latebind.server.listening import check_addresses
 
@@ -129,7 +129,7 @@ def _served(module: nn.Module, inputs: Inputs, wanted: _Hosting, *, quiet: bool)
                 max_batch=wanted.max_batch,
                 backends=backends,
                 outputs=wanted.outputs,
-                tell=tell_nobody if quiet else building.enter_context(progress("building")),
+                tell=ignore_progress if quiet else building.enter_context(progress("building")),
             )
         words = (str(folder), "--model", name, "--port", str(wanted.port), "--device", wanted.device)
         deadline = ("--deadline-ms", f"{wanted.deadline * 1e3:g}")

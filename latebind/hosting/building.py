@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from latebind import __version__
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches
-from latebind.learned.explored import explored_folder
+from latebind.learned.exploration_folder import explored_folder
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
-from latebind.program.build import Progress, build_program, tell_nobody
+from latebind.program.build import Progress, build_program, ignore_progress
 from latebind.program.export import export
 from latebind.program.graph_file import graph_to_json
 from latebind.repository.listing import Repository
@@ -35,7 +35,7 @@ def build_once(
     max_batch: int = 16,
     backends: Sequence[str] = (),
     outputs: Sequence[str] = (),
-    tell: Progress = tell_nobody,
+    tell: Progress = ignore_progress,
 ) -> str:
     """Have `folder` hold the module as the newest version of a model, and return the model's name.
 

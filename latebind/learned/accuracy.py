@@ -1,6 +1,6 @@
-"""How often a model is right, found out on labelled samples as it is built: `accuracy.json` in its directory.
+"""The accuracy of a model, measured on labelled samples when it is built: `accuracy.json` in its directory.
 
-Queries choose among models by it. A directory without the file is of a model nobody had labels for.
+Queries choose among models by it. A directory without the file is of a model that was built without labels.
 """
 
 from collections.abc import Iterable
@@ -32,12 +32,12 @@ def accuracy_of(answers: Tensor, labels: Tensor) -> Accuracy:
 
 
 def write_accuracy(directory: ModelDirectory, accuracy: Accuracy) -> ModelDirectory:
-    """Put the figure into a model directory, in place of one that is there."""
+    """Write the accuracy into a model directory, in place of a present one."""
     return directory.write_files({ACCURACY: json_bytes(accuracy)})
 
 
 def read_accuracy(directory: ModelDirectory) -> Accuracy | None:
-    """Return what was found out as the model was built, None where nobody had labels; raises `RepositoryError`."""
+    """Return the accuracy measured when the model was built, None without labels; raises `RepositoryError`."""
     if ACCURACY not in directory.files:
         return None
     found = directory.read_json(ACCURACY, Accuracy)
@@ -47,6 +47,6 @@ def read_accuracy(directory: ModelDirectory) -> Accuracy | None:
 
 
 def read_accuracies(directories: Iterable[ModelDirectory]) -> dict[str, float]:
-    """Return, by the names of the models, the shares that are known."""
+    """Return the accuracies that are known, by the name of the model."""
     found = {read_model(directory).name: read_accuracy(directory) for directory in directories}
     return {name: accuracy.share for name, accuracy in found.items() if accuracy is not None}

@@ -1,4 +1,4 @@
-"""What the base model makes of samples: activations at boundaries, in half the bytes, and its answers."""
+"""Runs the base model over samples: its activations at boundaries in bfloat16, its answers, and what lookups answer."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from latebind.program.program import Program
 BATCH = 16
 
 
-def capture(
+def record_activations(
     program: Program,
     samples: Samples,
     rows: Tensor,
@@ -25,10 +25,10 @@ def capture(
     *,
     tell: Callable[[float], None] = lambda share: None,
 ) -> Tensor:
-    """Run these rows through the whole network, fill `behind[stage]` with what comes out there, return the answers.
+    """Run rows of `samples` through the whole network and return its answers `(N, classes) float32`.
 
-    Rows of `behind`, and of the answers `(N, classes) float32`, are in the order of `rows`, which are numbers of rows
-    of `samples`. `tell` hears what share is done.
+    `rows` are row numbers. The activations after each stage in `behind` are written into `behind[stage]`, in the order
+    of `rows`, as are the answers. `tell` is called with the share that is done.
     """
     assert isinstance(samples.inputs, tuple)
     answers = torch.empty((len(rows), *program.spec.outputs[0].shape))
@@ -46,7 +46,7 @@ def capture(
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What lookups made of samples, and what they made it from: features `(N, width)` of each, base answers."""
+    """What lookups answered on samples, with the features `(N, width)` of each and the base model's answers."""
 
     seen: Seen
     features: tuple[Tensor, ...]
@@ -54,25 +54,25 @@ class Observed:
 
 
 def observe(program: Program, samples: Samples, lookups: Sequence[tuple[int, LookupFunction]]) -> Observed:
-    """Send `samples` through the network and note how sure each lookup was and whether right.
+    """Send `samples` through the network and return the score of each lookup and whether its answer was right.
 
-    `lookups` are pairs of the stage that a lookup stands behind and its function.
+    `lookups` are pairs of the stage that a lookup stands behind, and its function.
     """
     features, answers = _run(program, samples, lookups, stages=len(program.stages))
-    return observed([function.head for _, function in lookups], features, answers)
+    return apply_heads([function.head for _, function in lookups], features, answers)
 
 
 def features_of(
     program: Program, samples: Samples, lookups: Sequence[tuple[int, LookupFunction]]
 ) -> tuple[Tensor, ...]:
-    """Return what lookups see of `samples`, `(N, width)` each: the network runs no further than the last of them."""
+    """Return the features of each lookup, `(N, width)`; the network runs no further than the last of them."""
     return _run(program, samples, lookups, stages=max(stage for stage, _ in lookups) + 1)[0]
 
 
 def _run(
     program: Program, samples: Samples, lookups: Sequence[tuple[int, LookupFunction]], *, stages: int
 ) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return the features of each lookup and what comes out behind the first `stages`."""
+    """Return the features of each lookup, and the output of the last of the first `stages` stages."""
     features: list[list[Tensor]] = [[] for _ in lookups]
     ends: list[Tensor] = []
     for _, batch in batches(samples):
@@ -86,8 +86,8 @@ def _run(
     return tuple(torch.cat(rows) for rows in features), torch.cat(ends)
 
 
-def observed(heads: Sequence[Head], features: Sequence[Tensor], answers: Tensor) -> Observed:
-    """Return what `heads` make of features, each of its own, where the base model gave `answers`."""
+def apply_heads(heads: Sequence[Head], features: Sequence[Tensor], answers: Tensor) -> Observed:
+    """Return what each head answers on its own features, compared with the base model's `answers`."""
     classes = answers.argmax(dim=1).numpy()
     scores = np.empty((len(heads), len(answers)))
     right = np.empty((len(heads), len(answers)), dtype=np.bool_)
@@ -104,13 +104,13 @@ def batches(samples: Samples) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
         yield start, tuple(tensor[start : start + BATCH].contiguous() for tensor in samples.inputs)
 
 
-def half(rows: int, shape: tuple[int, ...]) -> Tensor:
-    """Return room for activations `(rows, *shape) bfloat16`."""
-    return laid_out(torch.empty(rows * prod(shape), dtype=torch.bfloat16), shape)
+def empty_activations(rows: int, shape: tuple[int, ...]) -> Tensor:
+    """Return an uninitialised tensor for activations, `(rows, *shape) bfloat16`."""
+    return in_shape(torch.empty(rows * prod(shape), dtype=torch.bfloat16), shape)
 
 
-def laid_out(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return numbers in a row as rows of this shape; images lie with channels last, as convolutions train fastest."""
+def in_shape(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return a view of a flat tensor as rows of this shape; images lie channels last, which trains fastest."""
     if len(shape) != 3:
         return flat.view(-1, *shape)
     channels, height, width = shape

@@ -1,29 +1,32 @@
-"""What held-out samples say of answers that nobody has seen: bounds that hold with confidence. Numbers only.
+"""Confidence bounds on future wrong answers, from the wrong answers among held-out samples. Numbers only.
 
-Two questions, two bounds. Which share of all answers there could be is wrong: Clopper and Pearson (1934). How many of
-the next so many will be: they differ from that share by chance, as the samples did. Given how many of both are wrong,
-which of them lie among the samples is a draw without replacement, so nothing needs to be known of the share (Thatcher
-1964; the conditional approach of Krishnamoorthy and Peng 2011). With ever more answers the second becomes the first.
+There are two bounds, for two questions:
+1. Which share of all answers that there could be is wrong? Clopper and Pearson (1934).
+2. How many of the next N answers will be wrong? Their share differs from the true one by chance, as the samples' does.
+   Given how many of samples and answers together are wrong, which of them are samples is a draw without replacement,
+   so the true share need not be known (Thatcher 1964; the conditional approach of Krishnamoorthy and Peng 2011).
+
+As N grows, the second bound approaches the first.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, gammaln
 
-MOST_ANSWERS = 10**8  # beyond, rounding would show; and no bound differs from the one on the share
+MOST_ANSWERS = 10**8  # beyond this, rounding errors would show, and the bound no longer differs from the first
 
 
 def upper_bound(wrong: int, samples: int, confidence: float) -> float:
-    """Return the one-sided Clopper-Pearson bound: with confidence, the unknown share is at most this."""
+    """Return the one-sided Clopper-Pearson upper bound on the unknown share of wrong answers."""
     if wrong >= samples:
         return 1.0
     return float(betaincinv(wrong + 1, samples - wrong, confidence))
 
 
 def most_wrong(wrong: int, samples: int, answers: int, *, confidence: float) -> int:
-    """Return how many of the next `answers` are wrong at most, with confidence.
+    """Return the upper bound on how many of the next `answers` are wrong.
 
-    Samples and answers are to be exchangeable, such as independent draws of the same kind.
+    Samples and answers must be exchangeable, such as independent draws from one distribution.
     """
     least, most = 0, answers
     while least < most:
@@ -36,15 +39,18 @@ def most_wrong(wrong: int, samples: int, answers: int, *, confidence: float) -> 
 
 
 def fidelity_bound(wrong: int, samples: int, *, confidence: float, answers: int | None) -> float:
-    """Return the least fidelity of the next `answers` with confidence; None: of all there could be."""
+    """Return the lower bound on the fidelity of the next `answers`, or, with None, of all that there could be."""
     if answers is None:
         return 1.0 - upper_bound(wrong, samples, confidence)
-    # a division at the end: a fidelity written as 0.93 is then equal to 1860 of 2000
+    # divided last, so that a target of 0.93 equals 1860 of 2000 exactly
     return (answers - most_wrong(wrong, samples, answers, confidence=confidence)) / answers
 
 
 def samples_needed(fidelity: float, *, confidence: float, answers: int | None) -> int:
-    """Return how many samples without one wrong answer it takes to show `fidelity`; less can never show it."""
+    """Return how many samples, none of them wrong, it takes to show `fidelity`; fewer can never show it.
+
+    Raises `ValueError` for a fidelity of 1.
+    """
     if fidelity >= 1.0:
         raise ValueError("no number of samples shows a fidelity of 1")
     if answers is None:
@@ -62,13 +68,14 @@ def samples_needed(fidelity: float, *, confidence: float, answers: int | None) -
 
 
 def _chance(wrong: int, samples: int, more: int, answers: int) -> float:
-    """Return how likely at most `wrong` of `wrong + more` wrong ones lie among the samples, the others behind them."""
+    """Return the probability that at most `wrong` of all `wrong + more` wrong ones are samples, the others answers."""
     both = wrong + more
     among = np.arange(max(0, both - answers), wrong + 1, dtype=np.float64)
     logs = _log_choose(samples, among) + _log_choose(answers, both - among) - _log_choose(samples + answers, both)
     return float(np.exp(logs).sum())
 
 
-def _log_choose(every: float, some: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = gammaln(every + 1) - gammaln(np.add(some, 1)) - gammaln(np.subtract(every, some) + 1)
+def _log_choose(n: float, k: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    """Return the logarithm of n over k."""
+    found: NDArray[np.float64] = gammaln(n + 1) - gammaln(np.add(k, 1)) - gammaln(np.subtract(n, k) + 1)
     return found

@@ -1,4 +1,4 @@
-"""Building learned caches for a model directory: plan, train, choose, calibrate, write (GATI, sections 3 and 4)."""
+"""Builds learned caches for a model directory: plan, train, choose, calibrate, write (GATI, sections 3 and 4)."""
 
 import warnings
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from latebind.domain.errors import ConfigError
-from latebind.learned.builder import Builder, Exploring, Work
+from latebind.learned.builder import Builder, BuildSettings, ExplorationSettings
 from latebind.learned.compose import Seen
 from latebind.learned.composition import Composition
+from latebind.learned.eight_bits import before_sure
 from latebind.learned.explore import (
     Progress,
-    Trained,
+    TrainedLookup,
     first_row,
     in_order,
 )
-from latebind.learned.latency import latency_beside, latency_in_place
+from latebind.learned.latency import latency_aside, latency_in_place
 from latebind.learned.lookup import load_functions
-from latebind.learned.narrow import before_sure
 from latebind.learned.networks import check_kinds
 from latebind.learned.plan import Candidate
 from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
@@ -57,31 +57,32 @@ def build_caches(
     """Train lookups behind stages, choose among them and write them into the model directory.
 
     `fidelity` is the share of the next `answers` that must equal the base model's, on samples like `calibrate` and with
-    `confidence` (None: of all that there could be, see `learned.bounds`); 1.0 means no lookups at all. `fit` and
-    `calibrate` must have no sample in common, and rows of `fit` that show the same thing must be neighbours, because
-    its last part is kept from the predictors. Activations take at most `disk` bytes at a time, the weights of all
-    lookups in use `cache_bytes`. A request that none of them answers takes at most `tail` times the base model's
-    latency; if none is given, `USUAL_TAIL` times, unless lookups without that limit are 1.25 times faster in
-    the mean. Lookups run `aside`, on a core of their own
-    while the network goes on, or in line; by default that is measured.
+    `confidence` (None: of all answers that there could be, see `learned.bounds`); 1.0 means no lookups at all. `fit`
+    and `calibrate` must have no sample in common. Rows of `fit` that show the same thing must be neighbours, because
+    its last part is kept from the predictors.
 
-    There are up to `candidates` boundaries (0: all). At each, the most able network that pays is trained, or all of
-    `kinds` that may pay (`networks.make_predictor`); then which are used is composed (GATI, section 4), and the report
-    compares. With a folder `explored`, networks are kept there as soon as they are trained, and what an earlier call
-    has left there of the same model, rows, seed and presentations is not trained again.
+    Activations take at most `disk` bytes at a time, the weights of all lookups in use `cache_bytes`. A request that no
+    lookup answers takes at most `tail` times the base model's latency. If `tail` is not given, `USUAL_TAIL` holds,
+    unless lookups without that limit are more than 1.25 times faster in the mean. Lookups run `aside`, on a core of
+    their own while the network goes on, or in line; by default whichever is measured to be faster.
 
-    Raises `ConfigError` for settings or samples without sense and for models that are not classifiers with one output
-    `(B, classes) float32`, `TrainingStopped` if a training dies. With too few samples for the target there are fewer
-    exits or none, and a warning says so.
+    Lookups are tried at up to `candidates` boundaries (0: all). At each, the most able network that pays is trained, or
+    all of `kinds` that may pay (`networks.make_predictor`). Composition then chooses which of them are used (GATI,
+    section 4), and the report compares the choices. With a folder `explored`, networks are kept there as soon as they
+    are trained. Those that an earlier call left there for the same model, rows, seed and presentations are reused.
+
+    Raises `ConfigError` for settings or samples that make no sense and for models that are not classifiers with one
+    output `(B, classes) float32`, `TrainingStopped` if a training process dies. With too few samples for the target
+    there are fewer exits or none, and a warning says so.
     """
     promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail, aside, answers)
     if candidates < 0 or presentations < 1 or disk < 1:
         raise ConfigError("presentations and disk must be 1 or more, candidates 1 or more or 0 for all boundaries")
     check_kinds(kinds)
-    builder = Builder.without_caches(directory, Work(promise, threads, None, seed, progress))
+    builder = Builder.without_caches(directory, BuildSettings(promise, threads, None, seed, progress))
     ready = [checked(samples, builder.program.spec) for samples in (fit, calibrate)]
     with nullcontext(explored) if explored else TemporaryDirectory(prefix="latebind-") as folder:
-        work = Exploring(Path(folder), candidates, tuple(kinds), presentations, disk)
+        work = ExplorationSettings(Path(folder), candidates, tuple(kinds), presentations, disk)
         found = builder.build(directory, *ready, work=work)
     if found.warning:
         warnings.warn(found.warning, stacklevel=2)
@@ -103,16 +104,18 @@ def recalibrate(
     answers: int | None = ANSWERS,
     progress: Progress | None = None,
 ) -> CacheReport:
-    """Choose the thresholds of the learned caches in a model directory anew on `held_out`, without training.
+    """Choose lookups and thresholds of a model directory anew on `held_out`, without training.
 
-    `backend` is the one that will serve, if not the one built for; `tail` is that of the build unless it is given.
-    Other settings and errors are those of `build_caches`; a model without learned caches raises `ConfigError`.
+    `backend` is the one that will serve, if it is not the one built for; `tail` is that of the build unless it is
+    given. Other settings and errors are those of `build_caches`; a model without learned caches raises `ConfigError`.
     """
     caches = read_caches(directory)
     if tail is None and caches is not None:
         tail = caches.tail
     promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail, aside, answers)
-    builder, trained, rows = _stored_caches(directory, held_out, Work(promise, threads, backend, seed, progress))
+    builder, trained, rows = _stored_caches(
+        directory, held_out, BuildSettings(promise, threads, backend, seed, progress)
+    )
     return builder.calibrate(directory, trained, rows)
 
 
@@ -124,19 +127,21 @@ def observe_caches(
     threads: int = 1,
     backend: str | None = None,
 ) -> tuple[Seen, Composition]:
-    """Return what all learned caches of a model directory make of `held_out`, and what can be composed of them.
+    """Return what all learned caches of a model directory answer on `held_out`, and the problem of choosing among them.
 
-    To try calibrations on parts of the samples; nothing is written. Lookups are asked as they were when built. Errors
-    are those of `recalibrate`.
+    For trying calibrations on parts of the samples: nothing is written. Lookups run aside or in line as they were
+    built. Raises what `recalibrate` raises.
     """
     caches = read_caches(directory)
     promise = replace(promise, aside=caches is not None and caches.aside)
-    builder, trained, rows = _stored_caches(directory, held_out, Work(promise, threads, backend))
+    builder, trained, rows = _stored_caches(directory, held_out, BuildSettings(promise, threads, backend))
     return builder.observe(trained, rows).seen, builder.composition(trained)
 
 
-def _stored_caches(directory: ModelDirectory, held_out: Samples, work: Work) -> tuple[Builder, list[Trained], Samples]:
-    """Load what was trained before and measure it here."""
+def _stored_caches(
+    directory: ModelDirectory, held_out: Samples, work: BuildSettings
+) -> tuple[Builder, list[TrainedLookup], Samples]:
+    """Load the lookups that were trained before and measure them on this machine."""
     caches = read_caches(directory)
     if caches is None or not caches.every:
         raise ConfigError(f"{directory.path} has no learned caches to calibrate: build them with data first")
@@ -150,7 +155,7 @@ def _stored_caches(directory: ModelDirectory, held_out: Samples, work: Work) -> 
         place = (program, first_row(rows), one.stage, functions[one.name])
         curve = latency_in_place(*place)
         candidate = Candidate(one.stage, one.kind, curve.at(1))
-        beside = latency_beside(*place) if work.promise.may_be_aside(work.threads) else None
+        beside = latency_aside(*place) if work.promise.may_be_aside(work.threads) else None
         files = read_lookup(directory, one.name)
-        trained.append(Trained(candidate, files, functions[one.name], curve, beside=beside))
+        trained.append(TrainedLookup(candidate, files, functions[one.name], curve, beside=beside))
     return builder, in_order(before_sure(program, first_row(rows), trained)), rows

@@ -1,4 +1,4 @@
-"""Explores, chooses, calibrates and writes the learned caches of one model: what `learned/build.py` has done."""
+"""Explores, chooses, calibrates and writes the learned caches of one model, as `learned/build.py` asks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,24 +11,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.learned.accuracy import accuracy_of, write_accuracy
-from latebind.learned.activations import Observed, observe, observed
+from latebind.learned.activations import Observed, apply_heads, observe
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.composition import Composition
+from latebind.learned.eight_bits import before_sure, eight_bit_lookup
+from latebind.learned.exploration_folder import ExplorationFolder, Origin
 from latebind.learned.explore import (
     FEWEST_ROWS,
-    Explored,
+    ExplorationResult,
     Explorer,
     Progress,
-    Trained,
+    TrainedLookup,
     all_cores,
     first_row,
     in_order,
     on_all_cores,
 )
-from latebind.learned.explored import Exploration, Origin
 from latebind.learned.ilp import Variant
 from latebind.learned.latency import seconds_before_sure
-from latebind.learned.narrow import before_sure, in_bytes
 from latebind.learned.networks import BYTES
 from latebind.learned.plan import Candidate, plan
 from latebind.learned.promise import USUAL_TAIL, Promise
@@ -42,13 +42,13 @@ from latebind.program.program import Program
 from latebind.program.stored import read_model
 from latebind.repository.directory import ModelDirectory
 
-WORTH_A_CORE = 1.05  # times faster in the mean lookups must be aside: they take time from another core
-WORTH_A_TAIL = 1.25  # times slower in the mean lookups may be that keep the usual tail
+WORTH_A_CORE = 1.05  # factor in mean latency that lookups aside must gain, because they use another core
+WORTH_A_TAIL = 1.25  # factor in mean latency that the usual tail may cost
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What is promised, and how it is worked out: with so many threads, on a backend (None: the one built for)."""
+class BuildSettings:
+    """The promise, and how the program is run: threads and backend (None: the one built for)."""
 
     promise: Promise
     threads: int
@@ -58,8 +58,11 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Exploring:
-    """What to explore: at most so many boundaries (0: all), kinds of networks, in which folder, within what."""
+class ExplorationSettings:
+    """What to explore: at most `most` boundaries (0: all), which kinds of networks, in which folder.
+
+    `presentations` and `disk` are those of `Explorer`.
+    """
 
     folder: Path
     most: int
@@ -70,7 +73,10 @@ class Exploring:
 
 @dataclass(slots=True)
 class Builder:
-    """Makes the learned caches of `program`; `wide` is the same on all cores, for work that is not measured."""
+    """Makes the learned caches of `program`; `wide` is the same program on all cores, for work that is not measured.
+
+    `stages` are the seconds of each stage at batch 1.
+    """
 
     program: Program
     promise: Promise
@@ -81,16 +87,19 @@ class Builder:
     stages: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, directory: ModelDirectory, work: Work) -> Self:
-        """Return one for the model as it is in the directory."""
+    def of(cls, directory: ModelDirectory, work: BuildSettings) -> Self:
+        """Return a builder for the model as it is in the directory."""
         torch.set_num_threads(work.threads)
         program = load_program(directory, threads=work.threads, backend=work.backend)
         progress = work.progress or (lambda text, share: None)
         return cls(program, work.promise, work.seed, progress, on_all_cores(directory, program))
 
     @classmethod
-    def without_caches(cls, directory: ModelDirectory, work: Work) -> Self:
-        """Return one for a classifier whose caches are all to be trained, which may stand before the network too."""
+    def without_caches(cls, directory: ModelDirectory, work: BuildSettings) -> Self:
+        """Return a builder that trains all caches of a classifier anew; one may stand before the network.
+
+        Raises `ConfigError` for a model that is no classifier.
+        """
         builder = cls.of(directory, work)
         check_classifier(builder.program.spec)
         if not builder.program.entry and len(builder.program.spec.inputs) == 1:
@@ -98,8 +107,10 @@ class Builder:
             builder.new_entry = True
         return builder
 
-    def build(self, directory: ModelDirectory, fit: Samples, held_out: Samples, *, work: Exploring) -> CacheReport:
-        """Train lookups on `fit`, then choose and calibrate on `held_out`, unless there is a reason for none."""
+    def build(
+        self, directory: ModelDirectory, fit: Samples, held_out: Samples, *, work: ExplorationSettings
+    ) -> CacheReport:
+        """Train lookups on `fit`, then choose and calibrate on `held_out`; without lookups if there cannot be any."""
         self.stages = self.stage_seconds(fit)
         reason = "" if self.promise.exact else self._too_few(fit, held_out)
         if reason or self.promise.exact or len(self.stages) < 2:
@@ -115,7 +126,7 @@ class Builder:
             program=self.program,
             wide=self.wide,
             names=read_model(directory).boundaries(entry=self.program.entry),
-            kept=Exploration.open(work.folder, origin),
+            kept=ExplorationFolder.open(work.folder, origin),
             seed=self.seed,
             presentations=work.presentations,
             disk=work.disk,
@@ -125,35 +136,37 @@ class Builder:
         found = explorer.train(planned, fit)
         trained = list(found.trained)
         if BYTES in work.kinds:
-            trained = before_sure(self.program, first_row(fit), [*trained, *in_bytes(directory, explorer, fit, found)])
+            trained = before_sure(
+                self.program, first_row(fit), [*trained, *eight_bit_lookup(directory, explorer, fit, found)]
+            )
         report = self.calibrate(directory, in_order(trained), held_out)
         return replace(report, notes=_notes(found, len(fit)))
 
     def _without_lookups(self, directory: ModelDirectory, held_out: Samples, reason: str) -> CacheReport:
-        """The model stays as it is, but how often it is right is found out all the same."""
+        """Leave the model without lookups, but measure its accuracy all the same."""
         if held_out.labels is not None:
             directory = _with_accuracy(directory, self.observe([], held_out), held_out)
         return publish(directory, self._outcome([]), reason=reason)
 
     def _without_entry(self, planned: list[Candidate]) -> list[Candidate]:
-        """Nothing will stand before the network: it keeps the stages that it has."""
+        """Remove the empty first stage again, since no lookup is planned before the network."""
         self.program, self.wide = self.program.without_entry(), self.wide.without_entry()
         self.stages, self.new_entry = self.stages[1:], False
         return [replace(one, stage=one.stage - 1) for one in planned]
 
-    def calibrate(self, directory: ModelDirectory, trained: Sequence[Trained], held_out: Samples) -> CacheReport:
-        """Choose among the trained lookups and their thresholds, show the bound, write what holds."""
+    def calibrate(self, directory: ModelDirectory, trained: Sequence[TrainedLookup], held_out: Samples) -> CacheReport:
+        """Choose among the trained lookups and thresholds, verify the bound and write the result."""
         if self.promise.exact:
             return publish(directory, self._outcome(trained), new_entry=self.new_entry)
         self.progress("calibrating", 0.9)
         choose, verify = split_worlds(held_out, seed=self.seed)
         seen_by_all = self.observe(trained, held_out)
         directory = _with_accuracy(directory, seen_by_all, held_out)
-        if any(one.lessons is not None for one in trained):  # not when calibrated again: nothing is lost
+        if any(one.lessons is not None for one in trained):  # only after training: a recalibration drops no selectors
             trained, seen_by_all = self._without_idle_selectors(trained, seen_by_all, np.concatenate(choose))
         seen = seen_by_all.seen
         choosing, worlds = seen.take(np.concatenate(choose)), [seen.take(rows) for rows in verify]
-        trained = self._asked(trained, choosing)
+        trained = self._in_line_or_aside(trained, choosing)
         composition = self._within_usual_tail(self.composition(trained), choosing)
         taken = composition.choose(choosing, worlds)
         self.progress("comparing", 0.95)
@@ -165,8 +178,8 @@ class Builder:
         reason = "" if taken.calibrated else self.promise.not_shown(min(map(len, verify)))
         return publish(directory, outcome, new_entry=self.new_entry, reason=reason)
 
-    def _asked(self, trained: Sequence[Trained], choosing: Seen) -> list[Trained]:
-        """Return the lookups as they are asked: in line, or aside if that was measured and is demanded or faster."""
+    def _in_line_or_aside(self, trained: Sequence[TrainedLookup], choosing: Seen) -> list[TrainedLookup]:
+        """Return the lookups as they will run: aside if that was measured and is demanded or faster, else in line."""
         in_line = [replace(one, beside=None) for one in trained]
         if self.promise.aside is False or any(one.beside is None for one in trained):
             return in_line
@@ -177,7 +190,7 @@ class Builder:
         return list(trained)
 
     def _within_usual_tail(self, composition: Composition, choosing: Seen) -> Composition:
-        """Keep the usual tail where none is asked for and the mean does not suffer much."""
+        """Limit the tail to the usual one, if no tail is asked for and the mean does not suffer much."""
         if np.isfinite(self.promise.tail):
             return composition
         usual = replace(composition, promise=replace(self.promise, tail=USUAL_TAIL))
@@ -185,35 +198,35 @@ class Builder:
         return usual if within else composition
 
     def _without_idle_selectors(
-        self, trained: Sequence[Trained], seen: Observed, rows: NDArray[np.int64]
-    ) -> tuple[list[Trained], Observed]:
+        self, trained: Sequence[TrainedLookup], seen: Observed, rows: NDArray[np.int64]
+    ) -> tuple[list[TrainedLookup], Observed]:
         heads = [one.files.head for one in trained]
         heads = without_idle_selectors(heads, seen, rows, fidelity=self.promise.fidelity)
-        return [one.with_head(head) for one, head in zip(trained, heads, strict=True)], observed(
+        return [one.with_head(head) for one, head in zip(trained, heads, strict=True)], apply_heads(
             heads, seen.features, seen.answers
         )
 
-    def observe(self, trained: Sequence[Trained], held_out: Samples) -> Observed:
-        """Return what the lookups make of the samples."""
+    def observe(self, trained: Sequence[TrainedLookup], held_out: Samples) -> Observed:
+        """Return what the lookups answer on the samples."""
         with all_cores(self.program.threads):
             return observe(self.wide, held_out, [(one.plan.stage, one.function) for one in trained])
 
-    def composition(self, trained: Sequence[Trained]) -> Composition:
-        """Return what can be composed of the lookups."""
+    def composition(self, trained: Sequence[TrainedLookup]) -> Composition:
+        """Return the problem of choosing among the lookups."""
         return Composition(tuple(map(_variant, trained)), self._costs(trained), self.stages, self.promise)
 
-    def _outcome(self, trained: Sequence[Trained]) -> Outcome:
+    def _outcome(self, trained: Sequence[TrainedLookup]) -> Outcome:
         return Outcome(self.promise, self.program.entry, self.stages, tuple(trained), self._costs(trained))
 
     def stage_seconds(self, samples: Samples) -> tuple[float, ...]:
-        """Measured here and now, so that stages and lookups are measured alike."""
+        """Return the seconds of each stage at batch 1, measured now, under the same conditions as the lookups."""
         curves = profile_stages(self.program.stages, first_row(samples), (1,))
         return tuple(curve.at(1) for curve in curves)
 
     def _one_row(self, samples: Samples) -> dict[int, Tensor]:
         return {stage: self.program.run_through(stage, *first_row(samples)) for stage in range(len(self.stages) - 1)}
 
-    def _costs(self, trained: Sequence[Trained]) -> Costs:
+    def _costs(self, trained: Sequence[TrainedLookup]) -> Costs:
         ends = [one.plan.stage + 1 for one in trained]
         starts = [0, *ends]
         segments = tuple(
@@ -232,14 +245,14 @@ class Builder:
 
 
 def _with_accuracy(directory: ModelDirectory, seen: Observed, held_out: Samples) -> ModelDirectory:
-    """Have the directory remember how often the network is right, where labels tell."""
+    """Write the network's accuracy into the directory, if the samples have labels."""
     if held_out.labels is None:
         return directory
     return write_accuracy(directory, accuracy_of(seen.answers, held_out.labels))
 
 
-def _notes(found: Explored, rows: int) -> tuple[str, ...]:
-    """Say what was not trained now, and what was trained on less than all rows."""
+def _notes(found: ExplorationResult, rows: int) -> tuple[str, ...]:
+    """Return notes on networks that were reused, and on boundaries that learned from fewer rows than given."""
     notes = []
     if found.reused:
         notes.append(f"{found.reused} of {len(found.trained)} networks taken from an earlier run")
@@ -248,6 +261,6 @@ def _notes(found: Explored, rows: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _variant(one: Trained) -> Variant:
-    """What composition knows beforehand; hit rate and accuracy come from the samples."""
+def _variant(one: TrainedLookup) -> Variant:
+    """Return the figures known beforehand; composition takes hit rate and accuracy from the samples."""
     return Variant(one.plan.stage, one.plan.kind, 0.0, 1.0, one.known.at(1), one.bytes)

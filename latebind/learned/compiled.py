@@ -1,4 +1,4 @@
-"""From a trained network to what runs behind a stage: exported, in eight bits where that is faster, compiled."""
+"""Makes a trained network ready to run behind a stage: exports it, quantises it where that is faster, compiles it."""
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -17,12 +17,12 @@ from latebind.program.measure import interleaved_seconds
 from latebind.program.program import Program
 
 RUNS = 25
-FORMS = 64  # kinds of predictors on shapes whose graphs are remembered
+FORMS = 64  # graphs of predictors that are remembered, by kind and shape
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A lookup as data, as a function, and the median seconds of a call at batch 1, alone and hot."""
+    """A lookup as data, as a function, and the median seconds of a call at batch 1, in a loop of its own."""
 
     files: LookupFiles
     function: LookupFunction
@@ -32,7 +32,7 @@ class Compiled:
 def compile_lookup(predictor: Predictor, selector: Selector, rows: Tensor, program: Program) -> Compiled:
     """Return a trained lookup in its fastest form for the backend of `program`.
 
-    `rows` `(N, ...) float32` are activations that it will see: they set the ranges of numbers in eight bits.
+    `rows` `(N, ...) float32` are activations like those that it will see: they set the quantisation ranges.
     """
     one = rows[:1].contiguous()
     exported = export_features(predictor, tuple(one.shape[1:]))
@@ -49,9 +49,9 @@ def compile_lookup(predictor: Predictor, selector: Selector, rows: Tensor, progr
 
 
 def export_features(predictor: Predictor, shape: tuple[int, ...]) -> Exported:
-    """Return what computes a predictor's features from activations `(B, *shape)`.
+    """Return the graph and weights that compute a predictor's features from activations `(B, *shape)`.
 
-    Predictors of a kind differ in their weights alone: the first is traced, which takes a second, for all of them.
+    Predictors of a kind differ only in their weights. So only the first is traced, which takes a second.
     """
     form = _form(predictor.kind, shape)
     own = {name: tensor.detach().contiguous() for name, tensor in predictor.features.state_dict().items()}
@@ -60,7 +60,7 @@ def export_features(predictor: Predictor, shape: tuple[int, ...]) -> Exported:
 
 @lru_cache(FORMS)
 def _form(kind: str, shape: tuple[int, ...]) -> Exported:
-    """Return the graph of a kind, and of its tensors those that are the same in all of that kind."""
+    """Return the graph of a kind, with those of its tensors that are the same in all predictors of that kind."""
     with torch.random.fork_rng():
         features = make_predictor(shape, 1, kind).features.eval()
     features.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as it is trained

@@ -1,7 +1,7 @@
-"""Which boundaries get a lookup and how sure each must be: the exact objective on held-out samples. Numbers only.
+"""Chooses which lookups to use and the threshold of each, by the exact objective on held-out samples. Numbers only.
 
-GATI (section 4) scores each cache by itself and lets an integer programme choose (`ilp`). Here expected latency is
-counted by sending every sample through stages and lookups, so that hits that go together are counted once.
+GATI (section 4) scores each cache by itself and lets an integer programme choose (`ilp`). Here the mean latency is
+counted by sending every sample through stages and lookups, so a sample that several lookups would hit counts once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,18 +13,19 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-WAY_STEP = 0.005  # of the samples, by which one candidate lets more through than the one before
-ROUNDS = 8  # of coordinate descent; it settles in two to four
-STEPS = 120  # prices of a wrong answer that are tried, where nobody is answered sooner than by the whole network
-DEAREST, CHEAPEST = 1000.0, 2.0  # wrong answer: times what those pay who run on
-SOONEST = 0.01  # of the network, that a sure lookup is taken to pass at least
+INTERPOLATION_STEP = 0.005  # share of the samples by which a candidate lets more through than the one before it
+ROUNDS = 8  # most rounds of coordinate descent; it converges in two to four
+STEPS = 120  # prices of a wrong answer that are tried where no sure lookup is quicker than the whole network
+HIGHEST_PRICE, LOWEST_PRICE = 1000.0, 2.0  # of a wrong answer, as multiples of what a request costs that runs on
+LEAST_SURE_SHARE = 0.01  # share of the network's seconds that a sure lookup is assumed to take at least
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What lookups said of n samples: `scores[k, i]` how sure lookup k was, `right[k, i]` whether as the base model.
+    """What the lookups answered on n samples.
 
-    `end[i]` tells the same of the end of the network; None where that is the base model itself.
+    `scores[k, i]` is the score of lookup k on sample i, `right[k, i]` whether its answer equals the base model's.
+    `end[i]` says whether the network's own answer equals the base model's; None where the network is the base model.
     """
 
     scores: Floats
@@ -32,17 +33,18 @@ class Seen:
     end: Bools | None = None
 
     def take(self, columns: NDArray[np.int64] | Bools) -> "Seen":
-        """Return some of the samples."""
+        """Return only the samples of these columns, by number or by mask."""
         return Seen(self.scores[:, columns], self.right[:, columns], None if self.end is None else self.end[columns])
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds at batch 1: `segments[k]` from lookup k - 1 (or the start) to lookup k, a last one to the end.
+    """Seconds at batch 1 of stages and lookups.
 
-    `lookups[k]` passes until lookup k has answered. Those that it does not answer wait as long, unless lookups run
-    aside: then `beside[k]` is what it slows the network down. Those in `sure` answer everybody who gets there; where
-    one of them is chosen the network never runs, and lookups pass as `before_sure` says, if that was measured.
+    `segments[k]` is the time of the stages from lookup k - 1 (or the start) to lookup k; the last one runs to the end.
+    `lookups[k]` is the latency of lookup k. A miss costs as much, unless lookups run aside: then it costs `beside[k]`,
+    by which the lookup slows the network down. Lookups in `sure` answer every request that reaches them. If one of them
+    is chosen, the network behind it never runs, and lookups take `before_sure` instead, if that was measured.
     """
 
     segments: tuple[float, ...]
@@ -52,14 +54,14 @@ class Costs:
     before_sure: tuple[float, ...] | None = None
 
     def of(self, choice: "Choice") -> "Costs":
-        """Return what these lookups cost together."""
+        """Return the costs that hold when exactly these lookups are in use."""
         if self.before_sure is None or not set(choice).intersection(self.sure):
             return self
         return replace(self, lookups=self.before_sure, before_sure=None)
 
     @property
     def misses(self) -> tuple[float, ...]:
-        """Seconds that each lookup adds for those that it does not answer."""
+        """Seconds that each lookup adds to a request that it does not answer."""
         return self.lookups if self.beside is None else self.beside
 
     @property
@@ -69,12 +71,12 @@ class Costs:
 
     @property
     def least(self) -> float:
-        """The least seconds in which everybody is answered: by the network, or by a lookup that is sure."""
+        """The fewest seconds in which every request is answered: by the network alone, or by one sure lookup alone."""
         alone = [(k, self.of((k,)).lookups[k]) for k in self.sure]
         return min([self.whole, *(sum(self.segments[: k + 1]) + lookup for k, lookup in alone)])
 
     def tail(self, choice: "Choice") -> float:
-        """Return how many times the network's seconds a request takes that is answered as late as can be."""
+        """Return the latency of a request that misses wherever it can, as a multiple of the network's seconds."""
         end = min((k for k in choice if k in self.sure), default=None)
         costs = self.of(choice)
         if end is None:
@@ -85,7 +87,11 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What thresholds do to n samples: seconds, if the answer differs, the lookup left at (their number: the end)."""
+    """What thresholds do to each of n samples.
+
+    Its seconds, whether the answer is wrong (differs from the base model's), and the lookup at which it left; the
+    number of lookups stands for the end of the network.
+    """
 
     seconds: Floats
     wrong: Bools
@@ -93,7 +99,7 @@ class Result:
 
 
 def send(thresholds: Floats, seen: Seen, costs: Costs) -> Result:
-    """Send every sample through the network; a threshold of infinity means that the lookup is not there."""
+    """Send every sample through stages and lookups; a lookup with a threshold of infinity is not in use."""
     lookups, n = seen.scores.shape
     costs = costs.of(_chosen(thresholds))
     seconds, wrong = np.full(n, costs.segments[0]), np.zeros(n, dtype=np.bool_)
@@ -112,7 +118,7 @@ def send(thresholds: Floats, seen: Seen, costs: Costs) -> Result:
     return Result(seconds, wrong, left_at)
 
 
-Choice = tuple[int, ...]  # which lookups are there, ascending
+Choice = tuple[int, ...]  # the lookups in use, ascending
 
 
 def _chosen(thresholds: Floats) -> Choice:
@@ -120,15 +126,15 @@ def _chosen(thresholds: Floats) -> Choice:
 
 
 def every_choice(_choice: Choice) -> bool:
-    """Forbid nothing."""
+    """Allow every choice."""
     return True
 
 
 class Composer:
-    """Finds lookups and thresholds that minimise mean seconds + price x (share of answers that differ).
+    """Finds lookups and thresholds that minimise mean seconds + price x (share of wrong answers).
 
-    `allows` says which lookups may be together. The search begins at the best of those `starts` that are allowed, or at
-    none.
+    `allows` says which choices are permitted. The search begins at the best of the permitted `starts`, or, if none of
+    them is, without lookups.
     """
 
     def __init__(
@@ -146,61 +152,61 @@ class Composer:
         self._starts = [start for start in ([every] if starts is None else starts) if allows(start)] or [()]
         self._order = np.argsort(-seen.scores, axis=1, kind="stable")
         ordered = np.take_along_axis(seen.scores, self._order, axis=1)
-        self._ends = np.ones(ordered.shape, dtype=np.bool_)  # a threshold cannot part equal scores
+        self._ends = np.ones(ordered.shape, dtype=np.bool_)  # no threshold lies between samples of equal score
         self._ends[:, :-1] = ordered[:, :-1] > ordered[:, 1:]
 
-    def within(self, some: Choice) -> "Composer":
-        """Return one that chooses among these lookups only."""
-        return Composer(self.seen, self.costs, allows=set(some).issuperset, starts=[some])
+    def restricted_to(self, lookups: Choice) -> "Composer":
+        """Return a composer that chooses among these lookups only."""
+        return Composer(self.seen, self.costs, allows=set(lookups).issuperset, starts=[lookups])
 
     def choose(self, price: float) -> Floats:
-        """Return the thresholds; lookups that do not pay have infinity. Local search over which lookups are there."""
+        """Return the thresholds, infinity for lookups that do not pay, by local search over the choices."""
         every = tuple(range(len(self.costs.lookups)))
-        best, value = min((self.descend(price, start) for start in self._starts), key=lambda found: found[1])
+        best, value = min((self.coordinate_descent(price, start) for start in self._starts), key=lambda found: found[1])
         improved = True
         while improved:
             improved = False
-            for there in _neighbours(_chosen(best), every):
-                if not self.allows(there):
+            for choice in _neighbours(_chosen(best), every):
+                if not self.allows(choice):
                     continue
-                found, at = self.descend(price, there)
+                found, at = self.coordinate_descent(price, choice)
                 if at < value - 1e-12:
                     best, value, improved = found, at, True
                     break
         return best
 
     def value(self, thresholds: Floats, price: float) -> float:
-        """Return the objective."""
+        """Return the objective at these thresholds."""
         result = send(thresholds, self.seen, self.costs)
         return float(result.seconds.mean() + price * result.wrong.mean())
 
-    def _without(self, price: float) -> float:
+    def _objective_without_lookups(self, price: float) -> float:
         """Return the objective without any lookup."""
         wrong = 0.0 if self.seen.end is None else 1.0 - float(self.seen.end.mean())
         return self.costs.whole + price * wrong
 
-    def descend(self, price: float, there: Choice) -> tuple[Floats, float]:
-        """Return the best thresholds found for the lookups `there` alone, and the objective.
+    def coordinate_descent(self, price: float, choice: Choice) -> tuple[Floats, float]:
+        """Return the best thresholds found for the lookups of `choice` alone, and the objective.
 
-        Without the one that is sure, lookups may cost more than they were taken to.
+        If the descent drops the sure lookup, the others may cost more than was assumed; then it runs again.
         """
-        costs = self.costs.of(there)
-        found, value = self._descend(price, there, costs)
+        costs = self.costs.of(choice)
+        found, value = self._coordinate_descent(price, choice, costs)
         left = _chosen(found)
-        return (found, value) if self.costs.of(left) == costs else self.descend(price, left)
+        return (found, value) if self.costs.of(left) == costs else self.coordinate_descent(price, left)
 
-    def _descend(self, price: float, there: Choice, costs: Costs) -> tuple[Floats, float]:
-        """Set one threshold exactly, all others held, from the last lookup to the first, then again."""
+    def _coordinate_descent(self, price: float, choice: Choice, costs: Costs) -> tuple[Floats, float]:
+        """Set each threshold to its optimum while the others are held, from the last lookup to the first; repeat."""
         lookups, n = self.seen.scores.shape
         thresholds = np.full(lookups, np.inf)
-        best, value = thresholds.copy(), self._without(price)
+        best, value = thresholds.copy(), self._objective_without_lookups(price)
         for _ in range(ROUNDS):
             before = thresholds.copy()
-            rest = np.full(n, self.costs.segments[-1])  # what each sample costs from here to its end
+            rest = np.full(n, self.costs.segments[-1])  # cost of each sample from here on
             if self.seen.end is not None:
                 rest += price * ~self.seen.end
             for k in reversed(range(lookups)):
-                if k in there:
+                if k in choice:
                     thresholds[k] = self._best_threshold(k, thresholds, rest, price, costs)
                     rest = self._with_lookup(k, thresholds[k], rest, price, costs)
                 rest = rest + self.costs.segments[k]
@@ -211,7 +217,7 @@ class Composer:
         return best, value
 
     def _best_threshold(self, k: int, thresholds: Floats, rest: Floats, price: float, costs: Costs) -> float:
-        """The threshold that gains most over running on; infinity if all of it is less than the lookup costs."""
+        """Return the threshold that saves most over running on; infinity if it saves less than the misses cost."""
         reach = np.ones(len(rest), dtype=np.bool_)
         for j in range(k):
             reach &= self.seen.scores[j] < thresholds[j]
@@ -232,39 +238,39 @@ class Composer:
         return np.where(hit, answered, rest + costs.misses[k])
 
 
-def _neighbours(there: Choice, every: Choice) -> Iterator[Choice]:
-    """Yield the sets with one lookup less, one more, or one put elsewhere."""
-    absent = tuple(k for k in every if k not in there)
-    for k in there:
-        yield tuple(j for j in there if j != k)
+def _neighbours(choice: Choice, every: Choice) -> Iterator[Choice]:
+    """Yield the choices with one lookup less, one more, or one exchanged for another."""
+    absent = tuple(k for k in every if k not in choice)
+    for k in choice:
+        yield tuple(j for j in choice if j != k)
     for k in absent:
-        yield tuple(sorted((*there, k)))
-    for k in there:
+        yield tuple(sorted((*choice, k)))
+    for k in choice:
         for other in absent:
-            yield tuple(sorted((*(j for j in there if j != k), other)))
+            yield tuple(sorted((*(j for j in choice if j != k), other)))
 
 
-def path(composer: Composer, *, fidelity: float, steps: int = STEPS) -> list[Floats]:
-    """Return thresholds from the strictest to the laxest: a falling price of a wrong answer, repetitions left out.
+def threshold_path(composer: Composer, *, fidelity: float, steps: int = STEPS) -> list[Floats]:
+    """Return candidate thresholds from the strictest to the laxest, by lowering the price of a wrong answer.
 
-    First the lookups are
-    chosen that are fastest at `fidelity`, and all candidates keep to those: on a way that leads through other lookups,
-    one of them that fails would end the test before the better ones (`calibrate`). The best thresholds jump from one
-    price to the next (13 different ones on 1,000 samples of CIFAR-10), and calibration cannot come closer to its target
-    than to the next candidate; so the way between two of them, and from no exit at all to the first, is walked in small
-    steps.
+    The lookups that are fastest at `fidelity` are chosen first, and all candidates use only those. If candidates used
+    other lookups on the way, one that fails would end the test before the better ones are reached (`calibrate`).
+
+    The best thresholds jump from one price to the next (13 different ones on 1,000 samples of CIFAR-10), and
+    calibration can come no closer to its target than the nearest candidate. So the gaps between them, and from no exit
+    at all to the first, are filled by interpolation in small steps.
     """
-    composer = composer.within(fastest(composer, fidelity=fidelity, steps=steps)[0])
+    composer = composer.restricted_to(fastest(composer, fidelity=fidelity, steps=steps)[0])
     found = [np.full(len(composer.costs.lookups), np.inf)]
     for price in _prices(composer.costs, steps):
         thresholds = composer.choose(float(price))
         if not np.array_equal(thresholds, found[-1]):
-            found.extend(_way(found[-1], thresholds, composer.seen))
+            found.extend(_interpolate(found[-1], thresholds, composer.seen))
     return found
 
 
 def fastest(composer: Composer, *, fidelity: float, steps: int = STEPS) -> tuple[Choice, float]:
-    """Return the lookups that are fastest at `fidelity` on the samples that choose, and the mean seconds there."""
+    """Return the choice that is fastest at `fidelity` on the composer's samples, and its mean seconds."""
     best: Choice = ()
     seconds = composer.costs.whole
     for price in _prices(composer.costs, steps):
@@ -276,20 +282,20 @@ def fastest(composer: Composer, *, fidelity: float, steps: int = STEPS) -> tuple
 
 
 def _prices(costs: Costs, steps: int) -> Floats:
-    """Return prices of a wrong answer, falling: from one at which hardly a sample leaves to one at which most do.
+    """Return falling prices of a wrong answer: at the first hardly a sample leaves early, at the last most do.
 
-    The last is twice what those pay who run on, and that may be a sure lookup: a small share of the network.
+    The last is twice the cost of running on. If there is a sure lookup, that cost is a small share of the network's.
     """
-    last = CHEAPEST * max(costs.least / costs.whole, SOONEST)
-    more = np.log(DEAREST / last) / np.log(DEAREST / CHEAPEST)
-    return np.geomspace(DEAREST, last, round(steps * more)) * costs.whole
+    last = LOWEST_PRICE * max(costs.least / costs.whole, LEAST_SURE_SHARE)
+    more = np.log(HIGHEST_PRICE / last) / np.log(HIGHEST_PRICE / LOWEST_PRICE)
+    return np.geomspace(HIGHEST_PRICE, last, round(steps * more)) * costs.whole
 
 
-def _way(start: Floats, end: Floats, seen: Seen) -> Iterator[Floats]:
-    """Yield thresholds from behind `start` to `end`, by even steps in how many samples each lookup lets through."""
+def _interpolate(start: Floats, end: Floats, seen: Seen) -> Iterator[Floats]:
+    """Yield thresholds after `start` up to `end`, in even steps of how many samples each lookup lets through."""
     falling = -np.sort(-seen.scores, axis=1)
     above = [(falling >= thresholds[:, None]).sum(axis=1) for thresholds in (start, end)]
-    steps = max(1, int(np.abs(above[1] - above[0]).max() / (WAY_STEP * seen.scores.shape[1])))
+    steps = max(1, int(np.abs(above[1] - above[0]).max() / (INTERPOLATION_STEP * seen.scores.shape[1])))
     for share in np.arange(1, steps) / steps:
         let_through = np.rint(above[0] + share * (above[1] - above[0])).astype(np.int64)
         last = np.take_along_axis(falling, np.maximum(let_through - 1, 0)[:, None], axis=1)[:, 0]

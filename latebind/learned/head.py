@@ -1,6 +1,6 @@
-"""The head of a lookup: its last layers and a selector, on features. It stays outside of what is compiled.
+"""The head of a lookup: the layers from features to answers, and the selector. It is not part of the compiled network.
 
-So new heads (`adaptation`) take effect between two batches, with nothing to compile.
+So a new head (`adaptation`) takes effect between two batches, with nothing to compile.
 """
 
 from collections.abc import Mapping
@@ -14,17 +14,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 SELECTOR_HIDDEN = 64
-LEAST_DOUBT = np.float32(1e-7)  # that an answer is another: what float32 can tell from none
-SURE = np.float32(1e9)  # the score of a head that is sure of every answer: beside it no odds count
+LEAST_DOUBT = np.float32(1e-7)  # least probability of another answer that float32 tells from none
+SURE = np.float32(1e9)  # the score of a head that is always sure: above any log-odds
 
 Floats = NDArray[np.float32]
 
 
 class Selector(nn.Module):
-    """From answers `(B, classes)` to `(B,)`: the log-odds that the base model answers the same (GATI, section 3.1).
+    """Maps a predictor's answers `(B, classes)` to scores `(B,)` (GATI, section 3.1).
 
-    It sees what the predictor says and nothing else; fed with the predictor's features it learned its training rows.
-    It learns what to add to the predictor's own odds: from nothing it does not get as far on a few thousand rows.
+    A score is the log-odds that the base model gives the same answer. The selector sees only the predictor's answers:
+    fed with the predictor's features, it learned its training rows by heart. It learns a correction to the predictor's
+    own log-odds, because a few thousand rows do not teach it as much from scratch.
     """
 
     def __init__(self, classes: int) -> None:
@@ -46,10 +47,10 @@ class Selector(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Small tensors, float32: a layer from features to answers, one beside it that has a hidden layer, the selector.
+    """The tensors of a head, float32: a linear layer, a branch beside it with one hidden layer, and the selector.
 
     `answer_weight` is `(classes, features)`, `beside_weight` `(hidden, features)` and `beside_answer`
-    `(classes, hidden)`; hidden is 0 where there is none. Answers are the sum of both.
+    `(classes, hidden)`; hidden is 0 if there is no branch. Answers are the sum of the layer and the branch.
     """
 
     answer_weight: Tensor
@@ -70,7 +71,7 @@ class Head:
         *,
         beside: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> Self:
-        """Return a copy of these layers as a head; without a selector its own odds say how sure it is."""
+        """Return a copy of these layers as a head; without a selector its scores are the answers' own log-odds."""
         classes, width = answer.weight.shape
         none = (torch.empty(0, width), torch.empty(0), torch.empty(classes, 0))
         tensors = [answer.weight, answer.bias, *(beside or none)]
@@ -84,7 +85,7 @@ class Head:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Return the head of tensors by name; raises `ValueError` unless they are one head."""
+        """Return the head that these tensors by name make; raises `ValueError` if they make none."""
         if set(tensors) != set(cls.__slots__) or any(tensor.dtype != torch.float32 for tensor in tensors.values()):
             raise ValueError(f"a head has float32 tensors {', '.join(cls.__slots__)}, these are {', '.join(tensors)}")
         found = cls(**tensors)
@@ -100,25 +101,25 @@ class Head:
 
     @property
     def classes(self) -> int:
-        """How many classes it answers with."""
+        """The number of classes it answers with."""
         return self.answer_weight.shape[0]
 
     @property
     def width(self) -> int:
-        """How many features it takes."""
+        """The number of features it takes."""
         return self.answer_weight.shape[-1]
 
     @property
     def sure(self) -> bool:
-        """Whether it is sure of every answer, so that a threshold lets all leave or none."""
+        """Whether it is sure of every answer, so that at any threshold either all requests hit or none."""
         return bool(self.score_bias >= float(SURE))
 
     def always_sure(self) -> Self:
-        """Return the same head, sure of every answer."""
+        """Return the same head with the score `SURE` for every answer."""
         return replace(self, score_weight=torch.zeros_like(self.score_weight), score_bias=torch.tensor([float(SURE)]))
 
     def without_selector(self) -> Self:
-        """Return the same head, sure of an answer as far as its own odds go."""
+        """Return the same head with the answers' own log-odds as scores."""
         nothing = {name: torch.zeros_like(getattr(self, name)) for name in ("score_weight", "score_bias")}
         return replace(self, **nothing)
 
@@ -128,10 +129,10 @@ class Head:
 
 
 class HeadFunction:
-    """A head at work: `head(features (B, width) float32) -> (answers (B, classes), scores (B,))`, both float32.
+    """Runs a head: `head(features (B, width) float32) -> (answers (B, classes), scores (B,))`, both float32.
 
-    In numpy, because at batch 1 a dozen operations of torch take twice as long, and after a network has passed through
-    the caches of the core 80 microseconds to 40; a graph of OpenVINO with the tensors as inputs takes 100.
+    It uses numpy, because at batch 1 a dozen torch operations take twice as long: 80 microseconds instead of 40 when a
+    network has just passed through the core's caches. An OpenVINO graph with the tensors as inputs takes 100.
     """
 
     def __init__(self, head: Head) -> None:
@@ -149,7 +150,7 @@ class HeadFunction:
         self._selects = bool(self._score.any() or self._score_bias.any())
 
     def __call__(self, features: Floats) -> tuple[Floats, Floats]:
-        """Return answers and scores; the same numbers as those that `Selector` learned with."""
+        """Return answers and scores; the same numbers that `Selector` computes in training."""
         answers = features @ self._answer
         answers += self._answer_bias
         if self._beside_bias.size:
@@ -161,7 +162,7 @@ class HeadFunction:
             return answers, np.full(len(answers), SURE)
         logs = answers - np.maximum.reduce(answers, axis=1, keepdims=True)
         if not self._selects:
-            total = np.add.reduce(np.exp(logs), axis=1)  # 1 for the highest, and the others
+            total = np.add.reduce(np.exp(logs), axis=1)  # the highest class contributes 1, the others the rest
             return answers, -np.log(np.maximum(total - 1.0, LEAST_DOUBT))
         rows, classes = answers.shape
         seen = np.empty((rows, 2 * classes), np.float32)

@@ -1,4 +1,4 @@
-"""What a lookup costs where it will run: between the stages of its network or beside it, not in a loop of its own."""
+"""Measures what a lookup costs where it will run: between the stages of its network, or on another core beside it."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,17 +21,18 @@ RUNS, WARM_RUNS = 23, 3  # of the whole network, for each batch size
 
 @dataclass(frozen=True, slots=True)
 class SureLookup:
-    """A lookup behind `stage` that answers everybody who gets there."""
+    """A lookup behind `stage` that answers every request that reaches it."""
 
     stage: int
     function: LookupFunction
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """What a lookup costs that runs while its network goes on.
+class AsideLatency:
+    """What a lookup costs that runs aside, on another core while its network goes on.
 
-    `known` are the seconds from the end of its stage to its answer, `slower` what the network takes more, at batch 1.
+    `known` is the latency from the end of its stage to its answer. `slower` is how many seconds longer the network
+    takes meanwhile, at batch 1.
     """
 
     known: Curve
@@ -39,9 +40,9 @@ class Beside:
 
 
 def latency_in_place(program: Program, row: tuple[Tensor, ...], stage: int, function: LookupFunction) -> Curve:
-    """Measure a lookup where it will run, between the stages of the whole network.
+    """Measure a lookup in line, between the stages of the whole network.
 
-    Called again and again it would find its weights and code in the caches near the core and look half as long.
+    Called in a loop of its own it would find its weights and code in the core's caches, and seem to take half as long.
     """
     return _curve(program, row, lambda inputs: _seconds_in_place(program.stages, inputs, stage, function)[0])
 
@@ -49,10 +50,10 @@ def latency_in_place(program: Program, row: tuple[Tensor, ...], stage: int, func
 def latency_before_sure(
     program: Program, row: tuple[Tensor, ...], stage: int, function: LookupFunction, sure: SureLookup
 ) -> Curve:
-    """Measure a lookup where one that is sure ends the way of those whom it misses.
+    """Measure a lookup whose misses are answered by the sure lookup `sure`, so that the network behind it never runs.
 
-    That is smaller than the network, which never runs then, and leaves more in the caches near the core: 0.38 ms for
-    0.53 before ResNet-56 in eight bits, and 0.18 in a loop of its own.
+    The sure lookup is smaller than the network and leaves more in the core's caches: before ResNet-56 in eight bits a
+    lookup takes 0.38 ms instead of 0.53, and 0.18 in a loop of its own.
     """
     stages = program.stages[: sure.stage + 1]
 
@@ -66,9 +67,10 @@ def latency_before_sure(
 
 
 def seconds_before_sure(lookups: Sequence[tuple[Curve, Curve | None]]) -> tuple[float, ...] | None:
-    """Return seconds at batch 1 before a lookup that is sure, of the curves of lookups without and with one.
+    """Return the seconds of each lookup at batch 1 if a sure lookup is in use.
 
-    None where they were measured of none.
+    `lookups` are pairs of the latency without and with a sure lookup. Where the second was not measured, the first
+    holds. Returns None if it was measured for none.
     """
     if all(before is None for _, before in lookups):
         return None
@@ -76,7 +78,7 @@ def seconds_before_sure(lookups: Sequence[tuple[Curve, Curve | None]]) -> tuple[
 
 
 def _curve(program: Program, row: tuple[Tensor, ...], once: Callable[[tuple[Tensor, ...]], float]) -> Curve:
-    """Return the median of what `once` says of inputs, for each batch size."""
+    """Return the median of the seconds that `once` returns for inputs of each batch size."""
     batches = profiled_batches(program.spec.max_batch)
     seconds = []
     for batch in batches:
@@ -89,7 +91,7 @@ def _curve(program: Program, row: tuple[Tensor, ...], once: Callable[[tuple[Tens
 def _seconds_in_place(
     stages: Sequence[StageFunction], inputs: tuple[Tensor, ...], stage: int, function: LookupFunction
 ) -> tuple[float, tuple[Tensor, ...]]:
-    """Run the stages once with the lookup behind `stage`; return the seconds of the lookup, and what comes out."""
+    """Run the stages once with the lookup behind `stage`; return the lookup's seconds and the last stage's outputs."""
     passed, seconds = inputs, 0.0
     for number, run in enumerate(stages):
         passed = run(*passed)
@@ -98,8 +100,8 @@ def _seconds_in_place(
     return seconds, passed
 
 
-def latency_beside(program: Program, row: tuple[Tensor, ...], stage: int, function: LookupFunction) -> Beside:
-    """Measure a lookup that another thread asks while this one goes on with the network."""
+def latency_aside(program: Program, row: tuple[Tensor, ...], stage: int, function: LookupFunction) -> AsideLatency:
+    """Measure a lookup that runs in another thread while this one goes on with the network."""
     batches = profiled_batches(program.spec.max_batch)
     known, slower = [], 0.0
     with ThreadPoolExecutor(1) as thread:
@@ -110,7 +112,7 @@ def latency_beside(program: Program, row: tuple[Tensor, ...], stage: int, functi
             if batch == 1:
                 alone = [time_call(partial(program.run, *inputs)) for _ in range(RUNS)]
                 slower = max(0.0, median(whole for _, whole in found) - median(alone[WARM_RUNS:]))
-    return Beside(Curve(batches, tuple(known)), slower)
+    return AsideLatency(Curve(batches, tuple(known)), slower)
 
 
 def _seconds_beside(

@@ -1,4 +1,4 @@
-"""Learned caches at work: each a compiled call behind a stage, and its head. Loaded from data, never from code."""
+"""Runs learned caches while serving: a compiled network behind a stage, and its head. Loaded as data, never as code."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor
 from latebind.domain.errors import RepositoryError
 from latebind.learned.head import Floats, Head, HeadFunction
 from latebind.learned.stored import LookupFiles, SpareLookup, StoredLookup, read_caches, read_lookup
-from latebind.program.backends import Place, StageFunction, twin
+from latebind.program.backends import EvictableStage, StageFunction, twin
 from latebind.program.device import HOST
 from latebind.program.load import compile_graph
 from latebind.program.numpy_stage import compile_with_numpy
@@ -23,9 +23,9 @@ from latebind.repository.tensors import MappedTensors, Pages, read_tensors
 
 
 class LookupFunction:
-    """`lookup(activation) -> (answers (B, classes), scores (B,))`, float32.
+    """One learned cache as a function: `lookup(activation) -> (answers (B, classes), scores (B,))`, float32.
 
-    Not for two threads at a time: each has a twin.
+    Not thread-safe: each thread takes a `twin`.
     """
 
     def __init__(self, features: StageFunction, head: Head) -> None:
@@ -35,31 +35,34 @@ class LookupFunction:
 
     @property
     def there(self) -> bool:
-        """Whether its network is in memory; the head always is."""
-        return not isinstance(self.features, Place) or self.features.filled
+        """Whether the network is in memory; the head always is."""
+        return not isinstance(self.features, EvictableStage) or self.features.filled
 
     def twin(self) -> "LookupFunction":
         """Return the same function for another thread, over the same weights."""
         return LookupFunction(twin(self.features), self.head)
 
     def __call__(self, activation: Tensor) -> tuple[Floats, Floats]:
-        """Return what the base model would answer, and how sure that is."""
+        """Return the predicted answers and their scores."""
         (features,) = self.features(activation)
-        return self._answer(features.cpu().numpy())  # heads are small and answer on the host
+        return self._answer(features.cpu().numpy())  # heads are small and run on the host
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The learned caches behind one stage, asked one after another. Not for two threads at a time: each has a twin.
+    """The learned caches behind one stage, tried one after another. Not thread-safe: each thread takes a `twin`.
 
-    `functions` are all that are there, by name, the quickest first; those with `thresholds` are in use.
+    `functions` are all of them by name, the quickest first; those that have one of the `thresholds` are in use.
     """
 
     functions: Mapping[str, LookupFunction]
     thresholds: Mapping[str, float]
 
     def __call__(self, activation: Tensor) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return answers `(B, classes) float32` like the model's output, and for which rows they hold, `(B,) bool`."""
+        """Return answers `(B, classes) float32`, as the model would output them, and which rows are hits, `(B,) bool`.
+
+        Answers of other rows are below the threshold and are not to be used.
+        """
         answers, hits = self._ask(self._used[0], activation)
         for name in self._used[1:]:
             missed = np.flatnonzero(~hits)
@@ -74,7 +77,7 @@ class Lookup:
         return Lookup({name: function.twin() for name, function in self.functions.items()}, self.thresholds)
 
     def with_heads(self, heads: Mapping[str, tuple[Head, float]]) -> "Lookup | None":
-        """Return the same lookup with these heads and thresholds by name; None if none of them is here."""
+        """Return the same lookup with these heads and thresholds by name; None if it has no function of these names."""
         functions, thresholds = dict(self.functions), {}
         for name, (head, threshold) in heads.items():
             if name in functions:
@@ -84,7 +87,7 @@ class Lookup:
 
     @property
     def there(self) -> bool:
-        """Whether it is in memory, and may be asked."""
+        """Whether all networks in use are in memory, so that the lookup can be called."""
         return all(self.functions[name].there for name in self.thresholds)
 
     @property
@@ -99,8 +102,8 @@ class Lookup:
 def lookup_backend(backend: str) -> str:
     """Return the backend for the lookups of a model on `backend`.
 
-    An answer of a lookup is as exact as its calibration says, not as its arithmetic is, so where the processor computes
-    in bfloat16 lookups do too, half as long.
+    Calibration, not the precision of the arithmetic, bounds the errors of a lookup. So lookups compute in bfloat16
+    where the processor can, which takes half as long.
     """
     return f"{backend}-bf16" if backend == "openvino" and has_bfloat16() else backend
 
@@ -114,11 +117,11 @@ def has_bfloat16() -> bool:
 def load_lookups(
     directory: ModelDirectory, *, backend: str, threads: int = 1, device: torch.device = HOST, streams: int = 1
 ) -> dict[int, Lookup]:
-    """Return the learned caches of a model that are in use, and those beside them, by stage; empty if it has none.
+    """Return the lookups of a model by stage; empty if it has none.
 
-    `streams` of their twins may run at the same time.
-
-    Raises `RepositoryError` if they do not fit the model, `ConfigError` for a backend that cannot be used here.
+    Each holds the learned caches in use and the spare ones at the same boundary. Up to `streams` twins may run at the
+    same time. Raises `RepositoryError` if the caches do not fit the model, `ConfigError` for a backend that cannot be
+    used here.
     """
     caches = read_caches(directory)
     if caches is None:
@@ -145,7 +148,7 @@ def load_functions(
     device: torch.device = HOST,
     streams: int = 1,
 ) -> dict[str, LookupFunction]:
-    """Return the compiled networks of learned caches by name, in the order given; errors as `load_lookups`."""
+    """Return learned caches as functions by name, in the order given; raises what `load_lookups` does."""
     checked = _checked(directory, lookups, read_tensors)
     return {
         name: compile_lookup_files(files, backend=backend, threads=threads, device=device, streams=streams)
@@ -156,9 +159,9 @@ def load_functions(
 def open_lookups(
     directory: ModelDirectory, *, backend: str, threads: int = 1, streams: int = 1, cached: bool = True
 ) -> tuple[dict[int, Lookup], dict[int, Piece]]:
-    """Return what `load_lookups` does with none of the networks in memory, and a piece for those behind each stage.
+    """Return what `load_lookups` does, but with no network in memory yet, and for each stage the piece that loads them.
 
-    For `cached` see `MappedFile`; heads are in memory.
+    Heads are in memory at once. For `cached` see `MappedFile`.
     """
     caches = read_caches(directory)
     if caches is None:
@@ -212,7 +215,7 @@ def _pages(files: LookupFiles) -> Pages:
 def compile_lookup_files(
     files: LookupFiles, *, backend: str, threads: int, device: torch.device = HOST, streams: int = 1
 ) -> LookupFunction:
-    """Return a lookup ready to run beside a model on `backend` and `device`: its features there, its head here."""
+    """Return a lookup ready to run with a model on `backend`: its features on `device`, its head on the host."""
     features = _features(files, backend=backend, threads=threads, device=device, streams=streams)
     return LookupFunction(features, files.head)
 
@@ -220,7 +223,7 @@ def compile_lookup_files(
 def _features(
     files: LookupFiles, *, backend: str, threads: int, device: torch.device = HOST, streams: int = 1
 ) -> StageFunction:
-    """Return the network of a lookup, compiled."""
+    """Return the compiled network of a lookup, from activations to features."""
     features = compile_with_numpy(files.graph) if device == HOST else None
     if features is not None:
         return features

@@ -1,4 +1,4 @@
-"""The predictors of learned caches: from an activation to features, and from those by one layer to answers."""
+"""The predictors of learned caches: networks from an activation to features, and a linear layer to answers."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,31 +10,31 @@ from torch.nn import functional
 
 from latebind.domain.errors import ConfigError
 
-GRID, PEAKS = 4, 2  # cells a side of the mean-pooled and the max-pooled features
-WIDEST = 1_024  # features that a layer of answers learns from in a fraction of a second
+GRID, PEAKS = 4, 2  # cells per side of the mean-pooled and the max-pooled features
+WIDEST = 1_024  # most features that a linear layer learns from in a fraction of a second
 MAX_SIDE = 32  # larger activations are averaged down to this before convolutions
 MAX_CHANNELS = 128
 HIDDEN = 64
 WIDTHS = (32, 64, 128)  # channels of a residual predictor
 SLIM_WIDTHS = (16, 32, 64)  # a quarter of its work
-FEW = 8  # channels of an image that are colours rather than features
+FEW = 8  # fewer channels than this are colours rather than features
 
 Sides = tuple[int, int]  # height and width
 
 POOLED, PLAIN, LIGHT, DEEP, RESIDUAL = "pooled", "plain", "light", "deep", "residual"
 SLIM = "slim"
-BYTES = "bytes"  # no predictor: the network itself in eight bits (`narrow`)
+BYTES = "bytes"  # no predictor: the network itself in eight bits (`eight_bits`)
 KINDS = (RESIDUAL, DEEP, LIGHT, PLAIN, POOLED)  # the most able first
-EVERY = (*KINDS, "fc(256)", "pool(256)", "conv(3,1)")  # with one of each row of GATI's table 3
+EVERY = (*KINDS, "fc(256)", "pool(256)", "conv(3,1)")  # also one example of each row of GATI's table 3
 TABLE = re.compile(r"(?P<name>fc|pool|conv)\((?P<first>[1-9]\d{0,4})(?:,(?P<second>[1-9]))?\)")
 
 
 class Predictor(nn.Module):
-    """Features of an activation `(B, *shape) float32` and a layer from those to answers `(B, classes)`."""
+    """Computes features of an activation `(B, *shape) float32` and, by a linear layer, answers `(B, classes)`."""
 
     def __init__(self, features: nn.Module, shape: tuple[int, ...], classes: int, kind: str) -> None:
         super().__init__()
-        self.kind = kind  # all of this kind on this shape have the same form
+        self.kind = kind  # predictors of the same kind and shape differ only in their weights
         self.features = features
         self.answer = nn.Linear(_width(features, shape), classes)
 
@@ -45,17 +45,17 @@ class Predictor(nn.Module):
 
 
 def make_predictor(shape: tuple[int, ...], classes: int, kind: str) -> Predictor:
-    """Return a network from an activation `(B, *shape) float32` to answers `(B, classes) float32`, not trained yet.
+    """Return an untrained network from an activation `(B, *shape) float32` to answers `(B, classes) float32`.
 
-    It learns to give the base model's logits. `kind` is one of `KINDS` or a network of GATI's table 3, with ReLU:
-    "fc(h)" and "pool(h)" with h hidden units, "conv(k,s)" with a kernel of k cells a side and a stride of s. Raises
+    It is to learn the base model's logits. `kind` is one of `KINDS` or a network of GATI's table 3, with ReLU: "fc(h)"
+    and "pool(h)" with h hidden units, "conv(k,s)" with a kernel of k cells per side and a stride of s. Raises
     `ConfigError` for any other.
     """
     return Predictor(_features(shape, kind), shape, classes, kind)
 
 
 def check_kinds(kinds: Iterable[str]) -> None:
-    """Raise `ConfigError` for a kind that there is not, before anything is trained."""
+    """Raise `ConfigError` for an unknown kind, before anything is trained."""
     for kind in set(kinds) - {BYTES}:
         make_predictor((8, 8, 8), 2, kind)
 
@@ -82,10 +82,10 @@ def _features(shape: tuple[int, ...], kind: str) -> nn.Module:
 
 
 def kinds_for(shape: tuple[int, ...], kinds: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return those of `kinds` (all of our own if none) that differ on activations of this shape, the most able first.
+    """Return those of `kinds` (if empty, of `KINDS`) that differ on activations of this shape, the most able first.
 
-    Only images have convolutions. Pooled features of many channels, with no hidden layer between them and the answers,
-    are too wide to follow the traffic, so they have to be asked for.
+    Only images have convolutions. With many channels, pooled features without a hidden layer are too wide for heads
+    that follow the traffic, so that kind has to be asked for.
     """
     if len(shape) == 3:
         return tuple(kinds) or tuple(kind for kind in KINDS if kind != POOLED or _width(Pooled(), shape) <= WIDEST)
@@ -94,9 +94,9 @@ def kinds_for(shape: tuple[int, ...], kinds: Sequence[str] = ()) -> tuple[str, .
 
 
 class ResidualFeatures(nn.Module):
-    """A small residual network (He et al. 2016) of its own, able enough to stand before the network or early in it.
+    """A small residual network (He et al. 2016), able enough to stand before the network or early in it.
 
-    Half of its work is done on 8 cells a side, where wide convolutions run at the full speed of a processor.
+    Half of its work is done on 8 cells per side, where wide convolutions run at a processor's full speed.
     """
 
     def __init__(self, shape: tuple[int, ...], widths: tuple[int, int, int]) -> None:
@@ -120,7 +120,7 @@ class ResidualFeatures(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolutions beside a way past them."""
+    """A residual block: two convolutions and a shortcut."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -128,14 +128,14 @@ class Residual(nn.Module):
         self.layers = nn.Sequential(*first, *second)
 
     def forward(self, activation: Tensor) -> Tensor:
-        """Return what has the shape of the activation."""
+        """Return a tensor of the activation's shape."""
         return functional.relu(activation + self.layers(activation))
 
 
 class PooledFeatures(nn.Module):
-    """Pooled features (GATI, Table 3, Pool) and convolutional ones (Conv) side by side; neither alone was as good.
+    """Pooled features (GATI, Table 3, Pool) concatenated with convolutional ones (Conv); neither alone was as good.
 
-    `kind`: "plain" has pooled features only, "light" a convolution for each halving of the image, "deep" two.
+    `kind`: "plain" has pooled features only, "light" one convolution for each halving of the image, "deep" two.
     """
 
     def __init__(self, shape: tuple[int, ...], *, kind: str = DEEP) -> None:
@@ -173,7 +173,7 @@ class Pooled(nn.Module):
 
 
 def convolutions(shape: tuple[int, ...], kind: str) -> nn.Sequential:
-    """Halve an image `(C, H, W)` to 4 cells a side or less while doubling its channels, up to 128 of them."""
+    """Return layers that halve an image `(C, H, W)` to 4 cells per side or less and double its channels, up to 128."""
     channels, height, width = shape
     layers, sides = _shrink((height, width))
     wide = min(MAX_CHANNELS, max(32, 2 * channels))
@@ -188,7 +188,7 @@ def convolutions(shape: tuple[int, ...], kind: str) -> nn.Sequential:
 
 
 def _shrink(sides: Sides) -> tuple[list[nn.Module], Sides]:
-    """Average each side of more than `MAX_SIDE` cells; return the layer, if any, and the sides behind it."""
+    """Return a layer that averages sides of more than `MAX_SIDE` cells, if there are any, and the sides after it."""
     if max(sides) <= MAX_SIDE:
         return [], sides
     by = -(-sides[0] // MAX_SIDE), -(-sides[1] // MAX_SIDE)
@@ -196,7 +196,7 @@ def _shrink(sides: Sides) -> tuple[list[nn.Module], Sides]:
 
 
 def _strides(sides: Sides, most: int) -> Sides:
-    """Halve each side of more than `most` cells, so that a long image becomes a square one."""
+    """Return strides that halve each side of more than `most` cells, so that a long image becomes a square one."""
     return 2 if sides[0] > most else 1, 2 if sides[1] > most else 1
 
 

@@ -1,4 +1,4 @@
-"""Before any training: which boundaries are candidates for a lookup, and how large a network each can afford."""
+"""Chooses candidates before any training: which boundaries get a lookup, and how large a network each can afford."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from latebind.learned.stored import lookup_name
 from latebind.program.measure import median_seconds
 from latebind.program.program import Program
 
-# What a lookup may take of the time that a hit saves if one is to be chosen before training.
+# The most that a lookup may take, as a share of the time that a hit saves, to be a candidate.
 AFFORDABLE = {RESIDUAL: 0.2, DEEP: 0.2, LIGHT: 0.2}
-USUALLY_AFFORDABLE = 0.5
-HOPELESS = 10.0  # times: eight were seen between eager and eight-bit OpenVINO
-HOPELESS_EAGER = 2.5  # where nothing is compiled: batch norms become part of convolutions
+USUALLY_AFFORDABLE = 0.5  # for other kinds
+HOPELESS = 10.0  # times too slow when run eagerly: eight were seen between eager and eight-bit OpenVINO
+HOPELESS_EAGER = 2.5  # for the eager backend, where all that is gained is batch norms folded into convolutions
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """What the lookup is called among those of its model."""
+        """The name of the lookup among those of its model."""
         return lookup_name(self.stage, self.kind)
 
 
@@ -47,18 +47,20 @@ def plan(
 ) -> list[Candidate]:
     """Return candidates at up to `most` boundaries (0: all), spread evenly over the network's time.
 
-    `stages` are seconds of each stage at batch 1, `activations` one row `(1, ...)` behind each stage but the last.
-    At each boundary that is the most able network that its time affords, or all of `kinds` that take less than what a
-    hit saves, for the others can never pay. Early boundaries afford deeper networks: what a hit saves is longer there.
-    The last may afford none. At the first of all boundaries there is a quick one besides: it knows little, but heads
-    that follow the traffic (`adaptation`) make much of it where one picture is like the last. So is a slim one there,
-    if it keeps the usual tail and the able one does not.
+    `stages` are the seconds of each stage at batch 1, `activations` one row `(1, ...)` behind each stage but the last.
+    A boundary gets the most able network that it affords, or all of `kinds` that take less than a hit saves, since
+    slower ones can never pay. A hit saves more at early boundaries, so they afford deeper networks; the last may afford
+    none.
+
+    The first boundary also gets a quick network. It knows little, but heads that follow the traffic (`adaptation`) make
+    much of it if successive pictures are alike. It gets a slim network too, if that keeps the usual tail and the most
+    able one does not.
     """
     found: list[Candidate] = []
     for stage in spread(stages, most or len(stages)):
         activation = activations[stage]
         if activation.dtype != torch.float32:
-            continue  # whole numbers, such as words: nothing was computed yet
+            continue  # integers, such as tokens: nothing was computed yet
         shape = tuple(activation.shape[1:])
         saved = sum(stages[stage + 1 :])
         limits = {
@@ -69,21 +71,30 @@ def plan(
         if kinds:
             found += affordable
             continue
-        taken = list(islice(affordable, 1))
-        if not found and taken and taken[0].kind != POOLED and len(shape) == 3:
-            if POOLED in limits:
-                taken += _affordable(program, stage, activation, {POOLED: saved})
-            usual = (USUAL_TAIL - 1.0) * sum(stages)
-            if taken[0].kind == RESIDUAL and taken[0].seconds > usual:
-                taken += _affordable(program, stage, activation, {SLIM: usual})
-        found += taken
+        most_able = list(islice(affordable, 1))
+        if not found and most_able and most_able[0].kind != POOLED and len(shape) == 3:
+            quick = saved if POOLED in limits else None
+            slim = (USUAL_TAIL - 1.0) * sum(stages)
+            found += [*most_able, *_besides(program, most_able[0], activation, quick=quick, slim=slim)]
+        else:
+            found += most_able
     return found
 
 
-def spread(stages: Sequence[float], most: int) -> list[int]:
-    """Return up to `most` of the boundaries behind each stage but the last, evenly over the time, the first of all too.
+def _besides(
+    program: Program, most_able: Candidate, activation: Tensor, *, quick: float | None, slim: float
+) -> Iterator[Candidate]:
+    """Yield the quick and the slim network of the first boundary, if they take at most these seconds."""
+    if quick is not None:
+        yield from _affordable(program, most_able.stage, activation, {POOLED: quick})
+    if most_able.kind == RESIDUAL and most_able.seconds > slim:
+        yield from _affordable(program, most_able.stage, activation, {SLIM: slim})
 
-    The earliest exit saves most; where the first stage is empty, it stands before the network.
+
+def spread(stages: Sequence[float], most: int) -> list[int]:
+    """Return up to `most` boundaries behind stages, spread evenly over the network's time and always with the first.
+
+    An exit at the first saves most; if the first stage is empty, that is before the network.
     """
     ends = [sum(stages[: stage + 1]) for stage in range(len(stages) - 1)]
     if len(ends) <= most:
@@ -97,9 +108,9 @@ def spread(stages: Sequence[float], most: int) -> list[int]:
 
 
 def _affordable(program: Program, stage: int, activation: Tensor, limits: Mapping[str, float]) -> Iterator[Candidate]:
-    """Yield the kinds that take at most the seconds of `limits`, in that order.
+    """Yield the candidates whose networks take at most the seconds of `limits`, in that order of kinds.
 
-    Compiling takes a second, so what is far too slow when run eagerly is not compiled.
+    Compiling takes a second, so a network that is far too slow when run eagerly is not compiled.
     """
     hopeless = HOPELESS_EAGER if program.backend == "eager" else HOPELESS
     classes = program.spec.outputs[0].shape[0]

@@ -1,4 +1,4 @@
-"""What learned caches are to keep: a fidelity, with what confidence it is shown, within how much memory and time."""
+"""What the user asks of learned caches: a fidelity, the confidence it is shown with, and limits on memory and time."""
 
 import os
 from dataclasses import dataclass
@@ -8,19 +8,21 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.bounds import MOST_ANSWERS, fidelity_bound, samples_needed
 
 CACHE_BYTES = 8_000_000
-ANSWERS = 2_000  # of which fidelity is promised: about as many as there are samples to show it
-USUAL_TAIL = 1.05  # what is kept without being asked for, unless it costs too much of the mean
+ANSWERS = 2_000  # next answers that fidelity is promised for: about as many as there are samples to show it
+USUAL_TAIL = 1.05  # kept without being asked for, unless that makes the mean latency much longer
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """`fidelity` is the share of answers that equal the base model's; 1.0 means no lookups at all.
+    """The settings that learned caches are chosen and calibrated for. Raises `ConfigError` if one makes no sense.
 
-    `confidence` is that of the bound on it over the next `answers`, or, None, over all that there could be, of which
-    any next ones have less by chance. `lasting` is a confidence with which it must hold over all as well; 0: none.
-    `cache_bytes` is the most that the weights of lookups in use may take, and `tail` how many times the base model's
-    latency a request may take that none of them answers. `aside` says whether lookups run on another core while the
-    network goes on; None: as measurement says. Raises `ConfigError` for what makes no sense.
+    * `fidelity`: the share of answers that equal the base model's; 1.0 means no lookups at all.
+    * `confidence`: of the lower bound on the fidelity of the next `answers`, or, if `answers` is None, of all that
+      there could be. By chance any next answers may have less than the latter.
+    * `lasting`: a confidence with which the fidelity must hold over all that there could be as well; 0 for none.
+    * `cache_bytes`: the most that the weights of all lookups in use may take.
+    * `tail`: the most that a request may take which no lookup answers, as a multiple of the base model's latency.
+    * `aside`: whether lookups run on another core while the network goes on; None: whichever is measured to be faster.
     """
 
     fidelity: float = 0.97
@@ -51,22 +53,22 @@ class Promise:
         return self.fidelity >= 1.0
 
     def can_show(self, rows: int) -> bool:
-        """Tell whether so many held-out samples, without one wrong answer, would show the fidelity."""
-        return self.at_least(0, rows) >= self.fidelity
+        """Tell whether this many held-out samples would show the fidelity if none of them were wrong."""
+        return self.lower_bound(0, rows) >= self.fidelity
 
-    def at_least(self, wrong: int, rows: int) -> float:
-        """Return the fidelity that so many held-out samples, of which some were wrong, show."""
+    def lower_bound(self, wrong: int, rows: int) -> float:
+        """Return the lower bound on the fidelity, if `wrong` of so many held-out samples were wrong."""
         shown = fidelity_bound(wrong, rows, confidence=self.confidence, answers=self.answers)
         if not self.lasting:
             return shown
         return min(shown, fidelity_bound(wrong, rows, confidence=self.lasting, answers=None))
 
     def may_be_aside(self, threads: int) -> bool:
-        """Tell whether lookups may run aside: it is demanded, or not forbidden and a core is free beside `threads`."""
+        """Tell whether lookups may run aside: as `aside` says; if that is None, if a core is free beside `threads`."""
         return self.aside if self.aside is not None else len(os.sched_getaffinity(0)) > threads
 
     def not_shown(self, rows: int) -> str:
-        """Say that so many held-out samples do not show it."""
+        """Return a warning that this many held-out samples do not show the fidelity."""
         needed = samples_needed(self.fidelity, confidence=self.confidence, answers=self.answers)
         return (
             f"{rows} held-out samples cannot show a fidelity of {self.fidelity:g}{over(self.answers)} with "
@@ -76,5 +78,5 @@ class Promise:
 
 
 def over(answers: int | None) -> str:
-    """Say over which answers a fidelity is promised, behind its figure."""
+    """Return text to follow a fidelity that says for how many answers it is promised; empty if for all."""
     return "" if answers is None else f" over the next {answers:,} answers"

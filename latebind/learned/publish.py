@@ -1,4 +1,4 @@
-"""What came of building, into the model directory: lookups in use and spare ones, and the report of all tried."""
+"""Writes the outcome of a build into the model directory, lookups in use and spare ones, and makes the report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from latebind.learned.activations import Observed
 from latebind.learned.calibrate import Calibrated
 from latebind.learned.compose import Costs, Seen, send
 from latebind.learned.composition import Trial
-from latebind.learned.explore import Trained
+from latebind.learned.explore import TrainedLookup
 from latebind.learned.ilp import Variant
 from latebind.learned.promise import Promise
-from latebind.learned.report import CacheReport, ToldTrial, Tried
+from latebind.learned.report import CacheReport, TrialReport, TriedLookup
 from latebind.learned.stored import (
     FORMAT,
     LESSONS,
@@ -26,25 +26,25 @@ from latebind.learned.stored import (
 )
 from latebind.repository.directory import ModelDirectory
 
-HELD_OUT_ROWS = 10_000
-WIDEST_KEPT = 4_096  # features of a lookup that can be adapted: as many as large networks end with
+HELD_OUT_ROWS = 10_000  # kept for adaptation at most
+WIDEST_KEPT = 4_096  # most features of a lookup that can be adapted: as many as large networks end with
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was trained, in the order in which requests meet it, seen and chosen.
+    """The outcome of a build: lookups in the order in which requests meet them, and what was chosen among them.
 
-    `entry` says that stage 0 is empty, `stages` are seconds.
-
-    `worlds` are what the lookups, in the order of `trained`, made of the samples that show the bound; of `trials` the
-    first is taken. Without trials nothing is used. `observed` is what all held-out rows looked like to them, `alone`
-    the figures of each by itself on the samples that choose.
+    * `entry`: whether stage 0 is empty. `stages`: seconds of each stage.
+    * `worlds`: what the lookups, in the order of `trained`, answered on the samples that show the bound.
+    * `trials`: the choices that were calibrated; the first is used. Without trials no lookup is used.
+    * `observed`: what the lookups answered on all held-out rows, with their features.
+    * `alone`: the figures of each lookup by itself on the samples that choose.
     """
 
     promise: Promise
     entry: bool
     stages: tuple[float, ...]
-    trained: tuple[Trained, ...]
+    trained: tuple[TrainedLookup, ...]
     costs: Costs
     worlds: tuple[Seen, ...] = ()
     trials: tuple[Trial, ...] = ()
@@ -57,12 +57,15 @@ class Outcome:
         return self.trials[0].calibrated if self.trials else None
 
     def where(self, stage: int) -> str:
-        """Name the place behind a stage."""
+        """Return words for the boundary behind a stage."""
         return "before the network" if self.entry and stage == 0 else f"behind stage {stage}"
 
 
 def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = False, reason: str = "") -> CacheReport:
-    """Write the lookups and return the report. `new_entry`: the directory does not have the empty stage yet."""
+    """Write the lookups and return the report.
+
+    `new_entry` says that the directory does not have the empty first stage yet. `reason` says why there are no lookups.
+    """
     found = outcome.calibrated
     lookups = _in_use(outcome, found) if found else ()
     if found and not lookups:
@@ -81,9 +84,9 @@ def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = Fa
 
 
 def _stored(
-    outcome: Outcome, found: Calibrated | None, lookups: tuple[StoredLookup, ...], kept: Sequence[Trained]
+    outcome: Outcome, found: Calibrated | None, lookups: tuple[StoredLookup, ...], kept: Sequence[TrainedLookup]
 ) -> StoredCaches:
-    """Return what the model directory is to say of the lookups in use, and of those that are kept beside."""
+    """Return the entry of the model directory: the lookups in use, and the spare ones that are kept."""
     promise, used = outcome.promise, {lookup.name for lookup in lookups}
     return StoredCaches(
         format=FORMAT,
@@ -123,7 +126,7 @@ def _report(
         aside=caches.aside,
         answers=caches.answers,
         right=read_accuracy(directory),
-        trials=tuple(_told(outcome, trial) for trial in outcome.trials),
+        trials=tuple(_trial_report(outcome, trial) for trial in outcome.trials),
     )
 
 
@@ -151,12 +154,13 @@ def _in_use(outcome: Outcome, found: Calibrated) -> tuple[StoredLookup, ...]:
     return tuple(stored)
 
 
-def _kept(outcome: Outcome, lookups: tuple[StoredLookup, ...]) -> list[Trained]:
-    """Return the lookups in use, beside them the quickest, and at other boundaries the one that is right most often.
+def _kept(outcome: Outcome, lookups: tuple[StoredLookup, ...]) -> list[TrainedLookup]:
+    """Return the lookups to keep: those in use, and one spare lookup at each boundary.
 
-    The quickest are for adaptation, the others for another calibration, which keeps all that there are.
+    At a boundary in use the spare one is the quickest, for adaptation. At another it is the one that is right most
+    often, for a later calibration. A calibration itself keeps all that there are.
     """
-    if all(one.lessons is None for one in outcome.trained):  # they were trained before
+    if all(one.lessons is None for one in outcome.trained):  # a recalibration: nothing was trained now
         return list(outcome.trained)
     names, used = {lookup.name for lookup in lookups}, {lookup.stage for lookup in lookups}
     right = [sum(float(seen.right[k].mean()) for seen in outcome.worlds) for k in range(len(outcome.trained))]
@@ -167,8 +171,8 @@ def _kept(outcome: Outcome, lookups: tuple[StoredLookup, ...]) -> list[Trained]:
     return [one for one in outcome.trained if one.plan.name in names]
 
 
-def _held_out(outcome: Outcome, kept: Sequence[Trained]) -> Rows | None:
-    """Return held-out rows for adaptation, as the lookups that are kept see them."""
+def _held_out(outcome: Outcome, kept: Sequence[TrainedLookup]) -> Rows | None:
+    """Return held-out rows for adaptation: the features of the lookups that are kept."""
     if outcome.observed is None:
         return None
     rows = slice(0, HELD_OUT_ROWS)
@@ -181,8 +185,8 @@ def _held_out(outcome: Outcome, kept: Sequence[Trained]) -> Rows | None:
     return Rows(features, answers.bfloat16(), answers.argmax(dim=1))
 
 
-def _lessons(directory: ModelDirectory, kept: Sequence[Trained]) -> Rows | None:
-    """Return the rows to train new heads with, as the lookups that are kept see them: of this training or the last."""
+def _lessons(directory: ModelDirectory, kept: Sequence[TrainedLookup]) -> Rows | None:
+    """Return the rows to train new heads with: the features of the lookups kept, of this training or the last one."""
     each = [one.lessons for one in kept if one.lessons is not None]
     if not each:
         return read_rows(directory, LESSONS) if kept else None
@@ -190,15 +194,15 @@ def _lessons(directory: ModelDirectory, kept: Sequence[Trained]) -> Rows | None:
     return Rows(narrow, each[0].answers, each[0].classes)
 
 
-def _tried(outcome: Outcome, k: int) -> Tried:
+def _tried(outcome: Outcome, k: int) -> TriedLookup:
     one = outcome.trained[k]
     fidelity = min(float(seen.right[k].mean()) for seen in outcome.worlds)
     where = outcome.where(one.plan.stage)
     hits, accuracy = outcome.alone[k].hit_rate, outcome.alone[k].accuracy
-    return Tried(where, one.plan.stage, one.plan.kind, fidelity, one.known.at(1), one.bytes, hits, accuracy)
+    return TriedLookup(where, one.plan.stage, one.plan.kind, fidelity, one.known.at(1), one.bytes, hits, accuracy)
 
 
-def _told(outcome: Outcome, trial: Trial) -> ToldTrial:
+def _trial_report(outcome: Outcome, trial: Trial) -> TrialReport:
     plans = [outcome.trained[k].plan for k in trial.choice]
     names = tuple(f"{outcome.where(plan.stage)}: {plan.kind}" for plan in plans)
-    return ToldTrial(trial.rule, names, trial.calibrated.seconds if trial.calibrated else sum(outcome.stages))
+    return TrialReport(trial.rule, names, trial.calibrated.seconds if trial.calibrated else sum(outcome.stages))

@@ -1,8 +1,8 @@
-"""Convolutions of a lookup in eight bits: a third of the time on processors that multiply bytes.
+"""Quantises the convolutions of a lookup to eight bits: a third of the time on processors that multiply bytes.
 
-An answer of a lookup is as exact as its calibration says, not as its arithmetic is. The ranges that rows show become
-fake quantisation (Jacob et al. 2018, section 3), one scale for an activation and one for each output channel of a
-weight; compilers that can turn it into whole numbers, others compute the same numbers in float32.
+Calibration, not the precision of the arithmetic, bounds the errors of a lookup. The ranges of sample rows become fake
+quantisation (Jacob et al. 2018, section 3), with one scale for an activation and one for each output channel of a
+weight. Compilers that can, turn it into integer arithmetic; others compute the same numbers in float32.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,17 +15,17 @@ from latebind.program.graph import Argument, Graph, Node, TensorType, Value, Wei
 from latebind.program.rebuild import rebuild
 
 CONVOLUTION = "aten.convolution.default"
-PER_TENSOR = "aten.fake_quantize_per_tensor_affine_cachemask.default"  # yields the numbers and where none was cut off
+PER_TENSOR = "aten.fake_quantize_per_tensor_affine_cachemask.default"  # returns the numbers and which were not clipped
 PER_CHANNEL = "aten.fake_quantize_per_channel_affine_cachemask.default"
 
-FEWEST_CHANNELS = 8  # of what a convolution takes: colours stay exact and cost little
+FEWEST_CHANNELS = 8  # input channels of a convolution to quantise: colours stay exact and cost little
 LARGEST_WEIGHT = 127
 
 
 def quantise(graph: Graph, weights: Mapping[str, Tensor], rows: Tensor) -> tuple[Graph, dict[str, Tensor]]:
-    """Return the graph with eight-bit convolutions, and its weights; `rows` `(N, ...)` are what its one input holds.
+    """Return the graph with its convolutions in eight bits, and its weights.
 
-    A graph without convolutions comes back as it was.
+    `rows` `(N, ...)` are samples of its one input. A graph without convolutions is returned as it is.
     """
     ranges = _ranges(graph, weights, rows, {_source(node) for node in graph.nodes if _is_wide(node, weights)})
     nodes: list[Node] = []
@@ -76,7 +76,7 @@ def _first(node: Node, name: str, kind: TensorType | None) -> list[Node]:
 
 
 def _activation(name: str, low: float, high: float) -> Node:
-    """What was never below zero, behind a ReLU, gets all 256 steps for what is above."""
+    """Return the node that quantises an activation; one that is never negative, as after a ReLU, gets all 256 steps."""
     if low >= 0.0:
         scale, least, most = high / 255, 0, 255
     else:
@@ -94,7 +94,7 @@ def _weight(name: str, tensor: Tensor) -> tuple[Node, dict[str, Tensor]]:
 def _ranges(
     graph: Graph, weights: Mapping[str, Tensor], rows: Tensor, names: Iterable[str]
 ) -> dict[str, tuple[float, float]]:
-    """Return the least and the largest number that `rows` bring forth in each of the values `names`."""
+    """Return the least and the largest number that `rows` lead to in each of the values `names`."""
     watched = replace(graph, outputs=tuple((name, name) for name in sorted(names)))
     if not watched.outputs:
         return {}

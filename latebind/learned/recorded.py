@@ -1,6 +1,6 @@
-"""What the base model made of rows behind one boundary, on disk: written once, then mapped by whoever trains on it.
+"""Recorded activations of one boundary on disk: written once, then mapped into memory by each training.
 
-Activations lie in a flat file, half as long as they were (bfloat16), in an order that was shuffled once.
+Activations lie in a flat file in bfloat16, which halves them. The rows were shuffled once before they were recorded.
 """
 
 import os
@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError
-from latebind.learned.activations import laid_out
+from latebind.learned.activations import in_shape
 from latebind.learned.train import Lesson
 from latebind.repository.directory import write_bytes
 from latebind.repository.tensors import tensor_bytes
@@ -24,10 +24,10 @@ HALF_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The rows behind a boundary: `activations` `(N, *shape) bfloat16`, mapped, and what the base model answered.
+    """The recorded rows of a boundary: `activations` `(N, *shape) bfloat16`, mapped, and the base model's answers.
 
-    The first `learn` rows are for a predictor, the others it must not see. `answers` `(N, classes) float32`, `labels`
-    `(N,) int64` where the true classes are known.
+    The first `learn` rows train the predictor, which must not see the others. `answers` are `(N, classes) float32`,
+    `labels` `(N,) int64` if the true classes are known.
     """
 
     activations: Tensor
@@ -36,25 +36,25 @@ class Recorded:
     learn: int
 
     def seen(self) -> Lesson:
-        """Return the rows that a predictor learns from."""
+        """Return the rows that the predictor learns from."""
         labels = self.labels[: self.learn] if self.labels is not None else None
         return Lesson(self.activations[: self.learn], self.answers[: self.learn], labels)
 
     def unseen(self) -> Lesson:
-        """Return the rows that are new to it."""
+        """Return the rows that the predictor has not seen."""
         labels = self.labels[self.learn :] if self.labels is not None else None
         return Lesson(self.activations[self.learn :], self.answers[self.learn :], labels)
 
 
 def row_bytes(shape: tuple[int, ...]) -> int:
-    """Return what one row of activations takes on disk."""
+    """Return the bytes that one row of activations takes on disk."""
     return HALF_BYTES * prod(shape)
 
 
-def make_room(stem: Path, rows: int, shape: tuple[int, ...]) -> Tensor:
-    """Make a file for activations and return it as `(rows, *shape) bfloat16` to be filled.
+def allocate_activations(stem: Path, rows: int, shape: tuple[int, ...]) -> Tensor:
+    """Allocate a file for activations and return it, mapped, as `(rows, *shape) bfloat16` to be filled.
 
-    Raises `ConfigError` where the disk has no room: writing to a mapped file that cannot grow would kill the process.
+    Raises `ConfigError` if the disk has no room. Without allocation, a write to the mapped file would kill the process.
     """
     path = stem.with_suffix(".bin")
     try:
@@ -66,16 +66,16 @@ def make_room(stem: Path, rows: int, shape: tuple[int, ...]) -> Tensor:
     return _mapped(path, rows, shape, shared=True)
 
 
-def complete(stem: Path, answers: Tensor, labels: Tensor | None, *, learn: int) -> None:
-    """Write what belongs to the activations. It comes last: activations without it are not whole."""
+def mark_complete(stem: Path, answers: Tensor, labels: Tensor | None, *, learn: int) -> None:
+    """Write the answers and labels of the activations. They come last: activations without them are incomplete."""
     tensors = {"answers": answers, "learn": torch.tensor(learn)}
     if labels is not None:
         tensors["labels"] = labels
     write_bytes(stem.with_suffix(".safetensors"), tensor_bytes(tensors))
 
 
-def recorded(stem: Path, shape: tuple[int, ...]) -> Recorded | None:
-    """Return what lies there, mapped and not read, or None if it is not whole."""
+def load_recorded(stem: Path, shape: tuple[int, ...]) -> Recorded | None:
+    """Return what was recorded, mapped and not read yet, or None if it is incomplete."""
     beside, path = stem.with_suffix(".safetensors"), stem.with_suffix(".bin")
     if not beside.is_file() or not path.is_file():
         return None
@@ -87,12 +87,12 @@ def recorded(stem: Path, shape: tuple[int, ...]) -> Recorded | None:
     return Recorded(activations, tensors["answers"], tensors.get("labels"), int(tensors["learn"]))
 
 
-def forget(stem: Path) -> None:
-    """Delete activations and what belongs to them."""
+def delete_recorded(stem: Path) -> None:
+    """Delete the activations with their answers and labels."""
     for suffix in (".safetensors", ".bin"):
         stem.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def _mapped(path: Path, rows: int, shape: tuple[int, ...], *, shared: bool) -> Tensor:
     flat = torch.from_file(str(path), shared=shared, size=rows * prod(shape), dtype=torch.bfloat16)
-    return laid_out(flat, shape)
+    return in_shape(flat, shape)

@@ -1,4 +1,4 @@
-"""What building learned caches found, as rows to print. Computes nothing about the network itself."""
+"""The report of a build of learned caches, as rows to print. It only formats: nothing is measured here."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from latebind.repository.directory import ModelDirectory
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """A lookup that was trained: how often its answer alone is the base model's, and its cost.
+class TriedLookup:
+    """A lookup that was trained, by itself: its cost, and how often its answer is right if it answers every request.
 
-    `hit_rate` is the share of lookups that hit at the target, this lookup alone, and `accuracy` the share of lookups
-    that give no wrong answer then (GATI, section 3.1), both on the samples that choose thresholds.
+    `fidelity` is that share, the least of all worlds. `hit_rate` is the share of lookups that hit at the target, and
+    `accuracy` the share that give no wrong answer then (GATI, section 3.1), both on the samples that choose thresholds.
     """
 
     where: str
@@ -27,8 +27,8 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldTrial:
-    """What one rule of composition chose, and the mean seconds at batch 1 that held-out samples give it."""
+class TrialReport:
+    """What one rule of composition chose, and its mean seconds at batch 1 on held-out samples."""
 
     rule: str
     lookups: tuple[str, ...]
@@ -37,16 +37,17 @@ class ToldTrial:
 
 @dataclass(frozen=True, slots=True)
 class CacheReport:
-    """Seconds are at batch 1. `warning` is empty, or says why there are fewer exits than asked for.
+    """The result of a build or a calibration. Seconds are at batch 1.
 
-    `notes` say what of the exploration was done before, or with less than all rows. `answers` are those that
-    `lower` is about, None: all. `right` tells of the network itself, where samples had labels.
+    `warning` is empty, or says why there are fewer exits than asked for. `notes` say which networks were reused, and
+    which learned from fewer rows than given. `answers` is the number of answers that the bound `lower` is about; None:
+    all. `right` is the accuracy of the network itself, if the samples had labels.
     """
 
     directory: ModelDirectory
     target: float
     confidence: float
-    tried: tuple[Tried, ...]
+    tried: tuple[TriedLookup, ...]
     lookups: tuple[StoredLookup, ...]
     fidelity: float
     lower: float
@@ -54,14 +55,14 @@ class CacheReport:
     seconds_without: float
     seconds_with: float
     warning: str = ""
-    trials: tuple[ToldTrial, ...] = ()
+    trials: tuple[TrialReport, ...] = ()
     notes: tuple[str, ...] = ()
     aside: bool = False
     answers: int | None = None
     right: Accuracy | None = None
 
     def variants(self) -> list[dict[str, object]]:
-        """Return all that were explored as rows of a table (GATI, section 4.1): each by itself, at the target."""
+        """Return all explored lookups as rows of a table (GATI, section 4.1), each by itself, at the target."""
         used = {(lookup.stage, lookup.kind) for lookup in self.lookups}
         return [
             {
@@ -78,7 +79,7 @@ class CacheReport:
         ]
 
     def comparison(self) -> list[dict[str, object]]:
-        """Return what each rule of composition would have given as rows of a table, the one taken first."""
+        """Return what each rule of composition would give as rows of a table; the first row is the one taken."""
         return [
             {
                 "rule": trial.rule,
@@ -119,7 +120,7 @@ class CacheReport:
         return lines
 
 
-def _line(tried: Tried, chosen: StoredLookup | None) -> str:
+def _line(tried: TriedLookup, chosen: StoredLookup | None) -> str:
     cost = f"{tried.kind}, {tried.seconds * 1e6:.0f} us, {tried.bytes / 1e6:.2f} MB, alone {tried.fidelity:.3f} equal"
     if chosen is None:
         return f"{cost}; not used"

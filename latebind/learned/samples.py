@@ -1,4 +1,4 @@
-"""The rows that learned caches are made from: inputs of the model, labels where known, and the world they stand for."""
+"""The samples that learned caches are made from: model inputs, labels if known, and the world each row belongs to."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch import Tensor
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
 
-CHOOSE_SHARE = 0.3  # of the rows to calibrate; the bound is taken on the others
+CHOOSE_SHARE = 0.3  # of the calibration rows choose the thresholds; the others show the bound
 
 RowNumbers = NDArray[np.int64]
 
@@ -21,8 +21,8 @@ class Samples:
     """Rows of model inputs.
 
     `inputs` are tensors `(N, ...)` by name or in the order of the model's inputs. `labels` `(N,) int64` are the true
-    classes, `worlds` `(N,) int64` number the conditions that rows were taken under (kinds of hardness, places, days).
-    Rows for calibration are taken as independent draws: within one world, one row for each thing seen, not ten views.
+    classes. `worlds` `(N,) int64` number the conditions that rows were taken under (kinds of hardness, places, days).
+    Rows for calibration count as independent draws: a world should have one row of each thing seen, not ten views.
     """
 
     inputs: tuple[Tensor, ...] | dict[str, Tensor]
@@ -52,7 +52,7 @@ class Samples:
         return Samples(tensors, self.labels, self.worlds)
 
     def take(self, rows: Tensor) -> "Samples":
-        """Return these rows, by index, as a new object; the inputs must be a tuple (`ordered`)."""
+        """Return these rows, by number, as a new object; raises `TypeError` if the inputs are no tuple (`ordered`)."""
         if isinstance(self.inputs, Mapping):
             raise TypeError("order the samples before rows are taken")
         labels = self.labels[rows] if self.labels is not None else None
@@ -90,7 +90,10 @@ def check_classifier(spec: ModelSpec) -> None:
 
 
 def checked(samples: Samples, spec: ModelSpec) -> Samples:
-    """Return the samples in the model's order; raises `ConfigError` for none and for labels that are no classes."""
+    """Return the samples with inputs in the model's order.
+
+    Raises `ConfigError` if there are none, if they do not fit the model, and for labels that are no classes.
+    """
     ordered = samples.ordered(spec.inputs)
     classes = spec.outputs[0].shape[0]
     if len(ordered) == 0:
@@ -111,9 +114,10 @@ def _are_classes(labels: Tensor, classes: int) -> bool:
 
 
 def split_worlds(samples: Samples, *, seed: int) -> tuple[list[RowNumbers], list[RowNumbers]]:
-    """Return row numbers for choosing and for verifying, each by world.
+    """Return the row numbers for choosing and those for verifying, each as a list with one array for each world.
 
-    Worlds of the same size are parted alike, so that what is seen in several worlds, in the same order, stays whole.
+    Worlds of the same size are split alike. So if several worlds show the same things in the same order, all views of
+    a thing fall on the same side.
     """
     worlds = samples.worlds.numpy() if samples.worlds is not None else np.zeros(len(samples), dtype=np.int64)
     choose, verify = [], []

@@ -1,7 +1,7 @@
-"""Whether a selector is worth its time: beside the predictor's own odds, on rows that chose nothing yet.
+"""Drops selectors that let no more requests leave than the predictor's own odds, on rows that chose nothing yet.
 
 GATI (appendix A.2.1) finds selectors better than a threshold on softmax, whose fidelity is hard to control. Here
-calibration controls it either way, so only how many leave counts, and the microseconds that a selector takes.
+calibration controls fidelity either way. What counts is the hit rate, and the microseconds that a selector takes.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Rows = NDArray[np.int64]
 
 
 def without_idle_selectors(heads: Sequence[Head], seen: Observed, rows: Rows, *, fidelity: float) -> list[Head]:
-    """Return the heads, those without their selector that let at least as many of `rows` leave at `fidelity` so."""
+    """Return the heads, without their selector where at least as many of `rows` hit at `fidelity` without it."""
     found = []
     for place, head in enumerate(heads):
         if head.sure:

@@ -1,4 +1,4 @@
-"""How learned caches lie in a model directory: `caches/caches.json`, and for each a graph, its weights and a head."""
+"""Learned caches in a model directory: `caches/caches.json`, and for each cache a graph, its weights and a head."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -24,13 +24,13 @@ HELD_OUT, LESSONS = f"{CACHES}/held-out.safetensors", f"{CACHES}/lessons.safeten
 
 @dataclass(frozen=True, slots=True)
 class StoredLookup:
-    """One learned cache: it stands behind `stage` and answers where its score is at least `threshold`.
+    """One learned cache in use: it stands behind `stage` and hits if its score is at least `threshold`.
 
-    `kind` says what its network is; `seconds` is its latency over batch sizes with the model's backend, and `slower`
-    what it takes from the network beside it where lookups run aside. `before_sure` is the latency where one that is
-    sure of every answer ends the way, so that the network never runs; None: not measured. `hit_rate` is the share of
-    all requests that leave here, `fidelity` the share of those answered as the base model would, both on held-out
-    samples.
+    `kind` says what its network is. `seconds` is its latency over batch sizes with the model's backend, and `slower` by
+    how many seconds it slows the network down if lookups run aside. `before_sure` is its latency if a sure lookup, one
+    that answers every request, ends the way, so that the network never runs; None: not measured. `hit_rate` is the
+    share of all requests that leave here, and `fidelity` the share of those that are answered as the base model would,
+    both on held-out samples.
     """
 
     stage: int
@@ -45,13 +45,13 @@ class StoredLookup:
 
     @property
     def name(self) -> str:
-        """What it is called among the learned caches of its model."""
+        """Its name among the learned caches of its model."""
         return lookup_name(self.stage, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
 class SpareLookup:
-    """A learned cache behind `stage` that is not in use."""
+    """A learned cache behind `stage` that is not in use; fields are those of `StoredLookup`."""
 
     stage: int
     kind: str
@@ -62,7 +62,7 @@ class SpareLookup:
 
     @property
     def name(self) -> str:
-        """What it is called among the learned caches of its model."""
+        """Its name among the learned caches of its model."""
         return lookup_name(self.stage, self.kind)
 
 
@@ -70,9 +70,9 @@ class SpareLookup:
 class StoredCaches:
     """All learned caches of a model and the promise that they were calibrated for.
 
-    `spare` are there but not in use: another calibration may take them up, or adaptation those beside one in use. A
-    promise without a `tail` has None. `answers` are the next ones that it is about; None: all that there could be,
-    which is what earlier builds promise. `aside` says that all are asked while their network goes on.
+    `lookups` are in use, `spare` are not: a later calibration may use them, and adaptation those at a boundary in use.
+    `tail` is None if the promise has none. `answers` is the number of next answers that the promise is about; None: all
+    that there could be, as in earlier builds. `aside` says that all lookups run while their network goes on.
     """
 
     format: int
@@ -89,17 +89,17 @@ class StoredCaches:
 
     @property
     def every(self) -> tuple[StoredLookup | SpareLookup, ...]:
-        """All caches, used or not, in the order in which a request meets them: at one boundary the quickest first."""
+        """All caches, used or spare, in the order in which a request meets them: at one boundary the quickest first."""
         return tuple(sorted((*self.lookups, *self.spare), key=lambda one: (one.stage, one.seconds.at(1))))
 
     @property
     def ends_sure(self) -> bool:
-        """Whether one of those in use answers everybody who gets there, so that the network never runs to its end."""
+        """Whether a lookup in use answers every request that reaches it, so that the network never runs to its end."""
         return any(one.threshold >= SURE for one in self.lookups)
 
     @property
     def at_hand(self) -> tuple[StoredLookup | SpareLookup, ...]:
-        """Those in use and, if lookups at one boundary may be asked in turn, those beside them, in the same order."""
+        """The caches in use and, if they run in line, the spare ones at the same boundaries, in the same order."""
         if self.aside:
             return self.lookups
         stages = {lookup.stage for lookup in self.lookups}
@@ -108,7 +108,7 @@ class StoredCaches:
 
 @dataclass(frozen=True, slots=True)
 class LookupFiles:
-    """A lookup as data: the features that `graph` computes with `weights`, and what `head` makes of them."""
+    """A lookup as data: `graph` and `weights` compute features, and `head` turns them into answers and scores."""
 
     graph: Graph
     weights: Mapping[str, Tensor]
@@ -122,10 +122,10 @@ class LookupFiles:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows that no predictor was fitted to, as the lookups see them: heads are trained or shown on them later.
+    """Rows that no predictor was fitted to, as features: new heads are trained on them, or verified on them.
 
-    `features[name]` `(N, width) bfloat16` of the lookup of that name, `answers` `(N, classes) bfloat16` of the base
-    model and its `classes` `(N,) int64`.
+    `features[name]` are `(N, width) bfloat16` of the lookup of that name, `answers` `(N, classes) bfloat16` of the base
+    model, and `classes` `(N,) int64` its classes.
     """
 
     features: Mapping[str, Tensor]
@@ -133,13 +133,13 @@ class Rows:
     classes: Tensor
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything by name, to be written."""
+        """Return all tensors by name, to be written."""
         features = {f"{FEATURES}-{name}": rows for name, rows in self.features.items()}
         return {**features, "answers": self.answers, "classes": self.classes}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Rows":
-        """Return what `tensors` wrote; raises `KeyError` or `ValueError` for anything else."""
+        """Return the rows that `tensors` returned; raises `KeyError` or `ValueError` for anything else."""
         prefix = f"{FEATURES}-"
         features = {name.removeprefix(prefix): rows for name, rows in tensors.items() if name.startswith(prefix)}
         found = cls(features, tensors["answers"], tensors["classes"])
@@ -157,10 +157,10 @@ def write_caches(
     lessons: Rows | None = None,
     new_entry: bool = False,
 ) -> ModelDirectory:
-    """Put the caches into the model directory in place of the ones there, `files` by name; the manifest comes last.
+    """Write the caches into the model directory in place of the present ones; the manifest is written last.
 
-    `held_out` and `lessons` are for adaptation: to show new heads on and to train them with. `new_entry` gives the
-    model an empty first stage, because a cache stands before the network.
+    `files` are by name. `held_out` and `lessons` are for adaptation, to verify new heads on and to train them with.
+    `new_entry` gives the model an empty first stage, because a cache stands before the network.
     """
     made = {LIST: json_bytes(caches)}
     if new_entry:
@@ -197,7 +197,10 @@ def read_lookup(
     name: str,
     read: Callable[[ModelDirectory, str], Mapping[str, Tensor]] = read_tensors,
 ) -> LookupFiles:
-    """Return graph and weights of the learned cache of this name; `read` gets the weights out of their file."""
+    """Return the files of the learned cache of this name; `read` reads the weights out of theirs.
+
+    Raises `RepositoryError` if they make no learned cache.
+    """
     graph = graph_from_json(directory.read(graph_file(name)))
     if len(graph.inputs) != 1 or [output for output, _ in graph.outputs] != [FEATURES]:
         raise RepositoryError(f"{directory.path / graph_file(name)} is no learned cache: build the caches again")
@@ -208,7 +211,7 @@ def read_lookup(
 
 
 def read_head(directory: ModelDirectory, name: str) -> Head:
-    """Return the head in this file; raises `RepositoryError` if it is none."""
+    """Return the head in this file; raises `RepositoryError` if there is none in it."""
     try:
         return Head.from_tensors(read_tensors(directory, name))
     except ValueError as error:
@@ -216,7 +219,7 @@ def read_head(directory: ModelDirectory, name: str) -> Head:
 
 
 def read_rows(directory: ModelDirectory, name: str) -> Rows | None:
-    """Return the rows of `HELD_OUT` or `LESSONS`, or None if there are none."""
+    """Return the rows of `HELD_OUT` or `LESSONS`, or None if there is no such file; raises `RepositoryError`."""
     if name not in directory.files:
         return None
     try:
@@ -226,7 +229,7 @@ def read_rows(directory: ModelDirectory, name: str) -> Rows | None:
 
 
 def with_caches(spec: ModelSpec, costs: ModelCosts, caches: StoredCaches | None) -> tuple[ModelSpec, ModelCosts]:
-    """Return the model as the scheduler is to know it: where lookups stand, what they cost, how often they hit."""
+    """Return model and costs for the scheduler, with where lookups stand, what they cost and how often they hit."""
     if caches is None:
         return spec, costs
     stages = sorted({lookup.stage for lookup in caches.lookups})
@@ -241,7 +244,7 @@ def _seconds(one: StoredLookup, caches: StoredCaches) -> Curve:
 
 
 def lookup_name(stage: int, kind: str) -> str:
-    """Return what a learned cache is called, such as "0-residual" or "2-conv.3.1": also the name of its files."""
+    """Return the name of a learned cache, such as "0-residual" or "2-conv.3.1": also that of its files."""
     return f"{stage}-{kind.rstrip(')').replace('(', '.').replace(',', '.')}"
 
 

@@ -1,4 +1,4 @@
-"""Training predictors and selectors on what the base model made of samples. One thread, deterministic by seed."""
+"""Trains predictors and selectors on the base model's activations and answers. One thread, deterministic by seed."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,18 +12,18 @@ from torch.nn import functional
 from latebind.learned.head import Selector
 from latebind.learned.lookup import has_bfloat16
 
-FORMAT = 2  # of the training itself: raised whenever what it makes of the same lesson changes
+FORMAT = 2  # version of the training: raised whenever the same lesson leads to other weights
 BATCH = 128
-STRETCH_BYTES = 2 << 30  # of activations that are read in any order
+STRETCH_BYTES = 2 << 30  # most bytes of activations that are shuffled and read together
 LEARNING_RATE = 1e-2
 WEIGHT_DECAY = 1e-2
 KERNEL_RATE, KERNEL_MOMENTUM, KERNEL_ROUNDS = 0.08, 0.6, 3
-WARM_UP, COOL_DOWN = 0.15, 0.75  # shares of the steps
+WARM_UP, COOL_DOWN = 0.15, 0.75  # shares of the steps in which the learning rate rises, and falls
 TEMPERATURE = 2.0
 DISTILLATION = 0.5  # the share of the loss that comes from the base model's distribution; labels give the rest
 
-SELECTOR_STEPS = 300, 1_500  # at least and at most
-PRESENTATIONS_A_STEP = 16  # of the predictor, for each step of its selector
+SELECTOR_STEPS = 300, 1_500  # least and most
+PRESENTATIONS_A_STEP = 16  # rows that the predictor sees for each step of its selector
 SELECTOR_BATCH = 256
 SELECTOR_RATE = 1e-3
 FALSE_HIT_PENALTY = 3.0
@@ -31,7 +31,7 @@ FALSE_HIT_PENALTY = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Rows to learn from: activations `(N, ...) bfloat16`, the base model's logits and the true classes if known."""
+    """Rows to learn from: activations `(N, ...) bfloat16`, the base model's logits, and the true classes if known."""
 
     activations: Tensor
     answers: Tensor
@@ -39,11 +39,11 @@ class Lesson:
 
 
 class PredictorTraining:
-    """One predictor while it learns: `passes` over a lesson, stretch by stretch.
+    """The training of one predictor: `passes` over a lesson, stretch by stretch.
 
-    A lesson that lies on disk (`recorded`) is gone through in stretches that fit in memory, so that reading its rows in
-    any order does not fetch each of them from the disk. What has been reached is told by `state` and taken up by
-    `restore`: the weights at the end are bit for bit those of a training that was never broken off.
+    A lesson on disk (`recorded`) is read in stretches that fit in memory, so that shuffled rows are not fetched from
+    the disk one by one. `state` returns a checkpoint, and `restore` goes on from it: the final weights are bit for bit
+    those of a training that was never interrupted.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class PredictorTraining:
         self._half = has_bfloat16()
 
     def learn(self, tell: Callable[[float], None] = lambda share: None) -> None:
-        """Learn what is left; `tell` hears after each batch what share is done."""
+        """Train to the end; `tell` is called after each batch with the share that is done."""
         self.predictor.train()
         reached, at = self._step, 0
         for number, stretch in enumerate(self._order):
@@ -77,7 +77,7 @@ class PredictorTraining:
         self.predictor.eval()
 
     def state(self) -> dict[str, Tensor]:
-        """Return how far it is, as tensors by name."""
+        """Return a checkpoint, as tensors by name."""
         found = {f"predictor.{name}": tensor for name, tensor in self.predictor.state_dict().items()}
         for number, optimizer in enumerate(self._optimizers):
             for place, state in optimizer.state_dict()["state"].items():
@@ -85,7 +85,7 @@ class PredictorTraining:
         return found | {"at": torch.tensor([self._step, self._steps])}
 
     def restore(self, state: Mapping[str, Tensor]) -> bool:
-        """Go on from a `state`; returns False, and leaves all as it is, if that is of a training of other length."""
+        """Go on from a checkpoint; return False, and change nothing, if it is of a training of another length."""
         step, steps = state["at"].tolist()
         if steps != self._steps:
             return False
@@ -104,7 +104,7 @@ class PredictorTraining:
         return [self._optimizer, *([self._kernels.optimizer] if self._kernels else [])]
 
     def _shuffled(self, number: int, stretch: range) -> Iterator[Tensor]:
-        """Yield batches; each stretch draws for itself, so that its order is known without those before it."""
+        """Yield shuffled batches; each stretch has its own seed, so its order does not depend on those before it."""
         generator = torch.Generator().manual_seed(self._seed + number)
         for rows in _batches(len(stretch), BATCH, generator):
             yield rows + stretch.start
@@ -131,10 +131,10 @@ class PredictorTraining:
 
 
 class Kernels:
-    """Kernels of convolutions under Muon (Jordan et al. 2024), which needs half the rows that AdamW needs.
+    """Trains the kernels of convolutions with Muon (Jordan et al. 2024), which needs half the rows that AdamW needs.
 
-    Torch's Muon takes matrices, so each kernel lends its memory to one. A batch norm follows every convolution, so only
-    a kernel's direction matters: its norm is kept, and a step means the same from the first to the last.
+    Torch's Muon takes matrices, so each kernel shares its memory with one. A batch norm follows every convolution, so
+    only a kernel's direction matters: its norm is held, and steps stay equally large from the first to the last.
     """
 
     def __init__(self, kernels: Sequence[nn.Parameter]) -> None:
@@ -145,7 +145,7 @@ class Kernels:
         )
 
     def step(self, pace: float) -> None:
-        """Take one step at `pace` times the full rate, by the gradients that the kernels have."""
+        """Take one step at `pace` times the full learning rate, with the kernels' gradients."""
         for group in self.optimizer.param_groups:
             group["lr"] = KERNEL_RATE * pace
         for kernel, matrix in zip(self._kernels, self._matrices, strict=True):
@@ -164,9 +164,9 @@ def _rows_of(kernel: Tensor) -> Tensor:
 def distillation_loss(
     predicted: Tensor, answers: Tensor, labels: Tensor | None, *, share: float = DISTILLATION
 ) -> Tensor:
-    """Return the loss of Hinton et al. 2015: the base model's distribution, softened, and the true classes.
+    """Return the loss of Hinton et al. 2015: the base model's softened distribution and the true classes.
 
-    Without labels the base model's own answer takes their place. `share` is that of the distribution.
+    Without labels the base model's own answers stand for them. `share` is the weight of the distribution.
     """
     soft = functional.kl_div(
         functional.log_softmax(predicted / TEMPERATURE, dim=1),
@@ -178,7 +178,7 @@ def distillation_loss(
 
 
 def selector_steps(presentations: int) -> int:
-    """Return how many steps a selector learns whose predictor sees so many rows: a short training is short in all."""
+    """Return the steps of a selector whose predictor sees this many rows: a short training is short as a whole."""
     fewest, most = SELECTOR_STEPS
     return max(fewest, min(most, presentations // PRESENTATIONS_A_STEP))
 
@@ -186,9 +186,9 @@ def selector_steps(presentations: int) -> int:
 def train_selector(
     selector: Selector, predicted: Tensor, same: Tensor, *, generator: torch.Generator, steps: int
 ) -> None:
-    """Teach the selector when `predicted` `(N, classes)` is the base model's answer: `same` `(N,) bool`.
+    """Teach the selector when the predictor's answers `(N, classes)` equal the base model's: `same` `(N,) bool`.
 
-    The rows must be new to the predictor. A false hit costs more than a miss (GATI, section 3.1).
+    The predictor must not have seen the rows. A false hit costs more than a miss (GATI, section 3.1).
     """
     optimizer = torch.optim.AdamW(selector.parameters(), lr=SELECTOR_RATE, weight_decay=WEIGHT_DECAY, fused=True)
     wanted = same.float()
@@ -209,7 +209,7 @@ def train_selector(
 
 @torch.no_grad()
 def predict(predictor: nn.Module, activations: Tensor) -> Tensor:
-    """Return the answers of a trained predictor, in full precision."""
+    """Return the answers of a trained predictor, computed in float32."""
     predictor.eval()
     return torch.cat([predictor(part.float()) for part in torch.split(activations, BATCH)])
 
@@ -220,7 +220,7 @@ def batches_in(rows: int) -> int:
 
 
 def _stretches(activations: Tensor) -> list[range]:
-    """Part the rows evenly into as few stretches as fit in `STRETCH_BYTES`."""
+    """Split the rows evenly into as few stretches as fit in `STRETCH_BYTES` each."""
     n = len(activations)
     parts = max(1, -(-activations.nbytes // STRETCH_BYTES))
     ends = [n * part // parts for part in range(parts + 1)]
@@ -228,7 +228,7 @@ def _stretches(activations: Tensor) -> list[range]:
 
 
 def _batches(rows: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield shuffled row numbers; a last batch that is not full is left out, unless it is the only one."""
+    """Yield batches of shuffled row numbers; an incomplete last batch is left out, unless it is the only one."""
     order = torch.randperm(rows, generator=generator)
     whole = order[: rows - rows % size] if rows >= size else order
     for part in torch.split(whole, size):

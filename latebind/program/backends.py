@@ -1,4 +1,4 @@
-"""The backends: each turns a graph and its weights into one fast call. A new one is a class and a line in BACKENDS."""
+"""The backends: each compiles a graph and its weights to a fast call. A new one is a class and a line in BACKENDS."""
 
 import importlib.util
 import shutil
@@ -15,81 +15,81 @@ from latebind.program.graph import Graph
 from latebind.program.inductor_stage import compile_with_inductor
 from latebind.program.openvino_stage import OpenVinoStage, compile_with_openvino
 from latebind.program.operators import resolve
-from latebind.program.rebuild import apart, rebuild
+from latebind.program.rebuild import copy_input_views, rebuild
 
-# `stage(*inputs) -> outputs`: the first stage takes all inputs of the model, the last gives all its outputs, between
-# them goes one activation. Any batch size. Outputs hold until the next call of the same stage, which may write over
-# them; copy what is to last. Not for two threads at a time: each has a `twin`.
+# `stage(*inputs) -> outputs`: the first stage takes all inputs of the model, the last returns all its outputs, and one
+# activation passes between stages. Any batch size. Outputs are valid until the next call of the same stage, which may
+# overwrite them: copy what is needed longer. For one thread at a time: each thread has a `twin`.
 StageFunction = Callable[..., tuple[Tensor, ...]]
 
 
-def hand_on(*inputs: Tensor) -> tuple[Tensor, ...]:
-    """The empty stage: its outputs are the inputs themselves and hold as long as those."""
+def pass_through(*inputs: Tensor) -> tuple[Tensor, ...]:
+    """The empty stage: its outputs are its inputs, not copied."""
     return inputs
 
 
-class Absent(LatebindError):
+class NotResident(LatebindError):
     """A stage was called that is not in memory."""
 
 
-class Place:
-    """Where one worker finds a stage that comes to memory and goes; twins are filled and emptied with it.
+class EvictableStage:
+    """A stage that can be loaded and evicted; its twins are filled and emptied with it.
 
-    Whoever has begun to call what lay here ends with it.
+    Calls that are under way when it is emptied run to their end.
     """
 
     def __init__(self) -> None:
         self._stage: StageFunction | None = None
-        self._twins: list[Place] = []
+        self._twins: list[EvictableStage] = []
 
     @property
     def filled(self) -> bool:
         """Whether the stage is in memory."""
         return self._stage is not None
 
-    def twin(self) -> "Place":
-        """Return the place of the same stage for another thread."""
-        made = Place()
+    def twin(self) -> "EvictableStage":
+        """Return the same stage for another thread."""
+        made = EvictableStage()
         if self._stage is not None:
             made.fill(twin(self._stage))
         self._twins.append(made)
         return made
 
     def fill(self, stage: StageFunction) -> None:
-        """Have calls answered by `stage`."""
+        """Let `stage` answer calls from now on."""
         for place in self._twins:
             place.fill(twin(stage))
         self._stage = stage
 
     def empty(self) -> None:
-        """Let go of the stage."""
+        """Drop the stage."""
         for place in self._twins:
             place.empty()
         self._stage = None
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Run what lies here; raises `Absent` where nothing does."""
+        """Run the stage; raises `NotResident` if it is not in memory."""
         stage = self._stage
         if stage is None:
-            raise Absent("a stage was called that is not in memory: report this with an event log")
+            raise NotResident("a stage was called that is not in memory: report this with an event log")
         return stage(*inputs)
 
 
 def twin(stage: StageFunction) -> StageFunction:
-    """Return the stage for another thread, which may run at the same time: the same weights, outputs of its own.
+    """Return the stage for another thread, which may run at the same time: the same weights, separate outputs.
 
-    Only stages of OpenVINO and places keep something between calls; any other is for all threads as it is.
+    Only OpenVINO stages and evictable stages keep state between calls; any other can be shared by all threads.
     """
-    return stage.twin() if isinstance(stage, OpenVinoStage | Place) else stage
+    return stage.twin() if isinstance(stage, OpenVinoStage | EvictableStage) else stage
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """How a stage is to be used: on so many threads, with batches of these sizes most of all, and where.
+class CompileOptions:
+    """How a stage will be used.
 
-    On `device` its inputs, outputs and weights lie. `streams` of its twins may run at the same time; where more are
-    asked to, they may wait for each other. Twins share weights, unless
-    they are to have `copies`. A `lone` one takes one row and no more.
+    It runs on `threads` threads, mostly with the given batch `sizes`, on `device`, where its inputs, outputs and
+    weights are. `streams` of its twins may run at the same time; if more are called, they may wait for each other.
+    Twins share weights unless each is to have `copies`. If `lone`, it only takes one row.
     """
 
     threads: int
@@ -101,11 +101,11 @@ class Use:
 
 
 class Backend(Protocol):
-    """Makes stages fast. `exact` backends compute in the model's precision, others need a tolerance to be allowed.
+    """Compiles graphs. `exact` backends compute in the model's precision; others are only tried with a tolerance.
 
-    Where `fixed`, a batch of a size that was compiled for is quicker than one of any other size. One that `compiles`
-    takes its time and memory; one that `copies` does not read the weights again once that is done. One that `divides`
-    gives several threads a part each even of one row.
+    If `fixed`, batch sizes that were compiled for are quicker than others. If it `compiles`, making a stage takes time
+    and memory. If it `copies`, weights are not read again after that. If it `divides`, several threads share the work
+    even of one row.
     """
 
     exact: bool
@@ -115,10 +115,10 @@ class Backend(Protocol):
     divides: bool
 
     def unavailable(self, device: str = HOST.type) -> str | None:
-        """Return why this backend cannot be used on this machine and kind of device and what to do, or None."""
+        """Return why this backend cannot be used on this machine and kind of device, and what to do; or None."""
 
-    def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: Use) -> StageFunction:
-        """Return a callable for the graph. The weights lie on the device already; they are not copied there."""
+    def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: CompileOptions) -> StageFunction:
+        """Return a callable for the graph. The weights are on the device already."""
 
 
 class Eager:
@@ -131,20 +131,20 @@ class Eager:
     divides = False  # ResNet-56 takes 1.2 times as long on two threads
 
     def unavailable(self, device: str = HOST.type) -> str | None:
-        """Eager is always there."""
+        """Return None: eager can always be used."""
         del device
         return None
 
-    def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: Use) -> StageFunction:
-        """Rebuild the graph as a module; the number of threads is the process's."""
+    def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: CompileOptions) -> StageFunction:
+        """Rebuild the graph as a module; the number of threads is set for the whole process."""
         torch.set_num_threads(use.threads)
-        run = rebuild(graph, weights, device=use.device).forward  # a call of the module looks for hooks first
+        run = rebuild(graph, weights, device=use.device).forward  # calling the module itself would look for hooks first
 
         def stage(*inputs: Tensor) -> tuple[Tensor, ...]:
-            if torch.is_inference_mode_enabled():  # once for a thread that serves
-                return apart(run(*inputs), inputs)
+            if torch.is_inference_mode_enabled():  # serving threads enter it once
+                return copy_input_views(run(*inputs), inputs)
             with torch.inference_mode():
-                return apart(run(*inputs), inputs)
+                return copy_input_views(run(*inputs), inputs)
 
         return stage
 
@@ -155,19 +155,19 @@ class Inductor:
     exact = True
     fixed = False
     compiles = True
-    copies = False  # frozen weights may stay where they lie
+    copies = False  # frozen weights may be used in place
     divides = False
 
     def unavailable(self, device: str = HOST.type) -> str | None:
-        """Inductor writes C++ and needs a compiler for it; for CUDA it writes Triton as well."""
+        """Check for a C++ compiler, and on CUDA for Triton, both of which Inductor needs."""
         if device != HOST.type and importlib.util.find_spec("triton") is None:
             return "torch.compile needs Triton on CUDA: pip install triton, or use --backend eager"
         if any(shutil.which(compiler) for compiler in ("g++", "clang++")):
             return None
         return "torch.compile needs a C++ compiler: install g++ or clang++"
 
-    def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: Use) -> StageFunction:
-        """Compile for a batch of one and for larger ones; takes seconds a stage unless torch's own cache has it."""
+    def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: CompileOptions) -> StageFunction:
+        """Compile for a batch of one and for larger ones; takes seconds per stage unless torch's own cache has it."""
         torch.set_num_threads(use.threads)
         return compile_with_inductor(graph, rebuild(graph, weights, device=use.device), use.device)
 
@@ -183,16 +183,16 @@ class OpenVino:
     precision = "f32"
 
     def unavailable(self, device: str = HOST.type) -> str | None:
-        """OpenVINO is an optional dependency, and for CPUs here."""
+        """Check for OpenVINO, which is an optional dependency and only used on CPUs."""
         if device != HOST.type:
             return f"OpenVINO computes on the CPU, not on {device}: use --backend eager or compile, or --device cpu"
         if importlib.util.find_spec("openvino") is not None:
             return None
         return "OpenVINO is not installed: pip install 'latebind[openvino]'"
 
-    def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: Use) -> StageFunction:
+    def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: CompileOptions) -> StageFunction:
         """Convert the graph in memory and compile it; weights are converted and copied."""
-        module = rebuild(graph, weights, operator=resolve)  # which knows views and no reshapes
+        module = rebuild(graph, weights, operator=resolve)  # OpenVINO converts views but not reshapes
         return compile_with_openvino(
             graph,
             module,
@@ -206,7 +206,7 @@ class OpenVino:
 
 
 class OpenVinoBf16(OpenVino):
-    """OpenVINO on the CPU, computing in bfloat16: about half a percent away from float32, so it needs a tolerance."""
+    """OpenVINO on the CPU in bfloat16: about half a percent away from float32, so it needs a tolerance."""
 
     exact = False
     precision = "bf16"
@@ -221,14 +221,14 @@ BACKENDS: dict[str, Backend] = {
 
 
 def exact_backends(device: str = HOST.type) -> tuple[str, ...]:
-    """Return the backends that compute in a model's own precision and can be used here on this kind of device."""
+    """Return the backends that compute in a model's own precision and are available on this kind of device."""
     return tuple(name for name, each in BACKENDS.items() if each.exact and each.unavailable(device) is None)
 
 
 def backend_named(name: str, *, device: str = HOST.type) -> Backend:
-    """Return the backend of this name; raises `ConfigError` if there is none or it cannot be used here.
+    """Return the backend of this name; `device` is the kind of device, cpu or cuda.
 
-    `device` is the kind of device: cpu or cuda.
+    Raises `ConfigError` if there is no such backend or it cannot be used here.
     """
     if name not in BACKENDS:
         raise ConfigError(f"there is no backend {name!r}: choose from {', '.join(BACKENDS)}")

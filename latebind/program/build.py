@@ -1,4 +1,4 @@
-"""From a module to a model directory: export, try the backends, cut, join, verify, profile, write. A trusted step."""
+"""Builds a model directory from a module: export, try backends, cut, verify, profile, write. A trusted step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,19 +19,22 @@ from latebind.program.settings import Settings, StageLimits
 from latebind.program.stored import FORMAT, StoredModel, write_program
 from latebind.program.tuning import Candidate, Chain, Tuner
 from latebind.program.verify import DEFAULT_TOLERANCE, chain_error
-from latebind.program.vocabulary import limited
+from latebind.program.vocabulary import with_limits
 from latebind.repository.directory import ModelDirectory
 
-MAX_OVERHEAD = 0.04
-BOUNDARY_SECONDS = 31e-6  # what the engine takes between two stages where nobody waits: `latebind bench boundary`
-MIN_STAGE_SECONDS = round(BOUNDARY_SECONDS / MAX_OVERHEAD, 4)  # so no more than that share of it is its boundary
+MAX_OVERHEAD = 0.04  # of a chain's time over the uncut model's
+BOUNDARY_SECONDS = 31e-6  # the engine's time between two stages with nothing queued: `latebind bench boundary`
+MIN_STAGE_SECONDS = round(BOUNDARY_SECONDS / MAX_OVERHEAD, 4)  # so its boundary is at most that share of it
 
 Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What `build_program` did and found; `rows` prints it. `overhead` is chain over uncut time by batch size."""
+    """What `build_program` found; `rows` formats it.
+
+    `overhead` is the chain's time over the uncut model's by batch size.
+    """
 
     directory: ModelDirectory
     cut_points: int
@@ -78,21 +81,24 @@ def build_program(
     outputs: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> BuildReport:
-    """Make `directory` a model directory of `module`; a model that is there is replaced.
+    """Build `module` into the model directory `directory`; an existing model there is replaced.
 
-    `example_inputs` are real rows, by name or in order: backends are verified and measured on them. `backends` are
-    tried and the fastest at batch 1 is taken among those whose relative error is at most `tolerance` (1e-5 if None;
-    a backend of lower precision is only tried if a tolerance is stated). A stage is worth
-    `min_stage_seconds` (0 keeps every cut point), and there are no more stages than let the chain take about
-    1 + `max_overhead` times as long as the uncut model at batch 1 and `max_batch` (None: no such limit). A stage has
-    weights of at least `min_stage_bytes`; with `min_stage_seconds` 0 that alone decides, so every build cuts alike.
-    Of a module that returns a dictionary, `outputs` are served if they are named, else all.
-    Raises `ExportError` for a module that cannot be served, `ConfigError` for settings that make no sense.
+    `example_inputs` are real rows, by name or in order: backends are verified and measured on them. All `backends` are
+    tried, and the fastest at batch 1 is taken among those whose relative error is at most `tolerance` (1e-5 if None;
+    backends of lower precision are only tried if a tolerance is given).
+
+    A stage takes at least `min_stage_seconds` on average (0 keeps every cut point), and there are only so many stages
+    that the chain takes about 1 + `max_overhead` times as long as the uncut model at batch 1 and `max_batch` (None: no
+    such limit). A stage has weights of at least `min_stage_bytes`; with `min_stage_seconds` 0 that alone decides, so
+    every build cuts alike.
+
+    If the module returns a dictionary, `outputs` names those to serve; by default all are served. Raises `ExportError`
+    for a module that cannot be served, `ConfigError` for invalid settings.
     """
     settings = Settings.checked(
         name, version, max_batch=max_batch, backends=backends, tolerance=tolerance, threads=threads
     )
-    tell = progress or tell_nobody
+    tell = progress or ignore_progress
     torch.set_num_threads(threads)
     tell("exporting the module", 0.0)
     exported = export(module, example_inputs, input_names=input_names, output_names=output_names, outputs=outputs)
@@ -121,12 +127,12 @@ def build_program(
 
 
 def _stored(settings: Settings, exported: Exported, chain: Chain) -> StoredModel:
-    """Return what `model.json` says of the chain."""
+    """Return the content of `model.json` for this chain."""
     return StoredModel(
         format=FORMAT,
         name=settings.name,
         version=settings.version,
-        inputs=limited(exported.graph, exported.weights),
+        inputs=with_limits(exported.graph, exported.weights),
         outputs=exported.graph.output_specs(),
         cuts=tuple(graph.outputs[0][1] for graph in chain.graphs[:-1]),
         backend=chain.backend,
@@ -144,7 +150,7 @@ def _try_backends(tuner: Tuner, names: Sequence[str], tell: Progress) -> tuple[C
 
 
 def _cut(tuner: Tuner, candidates: Sequence[Candidate], limits: StageLimits, tell: Progress) -> tuple[Chain, float]:
-    """Return the chain on the fastest backend whose every stage is right, and its error."""
+    """Return the chain on the fastest backend on which every stage is accurate, and its error."""
     reasons = [f"{c.backend}: {c.refused}" for c in candidates if c.refused is not None]
     for candidate in candidates:
         if candidate.refused is not None:
@@ -179,5 +185,5 @@ def _tried(candidate: Candidate) -> str:
     return f"{candidate.seconds * 1e3:.2f} ms uncut at batch 1, relative error {candidate.error:.1e}"
 
 
-def tell_nobody(_step: str, _share: float) -> None:
+def ignore_progress(_step: str, _share: float) -> None:
     """Report progress to nobody."""

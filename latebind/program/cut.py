@@ -1,23 +1,23 @@
-"""Where a graph can be cut, and cutting it: a cut is a place where one activation is all that the rest needs.
+"""Where a graph can be cut, and cutting it. A cut is a point where a single activation is all that the rest needs.
 
-Weights do not count, and neither does what follows from the batch size alone (a zero state of B rows): it is computed
-again behind the cut from dimension 0 of the activation.
+Weights do not count. Neither does what follows from the batch size alone (such as a zero state of B rows): it is
+computed again behind the cut, from dimension 0 of the activation.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace as changed
+from dataclasses import replace
 
 from latebind.domain.model import ITEM_BYTES, TensorSpec
 from latebind.program.graph import Graph, Node, TensorType, Value
 from latebind.program.operators import SYM_SIZE, is_pointwise
 
-ENTRY = -1  # the cut before the first node: an empty stage that hands the input on, so that requests can leave there
+ENTRY = -1  # the cut before the first node: it makes an empty stage, behind which requests can leave
 
 
 def cut_points(graph: Graph) -> tuple[int, ...]:
     """Return the positions `i` such that the graph can be cut behind `graph.nodes[i]`, ascending.
 
-    The activation there is one tensor `(B, fixed sizes)`; the end of the graph is not a cut.
+    The activation there is one tensor `(B, fixed sizes)`. The end of the graph is not a cut.
     """
     points = []
     for position, live in live_behind(graph):
@@ -35,7 +35,7 @@ def cut_points(graph: Graph) -> tuple[int, ...]:
 def live_behind(graph: Graph) -> Iterator[tuple[int, frozenset[str]]]:
     """Yield each position before the end of the graph, with the values that are needed behind the node there.
 
-    Nodes that follow from the batch size alone are passed over, and such values are not counted.
+    Nodes that follow from the batch size alone are skipped, and their values are not counted.
     """
     cheap = batch_only(graph)
     last = _last_readers(graph)
@@ -51,21 +51,21 @@ def live_behind(graph: Graph) -> Iterator[tuple[int, frozenset[str]]]:
 
 
 def has_entry(graph: Graph) -> bool:
-    """Tell whether the graph can be cut at `ENTRY`: it takes one tensor."""
+    """Return whether the graph can be cut at `ENTRY`: it takes one tensor."""
     return len(graph.inputs) == 1
 
 
-def good_points(graph: Graph, points: Sequence[int]) -> tuple[int, ...]:
-    """Return those cut points at which no compiler loses a fusion: the next operator is not a pointwise one."""
+def fusion_safe_points(graph: Graph, points: Sequence[int]) -> tuple[int, ...]:
+    """Return those cut points that break no fusion of a compiler: the next operator is not a pointwise one."""
     cheap = batch_only(graph)
     return tuple(point for point in points if not is_pointwise(next_node(graph, point, cheap).op))
 
 
 def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
-    """Return the graph cut behind each of `points` (ascending, from `cut_points`): a chain of one more graphs.
+    """Return the graph cut behind each of `points` (ascending, from `cut_points`), as a chain of one more graphs.
 
-    The first takes the graph's inputs, the last gives its outputs; between them goes one activation, named after the
-    node that makes it. `ENTRY` may come first where `has_entry`.
+    The first takes the graph's inputs, the last returns its outputs. Between them passes one activation, named after
+    the node that computes it. `ENTRY` may come first if `has_entry`.
     """
     cheap = batch_only(graph)
     pieces = []
@@ -84,9 +84,8 @@ def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
 
 
 def batch_only(graph: Graph) -> frozenset[str]:
-    """Return the names of the values that follow from the batch size alone, not from what the inputs hold."""
-    types = {spec.name: TensorType(spec.dtype, (None, *spec.shape)) for spec in graph.inputs}
-    types |= {node.name: node.type for node in graph.nodes if node.type is not None}
+    """Return the names of values that follow from the batch size alone, not from the contents of the inputs."""
+    types = graph.types()
     found: set[str] = set()
     for node in graph.nodes:
         if _is_batch_size(node, types) or all(value in found for value in node.values()):
@@ -102,7 +101,7 @@ def _is_batch_size(node: Node, types: dict[str, TensorType]) -> bool:
 
 
 def _last_readers(graph: Graph) -> dict[str, int]:
-    """Return for each value the position of the last node that needs what it holds; outputs are needed to the end."""
+    """Return for each value the position of the last node that needs its content; outputs are needed to the end."""
     cheap = batch_only(graph)
     last: dict[str, int] = {}
     for position, node in enumerate(graph.nodes):
@@ -113,7 +112,7 @@ def _last_readers(graph: Graph) -> dict[str, int]:
 
 
 def next_node(graph: Graph, point: int, cheap: frozenset[str]) -> Node:
-    """Return the node behind `point` that is not one of those that follow from the batch size alone."""
+    """Return the next node behind `point` that does not follow from the batch size alone."""
     return next(node for node in graph.nodes[point + 1 :] if node.name not in cheap)
 
 
@@ -126,7 +125,7 @@ def _spec(node: Node) -> TensorSpec:
 def _with_batch_values(
     graph: Graph, nodes: tuple[Node, ...], cheap: frozenset[str], entry: str, outputs: tuple[tuple[str, str], ...]
 ) -> tuple[Node, ...]:
-    """Put before `nodes` what they need of the values that follow from the batch size, read off the tensor `entry`."""
+    """Return `nodes`, preceded by what they need that follows from the batch size, which is read off tensor `entry`."""
     wanted = {value for node in nodes for value in node.values() if value in cheap}
     wanted |= {value for _, value in outputs if value in cheap}
     again: list[Node] = []
@@ -134,7 +133,7 @@ def _with_batch_values(
         if node.name not in wanted:
             continue
         if node.op == SYM_SIZE:
-            again.append(changed(node, args=(Value(entry), 0)))
+            again.append(replace(node, args=(Value(entry), 0)))
         else:
             again.append(node)
             wanted.update(node.values())

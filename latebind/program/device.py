@@ -1,4 +1,4 @@
-"""Where stages compute: on the CPU, or on a CUDA device that is found here or told of as missing."""
+"""Where stages compute: on the CPU, or on a CUDA device of this machine."""
 
 import torch
 from torch import Tensor
@@ -9,9 +9,9 @@ HOST = torch.device("cpu")
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device called "cpu", "cuda" (the current one) or "cuda:1"; raises `ConfigError` if it is not there.
+    """Return the device named "cpu", "cuda" (the current one) or "cuda:1"; raises `ConfigError` if it does not exist.
 
-    On CUDA, convolutions are told to compute in float32 and not in TF32, as stages that call themselves exact do.
+    On CUDA this sets convolutions to compute in float32 and not in TF32, as exact backends require.
     """
     if name == HOST.type:
         return HOST
@@ -26,13 +26,13 @@ def find_device(name: str) -> torch.device:
 
 
 def identity(name: str) -> str | None:
-    """Return how the driver calls a CUDA device, as `GPU-...`; None for the CPU. Raises `ConfigError`."""
+    """Return the driver's name of a CUDA device, `GPU-...`; None for the CPU. Raises `ConfigError`."""
     device = find_device(name)
     return None if device == HOST else f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
-def settle(outputs: object) -> None:
-    """Wait until `outputs`, a tensor or a tuple of them, are computed; on the CPU they are already."""
+def synchronize(outputs: object) -> None:
+    """Wait until `outputs`, a tensor or a tuple of tensors, are computed; on the CPU they always are."""
     for one in outputs if isinstance(outputs, tuple) else (outputs,):
         if isinstance(one, Tensor) and one.is_cuda:
             torch.cuda.current_stream(one.device).synchronize()

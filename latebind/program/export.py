@@ -1,4 +1,4 @@
-"""From a `torch.nn.Module` to a `Graph` and its weights, by `torch.export`. Runs the module: a trusted step."""
+"""Exports a `torch.nn.Module` to a `Graph` and its weights, with `torch.export`. Runs the module: a trusted step."""
 
 import logging
 import warnings
@@ -23,7 +23,7 @@ from latebind.program.operators import KEPT_WHOLE, resolve
 from latebind.program.read_export import Foreign, Reader, dtype_name
 from latebind.program.simplify import simplify
 
-EXPORT_BATCH = 3  # torch.export treats 0 and 1 as special, so it is shown another size
+EXPORT_BATCH = 3  # torch.export treats 0 and 1 specially, so examples have another size
 
 BRANCHING = (
     "the control flow depends on a tensor's values: express it with torch.where, or make two modules of it and branch "
@@ -39,13 +39,13 @@ HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A network as data and the tensors that it reads, by name."""
+    """A graph and the weights that it reads, by name."""
 
     graph: Graph
     weights: dict[str, Tensor]
 
     def simplified(self) -> "Exported":
-        """Return what computes the same with less."""
+        """Return an equivalent graph that computes less."""
         return Exported(*simplify(self.graph, self.weights))
 
 
@@ -59,8 +59,8 @@ def export(
 ) -> Exported:
     """Return the inference graph of `module`; dimension 0 of every input and output is the batch, of any size.
 
-    `inputs` are examples, by name or in order. Of a module that returns a dictionary, only `outputs` are taken if they
-    are named. Raises `ExportError` with the reason and what to change in the module.
+    `inputs` are examples, by name or in order. If the module returns a dictionary, only the named `outputs` are kept
+    (None: all). Raises `ExportError` with the reason and what to change in the module.
     """
     traced = trace(module, inputs, input_names=input_names, output_names=output_names, outputs=outputs)
     return traced.simplified()
@@ -74,7 +74,7 @@ def trace(
     output_names: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
 ) -> Exported:
-    """Do what `export` does, but simplify nothing: with other weights it is another network of the same form."""
+    """Export without simplifying: with other weights, the module gives another graph of the same form."""
     if isinstance(module, torch.jit.ScriptModule):
         raise ExportError(
             "the module is TorchScript, which is compiled already: build the nn.Module that it was made of"
@@ -95,9 +95,9 @@ def trace(
 def run_module(
     module: nn.Module, inputs: Mapping[str, Tensor] | Sequence[Tensor], *, outputs: Sequence[str] | None = None
 ) -> tuple[Tensor, ...]:
-    """Return the outputs of the module itself in inference mode, in order: what everything else is compared with.
+    """Return the outputs of the module itself in inference mode, in order: the reference for all comparisons.
 
-    `outputs` names those of a dictionary to return, else all.
+    `outputs` names those of a dictionary to return (None: all).
     """
     was_training = module.training
     module.eval()
@@ -110,7 +110,7 @@ def run_module(
 
 
 class _Flat(nn.Module):
-    """The module with tensors in order as inputs and a flat tuple as output."""
+    """Wraps the module to take tensors in order and to return a flat tuple."""
 
     def __init__(
         self, module: nn.Module, keywords: tuple[str, ...] | None, outputs: Sequence[str] | None = None
@@ -121,7 +121,7 @@ class _Flat(nn.Module):
         self._wanted = None if outputs is None else tuple(outputs)
 
     def call(self, *tensors: Tensor) -> Foreign:
-        """Return what the module returns, or of its dictionary what is wanted."""
+        """Return what the module returns, or only the wanted entries of its dictionary."""
         if self._keywords is None:
             found = self.module(*tensors)
         else:
@@ -146,7 +146,7 @@ class _Flat(nn.Module):
 
 
 def _keywords(module: nn.Module, inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[str, ...] | None:
-    """Return the names to call the module with; None has inputs go in order, their names are for clients alone then."""
+    """Return the names to call the module with; None to pass inputs in order, when names are only for clients."""
     if not isinstance(inputs, Mapping):
         return None
     parameters = signature(module.forward).parameters.values()
@@ -196,7 +196,7 @@ def _try_run(called: _Flat, rows: tuple[Tensor, ...]) -> Foreign:
     try:
         with torch.no_grad():
             return called.call(*rows)
-    except ExportError:  # of ours
+    except ExportError:  # raised by `_Flat`
         raise
     except Exception as error:  # the module is foreign code: whatever it raises is the reason to report
         raise ExportError(
@@ -228,7 +228,7 @@ def _output_names(found: Foreign, given: Sequence[str] | None) -> tuple[str, ...
 
 
 def _instead(found: Foreign) -> str:
-    """Return what to do about an output that is no tensor."""
+    """Return what to do about an output that is not a tensor."""
     if not isinstance(found, Mapping):
         return "return tensors, a tuple or a dict"
     good = [str(name) for name, tensor in found.items() if isinstance(tensor, Tensor)]
@@ -242,8 +242,10 @@ def _try_export(called: _Flat, rows: tuple[Tensor, ...]) -> ExportedProgram:
     shapes = (tuple({0: batch} for _ in rows),)
     try:
         with torch.no_grad(), warnings.catch_warnings(), _quiet():
-            warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
-            warnings.filterwarnings("ignore", "The tensor attributes .* were assigned during export")  # by nn.LSTM
+            warnings.simplefilter("ignore", FutureWarning)  # torch's warnings about itself
+            warnings.filterwarnings(
+                "ignore", "The tensor attributes .* were assigned during export"
+            )  # caused by nn.LSTM
             program = torch.export.export(called, rows, dynamic_shapes=shapes)
             decomposed: ExportedProgram = program.run_decompositions(dict(_decompositions()))
             return decomposed
@@ -253,7 +255,7 @@ def _try_export(called: _Flat, rows: tuple[Tensor, ...]) -> ExportedProgram:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what torch logs, and prints to standard error, of an export that fails: the error says it in a line."""
+    """Suppress what torch logs and prints when an export fails: the error says it in one line."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -264,7 +266,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """Return the line of the module that torch was at, where one is known."""
+    """Return the line of the module that torch had reached, if known."""
     ours = (str(Path(torch.__file__).parent), __file__, "<")
     frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
     return f" ({frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
@@ -272,7 +274,7 @@ def _place(error: BaseException) -> str:
 
 @cache
 def _decompositions() -> Mapping[Foreign, Foreign]:
-    """Return how operators are taken apart; to make the table takes a third of an export."""
+    """Return torch's decomposition of operators, cached: making the table takes a third of an export."""
     table: Foreign = CustomDecompTable()  # type: ignore[no-untyped-call]
     for name in KEPT_WHOLE:
         table.pop(resolve(name), None)

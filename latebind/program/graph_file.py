@@ -1,4 +1,4 @@
-"""Graphs as JSON and back. Reading trusts nothing: every name, type and reference is checked, no code is looked up."""
+"""Graphs as JSON. Reading trusts nothing: every name, type and reference is checked, and no code is looked up."""
 
 import math
 import re
@@ -12,10 +12,10 @@ from latebind.domain.model import INNER_DTYPES, ITEM_BYTES, TensorSpec
 from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, Weight
 from latebind.program.operators import resolve
 
-Json = Any  # what a JSON parser gives
+Json = Any  # what a JSON parser returns
 
 FORMAT = 1
-MAX_DEPTH = 4  # of lists within lists in an argument; ATen needs two
+MAX_DEPTH = 4  # nested lists in an argument; ATen needs two
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,255}")
 
 CONSTANTS: dict[str, frozenset[str]] = {
@@ -54,7 +54,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def graph_to_json(graph: Graph) -> bytes:
-    """Return the graph as JSON; `graph_from_json` gives an equal graph back."""
+    """Return the graph as JSON; `graph_from_json` returns an equal graph."""
     file = _File(
         format=FORMAT,
         inputs=[_Input(spec.name, spec.dtype, list(spec.shape)) for spec in graph.inputs],
@@ -67,8 +67,8 @@ def graph_to_json(graph: Graph) -> bytes:
 def graph_from_json(data: bytes) -> Graph:
     """Return the graph that `data` describes.
 
-    Raises `RepositoryError` if it is not such a file, names an operator that is not allowed, or refers to a value
-    before it is made (so there are no cycles), to nothing, or to one name twice.
+    Raises `RepositoryError` if it is not such a file, names an operator that is not allowed, defines a name twice, or
+    reads a value that no earlier node computes (so there are no cycles).
     """
     try:
         file = msgspec.json.decode(data, type=_File)
@@ -155,7 +155,7 @@ def _read_tagged(node: str, kind: str, name: Json) -> Argument:
 
 
 def torch_constant(constant: Constant) -> torch.dtype | torch.device | torch.layout | torch.memory_format:
-    """Return the torch object that a constant read from a file stands for."""
+    """Return the torch object for a constant read from a file."""
     if constant.kind == "device":
         return torch.device(constant.name)
     found: torch.dtype | torch.layout | torch.memory_format = getattr(torch, constant.name)

@@ -1,4 +1,4 @@
-"""The `compile` backend's machinery: torch.compile with frozen weights, once for batch 1 and once for larger ones."""
+"""The `compile` backend: torch.compile with frozen weights, once for batch 1 and once for larger batches."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,13 +11,13 @@ from torch.fx import GraphModule
 
 from latebind.domain.model import TensorSpec
 from latebind.program.graph import Graph
-from latebind.program.rebuild import apart
+from latebind.program.rebuild import copy_input_views
 
-WARM_BATCHES = (1, 4)  # torch.compile treats a size of 1 as another program
+WARM_BATCHES = (1, 4)  # torch.compile treats size 1 specially
 
 
 def compile_with_inductor(graph: Graph, module: GraphModule, device: torch.device) -> "InductorStage":
-    """Return the compiled stage; both programs are made now, so that no request waits for a compiler."""
+    """Return the compiled stage. Both programs are compiled now, so that no request waits for a compiler."""
     stage = InductorStage(module)
     for batch in WARM_BATCHES:
         stage(*(_zeros(spec, batch, device) for spec in graph.inputs))
@@ -25,11 +25,12 @@ def compile_with_inductor(graph: Graph, module: GraphModule, device: torch.devic
 
 
 class InductorStage:
-    """A stage in two compiled programs: one for a single row, one for any larger batch. For any number of threads.
+    """A stage as two compiled programs: one for a single row, one for any larger batch. For any number of threads.
 
-    Torch compiles again for a tensor of another kind (made in inference mode, or beginning behind the start of its
-    memory), in another mode, and for some sizes. Of several threads that meet one such each compiles, until torch
-    refuses to go on (`recompile_limit`). So all calls look alike but for their size, and a size is met by one thread.
+    Torch recompiles for a tensor of another kind (made in inference mode, or starting behind the start of its memory),
+    in another mode, and for some sizes. If several threads meet such a case, each of them compiles, until torch refuses
+    to go on (`recompile_limit`). Therefore all calls are made to look alike but for their size, and only one thread
+    runs a size for the first time.
     """
 
     def __init__(self, module: GraphModule) -> None:
@@ -37,7 +38,7 @@ class InductorStage:
         self._one = torch.compile(module, fullgraph=True, dynamic=False, options=options)
         self._many = torch.compile(module, fullgraph=True, dynamic=True, options=options)
         self._met: set[int] = set()
-        self._meeting = Lock()  # held by the one thread that runs a size for the first time
+        self._meeting = Lock()  # held by the thread that runs a size for the first time
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the program for this batch size."""
@@ -47,13 +48,13 @@ class InductorStage:
                 plain = tuple([_plain(tensor) for tensor in inputs])
                 found: tuple[Tensor, ...] = (self._one if batch == 1 else self._many)(*plain)
             self._met.add(batch)
-        return apart(found, plain)
+        return copy_input_views(found, plain)
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Return the same rows as a tensor that was not made in inference mode and begins where its memory does.
+    """Return the same rows as a tensor not made in inference mode that starts at the start of its memory.
 
-    By way of DLPack, which has tensors of every device.
+    It goes through DLPack, which supports tensors of every device.
     """
     capsule = torch.to_dlpack(tensor.contiguous())  # type: ignore[attr-defined]
     plain: Tensor = torch.from_dlpack(capsule)  # type: ignore[attr-defined]

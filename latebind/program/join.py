@@ -1,32 +1,32 @@
-"""Which cut points to keep: neighbouring pieces are joined into stages of about the same cost."""
+"""Chooses which cut points to keep: neighbouring pieces are joined into stages of about the same cost."""
 
 from collections.abc import Sequence
 from itertools import accumulate
 
-NEXT_TO_NONE = 0.05  # of what a stage has at least
+NEGLIGIBLE = 0.05  # a piece with less than this share of a stage's minimum does not begin a stage
 
 
-def heavy(points: Sequence[int], sizes: Sequence[int], least: int) -> tuple[int, ...]:
-    """Return the cut points to keep so that every stage has weights of at least `least` bytes, where the model has.
+def join_by_bytes(points: Sequence[int], sizes: Sequence[int], least: int) -> tuple[int, ...]:
+    """Return the cut points to keep so that every stage has weights of at least `least` bytes, if the model has.
 
-    `points` are n - 1 cuts between n pieces with weights of `sizes` bytes; a stage ends as soon as it has enough, but
-    takes along what has next to none (a norm), and what is left over at the end goes with the last one.
+    `points` are the n - 1 cuts between n pieces with weights of `sizes` bytes. A stage ends as soon as it has enough,
+    but includes a following piece with hardly any weights (a norm). What is left at the end goes to the last stage.
     """
     kept: list[int] = []
     begun, left = 0, sum(sizes)
     for point, size, following in zip(points, sizes[:-1], sizes[1:], strict=True):
         begun, left = begun + size, left - size
-        if begun >= least and left >= least and following >= least * NEXT_TO_NONE:
+        if begun >= least and left >= least and following >= least * NEGLIGIBLE:
             kept.append(point)
             begun = 0
     return tuple(kept)
 
 
-def join(points: Sequence[int], seconds: Sequence[float], stages: int) -> tuple[int, ...]:
+def join_by_seconds(points: Sequence[int], seconds: Sequence[float], stages: int) -> tuple[int, ...]:
     """Return the cut points to keep so that there are at most `stages` stages of about the same time.
 
-    `points` are n - 1 cuts between n pieces that take `seconds`; each kept point is the one nearest to where a stage
-    should end.
+    `points` are the n - 1 cuts between n pieces that take `seconds`. Each kept point is the one nearest to where a
+    stage should end.
     """
     ends = list(accumulate(seconds))
     if stages > len(points):

@@ -1,4 +1,4 @@
-"""From a verified model directory to a running program. Nothing that lies in the directory is executed."""
+"""Loads a verified model directory into a program that can run. Nothing in the directory is executed."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError, RepositoryError
-from latebind.program.backends import Place, StageFunction, Use, backend_named, hand_on
+from latebind.program.backends import CompileOptions, EvictableStage, StageFunction, backend_named, pass_through
 from latebind.program.copies import has_copies
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
@@ -31,10 +31,10 @@ def load_program(
 ) -> Program:
     """Return the model of `directory` as a chain of stages on `threads` threads, or on a CUDA device.
 
-    `streams` of its twins run at once. If there are so many `twins` in all, each may have a copy of the weights where
-    that takes little memory; 0: they share what is large. Where `lone`, stages take one row.
+    `streams` of its twins run at the same time. If there are `twins` in all, each may have a copy of the weights if
+    that takes little memory; with 0 they share large weights. If `lone`, stages only take one row.
 
-    The backend is the one that `build` found best unless another is named. Raises `RepositoryError` for a directory
+    The backend is the one that `build` found best, unless another is named. Raises `RepositoryError` for a directory
     whose files do not fit together or whose graph does not run, `ConfigError` for a backend that cannot be used here.
     """
     if SEQUENCE in directory.files:
@@ -60,17 +60,17 @@ def open_program(
     streams: int = 1,
     cached: bool = True,
 ) -> tuple[Program, tuple[Graph, ...], tuple[Piece, ...]]:
-    """Return the model of `directory` with nothing of it in memory, the graph of each stage, and a piece for each.
+    """Return the model of `directory` with nothing in memory, the graph of each stage, and a piece for each.
 
-    A stage can be called while its piece is loaded, on the CPU. For `cached` see `MappedFile`. Nothing has run yet.
-    Raises as `load_program` does.
+    On the CPU, a stage can be called while its piece is loaded. Nothing has been run yet. For `cached` see
+    `MappedFile`. Raises what `load_program` raises.
     """
     model = read_model(directory)
     graphs = read_stages(directory, model)
     chosen = backend if backend is not None else model.backend
     weights = MappedTensors(directory, WEIGHTS, cached=cached)
 
-    def piece_of(graph: Graph) -> tuple[Piece, tuple[Place, ...]]:
+    def piece_of(graph: Graph) -> tuple[Piece, tuple[EvictableStage, ...]]:
         make = partial(compile_graph, graph, weights, backend=chosen, threads=threads, streams=streams)
         return make_piece((weights.pages(graph.weights()),), (make,), backend=chosen)
 
@@ -91,14 +91,16 @@ def _program(
     device: torch.device,
 ) -> Program:
     profile = read_profile(directory)
-    here = device == HOST and profile.matches_this_machine(threads=threads, backend=backend)  # profiles are of CPUs
+    here = device == HOST and profile.matches_this_machine(
+        threads=threads, backend=backend
+    )  # profiles are only measured on CPUs
     fits = here and len(profile.stages) == len(stages)
     activations = tuple(graph.inputs[0].shape for graph in graphs[1:])
     return Program(model.spec(), profile.costs(), backend, threads, stages, activations, fits, model.entry, device)
 
 
 def load_uncut(directory: ModelDirectory, *, backend: str | None = None) -> StageFunction:
-    """Return the same model as one callable with one thread, for comparison with the chain."""
+    """Return the uncut model as one callable on one thread, for comparison with the chain."""
     model = read_model(directory)
     graph = read_graph(directory, model)
     weights = read_tensors(directory, WEIGHTS)
@@ -117,15 +119,16 @@ def compile_graph(
     lone: bool = False,
     copies: bool = False,
 ) -> StageFunction:
-    """Compile a graph, whole or a stage, to a backend by its name; an empty stage hands on what it gets.
+    """Compile a graph (a whole model or a stage) with the named backend; an empty stage returns its input.
 
-    `sizes` are the batches that come most; `streams` twins may run at the same time, over the same weights
-    unless they are to have `copies`; `lone` ones take one row. Weights that are not on `device` are copied there.
+    `sizes` are the most frequent batch sizes. `streams` twins may run at the same time, over the same weights unless
+    each is to have `copies`. If `lone`, the stage only takes one row. Weights that are not on `device` are copied
+    there.
     """
     if not graph.nodes:
-        return hand_on
+        return pass_through
     there = _on(device, weights)
-    use = Use(threads, tuple(sizes), device, streams, lone, copies)
+    use = CompileOptions(threads, tuple(sizes), device, streams, lone, copies)
     return backend_named(backend, device=device.type).compile(graph, there, use)
 
 
@@ -153,7 +156,10 @@ def _on(device: torch.device, weights: Mapping[str, Tensor]) -> Mapping[str, Ten
 def try_stage(
     directory: ModelDirectory, number: int, graph: Graph, stage: StageFunction, passed: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
-    """Run one row: a graph that was tampered with fails here, with `RepositoryError`, and not at the first request."""
+    """Run a stage on one row and return its outputs; raises `RepositoryError` if it does not run or fit its graph.
+
+    So a graph that was tampered with fails here and not at the first request.
+    """
     try:
         passed = stage(*passed)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:

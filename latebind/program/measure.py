@@ -1,4 +1,4 @@
-"""Measuring calls: medians of interleaved runs, so that what disturbs the machine disturbs all alike. Seconds."""
+"""Measures calls, in seconds: medians of interleaved runs, so that disturbances affect all calls alike."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,33 +11,33 @@ from torch import Tensor
 from latebind.domain.costs import Curve
 from latebind.domain.model import TensorSpec
 from latebind.program.backends import StageFunction
-from latebind.program.device import HOST, settle
+from latebind.program.device import HOST, synchronize
 
 MIN_RUNS, MAX_RUNS = 5, 60
-SECONDS_EACH = 0.1  # how long one figure may take to measure, beyond MIN_RUNS
+SECONDS_EACH = 0.1  # spent on one measurement, after MIN_RUNS
 
 
 def time_call(call: Callable[[], object]) -> float:
-    """Return how long one call takes, until the device has computed what it returns."""
+    """Return the seconds that one call takes, until the device has computed what it returns."""
     start = perf_counter()
-    settle(call())
+    synchronize(call())
     return perf_counter() - start
 
 
 def median_seconds(call: Callable[[], object]) -> float:
-    """Return the median time of a call that has run twice before."""
-    settle(call())
-    settle(call())
+    """Return the median time of a call, after two warm-up calls."""
+    synchronize(call())
+    synchronize(call())
     first = time_call(call)
     runs = max(MIN_RUNS, min(MAX_RUNS, int(SECONDS_EACH / max(first, 1e-6))))
     return median(time_call(call) for _ in range(runs))
 
 
 def interleaved_seconds(calls: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[float]]:
-    """Return `runs` times for each call, taken in turn; each call has run twice before."""
+    """Return `runs` times for each call, taken in turn after two warm-up calls each."""
     for call in calls.values():
-        settle(call())
-        settle(call())
+        synchronize(call())
+        synchronize(call())
     found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(runs):
         for name, call in calls.items():
@@ -72,12 +72,12 @@ def profiled_batches(max_batch: int) -> tuple[int, ...]:
 
 
 def with_batch(inputs: tuple[Tensor, ...], batch: int) -> tuple[Tensor, ...]:
-    """Return `batch` rows of the inputs, from the start again as often as needed."""
+    """Return `batch` rows of the inputs, repeating them as needed."""
     return tuple(tensor[torch.arange(batch) % tensor.shape[0]].contiguous() for tensor in inputs)
 
 
 def made_up_inputs(specs: Sequence[TensorSpec], batch: int, *, device: torch.device = HOST) -> tuple[Tensor, ...]:
-    """Return normal random numbers for floating inputs and zeros, valid as any index, for the others."""
+    """Return normal random numbers for floating-point inputs, and zeros, valid as any index, for others."""
     generator = torch.Generator().manual_seed(0)
     made = []
     for spec in specs:

@@ -1,4 +1,4 @@
-"""A graph that only pools, in numpy: where there is next to nothing to compute, the way into a compiler costs most.
+"""Runs a graph that only pools in numpy: with next to nothing to compute, the call into a compiled model costs most.
 
 Pooled features of a 32x32 image take OpenVINO 32 microseconds at batch 1 and numpy 18; after a pause of half a
 millisecond, when code and data have to be fetched again, 87 and 37.
@@ -21,7 +21,7 @@ Step = Callable[[Values], Any]
 
 
 def compile_with_numpy(graph: Graph) -> Callable[..., tuple[Tensor, ...]] | None:
-    """Return the graph as a function of tensors `(B, ...)`, or None if it does more than pool, reshape and join."""
+    """Return the graph as a function of tensors `(B, ...)`; None if it does more than pool, reshape and join."""
     shapes = {spec.name: spec.shape for spec in graph.inputs}
     shapes |= {node.name: node.type.row for node in graph.nodes if node.type is not None and node.type.row is not None}
     steps = []
@@ -52,14 +52,14 @@ def _size(node: Node, shapes: Mapping[str, tuple[int, ...]]) -> Step | None:
 
 
 def _item(node: Node, shapes: Mapping[str, tuple[int, ...]]) -> Step | None:
-    """Of pooling with indices only the values are at hand."""
+    """Read the values of a pooling with indices; the indices themselves are not available."""
     del shapes
     source, place = _name(node), node.args[1]
     return (lambda values: values[source]) if source and place == 0 else None
 
 
 def _view(node: Node, shapes: Mapping[str, tuple[int, ...]]) -> Step | None:
-    """Rows stay rows."""
+    """Reshape each row."""
     source, sizes = _name(node), shapes.get(node.name)
     if source is None or sizes is None:
         return None
@@ -76,7 +76,7 @@ def _cat(node: Node, shapes: Mapping[str, tuple[int, ...]]) -> Step | None:
 
 
 def _pool(reduce: Callable[..., Array], mean: bool, node: Node, shapes: Mapping[str, tuple[int, ...]]) -> Step | None:
-    """Reduce cells that lie side by side and fill the image: first along whole lines, then within what is left."""
+    """Reduce adjoining cells that fill the image: first along whole lines, then within what is left."""
     source, cell = _name(node), node.args[1]
     shape = shapes.get(source or "", ())
     if source is None or len(shape) != 3 or not _is_plain(node):
@@ -99,7 +99,7 @@ def _pool(reduce: Callable[..., Array], mean: bool, node: Node, shapes: Mapping[
 
 
 def _is_plain(node: Node) -> bool:
-    """Tell whether cells do not overlap, nothing is padded, and no cell is spread out or divided otherwise."""
+    """Return whether cells do not overlap, nothing is padded or dilated, and the divisor is the usual one."""
     arguments = dict(enumerate(node.args))
     averages = node.op == AVERAGE
     stride, padding = arguments.get(2, ()), arguments.get(3, 0)

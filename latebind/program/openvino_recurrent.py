@@ -1,8 +1,8 @@
 """LSTM and GRU layers for OpenVINO, which converts neither from exported graphs: one operator for all steps of a layer.
 
-A conversion written in Python gives one result, and torch's operators give a tuple. So each result of a recurrent
-operator becomes a node of its own in the graph (`with_single_results`), and all of one operator share what was made
-for the first.
+A conversion written in Python returns one result, while torch's operators return a tuple. So each result of a recurrent
+operator becomes a node of its own in the graph (`with_single_results`), and the results of one operator share what was
+made for the first.
 """
 
 import operator
@@ -20,18 +20,21 @@ from latebind.domain.errors import ExportError
 Foreign = Any  # an object of OpenVINO, which comes without types
 Array = NDArray[Any]
 
-# The gates in OpenVINO's order, by their places in torch's weights.
+# The gates in OpenVINO's order, as indices into torch's weights.
 LSTM_GATES = (1, 0, 2, 3)  # forget, input, cell, output; torch has input first
 GRU_GATES = (1, 0, 2)  # update, reset, new; torch has reset first
 
 
 def lstm_result(*arguments: object) -> Foreign:
-    """One result of an LSTM, in a graph that is only converted: which LSTM, which result, its arguments."""
+    """Stand for one result of an LSTM in a graph that is converted and never run.
+
+    The arguments are the number of the LSTM, the index of the result, and the LSTM's own arguments.
+    """
     raise TypeError("this stands for a result in a graph that is converted and never run")
 
 
 def gru_result(*arguments: object) -> Foreign:
-    """One result of a GRU, likewise."""
+    """Stand for one result of a GRU, likewise."""
     raise TypeError("this stands for a result in a graph that is converted and never run")
 
 
@@ -42,9 +45,9 @@ RESULTS: dict[object, Callable[..., Foreign]] = {
 
 
 def with_single_results(module: GraphModule) -> GraphModule:
-    """Change the graph of `module` to have a node for each result of each recurrent operator; return it.
+    """Change the graph of `module` to have a node for each result of each recurrent operator, and return it.
 
-    Raises `ExportError` where something takes all results at once.
+    Raises `ExportError` if some node takes all results at once.
     """
     graph = module.graph
     for number, node in enumerate(list(graph.nodes)):
@@ -62,7 +65,7 @@ def with_single_results(module: GraphModule) -> GraphModule:
 
 
 def conversions() -> list[Foreign]:
-    """Return the extensions with which a frontend converts one such module."""
+    """Return the frontend extensions that convert one such module."""
     from openvino.frontend.pytorch import ConversionExtension
 
     made: dict[int, list[Foreign]] = {}
@@ -84,7 +87,7 @@ def conversions() -> list[Foreign]:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer: rows `(B, L, inputs)`, states `(B, directions, hidden)`, lengths `(B,)` and numpy weights.
+    """One layer: rows `(B, L, inputs)`, states `(B, directions, hidden)`, lengths `(B,)` and weights as numpy arrays.
 
     `take` is `(directions, gates * hidden, inputs)`, `recur` `(directions, gates * hidden, hidden)`, `biases`
     `(directions, 2, gates, hidden)`: those of the rows and those of the state.
@@ -108,7 +111,7 @@ def _lstm(layer: _Layer) -> Foreign:
 
 
 def _gru(layer: _Layer) -> Foreign:
-    """The state's bias of the new gate is multiplied by the reset gate, so it stays apart."""
+    """Keep the state's bias of the new gate apart, because it is multiplied by the reset gate."""
     from openvino import opset13 as ops
 
     both = layer.biases.sum(axis=1)
@@ -126,9 +129,10 @@ def _gru(layer: _Layer) -> Foreign:
 
 
 def _layers(node: Foreign, layer: Callable[[_Layer], Foreign], gates: Sequence[int]) -> list[Foreign]:
-    """Return outputs of all steps and last states, in torch's shapes, of `(rows, states, weights, settings ...)`.
+    """Convert the operator: return the outputs of all steps and the last states, in torch's shapes.
 
-    The settings are those of torch's operators: has_biases, num_layers, dropout, train, bidirectional, batch_first.
+    Its arguments are `(rows, states, weights, settings ...)`; the settings are those of torch's operators: has_biases,
+    num_layers, dropout, train, bidirectional, batch_first.
     """
     from openvino import opset13 as ops
 
@@ -163,12 +167,12 @@ def _layers(node: Foreign, layer: Callable[[_Layer], Foreign], gates: Sequence[i
 
 
 def _parts(sequence: Foreign) -> list[Foreign]:
-    """Return what a list in the graph consists of."""
+    """Return the elements of a list in the graph."""
     return list(sequence.get_node().input_values())
 
 
 def _arranged(params: Sequence[Sequence[Array]], gates: Sequence[int]) -> tuple[Array, Array, Array]:
-    """Return the weights of both directions of a layer with the gates in OpenVINO's order, biases 0 where none are."""
+    """Return the weights of both directions of a layer, gates in OpenVINO's order; missing biases are 0."""
     order = list(gates)
 
     def by_gate(array: Array) -> Array:

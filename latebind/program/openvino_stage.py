@@ -1,4 +1,4 @@
-"""The OpenVINO backends' machinery: conversion in memory and a call with as little Python as possible."""
+"""The OpenVINO backends: conversion in memory, and a call with as little Python as possible."""
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from latebind.program.openvino_recurrent import conversions, with_single_results
 Foreign = Any  # an object of OpenVINO, which comes without types
 
 PAGE = 4096
-SHARED_FROM = 1 << 20  # bytes of weights from which on twins that run at the same time may share them: `_options`
+SHARED_FROM = 1 << 20  # bytes of weights from which twins that run at the same time may share them: `_options`
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """How an input or output crosses the border: `channels_last` ones as `(B, H, W, C)` in memory, others plainly."""
+    """The memory layout of an input or output: `(B, H, W, C)` if `channels_last`, else contiguous."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -30,15 +30,15 @@ class Port:
 
     @property
     def flat_shape(self) -> tuple[int, ...]:
-        """One row as OpenVINO sees it at the border."""
+        """The shape of one row as the OpenVINO model sees it."""
         return (prod(self.shape), 1, 1) if self.channels_last else self.shape
 
 
 def port_of(spec: TensorSpec) -> Port:
-    """Decide the memory layout of a tensor at the border.
+    """Choose the memory layout of an input or output.
 
-    OpenVINO computes convolutions channels last and makes its outputs plain, in 5 microseconds for 32x16x16 floats but
-    in 50 for 16x32x32: planes of a multiple of 4 KiB fall on the same lines of the first-level cache. Such
+    OpenVINO computes convolutions channels last and converts its outputs to contiguous, in 5 microseconds for 32x16x16
+    floats but in 50 for 16x32x32: planes of a multiple of 4 KiB fall on the same lines of the first-level cache. Such
     activations stay channels last; torch sees `(B, C, H, W)` with other strides.
     """
     shape = spec.shape
@@ -58,10 +58,11 @@ def compile_with_openvino(
     lone: bool = False,
     copies: bool = False,
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the graph compiled for the CPU, for batches of these sizes and for any other; a `lone` one for one row.
+    """Return the graph compiled for the CPU, for batches of these `sizes` and for any other size.
 
-    `precision` is "f32" or "bf16"; `streams` of its twins may run at the same time, over the same weights unless they
-    are to have `copies`. Raises `ExportError` if OpenVINO has no conversion for an operator of the graph.
+    A `lone` one is compiled for one row only. `precision` is "f32" or "bf16". `streams` of its twins may run at the
+    same time, over the same weights unless each is to have `copies`. Raises `ExportError` if OpenVINO has no conversion
+    for an operator of the graph.
     """
     import openvino
 
@@ -80,26 +81,26 @@ def compile_with_openvino(
     def bound() -> BoundRequest:
         if shared:
             return BoundRequest(core.compile_model(model, "CPU", options).create_infer_request, inputs, outputs)
-        own = model.clone()  # of this size
+        own = model.clone()  # keeps the current batch size
         return BoundRequest(lambda: core.compile_model(own, "CPU", options).create_infer_request(), inputs, outputs)
 
     def sized(size: int) -> BoundRequest:
         model.reshape({position: [size, *port.flat_shape] for position, port in enumerate(inputs)})
         return bound()
 
-    several = sized(1) if lone else bound()
-    return OpenVinoStage({} if lone else {size: sized(size) for size in sizes}, several, copied)
+    dynamic = sized(1) if lone else bound()
+    return OpenVinoStage({} if lone else {size: sized(size) for size in sizes}, dynamic, copied)
 
 
 def _options(threads: int, precision: str, streams: int, *, alone: bool) -> dict[str, object]:
     """Return the properties of a compiled model of which `streams` requests may run at the same time.
 
-    A single stream runs on the thread that calls. More of them hand each call to a thread of OpenVINO, which takes 50
-    to 130 microseconds where a core rests, whatever the properties, and far more where none does (`copies.py`). What
-    is small, or is to have copies, is compiled once for each twin instead.
+    A single stream runs on the calling thread. With more, each call is handed to a thread of OpenVINO, which takes 50
+    to 130 microseconds if a core is idle, whatever the properties, and far more if none is (`copies.py`). A small
+    model, or one with `copies`, is compiled once for each twin instead.
 
-    Unless a worker is `alone`, threads stay unbound: each compiled model binds those of its first stream to the first
-    core, and two that run at the same time wait for it while the other core rests.
+    Unless a worker is `alone`, threads stay unpinned: each compiled model pins those of its first stream to the first
+    core, and two that run at the same time would wait for it while the other core is idle.
     """
     options = {
         "INFERENCE_NUM_THREADS": threads * streams,
@@ -136,10 +137,10 @@ def _convert(graph: Graph, module: GraphModule) -> Foreign:
 
 
 def _matmul() -> Foreign:
-    """Return the conversion of a product of matrices, which the frontend knows only in parts.
+    """Return a conversion of the matrix product, which the frontend only converts in parts.
 
-    Of the parts, what spreads both sides over the batch does nothing; but where the batch is free OpenVINO cannot know,
-    and copies all that a step of a Transformer has written and read.
+    Among the parts is one that broadcasts both sides over the batch. It has no effect, but with a dynamic batch
+    OpenVINO cannot know that, and copies all that a step of a Transformer has written and read.
     """
     from openvino import opset13 as operators
     from openvino.frontend.pytorch import ConversionExtension
@@ -153,11 +154,11 @@ def _matmul() -> Foreign:
 def _with_ports(
     model: Foreign, inputs: tuple[Port, ...], outputs: tuple[Port, ...], *, leave_out: Container[int]
 ) -> Foreign:
-    """Leave out results that are inputs as they came (OpenVINO would share their memory) and mind the layouts.
+    """Apply the layouts of the ports, and drop results that are unchanged inputs (OpenVINO would share their memory).
 
-    Channels-last tensors cross the border as `(B, H * W * C, 1, 1)`, where both layouts are one: space to depth with
-    blocks as large as the image writes exactly that, by a fast kernel (2 microseconds). OpenVINO's own transposition
-    costs as much as what it is meant to avoid.
+    Channels-last tensors are passed as `(B, H * W * C, 1, 1)`, for which both layouts are the same: space-to-depth with
+    blocks as large as the image writes exactly that, with a fast kernel (2 microseconds). OpenVINO's own transposition
+    costs as much as what this avoids.
     """
     from openvino import Model, PartialShape
     from openvino import opset13 as operators
@@ -179,25 +180,29 @@ def _with_ports(
 
 
 class OpenVinoStage:
-    """A graph as several inference requests: one for each batch size that is compiled for, one for any other.
+    """A graph as several inference requests: one for each batch size that was compiled for, one for any other.
 
-    A free batch dimension costs about 3 microseconds for every operator of the graph, whatever its size: 8 % of
-    ResNet-56 and half of a lookup at batch 1, a third of a decoder's step. The price is a copy of the weights for each.
+    A dynamic batch dimension costs about 3 microseconds for every operator of the graph, whatever its size: 8 % of
+    ResNet-56 and half of a lookup at batch 1, a third of a decoder's step. The price of fixed sizes is a copy of the
+    weights for each.
     """
 
-    def __init__(self, fixed: Mapping[int, "BoundRequest"], several: "BoundRequest", copied: Mapping[int, int]) -> None:
+    def __init__(self, fixed: Mapping[int, "BoundRequest"], dynamic: "BoundRequest", copied: Mapping[int, int]) -> None:
         self._fixed = fixed
-        self._several = several
+        self._dynamic = dynamic
         self._copied = copied
 
     def twin(self) -> "OpenVinoStage":
-        """Return the same stage for another thread, with requests of its own."""
+        """Return the same stage for another thread, with inference requests of its own."""
         fixed = {size: request.twin() for size, request in self._fixed.items()}
-        return OpenVinoStage(fixed, self._several.twin(), self._copied)
+        return OpenVinoStage(fixed, self._dynamic.twin(), self._copied)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Run; the outputs hold until the next call. `copied` says which of them are inputs as they came."""
-        found = self._fixed.get(inputs[0].shape[0], self._several).run(inputs)
+        """Run the stage; the outputs are valid until the next call.
+
+        `copied` says which outputs are unchanged inputs.
+        """
+        found = self._fixed.get(inputs[0].shape[0], self._dynamic).run(inputs)
         if not self._copied:
             return tuple(found)
         found = list(found)
@@ -207,11 +212,11 @@ class OpenVinoStage:
 
 
 class BoundRequest:
-    """One inference request bound to torch's memory, so that nothing is copied.
+    """An inference request bound to torch's memory, so that nothing is copied.
 
-    The outputs lie in buffers of its own: they hold until the next run. Binding new memory at each run, as cold as it
-    comes from the allocator, costs more than all else at a cut (ResNet-56 in 4 stages at batch 1: 13 % over the uncut
-    model, 5 % with the memory kept).
+    Outputs are in buffers of its own and valid until the next run. Binding new memory at each run, which comes cold
+    from the allocator, costs more than everything else at a cut (ResNet-56 in 4 stages at batch 1: 13 % over the uncut
+    model, 5 % with buffers kept).
     """
 
     def __init__(self, create: Callable[[], Foreign], inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> None:
@@ -222,7 +227,7 @@ class BoundRequest:
         self._wrap = OvTensor
         self._inputs = inputs
         self._outputs = outputs
-        self._batch = 0  # what is bound now
+        self._batch = 0  # the batch size bound now
         self._bound: list[Tensor | None] = [None] * len(inputs)
         self._buffers = [torch.empty(0, *port.flat_shape, dtype=port.dtype) for port in outputs]
         self._found: list[Tensor] = []
@@ -232,7 +237,7 @@ class BoundRequest:
         return BoundRequest(self._create, self._inputs, self._outputs)
 
     def run(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
-        """Run; the outputs are views of the buffers."""
+        """Run the request; the outputs are views of the buffers."""
         batch = inputs[0].shape[0]
         for position, (tensor, port) in enumerate(zip(inputs, self._inputs, strict=True)):
             self._bind_input(position, _to_border(tensor, port), rebind=batch != self._batch)
@@ -249,7 +254,7 @@ class BoundRequest:
             self._bound[position] = tensor  # OpenVINO does not keep it alive
 
     def _bind_outputs(self, batch: int) -> None:
-        """Bind the first `batch` rows of the buffers, larger ones if need be."""
+        """Bind the first `batch` rows of the buffers; allocate larger buffers if necessary."""
         if self._buffers and batch > self._buffers[0].shape[0]:
             shapes = [(batch, *port.flat_shape) for port in self._outputs]
             self._buffers = [torch.empty(s, dtype=p.dtype) for s, p in zip(shapes, self._outputs, strict=True)]

@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 
 from latebind.domain.errors import RepositoryError
 
-# Operators that are not core and stay whole, because every backend has a better kernel for them than for their parts.
+# Operators that are not core and are not decomposed, because every backend has a better kernel for the whole.
 KEPT_WHOLE = (
     "aten.adaptive_max_pool2d.default",
     "aten.fake_quantize_per_channel_affine_cachemask.default",
@@ -37,7 +37,7 @@ KEPT_WHOLE = (
     "aten.upsample_nearest1d.vec",
 )
 
-# Operators that are pure, and yield the same shape whatever the values, but are neither core nor pointwise.
+# Operators that are pure, with output shapes that do not depend on values, but neither core nor pointwise.
 ALSO_PURE = frozenset(
     f"aten.{name}"
     for name in (
@@ -63,8 +63,8 @@ ALSO_PURE = frozenset(
     )
 )
 
-# Core operators that a graph has no use for: they show memory nobody wrote, address storage freely, or read a tensor's
-# values back into Python.
+# Core operators that are refused: they return uninitialised memory, address storage freely, or read a tensor's values
+# back into Python.
 REFUSED = (
     "aten._local_scalar_dense.default",
     "aten.as_strided.default",
@@ -93,10 +93,10 @@ VIEW = "aten.view.default"
 
 @cache
 def resolve(name: str) -> Callable[..., Any]:
-    """Return the operator that `name` ("aten.relu.default", "getitem") stands for.
+    """Return the operator of this name ("aten.relu.default", "getitem").
 
-    Raises `RepositoryError` for everything that is not on the allow-list: another namespace, an operator that writes
-    to its arguments, draws random numbers, or is neither core nor pointwise nor in a list above.
+    Raises `RepositoryError` for everything that is not on the allow-list: another namespace, and operators that write
+    to their arguments, draw random numbers, or are neither core nor pointwise nor in a list above.
     """
     if name in BUILTINS:
         return BUILTINS[name]
@@ -110,23 +110,23 @@ def resolve(name: str) -> Callable[..., Any]:
 
 
 def called(name: str) -> Callable[..., Any]:
-    """Return what torch is to call for the operator `name`: itself, but for a view a reshape.
+    """Return what torch should call for the operator `name`: the operator itself, except a reshape for a view.
 
-    A view is legal for memory that lies as it did at export. A stage is given rows that may lie otherwise, and copies
-    without effect are taken out; a reshape is the same where a view is legal and copies where it is not.
+    A view is legal for memory laid out as at export. A stage may get rows with another layout, and copies without
+    effect have been removed from the graph; a reshape equals the view where that is legal, and copies where it is not.
     """
     found = resolve(name)
     return torch.ops.aten.reshape.default if name == VIEW else found
 
 
 def is_allowed(name: str) -> bool:
-    """Tell whether `resolve` would accept this operator."""
+    """Return whether `resolve` would accept this operator."""
     found = _lookup(name)
     return name in BUILTINS or (found is not None and _allowed(name, found))
 
 
 def is_pointwise(name: str) -> bool:
-    """Tell whether the operator works on each element by itself, so that a compiler fuses it with what is before."""
+    """Return whether the operator works element by element, so that compilers fuse it with the one before."""
     found = _lookup(name)
     return found is not None and torch.Tag.pointwise in found.tags
 

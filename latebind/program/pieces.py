@@ -1,4 +1,4 @@
-"""What of a model comes to memory and goes as one: a stage, or the learned caches behind one."""
+"""Pieces: the parts of a model that are loaded and evicted as one. A stage, or the learned caches behind one."""
 
 import ctypes
 import gc
@@ -9,92 +9,92 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from latebind.domain.errors import RepositoryError
-from latebind.program.backends import Place, StageFunction, backend_named
-from latebind.repository.pages import Brought
+from latebind.program.backends import EvictableStage, StageFunction, backend_named
+from latebind.repository.pages import BytesRead
 from latebind.repository.tensors import Pages
 
 Done = TypeVar("Done")
 
 KIB = 1 << 10
-GRAIN = 4 << 20  # bytes: finer ones save less than 0.1 % of loading
-LARGE_BLOCK = 4 << 20
-SMALL_BLOCK = 64 * KIB  # of those that are measured
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-FORGET_PEAK = "5"  # to clear_refs: the most that the process has taken is what it takes now
+GRAIN = 4 << 20  # bytes; a finer grain saves less than 0.1 % of loading
+LARGE_BLOCK = 4 << 20  # bytes from which a block is mapped by itself
+SMALL_BLOCK = 64 * KIB  # the same, while a peak is measured
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
+FORGET_PEAK = "5"  # written to clear_refs, it resets the peak of resident memory
 
 
 class Piece(Protocol):
-    """One piece. For one thread at a time, while others call the stages of other pieces."""
+    """One piece. For one thread at a time; meanwhile other threads may call stages of other pieces."""
 
     @property
     def weights(self) -> int:
-        """Bytes of what it reads, the least that it takes."""
+        """The bytes of its weights, which is the least that it takes."""
         ...
 
     @property
     def size(self) -> int:
-        """Bytes that it takes, as far as is known."""
+        """The bytes that it takes, as far as is known."""
         ...
 
     @property
     def grain(self) -> int:
-        """Bytes any multiple of which may stay of it; 0: all or nothing."""
+        """It can be evicted in part, in multiples of this many bytes; 0: only as a whole."""
         ...
 
-    def found(self, grown: int) -> None:
-        """Hear by how many bytes the process has grown since before it was loaded, once it has run."""
+    def measured(self, grown: int) -> None:
+        """Take note of the growth of the process, in bytes, by loading and running this piece."""
 
-    def load(self) -> Brought:
-        """Bring it into memory, or what is not there. Raises whatever goes wrong; then nothing of it stays."""
+    def load(self) -> BytesRead:
+        """Load it, or what is missing of it. Raises whatever goes wrong, and then nothing of it stays loaded."""
         ...
 
-    def trim(self, stays: int) -> None:
-        """Give the memory of all but its first bytes back, at once; only where it has a grain."""
+    def trim(self, keep: int) -> None:
+        """Free all but its first `keep` bytes at once; only if it has a grain."""
         ...
 
     def unload(self) -> None:
-        """Give its memory back, at once."""
+        """Free its memory at once."""
         ...
 
 
 class MappedPiece:
-    """Stages that compute on weights as they lie in mapped files: they are made once, and hold the pages."""
+    """Stages that compute on weights in mapped files. They are made once; loading holds the pages."""
 
     grain = GRAIN
 
-    def __init__(self, pages: Sequence[Pages], stages: Sequence[tuple[Place, StageFunction]]) -> None:
+    def __init__(self, pages: Sequence[Pages], stages: Sequence[tuple[EvictableStage, StageFunction]]) -> None:
         self._pages = pages
         self._stages = stages
         self._held: Sequence[Pages] = ()
         self.weights = self.size = sum(part.size for part in pages)
 
-    def load(self) -> Brought:
+    def load(self) -> BytesRead:
         """Read the pages that are not held."""
         there = sum([part.size for part in self._held])
         try:
-            brought = hold_all(_cut(self._pages, there)[1])
+            read = hold_all(_cut(self._pages, there)[1])
         except RepositoryError:
             self.unload()
             raise
         self._held = self._pages
         for place, stage in self._stages:
             place.fill(stage)
-        return brought
+        return read
 
-    def trim(self, stays: int) -> None:
-        """Give back the pages that lie behind these bytes."""
+    def trim(self, keep: int) -> None:
+        """Release the pages behind the first `keep` bytes."""
         self._empty()
-        self._held, gone = _cut(self._held, stays)
-        let_go_all(gone)
+        self._held, gone = _cut(self._held, keep)
+        release_all(gone)
 
-    def found(self, grown: int) -> None:
-        """Its pages are all that it takes."""
+    def measured(self, grown: int) -> None:
+        """Do nothing: the pages are all that it takes."""
 
     def unload(self) -> None:
-        """Give the pages back."""
+        """Release the pages."""
         self._empty()
         gone, self._held = self._held, ()
-        let_go_all(gone)
+        release_all(gone)
 
     def _empty(self) -> None:
         for place, _ in self._stages:
@@ -102,117 +102,121 @@ class MappedPiece:
 
 
 class CompiledPiece:
-    """Stages that are compiled anew whenever they are loaded, each for its place.
+    """Stages that are compiled again whenever they are loaded.
 
-    Where the backend `copies`, pages of weights go again as soon as all is compiled.
+    If the backend `copies` weights, their pages are released as soon as all stages are compiled.
     """
 
     grain = 0
 
     def __init__(
-        self, pages: Sequence[Pages], makings: Sequence[tuple[Place, Callable[[], StageFunction]]], *, copies: bool
+        self,
+        pages: Sequence[Pages],
+        makings: Sequence[tuple[EvictableStage, Callable[[], StageFunction]]],
+        *,
+        copies: bool,
     ) -> None:
         self._pages = pages
         self._makings = makings
         self._copies = copies
         self.weights = self.size = sum(part.size for part in pages)
 
-    def load(self) -> Brought:
-        """Compile."""
-        brought = hold_all(self._pages)
+    def load(self) -> BytesRead:
+        """Compile the stages."""
+        read = hold_all(self._pages)
         with ExitStack() as undone:
-            undone.callback(let_go_all, self._pages)
+            undone.callback(release_all, self._pages)
             undone.callback(self._empty)
             for place, make in self._makings:
                 place.fill(make())
-            undone.pop_all()  # nothing went wrong: it stays
+            undone.pop_all()  # all are compiled: keep them
         if self._copies:
-            let_go_all(self._pages)
-        give_back()
-        return brought
+            release_all(self._pages)
+        release_memory()
+        return read
 
-    def found(self, grown: int) -> None:
-        """Take that for its size, if nothing else was at work meanwhile; it is no less than the weights."""
+    def measured(self, grown: int) -> None:
+        """Take the growth as its size, but no less than its weights. Nothing else may have run meanwhile."""
         self.size = max(self.weights, grown)
 
-    def trim(self, stays: int) -> None:
-        """Drop all of it: a part of what was compiled is of no use."""
-        del stays
+    def trim(self, keep: int) -> None:
+        """Drop all of it: a part of a compiled stage is useless."""
+        del keep
         self.unload()
 
     def unload(self) -> None:
-        """Drop what was compiled."""
+        """Drop the compiled stages."""
         self._empty()
         if not self._copies:
-            let_go_all(self._pages)
+            release_all(self._pages)
 
     def _empty(self) -> None:
         for place, _ in self._makings:
             place.empty()
-        give_back()
+        release_memory()
 
 
 def make_piece(
     pages: Sequence[Pages], makes: Sequence[Callable[[], StageFunction]], *, backend: str
-) -> tuple[Piece, tuple[Place, ...]]:
-    """Return a piece of stages on this backend of the CPU, nothing of which is in memory yet, and the place of each.
+) -> tuple[Piece, tuple[EvictableStage, ...]]:
+    """Return a piece of stages on this backend of the CPU, not loaded yet, and the stages.
 
-    `makes` compile them from weights that lie in `pages`.
+    `makes` compile the stages from weights in `pages`.
     """
-    found = backend_named(backend)
-    places = tuple(Place() for _ in makes)
-    if found.compiles and makes:
-        set_large_blocks_apart()
-        return CompiledPiece(pages, tuple(zip(places, makes, strict=True)), copies=found.copies), places
+    chosen = backend_named(backend)
+    places = tuple(EvictableStage() for _ in makes)
+    if chosen.compiles and makes:
+        mmap_large_blocks()
+        return CompiledPiece(pages, tuple(zip(places, makes, strict=True)), copies=chosen.copies), places
     return MappedPiece(pages, tuple((place, make()) for place, make in zip(places, makes, strict=True))), places
 
 
-def hold_all(pages: Sequence[Pages]) -> Brought:
-    """Have all pages present, or none: raises `RepositoryError`."""
-    brought = Brought()
+def hold_all(pages: Sequence[Pages]) -> BytesRead:
+    """Hold all pages in memory, or none if that raises `RepositoryError`."""
+    read = BytesRead()
     with ExitStack() as held:
         for part in pages:
-            brought += part.hold()
-            held.callback(part.let_go)
-        held.pop_all()  # nothing went wrong: they stay
-    return brought
+            read += part.hold()
+            held.callback(part.release)
+        held.pop_all()  # all are held: keep them
+    return read
 
 
-def _cut(pages: Sequence[Pages], stays: int) -> tuple[list[Pages], list[Pages]]:
-    """Return the first so many bytes of some pages, and the rest."""
+def _cut(pages: Sequence[Pages], keep: int) -> tuple[list[Pages], list[Pages]]:
+    """Return the first `keep` bytes of some pages, and the rest."""
     first, rest = list[Pages](), list[Pages]()
     for part in pages:
-        before, behind = part.cut(max(0, min(stays, part.size)))
-        stays -= part.size
+        before, behind = part.cut(max(0, min(keep, part.size)))
+        keep -= part.size
         first.append(before)
         rest.append(behind)
     return first, rest
 
 
-def let_go_all(pages: Sequence[Pages]) -> None:
-    """Give all pages back."""
+def release_all(pages: Sequence[Pages]) -> None:
+    """Release all pages."""
     for part in pages:
-        part.let_go()
+        part.release()
 
 
-def give_back() -> None:
-    """Have what nobody refers to any more go back to the system."""
+def release_memory() -> None:
+    """Collect garbage and return free memory to the system."""
     gc.collect()
     trim_heap()
 
 
 def trim_heap() -> None:
-    """Have the C library give back what it keeps of freed blocks: of activations, in an arena of each thread's own."""
+    """Make the C library return freed blocks that it keeps, such as activations in each thread's own arena."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
-def set_large_blocks_apart() -> None:
-    """Have the C library take large blocks from the system one by one, for the rest of this process.
+def mmap_large_blocks() -> None:
+    """Make the C library map each large block by itself, for the rest of this process.
 
-    Once some were freed it would cut others of their size from its heap, where some outlived what they were for
-    (two stages of 17 MB each, compiled and dropped a dozen times, left 0 to 50 MB behind, now none). Where memory is
-    limited, large activations go the same way: what the arenas of the workers' threads keep of freed ones nobody could
-    foretell. Small ones stay in the heap, where they find their pages again.
+    Otherwise, once some large blocks were freed, it would cut others of their size from its heap, where some outlived
+    their use (two stages of 17 MB each, compiled and dropped a dozen times, left 0 to 50 MB behind, now none). If
+    memory is limited, large activations are mapped in the same way: what the arenas of the workers' threads keep of
+    freed ones cannot be predicted. Small blocks stay in the heap, where their pages are reused.
     """
     library = ctypes.CDLL(None)
     library.mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
@@ -220,30 +224,30 @@ def set_large_blocks_apart() -> None:
 
 
 def resident_bytes(process: int | str = "self") -> int:
-    """Return the bytes of memory that a process takes, counted page by page."""
+    """Return the resident memory of a process in bytes, counted page by page."""
     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) * KIB for line in lines if line.startswith("Rss:"))
 
 
 def peak_growth(work: Callable[[], Done]) -> tuple[Done, int]:
-    """Return what some work returns, and by how many bytes this process grows at most; 0 where Linux does not tell.
+    """Return the result of `work`, and the peak growth of this process in bytes; 0 if Linux does not report it.
 
-    It is done twice on a thread of its own, and the second time counts: what is made once is nobody's. Every block but
-    the smallest is taken from the system by itself meanwhile, and goes back when it is freed. So what is counted is
-    what was in use, the same each time, and not what the C library's heap made of it. From then on large blocks are
-    apart.
+    The work is done twice, on a thread of its own, and the second time counts: what is only created once is not
+    counted. During that, every block but the smallest is mapped by itself and returned when it is freed. So what is
+    counted is what was in use, the same each time, without the effects of the C library's heap. After that large blocks
+    are mapped by themselves (`mmap_large_blocks`).
     """
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, SMALL_BLOCK)
     try:
-        with ThreadPoolExecutor(1) as thread:  # whose arena has no holes that blocks would be put into
+        with ThreadPoolExecutor(1) as thread:  # its arena has no holes into which blocks would be put
             thread.submit(work).result()
             return thread.submit(_peak_growth, work).result()
     finally:
-        set_large_blocks_apart()
+        mmap_large_blocks()
 
 
 def _peak_growth(work: Callable[[], Done]) -> tuple[Done, int]:
-    give_back()
+    release_memory()
     try:
         Path("/proc/self/clear_refs").write_text(FORGET_PEAK)
     except OSError:

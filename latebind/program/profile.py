@@ -1,4 +1,4 @@
-"""The measured costs of a program and the hardware they were taken on; elsewhere they mean nothing."""
+"""The measured costs of a program, with the hardware that they were measured on; elsewhere they are not valid."""
 
 import os
 import platform
@@ -22,7 +22,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Latencies of each stage over the batch sizes, seconds to load, bytes of weights.
+    """Latencies of each stage by batch size, seconds to load, bytes of weights.
 
     For `slopes` and `output_steps` see `ModelCosts`.
     """
@@ -36,11 +36,11 @@ class Profile:
     output_steps: tuple[int, ...] = (1,)
 
     def matches_this_machine(self, *, threads: int, backend: str) -> bool:
-        """Tell whether the figures hold for this machine, this number of threads and this backend."""
+        """Return whether the figures are valid for this machine, this number of threads and this backend."""
         return self.backend == backend and self.hardware == this_hardware(threads)
 
     def costs(self) -> ModelCosts:
-        """Return the figures as the scheduler wants them."""
+        """Return the figures in the scheduler's form."""
         return ModelCosts(
             stages=self.stages,
             weight_bytes=self.weight_bytes,
@@ -51,7 +51,7 @@ class Profile:
 
 
 def this_hardware(threads: int) -> Hardware:
-    """Return what this machine is, with `threads` threads for a program."""
+    """Return the description of this machine, with `threads` threads for a program."""
     return Hardware(_cpu_name(), os.cpu_count() or 1, threads, _version("torch"), _version("openvino"))
 
 

@@ -1,4 +1,4 @@
-"""A loaded model: its stages as callables, its tensors and its costs. One thread at a time: each worker has a twin."""
+"""A loaded model: its stages as callables, its tensors and its costs. For one thread: each worker has a twin."""
 
 from dataclasses import dataclass, replace
 
@@ -7,22 +7,22 @@ from torch import Tensor
 
 from latebind.domain.costs import EMPTY_STAGE, ModelCosts
 from latebind.domain.model import ModelSpec
-from latebind.program.backends import StageFunction, hand_on, twin
+from latebind.program.backends import StageFunction, pass_through, twin
 from latebind.program.device import HOST
 from latebind.program.measure import made_up_inputs, profile_stages, profiled_batches, run_chain
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A model that can run. `stages[i](*inputs)` gives a tuple that is the input of stage i + 1.
+    """A model that can run. `stages[i](*inputs)` returns a tuple that is the input of stage i + 1.
 
-    What a stage gives holds until that stage is called again; what `run` and its kin give is the caller's.
+    Outputs of a stage are valid until that stage is called again. Outputs of `run` and `run_through` belong to the
+    caller.
 
-    `activations[i]` says what the single tensor behind stage i is, batch dimension left out (none for the last).
-    `entry` says that stage 0 is empty: it hands on the input, so that a learned cache can stand before the network.
-    `device` is where inputs, activations and outputs lie.
-    `costs_fit` is False where the costs were measured on another machine or with other settings: call
-    `profile_program` and serve with what it returns.
+    `activations[i]` is the shape of the single tensor behind stage i, without the batch dimension (there is none for
+    the last stage). With `entry`, stage 0 is empty: it returns its input, so that a learned cache can stand before the
+    network. `device` is where inputs, activations and outputs are. `costs_fit` is False if the costs were measured on
+    another machine or with other settings: then call `profile_program` and serve what it returns.
     """
 
     spec: ModelSpec
@@ -40,7 +40,7 @@ class Program:
         return replace(self, stages=tuple(map(twin, self.stages)))
 
     def with_entry(self) -> "Program":
-        """Return the same network behind an empty stage, which costs nothing; it must take one tensor."""
+        """Return the same network behind an empty stage, which costs nothing. The network must take one tensor."""
         if self.entry:
             return self
         (taken,) = self.spec.inputs
@@ -48,13 +48,13 @@ class Program:
             self,
             spec=replace(self.spec, stages=self.spec.stages + 1),
             costs=replace(self.costs, stages=(EMPTY_STAGE, *self.costs.stages)),
-            stages=(hand_on, *self.stages),
+            stages=(pass_through, *self.stages),
             activations=(taken.shape, *self.activations),
             entry=True,
         )
 
     def without_entry(self) -> "Program":
-        """Return the network alone: without exits an empty stage is only one more boundary to pass."""
+        """Return the network without its empty stage: without learned caches that is only one more stage boundary."""
         if not self.entry:
             return self
         return replace(
@@ -80,7 +80,7 @@ def _lasting(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def profile_program(program: Program) -> Program:
-    """Measure the program on this machine, on rows that are made up, and return it with those costs."""
+    """Return the program with costs measured on this machine, on made-up rows."""
     rows = made_up_inputs(program.spec.inputs, program.spec.max_batch, device=program.device)
     curves = profile_stages(program.stages, rows, profiled_batches(program.spec.max_batch))
     return replace(program, costs=replace(program.costs, stages=curves), costs_fit=True)

@@ -1,4 +1,4 @@
-"""From a program that `torch.export` made to a `Graph` and its weights; refuses what cannot be served."""
+"""Reads a program that `torch.export` made into a `Graph` and its weights; refuses what cannot be served."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ from latebind.domain.model import INNER_DTYPES, ITEM_BYTES, TensorSpec
 from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, Weight
 from latebind.program.operators import BUILTINS, SYM_SIZE, is_allowed
 
-Foreign = Any  # what torch or the module hands over, of any type
+Foreign = Any  # an object of torch or the module, of any type
 
-# Nodes that only check what the exporter already knows.
+# Operators that return their argument, and those that only check what the exporter knows already.
 ALIAS = "aten.alias.default"
 CHECKS = ("aten._assert", "aten.sym_constrain_range")
 
@@ -55,9 +55,9 @@ class Reader:
         return Graph(specs, tuple(self._nodes), outputs), self._weights
 
     def _outputs_of(self, given: Foreign) -> list[Foreign]:
-        """Return the results of the module; raises `ExportError` where one follows from what an earlier call wrote.
+        """Return the results of the module; raises `ExportError` if one depends on state written by an earlier call.
 
-        What is written and never read, as a count of calls, is left out: answers are the same without.
+        State that is written and never read, such as a count of calls, is left out: outputs do not depend on it.
         """
         kinds = list(zip(self._signature.output_specs, given, strict=True))
         results = [found for spec, found in kinds if spec.kind == OutputKind.USER_OUTPUT]
@@ -165,7 +165,7 @@ _CONSTANT_TYPES: dict[str, type] = {
 
 
 def _upstream(nodes: list[FxNode]) -> set[str]:
-    """Return the names of the nodes and of all that they follow from."""
+    """Return the names of the nodes and of all that they depend on."""
     found: set[str] = set()
     while nodes:
         node = nodes.pop()
@@ -176,9 +176,9 @@ def _upstream(nodes: list[FxNode]) -> set[str]:
 
 
 def _is_as_it_was(node: FxNode) -> bool:
-    """Tell whether strides that are stated are those of the tensor: `AdaptiveAvgPool2d(1)` states them, channels last.
+    """Return whether the stated strides are the tensor's own: channels last, `AdaptiveAvgPool2d(1)` states them.
 
-    Only strides of dimensions of one item differ, along which nobody goes.
+    Strides may only differ for dimensions of size 1, where they have no effect.
     """
     source, found = node.args[0], node.meta["val"]
     assert isinstance(source, FxNode)
@@ -202,7 +202,7 @@ def _inner_dtype(dtype: torch.dtype) -> str:
 
 
 def dtype_name(dtype: torch.dtype, what: str) -> str:
-    """Return the dtype of an input or output; raises `ExportError` with what to do where clients know none like it."""
+    """Return the dtype of an input or output; raises `ExportError` with a hint if the protocol has none like it."""
     name = str(dtype).removeprefix("torch.")
     if name in ITEM_BYTES:
         return name

@@ -1,4 +1,4 @@
-"""From graph data and weights to an `fx.GraphModule` that torch and the backends can run."""
+"""Makes an `fx.GraphModule`, which torch and the backends can run, from a graph and its weights."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from latebind.program.graph import Argument, Constant, Graph, Value, Weight
 from latebind.program.graph_file import torch_constant
 from latebind.program.operators import called
 
-TorchArgument = Any  # an fx node, a torch constant, a number, a list of such
+TorchArgument = Any  # an fx node, a torch constant, a number, or a list of these
 
 
 def rebuild(
@@ -25,11 +25,11 @@ def rebuild(
     device: torch.device = HOST,
     operator: Callable[[str], TorchArgument] = called,
 ) -> GraphModule:
-    """Return a module that takes the graph's inputs and gives a tuple of its outputs, all on `device`.
+    """Return a module that takes the graph's inputs and returns a tuple of its outputs, all on `device`.
 
-    `operator` tells what to call for an operator's name. Names from the graph never reach the code that fx generates:
-    values become v0, v1, ... and weights w0, w1, ...
-    Raises `RepositoryError` for a weight that is missing or an operator that is not allowed.
+    `operator` maps an operator's name to what is called. Names from the graph never get into the code that fx
+    generates: values become v0, v1, ... and weights w0, w1, ... Raises `RepositoryError` for a missing weight or an
+    operator that is not allowed.
     """
     root = nn.Module()
     fx = FxGraph()
@@ -45,7 +45,7 @@ def rebuild(
             case Weight(name):
                 return stored[name]
             case Constant("device"):
-                return device  # graphs are exported on the CPU and make what is constant there
+                return device  # graphs are exported on the CPU and name it for the constants they create
             case Constant():
                 return torch_constant(argument)
             case tuple():
@@ -67,14 +67,14 @@ def _add_weight(root: nn.Module, fx: FxGraph, short: str, name: str, weights: Ma
     return fx.get_attr(short)
 
 
-def apart(outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the outputs, copied where they are views of an input, which its owner may overwrite."""
+def copy_input_views(outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the outputs; those that are views of an input, which its owner may overwrite, are copied."""
     owned = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     return tuple(t.clone() if t.untyped_storage().data_ptr() in owned else t for t in outputs)
 
 
 def run_eagerly(graph: Graph, weights: Mapping[str, Tensor], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the graph's outputs, computed by torch operator by operator: what every backend is checked against."""
+    """Return the graph's outputs, computed operator by operator by torch: the reference for every backend."""
     with torch.inference_mode():
         found: tuple[Tensor, ...] = rebuild(graph, weights)(*inputs)
     return found

@@ -1,11 +1,11 @@
-"""Finds norms by the root mean square that a module computes in parts, as T5 and Llama do, and makes them whole.
+"""Finds root-mean-square norms that a module computes in parts, as T5 and Llama do, and joins them to one operator.
 
-Backends have a kernel for the whole, and a graph is not cut before a pointwise operator, as the first part is.
+Backends have a kernel for the whole. Besides, a graph is not cut before a pointwise operator, which the first part is.
 """
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace as changed
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ RMS_NORM = "aten.rms_norm.default"
 
 
 def join_rms_norms(graph: Graph, weights: Mapping[str, Tensor]) -> Graph:
-    """Return the graph with `weight * (x * rsqrt(mean(x ** 2) + epsilon))` as one node; the parts are left unread."""
+    """Return the graph with `weight * (x * rsqrt(mean(x ** 2) + epsilon))` as one node; the parts remain, unused."""
     nodes = {node.name: node for node in graph.nodes}
     readers = Counter(value for node in graph.nodes for value in node.values())
     readers.update(value for _, value in graph.outputs)
@@ -52,14 +52,14 @@ def join_rms_norms(graph: Graph, weights: Mapping[str, Tensor]) -> Graph:
             x, epsilon = found
             tensor, width = weights[weight.name], node.type.shape[-1]
             if tuple(tensor.shape) == (width,) and str(tensor.dtype) == f"torch.{_dtype(x, nodes, graph)}":
-                return changed(node, op=RMS_NORM, args=(x, (width,), weight, epsilon))
+                return replace(node, op=RMS_NORM, args=(x, (width,), weight, epsilon))
         return node
 
-    return changed(graph, nodes=tuple(whole(node) for node in graph.nodes))
+    return replace(graph, nodes=tuple(whole(node) for node in graph.nodes))
 
 
 def _dtype(argument: Argument, nodes: Mapping[str, Node], graph: Graph) -> str:
-    """Return the type of the numbers of a tensor."""
+    """Return the dtype of a tensor, without `torch.`."""
     if not isinstance(argument, Value):
         return ""
     kind = nodes[argument.name].type if argument.name in nodes else None

@@ -1,4 +1,4 @@
-"""What a build is told: what the model is called, which backends may run it, and how its stages are cut."""
+"""The settings of a build: the model's name, the backends that may run it, and how its stages are cut."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from latebind.repository.manifest import NAME
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The name and version of the model to be, its largest batch, and the backends to try with so many threads.
+    """The name and version of the model, its largest batch, and the backends to try with so many threads.
 
-    `tolerance` is the relative error that somebody accepts; None where nobody has stated one.
+    `tolerance` is the relative error that the user accepts; None if none was given.
     """
 
     name: str
@@ -34,9 +34,9 @@ class Settings:
         tolerance: float | None,
         threads: int,
     ) -> Self:
-        """Return the settings; raises `ConfigError` naming the one that is wrong.
+        """Return the settings; raises `ConfigError` that names an invalid one.
 
-        Without `backends` all are tried, those of lower precision only if a tolerance is stated.
+        Without `backends` all are tried, those of lower precision only if a tolerance is given.
         """
         if not NAME.fullmatch(name) or not version.isdecimal():
             raise ConfigError(f"name {name!r}, version {version!r}: use letters, digits, '.', '_', '-', and a number")
@@ -57,9 +57,9 @@ class Settings:
 class StageLimits:
     """How a model is cut: what a stage has to be worth, and what the cuts may cost.
 
-    A stage takes at least `seconds` on average (0 keeps every cut) and has weights of at least `bytes`, which alone
-    decide where `seconds` is 0. The chain of stages may take 1 + `overhead` times as long as the uncut model (None: no
-    such limit).
+    A stage takes at least `seconds` on average (0 keeps every cut) and has weights of at least `bytes`; with `seconds`
+    0, `bytes` alone decides. The chain of stages may take 1 + `overhead` times as long as the uncut model (None: no
+    limit).
     """
 
     seconds: float

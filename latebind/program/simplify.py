@@ -1,16 +1,16 @@
-"""Passes that make a freshly exported graph smaller without changing its outputs (within rounding)."""
+"""Passes that simplify a freshly exported graph without changing its outputs (within rounding)."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import replace as changed
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from latebind.program.early import compare_early
-from latebind.program.graph import Argument, Constant, Graph, Node, Value, Weight, replace
+from latebind.program.graph import Argument, Constant, Graph, Node, Value, Weight, map_argument
 from latebind.program.graph_file import torch_constant
+from latebind.program.hoist import hoist_comparisons
 from latebind.program.operators import called
 from latebind.program.rms_norms import join_rms_norms
 
@@ -25,18 +25,18 @@ Computed = Any  # a tensor, a tuple of tensors, a torch constant, a number
 
 
 def simplify(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
-    """Return an equivalent graph and the weights it still reads, each stored once."""
+    """Return an equivalent graph and the weights that it still reads, each stored once."""
     graph = drop_dead_nodes(drop_identities(graph))
     graph, weights = fold_constants(graph, weights)
     graph = drop_identities(drop_empty_parts(graph, weights))
     graph, weights = fold_batch_norms(graph, weights)
-    graph = compare_early(join_rms_norms(graph, weights))
+    graph = hoist_comparisons(join_rms_norms(graph, weights))
     graph, weights = share_equal_weights(drop_dead_nodes(graph), weights)
     return graph, {name: weights[name] for name in graph.weights()}
 
 
 def drop_identities(graph: Graph) -> Graph:
-    """Take out the nodes that return their first argument as it is: also a copy, which dropout leaves behind."""
+    """Remove nodes that return their first argument unchanged, also copies, which dropout leaves behind."""
     alias = {node.name: node.args[0] for node in graph.nodes if _is_identity(node)}
 
     def original(argument: Argument) -> Argument:
@@ -44,13 +44,13 @@ def drop_identities(graph: Graph) -> Graph:
             argument = alias[argument.name]
         return argument
 
-    kept = tuple(_renamed(node, original) for node in graph.nodes if node.name not in alias)
+    kept = tuple(node.map_arguments(original) for node in graph.nodes if node.name not in alias)
     outputs = tuple((name, original(Value(value))) for name, value in graph.outputs)
     return Graph(graph.inputs, kept, tuple((name, v.name) for name, v in outputs if isinstance(v, Value)))
 
 
 def drop_dead_nodes(graph: Graph) -> Graph:
-    """Take out the nodes whose results nobody reads."""
+    """Remove nodes whose results are not used."""
     wanted = {value for _, value in graph.outputs}
     kept: list[Node] = []
     for node in reversed(graph.nodes):
@@ -61,9 +61,9 @@ def drop_dead_nodes(graph: Graph) -> Graph:
 
 
 def drop_empty_parts(graph: Graph, weights: Weights) -> Graph:
-    """Take out of what is joined the vectors of no numbers, with which caches of language models begin.
+    """Remove empty vectors from concatenations, with which caches of language models start.
 
-    Torch lets them be joined with tensors of more dimensions, other backends do not.
+    Torch can concatenate them with tensors of more dimensions, other backends cannot.
     """
 
     def whole(node: Node) -> Node:
@@ -75,10 +75,10 @@ def drop_empty_parts(graph: Graph, weights: Weights) -> Graph:
         if len(kept) == len(parts) or not kept:
             return node
         if len(kept) == 1:
-            return changed(node, op=IDENTITIES[0], args=kept, kwargs=())
-        return changed(node, args=(kept, *node.args[1:]))
+            return replace(node, op=IDENTITIES[0], args=kept, kwargs=())
+        return replace(node, args=(kept, *node.args[1:]))
 
-    return changed(graph, nodes=tuple(whole(node) for node in graph.nodes))
+    return replace(graph, nodes=tuple(whole(node) for node in graph.nodes))
 
 
 def _is_empty(tensor: Tensor, dtype: torch.dtype) -> bool:
@@ -86,7 +86,7 @@ def _is_empty(tensor: Tensor, dtype: torch.dtype) -> bool:
 
 
 def fold_constants(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
-    """Compute now what depends on weights alone (a transposed matrix, position indices) and store the result."""
+    """Compute what depends on weights alone (a transposed matrix, position indices) and store the result."""
     known: dict[str, Any] = {}
     kept: list[Node] = []
 
@@ -103,10 +103,10 @@ def fold_constants(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Ten
     outputs = {value for _, value in graph.outputs}
     for node in graph.nodes:
         if node.name not in outputs and all(value in known for value in node.values()):
-            kwargs = {key: replace(argument, number) for key, argument in node.kwargs}
-            known[node.name] = called(node.op)(*(replace(argument, number) for argument in node.args), **kwargs)
+            kwargs = {key: map_argument(argument, number) for key, argument in node.kwargs}
+            known[node.name] = called(node.op)(*(map_argument(argument, number) for argument in node.args), **kwargs)
         else:
-            kept.append(_renamed(node, lambda a: _folded(a, known)))
+            kept.append(node.map_arguments(lambda a: _folded(a, known)))
     stored = {_folded_name(name): value.contiguous() for name, value in known.items() if isinstance(value, Tensor)}
     return Graph(graph.inputs, tuple(kept), graph.outputs), {**weights, **stored}
 
@@ -129,19 +129,16 @@ def fold_batch_norms(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, T
         weight, bias = _fold(conv, norm, weights)
         names = f"{conv.name}.folded_weight", f"{conv.name}.folded_bias"
         new_weights.update(zip(names, (weight, bias), strict=True))
-        changes[conv.name] = changed(conv, args=(conv.args[0], *(Weight(name) for name in names), *conv.args[3:]))
+        changes[conv.name] = replace(conv, args=(conv.args[0], *(Weight(name) for name in names), *conv.args[3:]))
         alias[node.name] = conv.name
 
-    def follow(argument: Argument) -> Argument:
-        return Value(alias.get(argument.name, argument.name)) if isinstance(argument, Value) else argument
-
-    nodes = tuple(_renamed(changes.get(node.name, node), follow) for node in graph.nodes if node.name not in alias)
+    nodes = tuple(changes.get(node.name, node).rename_values(alias) for node in graph.nodes if node.name not in alias)
     outputs = tuple((name, alias.get(value, value)) for name, value in graph.outputs)
     return Graph(graph.inputs, nodes, outputs), new_weights
 
 
 def share_equal_weights(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
-    """Let tied parameters, which are one tensor in memory, be one weight."""
+    """Make tied parameters, which are one tensor in memory, one weight."""
     first: dict[tuple[Any, ...], str] = {}
     same: dict[str, str] = {}
     for name in graph.weights():
@@ -152,7 +149,7 @@ def share_equal_weights(graph: Graph, weights: Weights) -> tuple[Graph, dict[str
     def shared(argument: Argument) -> Argument:
         return Weight(same[argument.name]) if isinstance(argument, Weight) else argument
 
-    return Graph(graph.inputs, tuple(_renamed(node, shared) for node in graph.nodes), graph.outputs), dict(weights)
+    return Graph(graph.inputs, tuple(node.map_arguments(shared) for node in graph.nodes), graph.outputs), dict(weights)
 
 
 def _is_identity(node: Node) -> bool:
@@ -165,7 +162,7 @@ def _foldable(conv: Node, norm: Node) -> bool:
 
 
 def _fold(conv: Node, norm: Node, weights: Weights) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of the convolution with the norm in it, computed in float64."""
+    """Return weight and bias of the convolution with the norm folded in, computed in float64."""
 
     def tensor(argument: Argument, default: float) -> Tensor:
         found = weights[argument.name] if isinstance(argument, Weight) else torch.tensor(default)
@@ -192,8 +189,3 @@ def _folded(argument: Argument, known: Mapping[str, Any]) -> Argument:
 
 def _folded_name(name: str) -> str:
     return f"{name}.constant"
-
-
-def _renamed(node: Node, change: Callable[[Argument], Argument]) -> Node:
-    args = tuple(replace(argument, change) for argument in node.args)
-    return changed(node, args=args, kwargs=tuple((key, replace(argument, change)) for key, argument in node.kwargs))

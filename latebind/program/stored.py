@@ -1,4 +1,4 @@
-"""How a program lies in its model directory: what `build` writes and `load` reads. For the graph: `graph_file`."""
+"""The files of a program in its model directory: what `build` writes and `load` reads. `graph_file` has the graph's."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from latebind.program.cut import ENTRY, cut_points, has_entry, split
 from latebind.program.graph import Graph
 from latebind.program.graph_file import graph_from_json, graph_to_json
 from latebind.program.profile import Profile
-from latebind.program.vocabulary import unlimited
+from latebind.program.vocabulary import without_limits
 from latebind.repository.directory import (
     GRAPH,
     MODEL,
@@ -27,15 +27,15 @@ from latebind.repository.manifest import NAME, VERSION
 from latebind.repository.tensors import tensor_file
 
 FORMAT = 1
-MOST_BYTES = 64 << 30  # of the largest batch of one input or output
+MOST_BYTES = 64 << 30  # for the largest batch of one input or output
 
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """`model.json`: what the model is called, where it is cut, and by which backend it runs best.
+    """`model.json`: the model's name, where it is cut, and its fastest backend.
 
     `cuts` names the activations that end each stage but the last; the first may be the input (an empty stage). `kinds`
-    tells how often each stage runs, empty where all run once.
+    says how often each stage runs; empty if all run once.
     """
 
     format: int
@@ -55,12 +55,12 @@ class StoredModel:
         return bool(self.cuts) and self.cuts[0] in {spec.name for spec in self.inputs}
 
     def boundaries(self, *, entry: bool) -> tuple[str, ...]:
-        """Return the names of the activations behind each stage but the last, with an empty first stage or without."""
+        """Return the names of the activations behind each stage but the last, with or without an empty first stage."""
         cuts = self.cuts[1:] if self.entry else self.cuts
         return (self.inputs[0].name, *cuts) if entry else cuts
 
     def spec(self) -> ModelSpec:
-        """Return the model as clients and the scheduler know it, without learned caches."""
+        """Return the model's specification for clients and the scheduler, without learned caches."""
         stages = len(self.kinds) or len(self.cuts) + 1
         return ModelSpec(self.name, self.version, self.inputs, self.outputs, stages, self.max_batch, kinds=self.kinds)
 
@@ -68,7 +68,7 @@ class StoredModel:
 def write_program(
     path: Path, model: StoredModel, graph: Graph, weights: Mapping[str, Tensor], profile: Profile
 ) -> ModelDirectory:
-    """Write all files of a model in one rename."""
+    """Write all files of a model, in one rename."""
     files: dict[str, bytes | Writer] = {
         MODEL: json_bytes(model),
         GRAPH: graph_to_json(graph),
@@ -79,7 +79,7 @@ def write_program(
 
 
 def files_with_entry(directory: ModelDirectory) -> dict[str, bytes]:
-    """Return the files that give the model of `directory`, which has none, an empty first stage."""
+    """Return the changed files that give the model of `directory`, which has none yet, an empty first stage."""
     model, profile = read_model(directory), read_profile(directory)
     (taken,) = model.inputs
     return {
@@ -98,7 +98,7 @@ def read_model(directory: ModelDirectory) -> StoredModel:
 
 
 def _check(model: StoredModel, path: Path) -> None:
-    """Raise `RepositoryError` for what no build writes: an odd name, or tensors that no memory holds."""
+    """Raise `RepositoryError` for what no build writes: invalid names, or tensors too large for any memory."""
     if not NAME.fullmatch(model.name) or not VERSION.fullmatch(model.version):
         named = f"{model.name!r:.100} and version {model.version!r:.40}"
         raise RepositoryError(f"{path} has the name {named}: build the model again")
@@ -118,7 +118,7 @@ def read_spec_and_costs(directory: ModelDirectory) -> tuple[ModelSpec, ModelCost
 
 
 def read_profile(directory: ModelDirectory) -> Profile:
-    """Return `profile.json`."""
+    """Return `profile.json`; raises `RepositoryError` if it is broken."""
     profile = directory.read_json(PROFILE, Profile)
     for curve in (*profile.stages, *profile.slopes.values()):
         ascending = all(a < b for a, b in zip(curve.batches, curve.batches[1:], strict=False))
@@ -131,15 +131,15 @@ def read_profile(directory: ModelDirectory) -> Profile:
 
 
 def read_graph(directory: ModelDirectory, model: StoredModel) -> Graph:
-    """Return the whole graph; raises `RepositoryError` if it and `model.json` do not describe the same tensors."""
+    """Return the whole graph; raises `RepositoryError` unless it and `model.json` describe the same tensors."""
     graph = graph_from_json(directory.read(GRAPH))
-    if graph.inputs != unlimited(model.inputs) or graph.output_specs() != model.outputs:
+    if graph.inputs != without_limits(model.inputs) or graph.output_specs() != model.outputs:
         raise RepositoryError(f"{directory.path}: {GRAPH} and {MODEL} name different tensors: build the model again")
     return graph
 
 
 def read_stages(directory: ModelDirectory, model: StoredModel) -> tuple[Graph, ...]:
-    """Return the graph of each stage; raises `RepositoryError` for a cut where the graph cannot be cut."""
+    """Return the graph of each stage; raises `RepositoryError` for a cut at which the graph cannot be cut."""
     graph = read_graph(directory, model)
     places = {graph.nodes[point].name: point for point in cut_points(graph)}
     if has_entry(graph):

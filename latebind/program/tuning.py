@@ -1,4 +1,4 @@
-"""Decisions that `build` takes by measuring: which backend, and how many stages it can have at little cost."""
+"""What `build` decides by measuring: which backend to use, and how many stages are affordable."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,25 +8,25 @@ from torch import Tensor
 
 from latebind.domain.errors import LatebindError
 from latebind.program.backends import BACKENDS, StageFunction
-from latebind.program.carry import carried, loads
-from latebind.program.cut import cut_points, good_points, split
-from latebind.program.device import settle
+from latebind.program.carry import find_carries, with_carries
+from latebind.program.cut import cut_points, fusion_safe_points, split
+from latebind.program.device import synchronize
 from latebind.program.export import Exported
 from latebind.program.graph import Graph
-from latebind.program.join import heavy, join
+from latebind.program.join import join_by_bytes, join_by_seconds
 from latebind.program.load import compile_graph, compile_stages
 from latebind.program.measure import interleaved_seconds, median_seconds, run_chain, time_call, with_batch
 from latebind.program.settings import StageLimits
 from latebind.program.verify import relative_error
 
-RUNS, FEWEST_RUNS = 41, 7  # of each side when two are compared
-COMPARED_SECONDS = 1.0  # how long a side may run for that, beyond the fewest
-PROBE_STAGES = 8  # of the chain on which the cost of a cut is measured
+RUNS, FEWEST_RUNS = 41, 7  # of each side in a comparison
+COMPARED_SECONDS = 1.0  # a side's time in a comparison, unless the fewest runs take longer
+PROBE_STAGES = 8  # in the chain on which the cost of a cut is measured
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A backend that was tried: seconds of the uncut model at batch 1, its error, or why it was not taken."""
+    """A backend that was tried: seconds of the uncut model at batch 1 and its error, or why it was refused."""
 
     backend: str
     seconds: float = 0.0
@@ -37,9 +37,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A model cut and compiled: stages, their graphs, and its time over the uncut model's by batch size.
+    """A model cut and compiled: stages, their graphs, and the chain's time over the uncut model's by batch size.
 
-    `whole` is the graph that `graphs` are parts of: the model's, with what activations carry at the cuts.
+    `whole` is the graph that was cut into `graphs`: the model's, with what activations carry at the cuts.
     """
 
     backend: str
@@ -51,13 +51,13 @@ class Chain:
 
     @property
     def worst(self) -> float:
-        """The largest of `overhead`; 1 if the model is not cut."""
+        """The largest `overhead`; 1 if the model is not cut."""
         return max(self.overhead.values(), default=1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Tuner:
-    """An exported model with real rows of input, on which backends and cuts are tried out."""
+    """An exported model with real rows of input, on which backends and cuts are tried."""
 
     exported: Exported
     rows: tuple[Tensor, ...]
@@ -67,7 +67,7 @@ class Tuner:
     threads: int
 
     def try_backend(self, name: str) -> Candidate:
-        """Compile the uncut model and compare it with the module's own outputs."""
+        """Compile the uncut model and compare its outputs with the module's own."""
         reason = BACKENDS[name].unavailable()
         if reason is not None:
             return Candidate(name, refused=reason)
@@ -81,7 +81,7 @@ class Tuner:
         return Candidate(name, error=error, uncut=uncut)
 
     def time_candidates(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-        """Return the candidates with their times at batch 1, measured in turn; the fastest first, refused ones last."""
+        """Return the candidates with their interleaved times at batch 1, fastest first, refused ones last."""
         one = with_batch(self.rows, 1)
         calls = {c.backend: _call(c.uncut, one) for c in candidates if c.uncut is not None}
         runs = min((_runs(call) for call in calls.values()), default=0)
@@ -90,45 +90,46 @@ class Tuner:
         return tuple(sorted(timed, key=lambda c: (c.refused is not None, c.seconds)))
 
     def cut(self, candidate: Candidate, limits: StageLimits) -> Chain:
-        """Return the model cut into stages that are within `limits` on this backend.
+        """Return the model cut into stages that keep within `limits` on this backend.
 
-        The overhead is that at batch 1 and at `max_batch`: the cost of one cut is measured on a chain of a few stages,
-        no more cuts are made than fit, and one less as long as the chain that results takes longer.
+        The overhead limit holds at batch 1 and at `max_batch`. The cost of one cut is measured on a chain of a few
+        stages, which gives the number of affordable cuts; while the resulting chain takes too long, it gets one stage
+        less.
         """
         graph = self.cuttable()
         points = cut_points(graph)
         if limits.seconds <= 0 and limits.bytes <= 0:
             return self._compile(candidate, points)
-        points = good_points(graph, points)
-        points = heavy(points, self._piece_bytes(points), limits.bytes)
+        points = fusion_safe_points(graph, points)
+        points = join_by_bytes(points, self._piece_bytes(points), limits.bytes)
         if limits.seconds <= 0:
             return self._compile(candidate, points)
         pieces = self._piece_seconds(points)
         stages = max(1, int(candidate.seconds / limits.seconds))
         if limits.overhead is None or stages == 1 or not points:
-            return self._compile(candidate, join(points, pieces, stages))
-        chain = self._compile(candidate, join(points, pieces, min(stages, PROBE_STAGES)))
+            return self._compile(candidate, join_by_seconds(points, pieces, stages))
+        chain = self._compile(candidate, join_by_seconds(points, pieces, min(stages, PROBE_STAGES)))
         each = (chain.worst - 1.0) / max(1, len(chain.stages) - 1)
         stages = min(stages, 1 + int(limits.overhead / each)) if each > 0 else stages
-        cuts = join(points, pieces, stages)
+        cuts = join_by_seconds(points, pieces, stages)
         if cuts != chain.cuts:
             chain = self._compile(candidate, cuts)
-        while chain.cuts and chain.worst > 1.0 + limits.overhead:  # the estimate was too hopeful
-            chain = self._compile(candidate, join(points, pieces, len(chain.stages) - 1))
+        while chain.cuts and chain.worst > 1.0 + limits.overhead:  # the estimate was too optimistic
+            chain = self._compile(candidate, join_by_seconds(points, pieces, len(chain.stages) - 1))
         return chain
 
     def cuttable(self) -> Graph:
-        """Return the model's graph with all that activations may carry, so with all places where it can be cut."""
-        return carried(self.exported.graph, loads(self.exported.graph))
+        """Return the model's graph with all that activations may carry, and so with all its cut points."""
+        return with_carries(self.exported.graph, find_carries(self.exported.graph))
 
     def _piece_bytes(self, points: Sequence[int]) -> tuple[int, ...]:
-        """Return the bytes of weights that each piece between two points reads."""
+        """Return the bytes of the weights that each piece between two points reads."""
         weights = self.exported.weights
         pieces = split(self.cuttable(), points)
         return tuple(sum(weights[name].nbytes for name in piece.weights()) for piece in pieces)
 
     def _piece_seconds(self, points: Sequence[int]) -> tuple[float, ...]:
-        """Return what each piece between two points takes run eagerly: its share is about the same elsewhere."""
+        """Return the seconds of each piece run eagerly; relative to each other, other backends take about the same."""
         graphs = split(self.cuttable(), points)
         stages = compile_stages(graphs, self.exported.weights, backend="eager", threads=self.threads)
         passed = with_batch(self.rows, 1)
@@ -152,11 +153,11 @@ class Tuner:
         return Chain(candidate.backend, points, whole, graphs, stages, overhead)
 
     def _carrying(self, points: Sequence[int]) -> tuple[Graph, tuple[int, ...]]:
-        """Return the graph that carries something at these points of `cuttable` only, and where they are in it."""
+        """Return the graph that carries values only at these points of `cuttable`, and where these points are in it."""
         cuttable = self.cuttable()
         names = [cuttable.nodes[point].name for point in points]
         graph = self.exported.graph
-        whole = carried(graph, [load for load in loads(graph) if load.name in names])
+        whole = with_carries(graph, [carry for carry in find_carries(graph) if carry.name in names])
         places = {node.name: place for place, node in enumerate(whole.nodes)}
         return whole, tuple(places[name] for name in names)
 
@@ -170,7 +171,7 @@ def overhead_of(stages: Sequence[StageFunction], uncut: StageFunction, inputs: t
 def chain_and_uncut(
     stages: Sequence[StageFunction], uncut: StageFunction, inputs: tuple[Tensor, ...], runs: int
 ) -> dict[str, list[float]]:
-    """Return the seconds of `runs` calls of "chain" and "uncut" each, taken in turn."""
+    """Return the seconds of `runs` interleaved calls of "chain" and "uncut"."""
     calls: dict[str, Callable[[], object]] = {"chain": lambda: run_chain(stages, inputs), "uncut": _call(uncut, inputs)}
     return interleaved_seconds(calls, runs)
 
@@ -180,6 +181,6 @@ def _call(stage: StageFunction, inputs: tuple[Tensor, ...]) -> Callable[[], obje
 
 
 def _runs(call: Callable[[], object]) -> int:
-    """Return how many runs to compare: fewer of what takes long."""
-    settle(call())
+    """Return how many runs to compare: fewer if a run takes long."""
+    synchronize(call())
     return max(FEWEST_RUNS, min(RUNS, int(COMPARED_SECONDS / time_call(call))))

@@ -1,4 +1,4 @@
-"""Is what a backend computes what eager computes? Relative error: the largest difference over the largest value."""
+"""Compares a backend's outputs with eager's. Relative error: the largest difference over the largest value."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,9 +14,9 @@ DEFAULT_TOLERANCE = 1e-5
 
 
 def relative_error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """Return max |found - expected| / max |expected|, the worst over all outputs; infinite for another shape or type.
+    """Return max |found - expected| / max |expected|, the worst over all outputs; infinite for other shapes or dtypes.
 
-    Where the expected output has infinities or NaNs, they must be the same ones.
+    Infinities and NaNs must be the same in both.
     """
     pairs = list(zip(found, expected, strict=False))
     if len(found) != len(expected) or any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs):
@@ -43,7 +43,7 @@ def chain_error(
     inputs: tuple[Tensor, ...],
     batches: Sequence[int],
 ) -> float:
-    """Return the worst relative error of any stage alone and of the whole chain against eager, over these batches."""
+    """Return the worst relative error of any single stage and of the whole chain against eager, over these batches."""
     worst = 0.0
     for batch in batches:
         rows = exact = with_batch(inputs, batch)

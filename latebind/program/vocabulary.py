@@ -1,4 +1,4 @@
-"""How many words a model knows: values of an input that is looked up in a table must be numbers of its rows."""
+"""Vocabulary sizes: values of an input that is looked up in an embedding table must be valid row numbers."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,8 +11,8 @@ from latebind.program.graph import Graph, Value, Weight
 EMBEDDING = "aten.embedding.default"
 
 
-def words(graph: Graph, weights: Mapping[str, Tensor], name: str) -> int | None:
-    """Return the rows of the smallest table that the input `name` is looked up in, None where there is none."""
+def vocabulary_size(graph: Graph, weights: Mapping[str, Tensor], name: str) -> int | None:
+    """Return the rows of the smallest table that the input `name` is looked up in; None if there is no such table."""
     tables = [
         node.args[0]
         for node in graph.nodes
@@ -21,11 +21,11 @@ def words(graph: Graph, weights: Mapping[str, Tensor], name: str) -> int | None:
     return min((len(weights[table.name]) for table in tables), default=None)
 
 
-def limited(graph: Graph, weights: Mapping[str, Tensor]) -> tuple[TensorSpec, ...]:
-    """Return the inputs of the graph, each with the limit of its values where it has one."""
-    return tuple(replace(spec, limit=words(graph, weights, spec.name)) for spec in graph.inputs)
+def with_limits(graph: Graph, weights: Mapping[str, Tensor]) -> tuple[TensorSpec, ...]:
+    """Return the inputs of the graph with the upper limit of their values, where there is one."""
+    return tuple(replace(spec, limit=vocabulary_size(graph, weights, spec.name)) for spec in graph.inputs)
 
 
-def unlimited(inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+def without_limits(inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     """Return the inputs as their graph describes them."""
     return tuple(replace(spec, limit=None) for spec in inputs)

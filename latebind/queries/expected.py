@@ -19,8 +19,8 @@ from latebind.domain.outlook import Outlook
 from latebind.domain.query import Node, PlannerConfig
 from latebind.queries.bargain import Bargain, Terms
 from latebind.queries.branches import Branches
+from latebind.queries.outcomes import MOST_PLACES, Graph, Place, Remaining
 from latebind.queries.prospect import ROUNDING, TIE, Prospect, behind, best, mixed, relative, together
-from latebind.queries.succession import MOST_PLACES, Ahead, Graph, Place
 from latebind.queries.view import Choice, PlanView
 
 NOTABLE = 0.05  # of a model's whole time, or of the chance to leave somewhere: what changes by less is as before
@@ -110,8 +110,8 @@ class _Tables:
         self._branches, self._judged = branches, branches.judged
         self._price = price
         self._outlooks: Mapping[str, Outlook] = {}
-        self._prospects: dict[tuple[int, Ahead], Prospect] = {}
-        self._first: dict[int, tuple[int, Ahead]] = {}  # the first prospect asked for of each node
+        self._prospects: dict[tuple[int, Remaining], Prospect] = {}
+        self._first: dict[int, tuple[int, Remaining]] = {}  # the first prospect asked for of each node
         self._rests: dict[Place, Prospect] = {}
         self._asked: Callable[[str], Outlook] | None = None  # for outlooks, when it was last looked whether these hold
         self._held: set[Place] = set()  # for which they did then
@@ -151,7 +151,7 @@ class _Tables:
         self._outlooks = outlooks
         nodes, everybody = self.graph.query.nodes, frozenset(range(len(self.graph.query.nodes)))
         first = [
-            (node, self._rest(number, self.graph.concerning(number, Ahead(everybody - {number}))))
+            (node, self._rest(number, self.graph.concerning(number, Remaining(everybody - {number}))))
             for number, node in enumerate(nodes)
             if not node.after
         ]
@@ -199,7 +199,7 @@ class _Tables:
                 cost += chance * rest.cost[place - 1]
         return accuracy * right, accuracy * cost + self._price * seconds, seconds
 
-    def _rest(self, node: int, ahead: Ahead) -> Prospect:
+    def _rest(self, node: int, ahead: Remaining) -> Prospect:
         """Return the prospect of what is to come when `node` has ended."""
         ways = [
             (outcome.chance, together([self._prospect(i, outcome.ahead.without(i)) for i in outcome.runs]))
@@ -208,10 +208,10 @@ class _Tables:
         joins = [self._prospect(i, self._through(i, ahead)) for i in self.graph.waited_for(node, ahead)]
         return together([mixed(ways), *map(relative, joins)]) if joins else mixed(ways)
 
-    def _through(self, join: int, ahead: Ahead) -> Ahead:
-        return Ahead(ahead.may & self.graph.behind[join], ahead.out)
+    def _through(self, join: int, ahead: Remaining) -> Remaining:
+        return Remaining(ahead.may & self.graph.behind[join], ahead.out)
 
-    def _prospect(self, node: int, ahead: Ahead) -> Prospect:
+    def _prospect(self, node: int, ahead: Remaining) -> Prospect:
         """Return the prospect of a node that begins, with its best model."""
         key = (node, self.graph.concerning(node, ahead))
         if len(self._prospects) >= MOST_PROSPECTS:

@@ -14,10 +14,12 @@ from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Branched, Cancelled, Event, MapFailed, Mapped
 from latebind.domain.picture import Picture
 from latebind.domain.query import NOT_RUN, lay_out
-from latebind.queries.course import Course
-from latebind.queries.life import Life, Phase
+from latebind.queries.live import ENDED, JUDGED, LEFT_OUT, MAPPED, RUNNING, LiveQuery, Phase
+from latebind.queries.served import ServedQuery
 from latebind.queries.view import Choice
 from latebind.scheduler import Scheduler
+
+ANSWERED = Outcome.ANSWERED  # to look a member up in its class takes ten times as long
 
 # How a query ends whose later step was refused: it had been accepted itself.
 ENDS = {Outcome.REFUSED_LATE: Outcome.EXPIRED, Outcome.REFUSED_LOADING: Outcome.EXPIRED}
@@ -30,9 +32,9 @@ class QueryScheduler:
         self._scheduler = Scheduler(config)
         self._sheds = config.policy.shed
         rows = lay_out([served.spec.name for served in config.models], config.queries, config.slots)
-        self._courses = {query.name: Course(query, rows, self._scheduler) for query in config.queries}
-        self._live: dict[int, Life] = {}
-        self._steps: dict[int, Life] = {}  # the queries by those of their steps that are requests of models now
+        self._served = {query.name: ServedQuery(query, rows, self._scheduler) for query in config.queries}
+        self._live: dict[int, LiveQuery] = {}
+        self._steps: dict[int, LiveQuery] = {}  # the queries by those of their steps that are requests of models now
         self._replies: deque[Reply] = deque()  # to steps, which nobody has taken in yet
         self._untold: list[Event] = []  # to the scheduler of models
         self._accepted = 0
@@ -54,7 +56,7 @@ class QueryScheduler:
         if looked is not None:
             looked(event, now, actions)
             more = event.more  # type: ignore[union-attr]
-        elif isinstance(event, Arrived) and event.model in self._courses:
+        elif isinstance(event, Arrived) and event.model in self._served:
             self._arrived(event, now, actions)
         elif isinstance(event, Cancelled) and event.request in self._live:
             self._live[event.request].fail(NOT_RUN, Outcome.CANCELLED)
@@ -74,9 +76,9 @@ class QueryScheduler:
 
     def picture(self, now: float) -> Picture:
         """Return what is under way at `now`, with how many are at each step of each query."""
-        at = {name: [0] * len(course.query.nodes) for name, course in self._courses.items()}
-        for step, life in self._steps.items():
-            at[life.course.name][step - life.request - 1] += 1
+        at = {name: [0] * len(served.query.nodes) for name, served in self._served.items()}
+        for step, live in self._steps.items():
+            at[live.served.name][step - live.request - 1] += 1
         steps = {name: tuple(counts) for name, counts in at.items()}
         return replace(self._scheduler.picture(now), queries=steps)
 
@@ -89,79 +91,81 @@ class QueryScheduler:
         self._scheduler.check()
         assert self._accepted == self._ended + len(self._live), "accepted is not live + ended"
         running = {
-            life.step(node): life
-            for life in self._live.values()
-            for node, phase in enumerate(life.phases)
-            if phase is Phase.RUNNING
+            live.step(node): live
+            for live in self._live.values()
+            for node, phase in enumerate(live.phases)
+            if phase is RUNNING
         }
         assert running == self._steps, "the steps that run are not those that are known"
-        assert all(life.work > 0 for life in self._live.values()), "a query is live and nothing is done for it"
-        slots = [(life.course.name, life.slot) for life in self._live.values()]
+        assert all(live.work > 0 for live in self._live.values()), "a query is live and nothing is done for it"
+        slots = [(live.served.name, live.slot) for live in self._live.values()]
         assert len(set(slots)) == len(slots), "a slot has two owners"
 
     # Events ---------------------------------------------------------------------------------------------------------
 
     def _arrived(self, event: Arrived, now: float, actions: list[Action]) -> None:
-        course = self._courses[event.model]
+        served = self._served[event.model]
         if not self._live.keys().isdisjoint(event.requests):
             raise IllegalEvent(f"a request of {event.requests} has arrived twice")
-        slack = event.deadline - (now + course.moment.least)
-        if self._sheds and slack < 0.0 and course.is_late(event.deadline - now):
+        slack = event.deadline - (now + served.estimates.least)
+        if self._sheds and slack < 0.0 and served.is_late(event.deadline - now):
             late = Outcome.REFUSED_LATE
             actions.extend([Reply(request, event.model, late, NOT_RUN, 0.0, 0.0, slack) for request in event.requests])
             return
         for request, slot in zip(event.requests, event.slots, strict=True):
-            life = self._live[request] = Life(
-                course, request, slot, deadline=event.deadline, now=now, slack=slack, priority=event.priority
+            live = self._live[request] = LiveQuery(
+                served, request, slot, deadline=event.deadline, now=now, slack=slack, priority=event.priority
             )
             self._accepted += 1
-            if not course.query.planner.replan:
-                life.planned = {node: _pick(life, node, now) for node in range(life.outputs)}
-            self._go_on(life, now, actions)
+            if not served.query.planner.replan:
+                live.planned = {node: _pick(live, node, now) for node in range(live.outputs)}
+            self._go_on(live, now, actions)
 
     def _branched(self, event: Branched, now: float, actions: list[Action]) -> None:
-        life = self._life(event, event.nodes, (Phase.JUDGED,))
+        live = self._live_query(event, event.nodes, (JUDGED,))
         if len(event.nodes) != len(event.holds):
             raise IllegalEvent(f"{event} does not say of each node whether its condition holds")
-        life.course.branches.observe(event.nodes, event.holds)
+        live.served.branches.observe(event.nodes, event.holds)
         for node, holds in zip(event.nodes, event.holds, strict=True):
-            if holds and life.doom is None:
-                self._begin(life, node, now, actions)
+            if holds and live.failure is None:
+                self._begin(live, node, now, actions)
             else:
-                life.move(node, Phase.LEFT_OUT)
-        if life.due or life.doom is not None or not life.work:
-            self._go_on(life, now, actions)
+                live.move(node, LEFT_OUT)
+        if live.due or live.failure is not None or not live.work:
+            self._go_on(live, now, actions)
 
     def _mapped(self, event: Mapped, now: float, actions: list[Action]) -> None:
-        life, node = self._life(event, (event.node,), (Phase.MAPPED,)), event.node
-        life.course.passing.observe(now - life.reached)
-        if life.doom is not None:
-            life.move(node, Phase.LEFT_OUT)
-        elif node == life.outputs:
-            life.move(node, Phase.ENDED)
+        live, node = self._live.get(event.request), event.node
+        if live is None or not 0 <= node <= live.outputs or live.phases[node] is not MAPPED:
+            raise IllegalEvent(f"{event} was not asked for")
+        live.served.overhead.observe(now - live.reached)
+        if live.failure is not None:
+            live.move(node, LEFT_OUT)
+        elif node == live.outputs:
+            live.move(node, ENDED)
         else:
-            life.move(node, Phase.RUNNING)
-            course, step, option = life.course, life.step(node), life.chosen[node]
-            self._steps[step] = life
-            due = life.deadline - course.moment.least_after(node)
-            row = course.rows[node][option] + life.slot
-            model = course.query.nodes[node].models[option]
-            self._untold.append(Arrived(model, due, (step,), (row,), priority=life.priority))
+            live.move(node, RUNNING)
+            served, step, option = live.served, live.step(node), live.chosen[node]
+            self._steps[step] = live
+            due = live.deadline - served.estimates.least_after(node)
+            row = served.rows[node][option] + live.slot
+            model = served.models[node][option]
+            self._untold.append(Arrived(model, due, (step,), (row,), (), (), live.priority))
             return
-        self._go_on(life, now, actions)
+        self._go_on(live, now, actions)
 
     def _map_failed(self, event: MapFailed, now: float, actions: list[Action]) -> None:
-        life = self._life(event, event.nodes, (Phase.MAPPED, Phase.JUDGED))
+        live = self._live_query(event, event.nodes, (MAPPED, JUDGED))
         for node in event.nodes:
-            life.move(node, Phase.LEFT_OUT)
-        life.fail(event.nodes[0], Outcome.FAILED)
-        self._go_on(life, now, actions)
+            live.move(node, LEFT_OUT)
+        live.fail(event.nodes[0], Outcome.FAILED)
+        self._go_on(live, now, actions)
 
     def _tell_below(self, now: float, actions: list[Action]) -> None:
         """Tell the scheduler of models what it has not heard yet; what it replies to steps stays here."""
         events, self._untold = self._untold, []
-        for course in self._courses.values():
-            course.look_again()
+        for served in self._served.values():
+            served.invalidate()
         for action in self._scheduler.handle_all(events, now) if events else ():
             if isinstance(action, Reply) and action.request in self._steps:
                 self._replies.append(action)
@@ -169,86 +173,86 @@ class QueryScheduler:
                 actions.append(action)
 
     def _step_ended(self, reply: Reply, now: float, actions: list[Action]) -> None:
-        life = self._steps.pop(reply.request)
-        node = reply.request - life.request - 1
-        first = not life.ran
+        live = self._steps.pop(reply.request)
+        node = reply.request - live.request - 1
+        first = not live.ran
         if first:
-            life.waited = reply.waited
-        life.move(node, Phase.ENDED)
-        life.reached = now
-        actions.append(_told(life, node, reply, now))
-        if reply.outcome is not Outcome.ANSWERED:
-            life.fail(node, reply.outcome if first else ENDS.get(reply.outcome, reply.outcome))
-        self._go_on(life, now, actions)
+            live.waited = reply.waited
+        live.move(node, ENDED)
+        live.reached = now
+        actions.append(_step_ended_action(live, node, reply, now))
+        if reply.outcome is not ANSWERED:
+            live.fail(node, reply.outcome if first else ENDS.get(reply.outcome, reply.outcome))
+        self._go_on(live, now, actions)
 
     # Decisions ------------------------------------------------------------------------------------------------------
 
-    def _go_on(self, life: Life, now: float, actions: list[Action]) -> None:
+    def _go_on(self, live: LiveQuery, now: float, actions: list[Action]) -> None:
         """Begin what can begin, or call off what runs; end the query once nothing of it is at work any more."""
         judged: list[int] = []
-        for node in life.ready():
-            if node < life.outputs and life.course.query.nodes[node].guarded:
-                life.move(node, Phase.JUDGED)
+        for node in live.ready():
+            if live.served.guarded[node]:
+                live.move(node, JUDGED)
                 judged.append(node)
-            elif life.doom is None:
-                self._begin(life, node, now, actions)
+            elif live.failure is None:
+                self._begin(live, node, now, actions)
         if judged:
-            chosen = tuple(life.chosen)
-            actions.append(Branch(life.course.name, life.request, life.slot, tuple(judged), chosen))
-        if life.doom is not None:
-            for node in life.running:
-                self._untold.append(Cancelled(life.step(node)))
-        if not life.work:
-            self._end(life, now, actions)
+            chosen = tuple(live.chosen)
+            actions.append(Branch(live.served.name, live.request, live.slot, tuple(judged), chosen))
+        if live.failure is not None:
+            for node in live.running:
+                self._untold.append(Cancelled(live.step(node)))
+        if not live.work:
+            self._end(live, now, actions)
 
-    def _begin(self, life: Life, node: int, now: float, actions: list[Action]) -> None:
+    def _begin(self, live: LiveQuery, node: int, now: float, actions: list[Action]) -> None:
         """Have the inputs of a node written, for the model that is picked for it now or was beforehand."""
-        if node < life.outputs:
-            if self._sheds and now > life.deadline:
-                life.move(node, Phase.LEFT_OUT)
-                life.fail(node, Outcome.EXPIRED)
+        if node < live.outputs:
+            if self._sheds and now > live.deadline:
+                live.move(node, LEFT_OUT)
+                live.fail(node, Outcome.EXPIRED)
                 return
-            choice = life.planned[node] if life.planned else _pick(life, node, now)
-            life.chosen[node], life.budgets[node], life.began[node] = choice.option, choice.budget, now
-        life.move(node, Phase.MAPPED)
-        actions.append(Map(life.course.name, life.request, life.slot, node, tuple(life.chosen)))
+            choice = live.planned[node] if live.planned else _pick(live, node, now)
+            live.chosen[node], live.budgets[node], live.began[node] = choice.option, choice.budget, now
+        live.move(node, MAPPED)
+        actions.append(Map(live.served.name, live.request, live.slot, node, tuple(live.chosen)))
 
-    def _end(self, life: Life, now: float, actions: list[Action]) -> None:
-        del self._live[life.request]
+    def _end(self, live: LiveQuery, now: float, actions: list[Action]) -> None:
+        del self._live[live.request]
         self._ended += 1
-        outcome = Outcome.ANSWERED if life.doom is None else life.doom
-        ran = max(0.0, now - life.arrived - life.waited)  # who is told to come again has not waited yet
-        actions.append(Reply(life.request, life.course.name, outcome, life.came_to, life.waited, ran, life.slack))
+        outcome = ANSWERED if live.failure is None else live.failure
+        ran = max(0.0, now - live.arrived - live.waited)  # who is told to come again has not waited yet
+        actions.append(Reply(live.request, live.served.name, outcome, live.last_node, live.waited, ran, live.slack))
 
-    def _life(self, event: Branched | Mapped | MapFailed, nodes: Sequence[int], phases: Sequence[Phase]) -> Life:
+    def _live_query(self, event: Branched | MapFailed, nodes: Sequence[int], phases: Sequence[Phase]) -> LiveQuery:
         """Return the query that an event is of, where its `nodes` are in one of these phases."""
-        life = self._live.get(event.request)
-        if life is None or not nodes:
+        live = self._live.get(event.request)
+        if live is None or not nodes:
             raise IllegalEvent(f"{event} was not asked for")
         for node in nodes:
-            if not 0 <= node <= life.outputs or life.phases[node] not in phases:
+            if not 0 <= node <= live.outputs or live.phases[node] not in phases:
                 raise IllegalEvent(f"{event} was not asked for")
-        return life
+        return live
 
 
-def _pick(life: Life, node: int, now: float) -> Choice:
-    return life.course.pick(node, life.open, life.deadline - now, life.deadline - life.arrived)
+def _pick(live: LiveQuery, node: int, now: float) -> Choice:
+    return live.served.pick(node, live.open, live.deadline - now, live.deadline - live.arrived)
 
 
-def _told(life: Life, node: int, reply: Reply, now: float) -> StepEnded:
+def _step_ended_action(live: LiveQuery, node: int, reply: Reply, now: float) -> StepEnded:
     return StepEnded(
-        life.course.name,
-        life.request,
+        live.served.name,
+        live.request,
         node,
-        life.chosen[node],
+        live.chosen[node],
         reply.model,
         reply.outcome,
         reply.stage,
         reply.waited,
         reply.ran,
-        budget=life.budgets[node],
-        spent=now - life.began[node],
-        slack=reply.slack,
+        live.budgets[node],
+        now - live.began[node],
+        reply.slack,
     )
 
 

@@ -13,7 +13,7 @@ from latebind.queries.branches import Branches
 
 
 class PlanView(Struct, frozen=True, gc=False):
-    """A query at one moment: `left` seconds are left of its deadline, and the nodes in `open` may still run.
+    """A query at one estimates: `left` seconds are left of its deadline, and the nodes in `open` may still run.
 
     When it came it was `allowed` so many, less what lies between its steps; 0: nobody knows.
     `outlook` tells of a model what a request is to expect that comes now, and is the same function as long as it tells

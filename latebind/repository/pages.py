@@ -31,14 +31,14 @@ Runs = tuple[range, ...]  # of pages, ascending and apart
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class BytesRead:
     """Bytes that were made present, and how many of them lay in the page cache before."""
 
     size: int = 0
     cached: int = 0
 
-    def __add__(self, other: "Brought") -> "Brought":
-        return Brought(self.size + other.size, self.cached + other.cached)
+    def __add__(self, other: "BytesRead") -> "BytesRead":
+        return BytesRead(self.size + other.size, self.cached + other.cached)
 
 
 class MappedFile:
@@ -75,7 +75,7 @@ class MappedFile:
                 found.append(range(first, end))
         return tuple(found)
 
-    def hold(self, runs: Runs) -> Brought:
+    def hold(self, runs: Runs) -> BytesRead:
         """Have pages present until they are let go as often as they were held.
 
         Lets go of Python's lock while it reads. Raises `RepositoryError` where the file was altered or cannot be read:
@@ -83,18 +83,18 @@ class MappedFile:
         """
         if self._stamp() != self._known:
             raise RepositoryError(f"{self.path} was altered while it is served: restore it and restart the server")
-        brought = Brought(PAGE * sum(map(len, runs)), PAGE * sum(map(self._cached, runs)))
+        brought = BytesRead(PAGE * sum(map(len, runs)), PAGE * sum(map(self._cached, runs)))
         self._count(runs, 1)
         try:
             for run in runs:
                 self._populate(run)
         except OSError as error:
-            self.let_go(runs)
+            self.release(runs)
             raise RepositoryError(f"{self.path} cannot be read ({error.strerror}): look after the disk") from error
         self._drop()  # the kernel maps what lies around as well
         return brought
 
-    def let_go(self, runs: Runs) -> None:
+    def release(self, runs: Runs) -> None:
         """Give back those of these pages that nobody else holds."""
         self._count(runs, -1)
         self._drop()

@@ -10,7 +10,7 @@ from latebind.queries.file.definition import ENDING, model_names, query_name
 from latebind.repository.listing import Repository, check_inside, find_served
 from latebind.repository.manifest import MANIFEST, NAME
 
-Print = tuple[str, int, int]
+Fingerprint = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Serving:
         """Return this with models called as they call themselves, in their order."""
         return replace(self, models=dict(zip(names, self.models.values(), strict=True)))
 
-    def print_of(self, name: str) -> Print | None:
+    def fingerprint_of(self, name: str) -> Fingerprint | None:
         """Return what changes when somebody exchanges a model or query; None where it has gone."""
         path = self.queries[name].path if name in self.queries else self.models[name] / MANIFEST
         try:
@@ -123,7 +123,7 @@ class Selection:
             return f"model {name!r} has no version {version!r:.40} in the repository: it has {', '.join(versions)}"
         return f"there is no model {name!r:.140} in the repository{instead(name, self.names())}"
 
-    def told(self, error: LatebindError | OSError) -> str:
+    def explain(self, error: LatebindError | OSError) -> str:
         """Return what to tell clients of an error: without the place of the repository."""
         return str(error).replace(f"{self.place.resolve()}/", "").replace(f"{self.place}/", "")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
 from latebind.repository.directory import ModelDirectory, Writer
-from latebind.repository.pages import PAGE, Brought, MappedFile, Runs
+from latebind.repository.pages import PAGE, BytesRead, MappedFile, Runs
 
 HEADER = 8  # bytes that say how long the description in front of the numbers is
 ALIGNMENT = 64
@@ -89,13 +89,13 @@ class Pages:
         """Bytes."""
         return PAGE * sum(map(len, self.runs))
 
-    def hold(self) -> Brought:
+    def hold(self) -> BytesRead:
         """Have them present. Raises `RepositoryError`; then none of them is held."""
         return self.file.hold(self.runs)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Give back those that nobody else holds."""
-        self.file.let_go(self.runs)
+        self.file.release(self.runs)
 
     def cut(self, size: int) -> tuple["Pages", "Pages"]:
         """Return the first so many bytes of them, a multiple of a page, and the rest."""
@@ -123,7 +123,7 @@ class MappedTensors(Mapping[str, Tensor]):
         except (msgspec.MsgspecError, KeyError, ValueError, RuntimeError) as error:
             path = directory.path / name
             raise RepositoryError(f"{path} is no safetensors file ({error}): build the model again") from error
-        self._file.let_go(())  # the description was read
+        self._file.release(())  # the description was read
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]

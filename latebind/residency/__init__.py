@@ -1,4 +1,7 @@
-"""What lies in memory: policies under one contract. Pure. A new policy is one class and one line here."""
+"""Which models, or pieces of models, are in memory. Here: the table of eviction policies. Pure.
+
+A new policy is one class that fulfils the contract in `base.py`, and one line in the table.
+"""
 
 from collections.abc import Callable
 

@@ -1,48 +1,49 @@
-"""Adaptive replacement (Megiddo and Modha, FAST 2003, figure 4), in bytes: models of any size take pages' place."""
+"""ARC, adaptive replacement (Megiddo and Modha, FAST 2003, figure 4), in bytes: for models of any size, not pages."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
 
 from latebind.domain.config import ResidencyConfig
 from latebind.residency.base import MemoryView, Victim
-from latebind.residency.held import Held
-from latebind.residency.whole import may_go_whole
+from latebind.residency.model_state import ModelState
+from latebind.residency.whole_models import may_evict_whole
 
 
-class Recency:
-    """Names and sizes of models in the order in which they were put here, and all their bytes."""
+class RecencyList:
+    """Models in the order in which they were appended, with their sizes and the sum of these."""
 
     def __init__(self) -> None:
         self.sizes: OrderedDict[str, int] = OrderedDict()
         self.bytes = 0
 
-    def __contains__(self, model: Held) -> bool:
+    def __contains__(self, model: ModelState) -> bool:
         return model.name in self.sizes
 
-    def put(self, model: Held) -> None:
-        """Put a model last that is not here."""
+    def put(self, model: ModelState) -> None:
+        """Append a model that is not in the list."""
         self.sizes[model.name] = model.footprint.size
         self.bytes += model.footprint.size
 
-    def remove(self, model: Held) -> None:
-        """Let a model go that is here."""
+    def remove(self, model: ModelState) -> None:
+        """Remove a model that is in the list."""
         self.bytes -= self.sizes.pop(model.name)
 
     def cut(self, size: float) -> None:
-        """Let the first go until no more than `size` bytes are left."""
+        """Remove models from the front until at most `size` bytes are left."""
         while self.sizes and self.bytes > size:
             self.bytes -= self.sizes.popitem(last=False)[1]
 
-    def whole(self, view: MemoryView, wanted: Held) -> Iterator[Held]:
-        """Go through those of which all may go."""
+    def whole(self, view: MemoryView, wanted: ModelState) -> Iterator[ModelState]:
+        """Iterate over the models that may be evicted as a whole."""
         models = (view.evictable.get(name) for name in self.sizes)
-        return (model for model in models if model and may_go_whole(model, view, wanted))
+        return (model for model in models if model and may_evict_whole(model, view, wanted))
 
 
 class Arc:
-    """Two lists of models in memory, asked for once (T1) and more often (T2), each with a list of those gone from it.
+    """Evicts whole models, by two lists of models in memory: requested once (T1), and more often (T2).
 
-    A request for one that is gone from T1 (B1) moves the target of its bytes (p) up, one gone from T2 (B2) down.
+    Each has a ghost list of the models evicted from it (B1, B2). A request for a model in B1 raises the target size of
+    T1 in bytes (p); one for a model in B2 lowers it.
     """
 
     whole = True
@@ -50,13 +51,13 @@ class Arc:
     def __init__(self, config: ResidencyConfig) -> None:
         self._budget = config.budget
         self._target = 0.0
-        self._once, self._often = Recency(), Recency()
-        self._gone_once, self._gone_often = Recency(), Recency()
-        self._coming: dict[str, Recency] = {}  # where those go that were asked for and are not there yet
-        self._returning: set[str] = set()  # of those, who was gone from T2
+        self._once, self._often = RecencyList(), RecencyList()
+        self._ghosts_once, self._ghosts_often = RecencyList(), RecencyList()
+        self._coming: dict[str, RecencyList] = {}  # the list that a requested model joins once it is loaded
+        self._returning: set[str] = set()  # requested models, not loaded yet, that were in B2
 
-    def requested(self, model: Held, now: float) -> None:
-        """Move it to the end of T2, or learn from where it has gone."""
+    def requested(self, model: ModelState, now: float) -> None:
+        """Move it to the end of T2; for an absent model, adapt the target."""
         del now
         # 1. It is in memory (case I).
         for part in (self._once, self._often):
@@ -64,40 +65,40 @@ class Arc:
                 part.remove(model)
                 self._often.put(model)
                 return
-        # 2. It is gone from T1: that should have had more (case II).
-        if model in self._gone_once:
-            share = max(1.0, self._gone_often.bytes / self._gone_once.bytes)
+        # 2. It was evicted from T1, which should have been larger (case II).
+        if model in self._ghosts_once:
+            share = max(1.0, self._ghosts_often.bytes / self._ghosts_once.bytes)
             self._target = min(self._budget, self._target + share * model.footprint.size)
-            self._gone_once.remove(model)
+            self._ghosts_once.remove(model)
             self._coming[model.name] = self._often
-        # 3. It is gone from T2: T1 should have had less (case III).
-        elif model in self._gone_often:
-            share = max(1.0, self._gone_once.bytes / self._gone_often.bytes)
+        # 3. It was evicted from T2: T1 should have been smaller (case III).
+        elif model in self._ghosts_often:
+            share = max(1.0, self._ghosts_once.bytes / self._ghosts_often.bytes)
             self._target = max(0.0, self._target - share * model.footprint.size)
-            self._gone_often.remove(model)
+            self._ghosts_often.remove(model)
             self._coming[model.name] = self._often
             self._returning.add(model.name)
-        # 4. It is new, or asked for again while it is on its way (case IV).
+        # 4. It is new, or requested again before it was loaded (case IV).
         else:
             self._coming[model.name] = self._often if model.name in self._coming else self._once
 
-    def loaded(self, model: Held, now: float) -> None:
-        """Put it where its request said; one that nobody asked for counts as asked for once."""
+    def loaded(self, model: ModelState, now: float) -> None:
+        """Append it to the list that its request chose; a model that nobody requested counts as requested once."""
         del now
         if model not in self._once and model not in self._often:
             self._coming.pop(model.name, self._once).put(model)
             self._returning.discard(model.name)
             self._bound()
 
-    def evicted(self, model: Held, now: float) -> None:
-        """Remember that it is gone."""
+    def evicted(self, model: ModelState, now: float) -> None:
+        """Move it to the ghost list."""
         del now
-        part, gone = (self._once, self._gone_once) if model in self._once else (self._often, self._gone_often)
+        part, gone = (self._once, self._ghosts_once) if model in self._once else (self._often, self._ghosts_often)
         part.remove(model)
         gone.put(model)
 
-    def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
-        """Take from T1 what it has beyond its target, else from T2 (REPLACE)."""
+    def victims(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
+        """Take from T1 while it is larger than its target, else from T2 (REPLACE)."""
         del now
         self._budget = view.budget
         found: list[Victim] = []
@@ -105,7 +106,7 @@ class Arc:
         once, often = next(in_once, None), next(in_often, None)
         left = self._once.bytes
         while need > 0 and (model := once if often is None or (once and self._beyond(left, wanted)) else often):
-            found.append(Victim(model.name, model.may_go()))
+            found.append(Victim(model.name, model.evictable_pieces()))
             need -= model.bytes
             if model is once:
                 left -= model.bytes
@@ -114,12 +115,12 @@ class Arc:
                 often = next(in_often, None)
         return found if need <= 0 else []
 
-    def _beyond(self, once: int, wanted: Held) -> bool:
-        """Return whether T1 has more than it should, or as much where the request says that it should have less."""
+    def _beyond(self, once: int, wanted: ModelState) -> bool:
+        """Return whether T1 is larger than its target, or as large and `wanted` was evicted from T2."""
         return once > self._target or (once == self._target and wanted.name in self._returning)
 
     def _bound(self) -> None:
-        """Remember no more than the budget for T1 and B1, and twice as much for all (case IV, A and B)."""
-        self._gone_once.cut(self._budget - self._once.bytes)
-        rest = 2 * self._budget - self._once.bytes - self._often.bytes - self._gone_once.bytes
-        self._gone_often.cut(rest)
+        """Shorten the ghost lists: T1 and B1 to the budget, all four lists to twice as much (case IV, A and B)."""
+        self._ghosts_once.cut(self._budget - self._once.bytes)
+        rest = 2 * self._budget - self._once.bytes - self._often.bytes - self._ghosts_once.bytes
+        self._ghosts_often.cut(rest)

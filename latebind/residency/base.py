@@ -1,14 +1,14 @@
-"""What a policy of residency sees and what it may answer. Read-only: `memory` alone changes anything."""
+"""The contract of eviction policies: what they see and what they answer. They only read; `memory.py` commits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from latebind.residency.held import Held
+from latebind.residency.model_state import ModelState
 
 
 class Victim(NamedTuple):
-    """These pieces of `model` are to go, and of one stage, `part`, all but so many bytes from its start."""
+    """What is evicted of one model: `pieces` wholly, and of stage `part[0]` all but its first `part[1]` bytes."""
 
     model: str
     pieces: tuple[int, ...]
@@ -17,44 +17,45 @@ class Victim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemoryView:
-    """What lies in memory, in bytes. Of `evictable` models something lies there that may go; the dictionary is live.
+    """The memory as policies see it, in bytes.
 
-    `waiting` requests have come and not begun, over all models.
+    `evictable` are the models of which something may be evicted; the dictionary is live. `waiting` requests, over all
+    models, have arrived and not started.
     """
 
-    models: Mapping[str, Held]
-    evictable: Mapping[str, Held]
+    models: Mapping[str, ModelState]
+    evictable: Mapping[str, ModelState]
     budget: int
     waiting: int = 0
 
 
 class EvictionPolicy(Protocol):
-    """Names victims. It learns from what it is told of and is otherwise a function of the view and the time (seconds).
+    """Chooses victims. It learns from the three notifications; otherwise it is a function of the view and the time.
 
-    A policy with `foresight` looks at who waits; one that takes models `whole` names all pieces of a model or none.
+    Times are in seconds. A policy that is `whole` names all pieces of a model or none.
     """
 
     whole: bool
 
-    def requested(self, model: Held, now: float) -> None:
-        """Hear that a request for `model` has come, or one more of several at the same time."""
+    def requested(self, model: ModelState, now: float) -> None:
+        """Note one request for `model`; several that arrive together are told one by one."""
 
-    def loaded(self, model: Held, now: float) -> None:
-        """Hear that pieces of `model` have come to memory."""
+    def loaded(self, model: ModelState, now: float) -> None:
+        """Note that pieces of `model` have been loaded."""
 
-    def evicted(self, model: Held, now: float) -> None:
-        """Hear that nothing of `model` is left in memory."""
+    def evicted(self, model: ModelState, now: float) -> None:
+        """Note that nothing of `model` is left in memory."""
 
-    def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
-        """Name evictable pieces of at least `need` bytes together, which go to make room for more of `wanted`.
+    def victims(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
+        """Return evictable pieces of at least `need` bytes in all, to make room for more of `wanted`.
 
-        Where all that may go is less, name nothing.
+        Returns an empty list where all that may be evicted is less.
         """
 
 
 @runtime_checkable
 class Oracle(Protocol):
-    """A policy that is told the future: only a simulator knows it."""
+    """A policy that knows future requests. Only a simulator can provide them."""
 
     def foretell(self, times: Mapping[str, Sequence[float]]) -> None:
-        """Hear when requests for each model are going to come, in seconds, ascending."""
+        """Take the times of all requests for each model, in seconds, ascending."""

@@ -1,62 +1,62 @@
-"""What it is worth that a model is in memory, and the queue of who is worth least (mCache, sections 4.3.2 and 3)."""
+"""The importance of a model in memory, and a queue of models by importance (mCache, sections 4.3.2 and 4.3.3)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
 
-from latebind.residency.held import Held
+from latebind.residency.model_state import ModelState
 from latebind.residency.ranking import Ranking
 
-Score = Callable[[Held, float], float]
+Score = Callable[[ModelState, float], float]
 
-FEW = 64  # so many models are all scored afresh
-LOWEST = 2  # of more, so many of those that were lowest
-SLICE = 1  # models of the shadow that are scored when something has come
+FEW = 64  # up to this number of models, all are scored afresh at each decision
+LOWEST = 2  # of more models, at least this number of the lowest
+SLICE = 1  # models of the shadow queue that are scored at each load
 
 
 def utility(penalty: float, size: float, gap: float) -> float:
-    """Return the seconds to load a byte again, by the seconds until then (equation 1)."""
+    """Return the seconds that it takes to load a byte again, per second until it is needed (equation 1)."""
     return penalty / (max(size, 1.0) * gap)
 
 
 class ImportanceQueue:
-    """Models in memory in the order of their score as it was when it was last told.
+    """Models in memory in the order of their scores, as of the last time each was scored.
 
-    Where that is utility, it is also the order of the paper's rank (equation 2), the logarithm of how many are worth
-    less: a rank changes with every other model's, a utility alone.
+    Where the score is utility, this is also the order of the paper's rank (equation 2), the logarithm of the number of
+    models that are worth less. A rank changes whenever any model's does, a utility only with its own model.
 
-    Scores change with time alone. A shadow is scored anew, a slice at each load, and takes the place of the queue once
-    it is complete (section 4.3.3); and those that are looked at are scored afresh, all where there are few.
+    Scores change as time passes. Therefore a shadow queue is scored anew, a slice at each load, and replaces the queue
+    once it is complete (section 4.3.3). Candidates are scored afresh as well: all models where there are few.
     """
 
     def __init__(self, score: Score) -> None:
         self._score = score
-        self._models: dict[str, Held] = {}
+        self._models: dict[str, ModelState] = {}
         self._queue = Ranking[float]()
         self._shadow = Ranking[float]()
         self._unscored: list[str] = []
-        self._risen: list[tuple[str, float]] = []  # models that were found in front of their place
+        self._risen: list[tuple[str, float]] = []  # models whose score turned out higher than the queue has it
 
-    def __contains__(self, model: Held) -> bool:
+    def __contains__(self, model: ModelState) -> bool:
         return model.name in self._models
 
-    def put(self, model: Held, now: float) -> None:
-        """Take in a model, or one whose score has changed."""
+    def put(self, model: ModelState, now: float) -> None:
+        """Insert a model, or move it if its score has changed."""
         self._models[model.name] = model
         score = self._score(model, now)
         self._queue.put(model.name, score)
         if len(self._models) > FEW:
             self._shadow.put(model.name, score)
 
-    def remove(self, model: Held) -> None:
-        """Let a model go that is there."""
+    def remove(self, model: ModelState) -> None:
+        """Remove a model that is in the queue."""
         del self._models[model.name]
         self._queue.remove(model.name)
         if model.name in self._shadow:
             self._shadow.remove(model.name)
 
     def tidy(self, now: float) -> None:
-        """Put models in their place that were found in front of it, and score a slice anew. Not while one is chosen."""
+        """Move models whose score has risen, and score a slice of the shadow. Not while `ascending` is iterated."""
         if len(self._models) <= FEW:
             return
         for name, score in self._risen:
@@ -65,31 +65,31 @@ class ImportanceQueue:
         self._risen.clear()
         self._rescore(now)
 
-    def ascending(self, among: Mapping[str, Held], now: float) -> Iterator[Held]:
-        """Go through models that are `among` those given, from the lowest score."""
+    def ascending(self, among: Mapping[str, ModelState], now: float) -> Iterator[ModelState]:
+        """Iterate over those models of the queue that are in `among`, the lowest score first."""
         if len(self._models) <= FEW:
             scored = sorted([(self._score(model, now), name) for name in self._queue if (model := among.get(name))])
             return (among[name] for _, name in scored)
         return self._lazily(among, now)
 
-    def _lazily(self, among: Mapping[str, Held], now: float) -> Iterator[Held]:
-        """Score afresh only what may come next: the order is exact where no score has fallen since it was told."""
-        looked, models, score_of = 0, self._models, self._score
-        fresh: list[tuple[float, str, Held]] = []
-        for told, name in self._queue.items():
-            while looked >= LOWEST and fresh and fresh[0][0] <= told:
+    def _lazily(self, among: Mapping[str, ModelState], now: float) -> Iterator[ModelState]:
+        """Score afresh only what may come next. The order is exact where no score has fallen since it was queued."""
+        scored, models, score_of = 0, self._models, self._score
+        fresh: list[tuple[float, str, ModelState]] = []
+        for queued_score, name in self._queue.items():
+            while scored >= LOWEST and fresh and fresh[0][0] <= queued_score:
                 yield heappop(fresh)[2]
             if name in among:
                 model = models[name]
                 score = score_of(model, now)
-                if score > told:  # what was worth least of it has gone since
+                if score > queued_score:  # the piece that was worth least has been evicted since
                     self._risen.append((name, score))
                 heappush(fresh, (score, name, model))
-                looked += 1
+                scored += 1
         yield from (model for _, _, model in sorted(fresh))
 
     def _rescore(self, now: float) -> None:
-        """Score a slice of the shadow; put it in the place of the queue when nothing is missing."""
+        """Score a slice of the shadow queue; let it replace the queue when it is complete."""
         for _ in range(SLICE):
             if not self._unscored:
                 if len(self._shadow) == len(self._models):
@@ -101,34 +101,34 @@ class ImportanceQueue:
 
 
 class ByImportance(ABC):
-    """What policies have in common that keep models in such a queue."""
+    """Base of the policies that keep models in an `ImportanceQueue`."""
 
     def __init__(self) -> None:
         self._queue = ImportanceQueue(self._importance)
 
     @abstractmethod
-    def _importance(self, model: Held, now: float) -> float:
-        """Return the score of a model: the lowest goes first."""
+    def _importance(self, model: ModelState, now: float) -> float:
+        """Return the score of a model: the lowest is evicted first."""
 
-    def worth(self, model: Held, now: float) -> float:
-        """Return the score of a model, for somebody to look at."""
+    def worth(self, model: ModelState, now: float) -> float:
+        """Return what a byte of a model is worth now; by default its score."""
         return self._importance(model, now)
 
-    def gain(self, model: Held, now: float) -> float:
+    def gain(self, model: ModelState, now: float) -> float:
         """Return what a byte of a model would be worth if all of it were in memory."""
         return self._importance(model, now)
 
-    def requested(self, model: Held, now: float) -> None:
-        """Score it anew where it is in memory; what is there in part is scored once it has been loaded."""
-        if not model.lacks and model in self._queue:
+    def requested(self, model: ModelState, now: float) -> None:
+        """Update its score if all of it is in memory; a model that is there in part is scored once it is loaded."""
+        if not model.missing_stages and model in self._queue:
             self._queue.put(model, now)
 
-    def loaded(self, model: Held, now: float) -> None:
+    def loaded(self, model: ModelState, now: float) -> None:
         """Insert it into the queue (algorithm 1, line 18)."""
         self._queue.put(model, now)
         self._queue.tidy(now)
 
-    def evicted(self, model: Held, now: float) -> None:
-        """What is gone is out of the queue (line 15)."""
+    def evicted(self, model: ModelState, now: float) -> None:
+        """Remove it from the queue (line 15)."""
         del now
         self._queue.remove(model)

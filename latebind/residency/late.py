@@ -1,10 +1,12 @@
-"""`late`: pieces go one by one, those first that are worth least until their model runs again, knowing who waits.
+"""`late`: evicts single pieces, those first that are worth least until their model runs again, knowing who waits.
 
-The worth of a byte is the seconds that it takes to come back (of a learned cache: that it saves a request), by the
-time until its model is asked for next: of a model that somebody waits for, as long as it takes to serve those before,
-and of others longer than it takes to serve all who wait. A model that is being loaded is one of those whose pieces may
-go, namely those that have run: where it is worth least it passes through a part of the memory that is smaller than
-itself, taken from no one. Where models come and go whole, the set goes whose loss costs least in all.
+The worth of a byte is the seconds that it takes to load it again (of a learned cache: that it saves a request), divided
+by the time until its model is requested next. For a model that requests wait for, that is the time to serve the
+requests before them; for any other model it is longer than the time to serve all waiting requests.
+
+The model that is being loaded is a candidate too, with the pieces that have run. Where these are worth least, the model
+passes through a part of the memory that is smaller than itself, and no other model loses anything. Where models are
+evicted whole, the set of models is evicted whose loss costs least in all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,20 +16,28 @@ from math import inf
 
 from latebind.domain.config import ResidencyConfig
 from latebind.residency.base import MemoryView, Victim
-from latebind.residency.held import Held
 from latebind.residency.importance import FEW, ByImportance
-from latebind.residency.lots import Lot, Lots, Offer, enough, lies_in, lots_of, worth_of
+from latebind.residency.model_state import ModelState
+from latebind.residency.piece_groups import (
+    Candidate,
+    PieceGroup,
+    PieceGroups,
+    by_worth,
+    choose_victims,
+    is_in_memory,
+    piece_groups_of,
+)
 from latebind.residency.rates import SHORTEST, Gaps, JumpingGaps, KnownGaps, MovingGaps
-from latebind.residency.whole import SOME, Item, least_set
+from latebind.residency.whole_models import SEARCHED, Item, least_set
 
-JUMP = 0.03  # probability that a model's rate is another one after a request; .01 and .1 are within 1 %
-ALPHA_OF_ALL = 0.02  # weight of the newest gap between any requests
-AT_ONCE = 2  # models whose lots are looked at together
-SOME_OF_MANY = 4  # whole models of which the best set is found where there are many: each is scored afresh
+JUMP = 0.03  # probability that a model's rate changes after a request; .01 and .1 are within 1 %
+ALPHA_OF_ALL = 0.02  # weight of the newest gap between any two requests
+AT_ONCE = 2  # models whose groups are looked at together
+SEARCHED_OF_MANY = 4  # as `SEARCHED`, where memory holds more than `FEW` models: each is scored afresh
 
 
 class Late(ByImportance):
-    """The joint policy: stages and learned caches, or whole models where `stages` is off."""
+    """The default policy: evicts stages and learned caches, or whole models where `stages` is off."""
 
     def __init__(self, config: ResidencyConfig) -> None:
         super().__init__()
@@ -35,124 +45,134 @@ class Late(ByImportance):
         self._foresight = config.foresight
         self._trims = config.trim and not self.whole
         self._gaps: Gaps = JumpingGaps(config.window, JUMP)
-        self._every = MovingGaps(ALPHA_OF_ALL, config.window)
-        self._known: dict[str, _Known] = {}
+        self._all_gaps = MovingGaps(ALPHA_OF_ALL, config.window)  # between requests for any model
+        self._scores: dict[str, _Scored] = {}
         self._waiting = 0
         self._tailed = False  # whether any model has a tail
-        self._wanted: Held | None = None
-        self._idle = False  # whether nobody waits whom a load would stand in front of; many models are not looked at
+        self._wanted: ModelState | None = None
+        self._idle = False  # whether no request waits that a load would delay; always False with more than `FEW` models
 
-    def requested(self, model: Held, now: float) -> None:
-        """Count it."""
-        self._gaps.heard(model.name, now)
-        self._every.heard("", now)
+    def requested(self, model: ModelState, now: float) -> None:
+        """Update the rates of the model and of all requests."""
+        self._gaps.observe(model.name, now)
+        self._all_gaps.observe("", now)
         super().requested(model, now)
 
-    def gain(self, model: Held, now: float) -> float:
-        """Return the worth of a byte of its stages, whether they are there or not."""
-        return self._lots_of(model).stages / self._until(model, now)
+    def gain(self, model: ModelState, now: float) -> float:
+        """Return the worth of a byte of its stages, whether they are in memory or not."""
+        return self._groups_of(model).stage_seconds / self._until(model, now)
 
-    def worth(self, model: Held, now: float) -> float:
-        """Return the worth of a byte of what would go first, were loads never idle."""
-        for lot in self._lots_of(model).lots:
-            if lies_in(model, lot):
-                return lot.seconds / self._until(model, now)
+    def worth(self, model: ModelState, now: float) -> float:
+        """Return the worth of a byte of what would be evicted first, as if loads were never idle."""
+        for group in self._groups_of(model).groups:
+            if is_in_memory(model, group):
+                return group.seconds / self._until(model, now)
         return 0.0
 
-    def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
-        """Take what is worth least."""
+    def victims(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
+        """Choose what is worth least."""
         self._waiting = view.waiting if self._foresight else 0
         self._wanted = wanted
         self._idle = self._foresight and not view.waiting and len(view.evictable) <= FEW
-        return self._set(view, need, wanted, now) if self.whole else self._pieces(view, need, now)
+        return self._whole_models(view, need, wanted, now) if self.whole else self._pieces(view, need, now)
 
-    def _set(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
-        """Choose among the least important whole models, `SOME` of them, `SOME_OF_MANY`, or as many as are enough."""
-        most = SOME if len(view.evictable) <= FEW else SOME_OF_MANY
-        some: list[Held] = []
+    def _whole_models(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
+        """Choose the cheapest set among the least important models: a fixed number, or as many as free `need` bytes."""
+        most = SEARCHED if len(view.evictable) <= FEW else SEARCHED_OF_MANY
+        models: list[ModelState] = []
         size = 0
         for model in self._queue.ascending(view.evictable, now):
-            if model is not wanted and model.whole and model.bytes:
-                some.append(model)
+            if model is not wanted and model.wholly_evictable and model.bytes:
+                models.append(model)
                 size += model.bytes
-                if len(some) >= most and size >= need:
+                if len(models) >= most and size >= need:
                     break
-        known = [self._known[model.name] for model in some]
-        items = [Item(one.lots.penalty / one.until, model.bytes) for one, model in zip(known, some, strict=True)]
-        return [Victim(some[place].name, some[place].may_go()) for place in least_set(items, need)]
+        scores = [self._scores[model.name] for model in models]
+        items = [
+            Item(scored.groups.penalty / scored.until, model.bytes)
+            for scored, model in zip(scores, models, strict=True)
+        ]
+        return [Victim(models[place].name, models[place].evictable_pieces()) for place in least_set(items, need)]
 
     def _pieces(self, view: MemoryView, need: int, now: float) -> list[Victim]:
-        """Look at the lots of ever more models until they are enough, and with tails until nothing else is cheaper."""
+        """Look at the groups of ever more models until they free enough.
+
+        Where tails are groups of their own, go on until no model is left that could be cheaper.
+        """
         models, size = self._queue.ascending(view.evictable, now), 0
-        offers: list[Offer] = []
-        going: list[Victim] = []
+        candidates: list[Candidate] = []
+        victims: list[Victim] = []
         dearest = inf
         while some := list(islice(models, AT_ONCE)):
-            if going and self._importance(some[0], now) >= dearest:
+            if victims and self._importance(some[0], now) >= dearest:
                 break
             for model in some:
-                known = self._known[model.name]
-                until = known.until
-                offers += [(lot.seconds / until, model.name, model, lot) for lot in self._offered(model, known.lots)]
+                scored = self._scores[model.name]
+                until = scored.until
+                candidates += [
+                    (group.seconds / until, model.name, model, group) for group in self._offered(model, scored.groups)
+                ]
                 size += model.bytes
             if size >= need:
-                offers.sort(key=worth_of)
-                going, dearest = enough(offers, need)
-                if going and not (self._idle and self._tailed):
+                candidates.sort(key=by_worth)
+                victims, dearest = choose_victims(candidates, need)
+                if victims and not (self._idle and self._tailed):
                     break
-        return going
+        return victims
 
-    def _importance(self, model: Held, now: float) -> float:
-        """Return the worth of a byte of what would go first of it."""
-        known = self._known.get(model.name)
-        if known is None or known.lots.footprint is not model.footprint:
-            known = self._know(model)
-        known.until = until = self._until(model, now) if self._waiting else self._gaps.gap(model.name, now)
-        for lot in self._offered(model, known.lots):
-            if not model.resident.isdisjoint(lot.pieces) or (model.parts and lies_in(model, lot)):
-                return lot.seconds / until
+    def _importance(self, model: ModelState, now: float) -> float:
+        """Return the worth of a byte of what would be evicted first of a model."""
+        scored = self._scores.get(model.name)
+        if scored is None or scored.groups.footprint is not model.footprint:
+            scored = self._regroup(model)
+        scored.until = until = self._until(model, now) if self._waiting else self._gaps.gap(model.name, now)
+        for group in self._offered(model, scored.groups):
+            if not model.resident.isdisjoint(group.pieces) or (model.parts and is_in_memory(model, group)):
+                return group.seconds / until
         return 0.0
 
-    def _until(self, model: Held, now: float) -> float:
-        """Return the seconds until a model is asked for next, as far as is known."""
+    def _until(self, model: ModelState, now: float) -> float:
+        """Return the expected seconds until a model is requested or, where requests wait, served next."""
         if not self._waiting:
             return self._gaps.gap(model.name, now)
-        a_request = self._every.gap("", now)
-        if model.waiting and model.place is not None:
-            return a_request * (model.place + 1)
-        return a_request * self._waiting + self._gaps.gap(model.name, now)
+        per_request = self._all_gaps.gap("", now)
+        if model.waiting and model.queue_position is not None:
+            return per_request * (model.queue_position + 1)
+        return per_request * self._waiting + self._gaps.gap(model.name, now)
 
-    def _offered(self, model: Held, lots: Lots) -> list[Lot]:
-        """Return the lots of a model; the tail of one that is loaded is not apart, for it comes behind all the rest."""
-        return lots.idle if self._idle and model is not self._wanted else lots.lots
+    def _offered(self, model: ModelState, groups: PieceGroups) -> list[PieceGroup]:
+        """Return the groups of a model. The tail of the wanted model is none: it is loaded after all the rest."""
+        return groups.idle if self._idle and model is not self._wanted else groups.groups
 
-    def _lots_of(self, model: Held) -> Lots:
-        known = self._known.get(model.name)
-        return (known if known is not None and known.lots.footprint is model.footprint else self._know(model)).lots
+    def _groups_of(self, model: ModelState) -> PieceGroups:
+        scored = self._scores.get(model.name)
+        if scored is None or scored.groups.footprint is not model.footprint:
+            scored = self._regroup(model)
+        return scored.groups
 
-    def _know(self, model: Held) -> "_Known":
-        known = self._known[model.name] = _Known(lots_of(model.footprint, trims=self._trims))
-        self._tailed = self._tailed or known.lots.tailed
-        return known
+    def _regroup(self, model: ModelState) -> "_Scored":
+        scored = self._scores[model.name] = _Scored(piece_groups_of(model.footprint, trims=self._trims))
+        self._tailed = self._tailed or scored.groups.tailed
+        return scored
 
 
 @dataclass(slots=True)
-class _Known:
-    """What a model consists of, and the seconds until it is asked for next, as of the last time it was scored."""
+class _Scored:
+    """The groups of a model, and the seconds until it is requested next, as of the last time it was scored."""
 
-    lots: Lots
+    groups: PieceGroups
     until: float = inf
 
 
 class LateOracle(Late):
-    """`late` that is told how often each model is asked for in all, and never when: for simulations alone.
+    """`late` that is told the mean rate of each model, but never when requests come: for simulations alone.
 
-    Where requests are independent of those before, nobody without foreknowledge knows more: what it reaches is a bound.
-    Where rates change, whoever follows them can be better.
+    Where requests are independent of earlier ones, nobody without foreknowledge can know more, so its result is a
+    bound. Where rates change, a policy that follows them can be better.
     """
 
     def foretell(self, times: Mapping[str, Sequence[float]]) -> None:
-        """Hear when each model is going to be asked for: seconds, ascending."""
-        every = sorted([time for some in times.values() for time in some])
-        span = max(every[-1] - every[0], SHORTEST) if every else 0.0
-        self._gaps = KnownGaps({name: span / len(some) for name, some in times.items() if some})
+        """Take the times of all requests for each model, in seconds, ascending; only their rate is used."""
+        merged = sorted([time for of_model in times.values() for time in of_model])
+        span = max(merged[-1] - merged[0], SHORTEST) if merged else 0.0
+        self._gaps = KnownGaps({name: span / len(of_model) for name, of_model in times.items() if of_model})

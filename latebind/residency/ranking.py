@@ -1,7 +1,7 @@
-"""Names in the order of a key, the lowest first; keys change one by one. Pure.
+"""Names in the order of their keys, the lowest first; keys change one by one. Pure.
 
-A sorted list in place of a heap: whoever may not go is passed over without being taken out and put back, and nothing
-stale stays behind. With 10,000 names a change moves 80 kB in memory, about 3 us.
+A sorted list rather than a heap: models that may not be evicted are skipped without being removed and inserted again,
+and no stale entries stay behind. With 10,000 names a change moves 80 kB in memory, about 3 us.
 """
 
 from bisect import bisect_left, insort
@@ -12,7 +12,7 @@ Key = TypeVar("Key", float, tuple[float, int])
 
 
 class Ranking(Generic[Key]):
-    """Each name once. Equal keys are in the order of their names."""
+    """Holds each name once. Names with equal keys are in alphabetical order."""
 
     def __init__(self) -> None:
         self._keys: dict[str, Key] = {}
@@ -28,18 +28,18 @@ class Ranking(Generic[Key]):
         return (name for _, name in self._order)
 
     def items(self) -> Iterator[tuple[Key, str]]:
-        """Go through keys and names, the lowest first."""
+        """Iterate over keys and names, the lowest key first."""
         return iter(self._order)
 
     def put(self, name: str, key: Key) -> None:
-        """Give `name` this key, in place of the one that it may have had."""
+        """Insert `name` with this key, or change its key."""
         if name in self._keys:
             self.remove(name)
         self._keys[name] = key
         insort(self._order, (key, name))
 
     def remove(self, name: str) -> Key:
-        """Let `name` go; returns the key that it had, or raises `KeyError`."""
+        """Remove `name` and return its key; raises `KeyError` where it is not here."""
         key = self._keys.pop(name)
         del self._order[bisect_left(self._order, (key, name))]
         return key

@@ -1,7 +1,7 @@
-"""When a model will be asked for again, from when it was asked for before (mCache, section 4.3.2). Pure.
+"""Estimators of the time until a model is requested again, from its earlier requests (mCache, section 4.3.2). Pure.
 
-Each class is told of requests and returns a gap: the seconds that are expected to pass until the next request. All are
-aged: whoever has not been asked for in a long time is not expected soon. Times never go back.
+Each class observes requests and returns a gap: the expected seconds until the next request. All of them age: a model
+that has not been requested for a long time is not expected soon. Times must not decrease.
 """
 
 from array import array
@@ -11,51 +11,51 @@ from dataclasses import dataclass
 from math import exp, inf
 from typing import Protocol
 
-SHORTEST = 1e-6  # seconds: requests at the same time do not make a gap of nothing
-KEPT = 64  # requests of one model that a window remembers: more tell no more about its rate
+SHORTEST = 1e-6  # seconds; the gap between requests at the same time is not 0
+KEPT = 64  # requests of one model that a window remembers: more say nothing more about its rate
 
-GAPS = tuple([2.0**place for place in (*range(3, -8, -1), -8, -10, -12, -14)])  # windows; finer steps change nothing
-LIKELY = 2.0**-8  # windows: shorter gaps are taken to be rare, by the square
+GAPS = tuple([2.0**place for place in (*range(3, -8, -1), -8, -10, -12, -14)])  # in windows; finer steps gain nothing
+LIKELY = 2.0**-8  # in windows: the prior of shorter gaps falls with their square
 _WEIGHTS = [min(1.0, gap / LIKELY) ** 2 for gap in GAPS]
-PRIOR = tuple([weight / sum(_WEIGHTS) for weight in _WEIGHTS])  # how likely each is, of a model nobody knows
+PRIOR = tuple([weight / sum(_WEIGHTS) for weight in _WEIGHTS])  # probability of each gap for an unknown model
 HABIT = 500  # requests that a habit reaches back
-NEW = 0.01  # share of a habit that the model has never shown
-FADED = -50.0  # a gap that is less likely than the longest by so many powers of e counts for nothing
+NEW = 0.01  # share of a habit that stays with the prior: gaps that the model has never shown
+FADED = -50.0  # gaps whose probability relative to the longest is below e to this power are ignored
 
 
 class Gaps(Protocol):
     """An estimator of the seconds to the next request."""
 
-    def heard(self, name: str, now: float) -> None:
-        """Hear that a request for model `name` has come."""
+    def observe(self, name: str, now: float) -> None:
+        """Note a request for model `name`."""
 
     def gap(self, name: str, now: float) -> float:
-        """Return the seconds that are expected to pass until the next one, above 0."""
+        """Return the expected seconds until the next request, above 0."""
 
 
 class WindowedGaps:
-    """A rate over the last `window` seconds; the gap is its inverse, or the time since the last request if longer."""
+    """The rate over the last `window` seconds; the gap is its inverse, or the time since the last request if longer."""
 
     def __init__(self, window: float) -> None:
         self._window = window
         self._times: dict[str, deque[float]] = {}
-        self._begun: float | None = None
+        self._started: float | None = None
 
-    def heard(self, name: str, now: float) -> None:
+    def observe(self, name: str, now: float) -> None:
         """Remember the time."""
-        if self._begun is None:
-            self._begun = now
+        if self._started is None:
+            self._started = now
         self._times.setdefault(name, deque(maxlen=KEPT)).append(now)
 
     def gap(self, name: str, now: float) -> float:
-        """Return the observed span over the number of requests in it; one that was never seen may come in a window."""
+        """Return the observed span over its number of requests; `window` for a model that was never requested."""
         times = self._times.get(name)
-        if times is None or self._begun is None:
+        if times is None or self._started is None:
             return self._window
         since = now - times[-1]
         while len(times) > 1 and now - times[0] > self._window:
             times.popleft()
-        span = now - times[0] if len(times) == KEPT else min(self._window, now - self._begun)
+        span = now - times[0] if len(times) == KEPT else min(self._window, now - self._started)
         return max(span / len(times), since, SHORTEST)
 
 
@@ -67,8 +67,8 @@ class MovingGaps:
         self._unseen = unseen
         self._seen: dict[str, tuple[float, float]] = {}  # the time of the last request and the mean gap
 
-    def heard(self, name: str, now: float) -> None:
-        """Take the gap into the mean; the first request of a model leaves it at `unseen` seconds."""
+    def observe(self, name: str, now: float) -> None:
+        """Update the mean with the newest gap; the first request of a model sets it to `unseen` seconds."""
         seen = self._seen.get(name)
         if seen is None:
             self._seen[name] = now, self._unseen
@@ -84,9 +84,10 @@ class MovingGaps:
 
 @dataclass(slots=True)
 class Belief:
-    """How likely each of some mean gaps is: since the `last` request, and as a `habit` over `count` of them.
+    """Probabilities of the mean gaps of one model.
 
-    A request that came `since` is not weighed yet.
+    `shares` are those as of the `last` request, `habit` their average over `count` requests. `since` is the time of a
+    newer request that has not been weighed yet.
     """
 
     last: float
@@ -97,13 +98,13 @@ class Belief:
 
 
 class JumpingGaps:
-    """A rate that stays for a while and then jumps, mostly to one that the model has had before; by Bayes' rule.
+    """A rate that stays constant for a while and then jumps, mostly to one the model has had before; by Bayes' rule.
 
-    Of each model it is known how likely each of some mean `gaps` is (windows, the longest first), and of one that
-    nobody knows it is `prior`. A request makes those likely that are as long as the silence before it, and short ones
-    become ever less so while there is no other. With every request the rate jumps with probability `jump`, to one of
-    the model's habit: what it was on average, and in the beginning any. So bursts count at once and are soon over, and
-    a constant rate is known ever better.
+    Each model has a probability for each of the mean `gaps` (in windows, the longest first); for an unknown model these
+    are `prior`. A request raises the probability of gaps that are as long as the silence before it; during a silence,
+    the probability of short gaps falls. With each request the rate jumps with probability `jump`, to a gap drawn from
+    the model's habit, which is its average distribution so far and starts as the prior. So a burst counts at once and
+    is soon forgotten, and a constant rate is estimated ever better.
     """
 
     def __init__(
@@ -111,34 +112,34 @@ class JumpingGaps:
     ) -> None:
         self._jump = jump
         self._rates = tuple([1.0 / (gap * window) for gap in gaps])
-        self._off = tuple([self._rates[0] - rate for rate in self._rates])  # how far they are from the lowest
+        self._off = tuple([self._rates[0] - rate for rate in self._rates])  # the lowest rate minus each rate
         self._prior: Sequence[float] = tuple(prior)
         self._beliefs: dict[str, Belief] = {}
-        self._begun: float | None = None
+        self._started: float | None = None
 
-    def heard(self, name: str, now: float) -> None:
-        """Take note of the time. It is weighed when somebody asks, or comes again: a load need not wait for that."""
-        if self._begun is None:
-            self._begun = now
+    def observe(self, name: str, now: float) -> None:
+        """Note the time. It is weighed at the next question or request, so that no load is delayed by it."""
+        if self._started is None:
+            self._started = now
         belief = self._beliefs.get(name)
         if belief is None:
-            belief = self._beliefs[name] = Belief(self._begun, 0, self._prior, self._prior)
+            belief = self._beliefs[name] = Belief(self._started, 0, self._prior, self._prior)
         elif belief.since is not None:
             self._weigh(belief, belief.since)
         belief.since = now
 
     def _weigh(self, belief: Belief, now: float) -> None:
-        """Weigh gaps by how well they explain the silence before a request: of the first one, since the start."""
+        """Weigh gaps by how well they explain the silence before a request; before the first one, since the start."""
         silence = now - belief.last
         weighed = [
             share * rate * exp(off * silence)
             for share, rate, off in zip(belief.shares, self._rates, self._off, strict=True)
         ]
         belief.last, belief.count, belief.since = now, min(belief.count + 1, HABIT), None
-        self._jumped(belief, weighed)
+        self._update(belief, weighed)
 
-    def _jumped(self, belief: Belief, weighed: Sequence[float]) -> None:
-        """Take what explains the last silence into the habit, and have the rate stay or jump there."""
+    def _update(self, belief: Belief, weighed: Sequence[float]) -> None:
+        """Add the weighed gaps to the habit, and let the rate stay, or jump to a gap of the habit."""
         total, newest = sum(weighed), 1.0 / (belief.count + 1)
         kept, shown, new = 1.0 - newest, newest * (1.0 - NEW) / total, newest * NEW
         stays, jumps = (1.0 - self._jump) / total, self._jump
@@ -151,10 +152,10 @@ class JumpingGaps:
         belief.shares, belief.habit = array("d", shares), array("d", habit)
 
     def gap(self, name: str, now: float) -> float:
-        """Return the inverse of the mean rate of those that explain the silence until now, the longest best."""
+        """Return the inverse of the mean rate, given the silence until now, which long gaps explain best."""
         belief = self._beliefs.get(name)
         if belief is None:
-            shares, silence = self._prior, 0.0 if self._begun is None else now - self._begun
+            shares, silence = self._prior, 0.0 if self._started is None else now - self._started
         else:
             if belief.since is not None:
                 self._weigh(belief, belief.since)
@@ -171,15 +172,15 @@ class JumpingGaps:
 
 
 class KnownGaps:
-    """Mean gaps that somebody has told: of a model that is not among them, infinite."""
+    """Given mean gaps; infinite for a model that is not among them."""
 
     def __init__(self, gaps: Mapping[str, float]) -> None:
         self._gaps = gaps
 
-    def heard(self, name: str, now: float) -> None:
-        """Learn nothing."""
+    def observe(self, name: str, now: float) -> None:
+        """Ignore the request."""
 
     def gap(self, name: str, now: float) -> float:
-        """Return what was told."""
+        """Return the given gap."""
         del now
         return self._gaps.get(name, inf)

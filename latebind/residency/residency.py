@@ -1,6 +1,7 @@
-"""What the scheduler tells and asks of the memory that models share. Pure.
+"""The part of the scheduler that decides what is in memory: its events, its questions, and `decide`. Pure.
 
-What is known stands in `standing`; `doors` decides whose requests may begin, `loads` what comes and `room` what goes.
+`state.py` has what is known. `gate.py` decides which requests may start, `load_planner.py` what is loaded and
+`eviction.py` what is evicted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,20 +17,20 @@ from latebind.domain.events import Loaded, LoadFailed
 from latebind.residency import make_policy
 from latebind.residency.back_off import BackOff
 from latebind.residency.base import Oracle
-from latebind.residency.caches import Caches
-from latebind.residency.doors import Doors
-from latebind.residency.held import Held
+from latebind.residency.eviction import Evictor
+from latebind.residency.gate import Gate
 from latebind.residency.importance import ByImportance
-from latebind.residency.loads import Loads
+from latebind.residency.load_order import LoadOrder
+from latebind.residency.load_planner import LoadPlanner
 from latebind.residency.memory import Memory, require_room
-from latebind.residency.room import Room
-from latebind.residency.standing import Standing
-from latebind.residency.turns import Turns
-from latebind.residency.wishes import Wishes
+from latebind.residency.missing_caches import MissingCaches
+from latebind.residency.model_state import ModelState
+from latebind.residency.refused import RefusedModels
+from latebind.residency.state import ResidencyState
 
 
 class Residency:
-    """The models' memory, and who waits for it. Raises `ConfigError` where a model can never be in it."""
+    """The memory that all models share. Raises `ConfigError` where a model can never be in it."""
 
     def __init__(
         self,
@@ -49,70 +50,72 @@ class Residency:
         for model in self.memory.models.values():
             require_room(model, config.budget, whole=whole)
         self._policy = policy
-        self._streams = config.beside and not whole  # a model may begin before all of it is there
-        self._standing = Standing(self.memory, lanes, queues, crew)
-        self._doors = Doors(config, self._standing, whole=whole)
-        self._caches = Caches()
-        self._wishes = Wishes(policy)
-        turns = Turns(config, lanes)
-        self._room = Room(self._standing, policy, turns, self._caches)
-        self._loads = Loads(config, self._standing, self._room, turns, self._wishes, self._caches, whole=whole)
+        self._streams = config.beside and not whole  # a model may start before all of it is in memory
+        self._state = ResidencyState(self.memory, lanes, queues, crew)
+        self._gate = Gate(config, self._state, whole=whole)
+        self._missing_caches = MissingCaches()
+        self._refused = RefusedModels(policy)
+        order = LoadOrder(config, lanes)
+        self._evictor = Evictor(self._state, policy, order, self._missing_caches)
+        self._load_planner = LoadPlanner(
+            config, self._state, self._evictor, order, self._refused, self._missing_caches, whole=whole
+        )
         self._back_off = BackOff(config.back_off)
 
-    # What the scheduler tells ---------------------------------------------------------------------------------------
+    # Events ---------------------------------------------------------------------------------------------------------
 
     def arrived(self, name: str, requests: Sequence[int], now: float) -> None:
-        """Hear that requests have been accepted."""
-        self._standing.arrived(name, requests)
+        """Note that requests have been accepted."""
+        self._state.arrived(name, requests)
         model = self.memory.models[name]
         for _ in requests:
             self._policy.requested(model, now)
 
     def touch(self, name: str) -> None:
-        """Hear that somebody of this model began, went on or ended."""
-        self._standing.touched.add(name)
+        """Note that a request of this model started, continued or ended."""
+        self._state.dirty.add(name)
 
     def loaded(self, event: Loaded, now: float) -> None:
-        """Hear that pieces have come."""
+        """Note that pieces have been loaded."""
         expected = self.memory.models[event.model].seconds_of(event.pieces)
         model = self.memory.loaded(event.model, event.pieces, event.sizes)
         model.learn(event.pieces, event.seconds, expected)
         self._back_off.loaded(model.name)
         self._policy.loaded(model, now)
-        self._caches.settle(model)
-        self._standing.loaded(model)
+        self._missing_caches.update(model)
+        self._state.loaded(model)
         if model.complete:
-            self._wishes.loaded(model, now)
+            self._refused.loaded(model, now)
 
     def failed(self, event: LoadFailed, now: float) -> None:
-        """Hear that pieces could not be loaded; what there is of the model goes when nobody uses it."""
+        """Note that pieces could not be loaded. What is in memory of the model may be evicted once nobody uses it."""
         model = self.memory.failed(event.model, event.pieces)
         self._back_off.failed(model.name, now)
-        self._standing.failed(model)
-        self._wishes.discard(model)
+        self._state.failed(model)
+        self._refused.discard(model)
 
-    def asked(self, name: str, requests: Sequence[int], now: float, actions: list[Action]) -> float | None:
-        """Hear that requests are refused for want of their model alone, and have it loaded where that pays.
+    def load_for_refused(self, name: str, requests: Sequence[int], now: float, actions: list[Action]) -> float | None:
+        """Note requests that are refused only because their model is not in memory; load it where that pays.
 
-        Returns the seconds until it is expected, or None where it is not going to be loaded.
+        Returns the seconds until the model is expected, or None where it is not going to be loaded.
         """
-        standing, model = self._standing, self.memory.models[name]
+        state, model = self._state, self.memory.models[name]
         for _ in requests:
             self._policy.requested(model, now)
-        self._doors.settle()
+        self._gate.update()
         if not model.waiting and not model.loading and model.stage_bytes <= self.memory.budget:
-            self._wishes.add(model)
-            if not standing.is_loading and self._loads.next(now) is None:
-                self._loads.grant(now, actions)
-        if not (model.waiting or model.loading or model in self._wishes):
+            self._refused.add(model)
+            if not state.is_loading and self._load_planner.next_model(now) is None:
+                self._load_planner.load_refused(now, actions)
+        if not (model.waiting or model.loading or model in self._refused):
             return None
-        others = [] if model.loading else [one for one in standing.waiting.values() if one is not model]
-        return self.seconds_to(name, now) + sum([one.load_seconds for one in others if not one.loading])
+        others = [] if model.loading else [other for other in state.waiting.values() if other is not model]
+        return self.seconds_to(name, now) + sum([other.load_seconds for other in others if not other.loading])
 
-    # What the scheduler asks ----------------------------------------------------------------------------------------
+    # Questions ------------------------------------------------------------------------------------------------------
 
-    def refuses(self, name: str, now: float) -> bool:
-        """Tell whether a load has failed, and it is too early to try again."""
+    def is_backing_off(self, name: str, now: float) -> bool:
+        """Return whether a load of the model has failed, and it is too early for the next attempt."""
         return self._back_off.is_on(name, now) and not self.memory.models[name].complete
 
     def load_seconds(self, name: str) -> float:
@@ -120,27 +123,27 @@ class Residency:
         return self.memory.models[name].load_seconds
 
     def seconds_to(self, name: str, now: float) -> float:
-        """Return the seconds until a model may be there: behind what is on its way, if it is loaded next."""
+        """Return the seconds until a model may start, if it is loaded right after the load that is under way."""
         model = self.memory.models[name]
         if model.complete:
             return 0.0
-        under_way = self._loads.seconds_left(now)
+        under_way = self._load_planner.seconds_left(now)
         if not model.loading:
             return under_way + (model.wait_seconds if self._streams else model.load_seconds)
         return under_way + model.seconds_of(model.missing)
 
     @property
-    def coming(self) -> str | None:
-        """The model that is on its way."""
-        target = self._standing.target
+    def loading_model(self) -> str | None:
+        """The name of the model that is being loaded."""
+        target = self._state.target
         return target.name if target is not None and target.loading else None
 
-    def present(self, batch: SubBatch) -> bool:
-        """Tell whether the stage that a sub-batch is before is in memory."""
-        return self._standing.present(batch)
+    def is_resident(self, batch: SubBatch) -> bool:
+        """Return whether the next stage of a sub-batch is in memory."""
+        return self._state.is_resident(batch)
 
-    def worths(self, now: float) -> dict[str, tuple[Held, float | None]]:
-        """Return every model, and what a byte of it is worth where the policy goes by importance."""
+    def worths(self, now: float) -> dict[str, tuple[ModelState, float | None]]:
+        """Return every model, and what a byte of it is worth where the policy goes by importance (else None)."""
         policy = self._policy if isinstance(self._policy, ByImportance) else None
         return {
             name: (model, policy.worth(model, now) if policy is not None else None)
@@ -148,19 +151,19 @@ class Residency:
         }
 
     def decide(self, now: float) -> list[Action]:
-        """Open and close lanes, and return what is to go and to come, in this order."""
-        standing, actions = self._standing, list[Action]()
-        self._doors.settle()
-        self._room.make_good(now, actions)
-        for _ in range(2):  # the second time where nobody is left whose end could make room
-            if not standing.is_loading:
-                self._loads.load(now, actions)
-            self._doors.release_head()
-            self._doors.settle()
-            if standing.progresses():
+        """Open and close lanes, and return the evictions and the load to perform, in this order."""
+        state, actions = self._state, list[Action]()
+        self._gate.update()
+        self._evictor.restore_budget(now, actions)
+        for _ in range(2):  # the second time only where no request is left whose end could make room
+            if not state.is_loading:
+                self._load_planner.load(now, actions)
+            self._gate.release_head()
+            self._gate.update()
+            if state.can_progress():
                 break
         return actions
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
-        self._standing.check()
+        self._state.check()

@@ -14,7 +14,7 @@ from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.errors import ConfigError, ExportError, LatebindError
 from latebind.domain.model import TensorSpec
 from latebind.program.backends import backend_named
-from latebind.program.build import Progress, tell_nobody
+from latebind.program.build import Progress, ignore_progress
 from latebind.program.graph import Graph
 from latebind.program.load import compile_graph
 from latebind.program.measure import median_seconds
@@ -91,7 +91,7 @@ def build_sequence(
     )
     if backends is None:
         settings = replace(settings, backends=tuple(one for one in settings.backends if one in QUICK))
-    tell = progress or tell_nobody
+    tell = progress or ignore_progress
     sequence = as_sequence(module)
     marks = Marks(sequence.start, sequence.end, sequence.padding)
     if tokens.dim() != 2 or tokens.dtype != torch.int64 or not len(tokens):

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from dataclasses import replace as changed
 from typing import Protocol, cast
 
 import torch
@@ -10,8 +9,8 @@ from torch import Tensor, nn
 
 from latebind.domain.errors import ExportError
 from latebind.program.export import Exported, export
-from latebind.program.graph import Argument, Graph, Weight, replace
-from latebind.program.vocabulary import words
+from latebind.program.graph import Argument, Graph, Weight
+from latebind.program.vocabulary import vocabulary_size
 from latebind.sequence.state import POSITION, TOKEN, Part, State, change_of
 
 TOKENS, LENGTH, LOGITS = "tokens", "length", "logits"
@@ -105,7 +104,11 @@ def export_sequence(
     encoders = {int(size): graph for size, graph in graphs.items()}
     _check_lengths(encoders, parts)
     return ExportedSequence(
-        encoders, step, weights, _changes(sequence, step, parts), words(encoders[lengths[-1]], weights, TOKENS)
+        encoders,
+        step,
+        weights,
+        _changes(sequence, step, parts),
+        vocabulary_size(encoders[lengths[-1]], weights, TOKENS),
     )
 
 
@@ -200,12 +203,4 @@ def _with_weights(graph: Graph, names: Mapping[str, str]) -> Graph:
     def renamed(argument: Argument) -> Argument:
         return Weight(names[argument.name]) if isinstance(argument, Weight) else argument
 
-    nodes = tuple(
-        changed(
-            node,
-            args=tuple(replace(argument, renamed) for argument in node.args),
-            kwargs=tuple((key, replace(argument, renamed)) for key, argument in node.kwargs),
-        )
-        for node in graph.nodes
-    )
-    return Graph(graph.inputs, nodes, graph.outputs)
+    return Graph(graph.inputs, tuple(node.map_arguments(renamed) for node in graph.nodes), graph.outputs)

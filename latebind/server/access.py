@@ -1,4 +1,4 @@
-"""Who may call what, whatever transport a call came by: bearer tokens, and the kinds of calls that need one."""
+"""Who may call what, over any transport: bearer tokens, and the kinds of calls that need one."""
 
 import hashlib
 import hmac
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Access(Enum):
-    """What a caller has to show for a call."""
+    """What a caller has to show for a call of this kind."""
 
     OPEN = "nothing: health, which probes ask for, and the files of the dashboard, which tell nothing"
     ORDINARY = "the token, where there is one"
@@ -27,10 +27,10 @@ class Access(Enum):
 
 
 class Guard:
-    """Compares what callers show with the tokens, in constant time. Without tokens everybody may do everything.
+    """Compares the token of a call with those configured, in constant time. Without tokens everybody may do everything.
 
-    The admin's token opens everything. Where there is no other, ordinary calls need none. Where `strangers` may call,
-    for other machines reach the server, nobody may change anything without a token.
+    The admin token is good for every call. Where it is the only token, ordinary calls need none. Where other machines
+    can reach the server (`strangers`) and there is no token at all, calls that change something are refused.
     """
 
     def __init__(self, *, token: str = "", admin_token: str = "", strangers: bool = False) -> None:
@@ -51,13 +51,13 @@ class Guard:
         return cls(token=token, admin_token=admin_token, strangers=strangers)
 
     def asks(self, access: Access) -> bool:
-        """Tell whether callers have to show anything for such a call."""
+        """Tell whether such a call needs a token."""
         return bool(self._keys[access]) or (self._closed and access is Access.MUTATING)
 
     def check(self, access: Access, authorization: bytes | None) -> None:
         """Raise `Denied` unless `authorization`, the header or metadata of that name, is good for such a call.
 
-        Raises `TurnedOff` where nothing would be.
+        Raises `TurnedOff` if no token would be.
         """
         if self._closed and access is Access.MUTATING:
             raise TurnedOff("this call changes the server, which others reach: start it with --admin-token-file")
@@ -72,7 +72,7 @@ class Guard:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file of one line; warn where everybody may read it. Raises `ConfigError`."""
+    """Return the token in a file of one line; warn if other users may read the file. Raises `ConfigError`."""
     try:
         text = path.read_text("ascii").strip()
         mode = path.stat().st_mode
@@ -94,5 +94,5 @@ def _read(name: str) -> str:
 
 
 def _digest(token: bytes) -> bytes:
-    """Return what is compared: of one length whatever was shown, so that time does not tell how long the token is."""
+    """Return a digest to compare: all have the same length, so the time taken does not reveal the token's length."""
     return hashlib.sha256(token).digest()

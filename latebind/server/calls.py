@@ -1,4 +1,4 @@
-"""A call of one model, whatever transport it came by: what is given and wanted, checked before any array is made."""
+"""A call of one model, over any transport: its inputs and the outputs it asks for, checked before arrays are made."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,14 +14,14 @@ from latebind.server.shared_memory import Place, Reference, Regions
 from latebind.server.tensors import Tensor
 
 LONGEST_ID = 1024
-CLIENT = b"latebind-client"  # header: the address that a call came from, where an ingress sends it on
-WAITED = b"latebind-waited"  # header: seconds of its deadline that a call has waited elsewhere
+CLIENT_HEADER = b"latebind-client"  # the address that a call came from, set by an ingress that sends it on
+WAITED_HEADER = b"latebind-waited"  # seconds of its deadline that a call has already waited at the ingress
 
 
-class Given(msgspec.Struct, frozen=True):
-    """An input that fits the model: its rows where they are there already, or where they lie in shared memory.
+class CallInput(msgspec.Struct, frozen=True):
+    """An input that fits the model. Its data are in `rows`, or in shared memory at `place`.
 
-    Where there is neither, they follow as bytes.
+    If both are None, the data follow as bytes in the body.
     """
 
     tensor: Tensor
@@ -30,21 +30,24 @@ class Given(msgspec.Struct, frozen=True):
     place: Place | None = None
 
     def places(self, rows: Mapping[str, Sequence[Array]]) -> list[Array]:
-        """Return where its rows go in `rows`, those of a claim; padding fills up what is shorter."""
+        """Return the parts of a claim's `rows` that the data go to, one for each row.
+
+        A row that is shorter than the tensor gets the front of its place; the rest is filled with padding.
+        """
         return [self.tensor.room(row, self.shape) for row in rows[self.tensor.name]]
 
     def write(self, places: Sequence[Array]) -> None:
-        """Copy the rows, which are there, to their places."""
+        """Copy `self.rows` to their places."""
         assert self.rows is not None, "the rows follow as bytes"
         for place, row in zip(places, self.rows, strict=True):
             place[...] = row
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """An output that the client asks for; `binary` is None where it says nothing of how.
+class OutputRequest(msgspec.Struct, frozen=True):
+    """An output as the client asks for it. `binary` is None if it does not say how to send it.
 
-    Where `classes` is not 0, it wants the best so many of each row instead of all values. `reference` is the shared
-    memory that it wants them in.
+    If `classes` is not 0, the client wants that many best classes of each row instead of all values. `reference` is the
+    shared memory to write them to.
     """
 
     name: str
@@ -53,10 +56,10 @@ class Asked(msgspec.Struct, frozen=True):
     reference: Reference | None = None
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """An output to send, as raw bytes or not: its values or, where `classes` is not 0, the best so many of each row.
+class CallOutput(msgspec.Struct, frozen=True):
+    """An output to send: its values or, if `classes` is not 0, the best classes of each row; `binary` or as JSON.
 
-    Where it has a `place`, it is not sent but written there.
+    If it has a `place` in shared memory, it is written there and not sent.
     """
 
     tensor: Tensor
@@ -68,30 +71,30 @@ class Wanted(msgspec.Struct, frozen=True):
 class Call(msgspec.Struct, frozen=True):
     """A checked infer call of `rows` rows; `inputs` are in the order in which their bytes follow.
 
-    `size` are the bytes that its body must have. `timeout` in microseconds, 0 for the default; `priority` 1 is the
-    first, 0 the default. `waited` are seconds of its time that are gone as it comes. Of a call that came before,
-    `frames` are its replies but for the data, by where rows left (`server/frames.py`).
+    `size` is the number of bytes that its body must have. `timeout` is in microseconds, 0 for the default. `priority` 1
+    goes first, 0 is the default. `waited` is how many seconds of its time were gone when it came. Calls that came
+    before keep `templates`: their replies without the data, by where rows left (`server/templates.py`).
     """
 
-    inputs: tuple[Given, ...]
+    inputs: tuple[CallInput, ...]
     rows: int
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[CallOutput, ...]
     size: int = 0
     id: str = ""
     timeout: int = 0
     priority: int = 0
     waited: float = 0.0
-    frames: dict[tuple[int, ...], tuple[bytes, ...]] | None = None
+    templates: dict[tuple[int, ...], tuple[bytes, ...]] | None = None
 
     @property
-    def elsewhere(self) -> bool:
-        """Whether any of its tensors lies in shared memory of the client's own."""
+    def uses_shared_memory(self) -> bool:
+        """Whether any of its tensors lies in the client's shared memory."""
         lie = any(given.place is not None for given in self.inputs)
         return lie or any(wanted.place is not None for wanted in self.wanted)
 
 
-def waited(call: Call, said: str | bytes | None) -> Call:
-    """Return a call that has waited for as long as its caller says, if that says so. Raises `InvalidRequest`."""
+def with_time_waited(call: Call, said: str | bytes | None) -> Call:
+    """Return the call with the time that its caller says it has waited, if it says so. Raises `InvalidRequest`."""
     if not said:
         return call
     try:
@@ -99,14 +102,14 @@ def waited(call: Call, said: str | bytes | None) -> Call:
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:
-        raise InvalidRequest(f"the header {WAITED.decode()} is no number of seconds")
+        raise InvalidRequest(f"the header {WAITED_HEADER.decode()} is no number of seconds")
     return structs.replace(call, waited=seconds)
 
 
 class Calls:
-    """What calls of one model may say of its tensors. Raises `InvalidRequest`, and what `regions` raise.
+    """Checks what calls of one model say about its tensors. Raises `InvalidRequest`, and what `regions` raises.
 
-    Without those, shared memory is turned off.
+    Without `regions`, shared memory is turned off.
     """
 
     def __init__(self, spec: ModelSpec, limits: Limits, regions: Regions | None = None) -> None:
@@ -127,7 +130,7 @@ class Calls:
         }
 
     def match(self, given: Iterable[tuple[str, str, Sequence[int]]]) -> tuple[list[Tensor], int]:
-        """Return the tensor of each input that is given by name, datatype and shape, and how many rows all have."""
+        """Return the tensor for each input, given by name, datatype and shape, and the number of rows of the call."""
         found: dict[str, Tensor] = {}
         rows = 0
         for name, datatype, shape in given:
@@ -145,24 +148,24 @@ class Calls:
         return list(found.values()), rows
 
     def place(self, reference: Reference, tensor: Tensor, shape: Sequence[int]) -> Place:
-        """Return where an input of this shape, which fits, lies in shared memory."""
+        """Return where in shared memory an input of this shape lies; the shape must have been checked."""
         found, needed = self._regions.place(reference), tensor.bytes_of(shape)
         if found.size != needed:
             stated = f"{tensor.title} has a shared_memory_byte_size of {found.size}"
             raise InvalidRequest(f"{stated}: its shape and datatype ask for {needed}")
         return found
 
-    def wanted(self, asked: Iterable[Asked], *, binary: bool) -> tuple[Wanted, ...]:
-        """Return the outputs to send: those asked for, or all; `binary` is the way of those that name none."""
-        wanted: dict[str, Wanted] = {}
+    def wanted(self, asked: Iterable[OutputRequest], *, binary: bool) -> tuple[CallOutput, ...]:
+        """Return the outputs to send: those asked for, or all. `binary` applies to those that do not say how."""
+        wanted: dict[str, CallOutput] = {}
         for one in asked:
             tensor = _known(self.outputs, one.name, "output", self.spec)
             if one.name in wanted:
                 raise InvalidRequest(f"output {one.name!r} is asked for twice")
             self._check_classes(one.classes, tensor)
             place = None if one.reference is None else self._regions.place(one.reference)
-            wanted[one.name] = Wanted(tensor, binary if one.binary is None else one.binary, one.classes, place)
-        found = tuple(wanted.values()) or tuple([Wanted(tensor, binary) for tensor in self.outputs.values()])
+            wanted[one.name] = CallOutput(tensor, binary if one.binary is None else one.binary, one.classes, place)
+        found = tuple(wanted.values()) or tuple([CallOutput(tensor, binary) for tensor in self.outputs.values()])
         for output in found:
             if not (output.binary or output.tensor.has_json or output.classes or output.place):
                 tensor = output.tensor
@@ -172,7 +175,7 @@ class Calls:
         return found
 
     def _check_classes(self, count: int, tensor: Tensor) -> None:
-        """Raise `InvalidRequest` unless so many best values of each row can be told, 0 being all in their order."""
+        """Raise `InvalidRequest` unless that many classes can be returned; 0 stands for all values in order."""
         most = self._limits.classes
         if not 0 <= count <= most:
             raise InvalidRequest(f"{tensor.title}: classification is {count!s:.40}: ask for 1 to {most} classes")
@@ -181,21 +184,21 @@ class Calls:
 
 
 def check_id(name: str) -> str:
-    """Return the id of a request, which its answer repeats, or raise `InvalidRequest` where it is too long."""
+    """Return the id of a request, which the reply repeats. Raises `InvalidRequest` if it is too long."""
     if len(name) > LONGEST_ID:
         raise InvalidRequest(f"the id of the request has {len(name)} letters: {LONGEST_ID} at most")
     return name
 
 
 def check_timeout(timeout: int) -> int:
-    """Return a time-out in microseconds, or raise `InvalidRequest` where it is none."""
+    """Return a time-out in microseconds. Raises `InvalidRequest` if it is negative."""
     if timeout < 0:
         raise InvalidRequest(f"timeout is {timeout!s:.40}: give microseconds, 0 for the default")
     return timeout
 
 
 def check_priority(priority: int) -> int:
-    """Return a priority, 1 being the first and 0 the default, or raise `InvalidRequest` where it is none."""
+    """Return a priority: 1 goes first, 0 is the default. Raises `InvalidRequest` if it is out of range."""
     if not 0 <= priority <= 255:
         raise InvalidRequest(f"priority is {priority!s:.40}: give 1 (first) to 255, or 0 for the default")
     return priority

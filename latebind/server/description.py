@@ -1,4 +1,4 @@
-"""What the door tells of models and queries beside their tensors' values: configuration, and which steps answered."""
+"""How the protocol describes models and queries: configuration, and the steps of a query that answered."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,16 +10,16 @@ ENSEMBLE = "ensemble"  # the protocol's word for a query
 
 
 def platform(spec: ModelSpec) -> str:
-    """Return what the protocol calls what serves it."""
+    """Return the protocol's `platform` of a model or query."""
     return ENSEMBLE if spec.steps else "latebind"
 
 
 def model_config(spec: ModelSpec, models: Iterable[ModelSpec]) -> dict[str, object]:
-    """Return the protocol's configuration of one of `models`.
+    """Return the protocol's configuration of `spec`, one of `models`.
 
-    Fields and values are those of Triton's `model_config.proto`; perf_analyzer looks for `model_transaction_policy`,
-    `response_cache` and one kind of scheduling. Of a query, a step is there once for each model that may answer it.
-    Tensors are named as `StepSpec` names them.
+    Fields and values are those of Triton's `model_config.proto`; perf_analyzer needs `model_transaction_policy`,
+    `response_cache` and one kind of scheduling. In the configuration of a query, a step is listed once for each model
+    that may answer it. Tensors are named as `StepSpec` names them.
     """
     config: dict[str, object] = {
         "name": spec.name,
@@ -39,10 +39,10 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec]) -> dict[str, obje
     return config
 
 
-def told_of_steps(rows: Sequence[Sequence[StepAnswer]], models: Mapping[str, ModelSpec]) -> dict[str, object]:
-    """Return the parameters that tell which steps ran, by which model and in what time; lists where rows are several.
+def steps_as_parameters(rows: Sequence[Sequence[StepAnswer]], models: Mapping[str, ModelSpec]) -> dict[str, object]:
+    """Return the reply parameters that say which steps ran, on which model and how long; lists for several rows.
 
-    A row in which a step did not run has null in its lists.
+    A row in which a step did not run has null in the lists of that step.
     """
     told = [_told(steps, models) for steps in rows]
     if len(told) == 1:

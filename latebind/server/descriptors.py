@@ -1,4 +1,4 @@
-"""File descriptors: each connection takes one, and a process begins with fewer than it may have."""
+"""File descriptors: each connection takes one, and a process starts with a lower limit than it may have."""
 
 import logging
 import resource
@@ -8,8 +8,8 @@ OTHERS = 256  # descriptors that are no connections: models, engines, logs
 log = logging.getLogger(__name__)
 
 
-def make_room(connections: int) -> None:
-    """Have this process open as many files as the system allows it; warn where so many connections may need more."""
+def raise_file_limit(connections: int) -> None:
+    """Raise this process's limit of open files; warn if that many connections may need more than is allowed."""
     wanted = connections + OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = max(soft, wanted) if hard == resource.RLIM_INFINITY else hard

@@ -1,6 +1,6 @@
-"""The door opens and closes: uvicorn around the application, on its own socket, drained before it ends.
+"""The door: uvicorn's server around the HTTP application, on a socket of its own, drained before it closes.
 
-Where gRPC is wanted, `server/rpc/door.py` opens and closes with it.
+Where gRPC is configured, one of the doors of `server/rpc/` opens and closes with it.
 """
 
 import asyncio
@@ -27,27 +27,27 @@ from latebind.server.rest.app import KNOWN, RestApp
 from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.protocol import HttpProtocol
 from latebind.server.rest.routes import Route
-from latebind.server.rest.shortcut import ShortWay
+from latebind.server.rest.shortcut import InferShortcut
 from latebind.server.rest.sweeping import Connected, Sweeper
-from latebind.server.secured import Secured
+from latebind.server.security import Security
 from latebind.server.service import Service
 from latebind.server.shared_memory import Regions
-from latebind.server.tracing import Explained
+from latebind.server.tracing import TracedCall
 
 if TYPE_CHECKING:
-    from latebind.server.rpc.drained import DrainedDoor
+    from latebind.server.rpc.base_door import BaseDoor
     from latebind.server.rpc.routes import Method
 
-LATE_TLS_SECONDS = 1.0  # that a client has for its handshake as the door closes
+LATE_TLS_SECONDS = 1.0  # for the TLS handshake of a client that connects while the door closes
 
 
 @dataclass(frozen=True, slots=True)
 class Verbs:
-    """What a door answers: routes of HTTP, methods of gRPC by path (None: the usual), the short way of infer calls."""
+    """What a door answers: HTTP routes, gRPC methods by path (None: the usual), and the shortcut of infer calls."""
 
     routes: Sequence[Route] = KNOWN
     methods: "Mapping[str, Method] | None" = None
-    short: ShortWay | None = None
+    short: InferShortcut | None = None
 
 
 class Door:
@@ -61,7 +61,7 @@ class Door:
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
     `observer` hears of every answer; `catalogue` knows what there is beside what is served. A share `trace_rate` of all
     calls is traced, and `export` hears of those that are. `verbs` take the place of those that answer from the gateway,
-    and `secured` that of the tokens and certificates in files. It listens at the Unix socket `local` too, where one is
+    and `security` that of the tokens and certificates in files. It listens at the Unix socket `local` too, where one is
     named. `hurried` is whether it was told to close more than once, so that nothing is waited for. Raises `ConfigError`
     for tokens and certificates that cannot be used.
     """
@@ -75,10 +75,10 @@ class Door:
         deadlines: Mapping[str, float] | None = None,
         observer: Observer | None = None,
         trace_rate: float = 0.0,
-        export: Callable[[Explained], None] | None = None,
+        export: Callable[[TracedCall], None] | None = None,
         catalogue: Catalogue | None = None,
         verbs: "Verbs | None" = None,
-        secured: Secured | None = None,
+        security: Security | None = None,
         local: str = "",
     ) -> None:
         self._config = config or DoorConfig()
@@ -96,9 +96,9 @@ class Door:
             catalogue=catalogue,
             manage=self._config.manage,
         )
-        verbs, secured = verbs or Verbs(), secured or Secured.by(self._config)
+        verbs, security = verbs or Verbs(), security or Security.by(self._config)
         self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
-        doorkeeper = Doorkeeper(self._config, secured.guard)
+        doorkeeper = Doorkeeper(self._config, security.guard)
         self._app = app = RestApp(
             self._service,
             self._limits,
@@ -106,10 +106,10 @@ class Door:
             self._dashboard,
             routes=verbs.routes,
             short=verbs.short,
-            behind=secured.behind,
+            behind_ingress=security.behind_ingress,
         )
-        self._server = _Server(_uvicorn_config(app, self._limits, secured.tls))
-        self._rpc = _rpc_door(self._service, self._config, self._limits, secured.guard, verbs.methods)
+        self._server = _Server(_uvicorn_config(app, self._limits, security.tls))
+        self._rpc = _rpc_door(self._service, self._config, self._limits, security.guard, verbs.methods)
         self.local = local
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -129,7 +129,7 @@ class Door:
         return None if self._rpc is None else self._rpc.port
 
     async def open(self) -> None:
-        """Listen; when this returns, requests are answered. Raises `ConfigError` where the address cannot be had."""
+        """Listen; when this returns, requests are answered. Raises `ConfigError` if the address is not available."""
         self._socket = listen(self._config.host, self._config.port)
         be_prompt()
         if self._rpc is not None:
@@ -146,14 +146,14 @@ class Door:
             await self._server.listen_at(self.local)
 
     def close(self) -> None:
-        """Begin to close: no new calls; those under way have `Limits.drain_seconds` to end. Await `closed()`."""
+        """Begin to close: refuse new calls; calls under way get `Limits.drain_seconds` to end. Await `closed()`."""
         self._service.drain()
         self._server.should_exit = True
         if self._rpc is not None:
             self._rpc.close()
 
     def close_on_signals(self) -> None:
-        """Close on SIGINT and SIGTERM, from now on, and at once on the second of them. Only in the main thread."""
+        """From now on, close on SIGINT and SIGTERM, and at once on a second one. Only in the main thread."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._hear_signal)
@@ -174,7 +174,7 @@ class Door:
         if self._sweeping is not None:
             self._sweeping.cancel()
         self._app.shortcut.give_up()
-        cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
+        cancelled = self._server.server_state.tasks  # calls that the drain had no time for: each still sends its error
         if cancelled and not self.hurried:
             await asyncio.wait(cancelled, timeout=1.0)
         if self._rpc is not None and not self.hurried:
@@ -182,8 +182,8 @@ class Door:
         await self._service.close()
         be_usual()
 
-    async def _open_rpc(self, rpc: "DrainedDoor") -> None:
-        """Open the other door, or none."""
+    async def _open_rpc(self, rpc: "BaseDoor") -> None:
+        """Open the gRPC door too; if that fails, close this one and raise."""
         try:
             await rpc.open()
         except BaseException:
@@ -203,19 +203,22 @@ class Door:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, but it says when it is open and leaves signals to whoever owns the process."""
+    """uvicorn's server, which also says when it is open, and leaves signals to whoever owns the process."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.opened = asyncio.Event()
 
     async def listen_at(self, local: str) -> None:
-        """Listen at a Unix socket too, once open."""
+        """Also listen at a Unix socket; call it once the server is open."""
         loop = asyncio.get_running_loop()
         self.servers.append(await loop.create_unix_server(self._protocol(), local, backlog=BACKLOG))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close, but answer those too whom the system has taken and nobody here: they would be reset (decision 76)."""
+        """Close, but first serve connections that the kernel accepted and nobody here did: they would be reset.
+
+        Decision 76.
+        """
         come = [one for listening in sockets or () for one in waiting_at(listening)]
         for server in self.servers:
             server.close()
@@ -223,13 +226,13 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _take(self, line: socket.socket) -> None:
-        """Serve a connection."""
+        """Serve a connection that was accepted by hand."""
         tls, loop = self.config.ssl, asyncio.get_running_loop()
         patience = None if tls is None else LATE_TLS_SECONDS
         await loop.connect_accepted_socket(self._protocol(), line, ssl=tls, ssl_handshake_timeout=patience)
 
     def _protocol(self) -> Callable[[], asyncio.Protocol]:
-        """Return what makes the protocol of a connection."""
+        """Return the factory of the protocol that serves a connection."""
         made = cast(Any, self.config.http_protocol_class)
         return partial(made, self.config, self.server_state, self.lifespan.state)
 
@@ -239,23 +242,26 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none; uvicorn's own would raise them again after the drain, so that the exit code is not 0."""
+        """Capture none: uvicorn would raise them again after the drain, and the exit code would not be 0."""
         yield
 
 
 def _rpc_door(
     service: Service, config: DoorConfig, limits: Limits, guard: Guard, methods: "Mapping[str, Method] | None"
-) -> "DrainedDoor | None":
-    """Return the door for gRPC where it is wanted. Raises `ConfigError` where its packages are not there."""
+) -> "BaseDoor | None":
+    """Return the gRPC door if one is configured. Raises `ConfigError` if its packages are not installed."""
     if config.grpc_port is None:
         return None
+    from latebind.server.rpc.base_door import DoorSetup  # noqa: PLC0415  (optional dependencies)
+
+    setup = DoorSetup(service, config, limits, guard, methods)
     if config.grpc_stack == "nghttp2":
-        from latebind.server.rpc.lean import LeanDoor  # noqa: PLC0415  (optional dependencies)
+        from latebind.server.rpc.nghttp2_door import Nghttp2Door  # noqa: PLC0415
 
-        return LeanDoor(service, config, limits, guard, methods)
-    from latebind.server.rpc.door import RpcDoor  # noqa: PLC0415
+        return Nghttp2Door(setup)
+    from latebind.server.rpc.official_door import OfficialDoor  # noqa: PLC0415
 
-    return RpcDoor(service, config, limits, guard, methods)
+    return OfficialDoor(setup)
 
 
 def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:
@@ -267,7 +273,7 @@ def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) ->
         interface="asgi3",
         lifespan="off",
         log_config=None,
-        log_level="error",  # below are warnings that any client can cause
+        log_level="error",  # any client can cause the warnings
         access_log=False,
         proxy_headers=False,
         server_header=False,

@@ -1,4 +1,4 @@
-"""What a configuration shows to other machines: refused where anybody could change it, else warned of."""
+"""Checks what a configuration exposes to other machines: refuses what anybody could change, warns of the rest."""
 
 import logging
 
@@ -9,9 +9,9 @@ log = logging.getLogger(__name__)
 
 
 def check_exposure(config: DoorConfig) -> None:
-    """Raise `ConfigError` where every other machine may change what is served or name memory of this one.
+    """Raise `ConfigError` if any other machine could change what is served, or name this machine's memory.
 
-    Warn where they may call without a token, or send one that everybody on the way can read.
+    Warn if other machines may call without a token, or if tokens cross the network unencrypted.
     """
     if is_loopback(config.host):
         return

@@ -1,4 +1,4 @@
-"""What a client is told of an error, the same for every transport: messages written for clients, else a request id."""
+"""What a client is told of an error, over any transport: a message written for clients, or else only a request id."""
 
 import logging
 
@@ -8,12 +8,12 @@ from latebind.server.identity import request_id
 
 log = logging.getLogger(__name__)
 
-# Errors whose message was written for clients; of all others only a request id leaves the house.
+# Errors whose message was written for clients. Of all others, clients are told only a request id.
 FOR_CLIENTS = (UserError, Refused, Expired, StepFailed, Unavailable)
 
 
 def report(error: Exception) -> str:
-    """Log what happened and return what the client is told: an id alone, its own where that is harmless."""
+    """Log an unexpected error and return what the client is told: a request id, its own if that is safe to show."""
     found = request_id(REQUEST.get())
     log.error("request %s failed", found, exc_info=error, extra={"request": found})
     return f"internal error, request id {found}"

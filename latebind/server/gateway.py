@@ -1,4 +1,4 @@
-"""What the door asks of the engine behind it, and what it gets back. Only types; `latebind.engine` has the real one."""
+"""What the door asks of the engine, and what it gets back. Only types; `latebind.engine` has the implementation."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ Array: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class StepAnswer:
-    """What became of one step of a query: `model` answered it and left at stage `left_at`.
+    """The result of one step of a query: `model` answered it and its request left the network at stage `left_at`.
 
-    `budget` and `spent` are the seconds that it was planned to take and took.
+    `budget` is how many seconds the step was planned to take, `spent` how many it took.
     """
 
     step: str
@@ -29,11 +29,12 @@ class StepAnswer:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What became of the N rows of one call.
+    """The result of a call of N rows.
 
-    `outputs` are arrays `(N, *shape)` by name; of each row, `left_at` is the stage that it left at, `waited` and `ran`
-    are the seconds that it spent in the queue and with a worker. `steps` are those that a query ran for each row, in
-    the order in which they ended; of a model there are none. `spec` is the model as it answered; None: as it was asked.
+    `outputs` are arrays `(N, *shape)` by name. For each row, `left_at` is the stage at which it left the network,
+    `waited` and `ran` are the seconds that it spent in the queue and with a worker. `steps` are the steps that a query
+    ran for each row, in the order in which they ended; it is empty for a model. `spec` is the version that answered;
+    None: the one that was asked.
     """
 
     outputs: dict[str, Array]
@@ -45,7 +46,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Shown(NamedTuple):
-    """A call of a model as observers see it: what it was given, by input an array for each row, and its answer."""
+    """A call as an observer sees it: its model, its rows (for each input an array for each row) and its answer."""
 
     spec: ModelSpec
     rows: Mapping[str, Sequence[Array]]
@@ -62,13 +63,14 @@ class Distribution(TypedDict):
 
 
 class ModelMetrics(TypedDict):
-    """The figures of one model since the start. `requests` has ended ones by outcome, `left_at` answered ones by stage.
+    """The figures of one model since the start.
 
-    `batches` counts them by their size as they start the network; `runs` and `run_seconds` are the stages that have
-    ended, by how many requests were in them, and the time that they took. `latency_seconds` and `queue_seconds` are of
-    requests that were answered: the difference of their sums is what those spent with a worker. `failed_seconds` are
-    all that others spent from arrival to end. `slack_seconds` are of all, what they were taken to have to spare when
-    they came. `last` is when the last was answered, on the clock of `Snapshot.now`; None: none was.
+    `requests` counts requests that have ended, by outcome; `left_at` counts answered ones by the stage at which they
+    left. `batches` counts batches by their size when they start the network. `runs` and `run_seconds` are the number
+    and time of stage runs, by how many requests were in them. `latency_seconds` and `queue_seconds` are those of
+    answered requests; the difference of their sums is the time spent with a worker. `failed_seconds` is the time from
+    arrival to end of all other requests. `slack_seconds` is the slack that every request was estimated to have on
+    arrival. `last` is when the last request was answered, on the clock of `Snapshot.now`; None: none was.
     """
 
     requests: dict[str, int]
@@ -87,9 +89,9 @@ class ModelMetrics(TypedDict):
 
 
 class MemoryMetrics(TypedDict):
-    """What came to memory of one model since the start and went; `bytes` is what all of it takes.
+    """What was loaded of one model and evicted since the start; `bytes` is what the whole model takes in memory.
 
-    Of `read_bytes`, which loads read, `cached_bytes` lay in the page cache.
+    Of the `read_bytes` that loads read, `cached_bytes` were in the page cache.
     """
 
     resident_bytes: int
@@ -110,9 +112,9 @@ class Memory(TypedDict):
 
 
 class StepMetrics(TypedDict):
-    """The figures of one step of a query: how often each model answered it, what was planned for that and it took.
+    """The figures of one step of a query: how often each model answered it, the time planned for it and taken.
 
-    `replanned` counts how often it was planned only when it began, another step having begun before.
+    `replanned` counts how often the step was planned only when it began, after another step had begun.
     """
 
     answered: dict[str, int]
@@ -122,10 +124,10 @@ class StepMetrics(TypedDict):
 
 
 class Tally(TypedDict):
-    """What became of the sub-batches of one model since the start.
+    """How the sub-batches of one model changed since the start.
 
-    `merges` are two that became one, `preemptions` one that was made to rest for newcomers, `refills` requests that
-    began on a worker that was not through with others.
+    `merges` counts two sub-batches that became one, `preemptions` sub-batches that had to rest so that newer requests
+    could catch up, `refills` requests that began on a worker which was still running others.
     """
 
     merges: int
@@ -134,10 +136,11 @@ class Tally(TypedDict):
 
 
 class Snapshot(TypedDict):
-    """All metrics at one moment, by model and query; `memory` where that is limited.
+    """All metrics at one moment, by model and query.
 
-    `steps` are those of each query, by name. `now` is the moment, in seconds of `time.monotonic()`. `restarts` is how
-    often the engine had to be replaced, `gpu` the identity of the GPU that it computes on.
+    `memory` is there where memory is limited. `steps` are those of each query, by name. `now` is the moment, in seconds
+    of `time.monotonic()`. `restarts` counts how often the engine was replaced; `gpu` is the UUID of the GPU that it
+    computes on.
     """
 
     models: dict[str, ModelMetrics]
@@ -153,54 +156,58 @@ Then = Callable[[Answer | Exception], None]
 
 
 class Claim(Protocol):
-    """Places for the N rows of one call in the engine's memory. Whoever has one releases it, once."""
+    """Slots for the N rows of one call in the engine's memory. Whoever holds a claim releases it exactly once."""
 
     @property
     def spec(self) -> ModelSpec:
-        """The model that will answer: while calls are on their way, another version may have taken its place."""
+        """The model that will answer; another version may have replaced the one that was asked for."""
         ...
 
     @property
     def rows(self) -> Mapping[str, Sequence[Array]]:
-        """Of every input N arrays `shape`, to be written before `send` and read until `release`.
+        """For every input, N arrays of its `shape`: written before `send`, and readable until `release`.
 
-        What lies in them is anything, also past the end of a row that is shorter than the tensor.
+        They are not cleared before: their contents are arbitrary, also past the end of a row that is shorter than the
+        tensor.
         """
         ...
 
     @property
     def raw(self) -> Mapping[str, Sequence[memoryview]]:
-        """Return the same places as bytes."""
+        """The same memory as bytes."""
         ...
 
     def dispatch(self, then: Then, *, deadline: float, priority: int = 0, trace: int = 0) -> None:
-        """Have the rows answered, which are complete and checked, all by `deadline`, and `then` called, once.
+        """Send the rows, which must be complete and checked, to be answered by `deadline`; then call `then` once.
 
-        It gets the answer, whose arrays may be places of the claim: read them before `release`. Or it gets an error of
-        those of `send`. Raises `Unavailable`, and then calls nobody.
+        `then` gets the answer, whose arrays may lie in the slots, so read them before `release`; or it gets an error,
+        one of those that `send` raises. Raises `Unavailable`, and does not call `then` in that case.
         """
         ...
 
     def cancel(self) -> None:
-        """Have nobody called, and what can be left undone left undone; a call that was dispatched is not sent too."""
+        """Cancel a call that was dispatched: `then` is not called, and the engine may drop its requests.
+
+        Not for a call that `send` awaits.
+        """
         ...
 
     async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
-        """Answer the rows, which are complete and checked, all by `deadline`.
+        """Send the rows, which must be complete and checked, and return their answer by `deadline`.
 
-        Of those that wait for a model, `priority` 1 goes first, up to 255, and 0, the default, last. Where `trace` is
-        not 0, what becomes of each row is told under this number (`Gateway.traces`).
+        Among requests that wait for a model, `priority` 1 goes first, up to 255; 0, the default, goes last. If `trace`
+        is not 0, the engine reports what happened to each row under this number (`Gateway.traces`).
 
         Cancelling the call cancels the rows. Raises `Refused`, `Expired`, `Failed`, `Unavailable`, `InvalidRequest`.
         """
         ...
 
     def shown(self, answer: Answer) -> Iterable[Shown]:
-        """Return the steps of a query that has been answered so, each as a call of one row, until `release`."""
+        """Return the steps of an answered query, each as a call of one row; valid until `release`."""
         ...
 
     def release(self) -> None:
-        """Give the places back; where the engine has them yet, they are free when it says that it ended."""
+        """Give the slots back. Slots that the engine still uses become free when it reports their end."""
         ...
 
 
@@ -221,32 +228,35 @@ class Gateway(Protocol):
         ...
 
     def claim_now(self, model: str, rows: int) -> Claim | None:
-        """Return places for N rows, or None where the call had to wait for some, or would not get any."""
+        """Return slots for N rows, or None if the call would have to wait or would not get any."""
         ...
 
     async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
-        """Return places for N rows, each a request of its own, once it is this call's turn.
+        """Return slots for N rows, each a request of its own; waits until they are free and it is this call's turn.
 
-        Calls wait for places behind those that came before and have no later priority, until the `deadline` (absolute,
+        Calls wait behind earlier calls whose priority is as good or better, until `deadline` (absolute, in
         `time.monotonic()` seconds). Raises `Refused` or `Unavailable`.
         """
         ...
 
     async def metrics(self) -> Mapping[str, Any]:
-        """Return the figures since the start, of the form of `Snapshot`."""
+        """Return the figures since the start, in the form of `Snapshot`."""
         ...
 
     async def picture(self) -> Picture:
-        """Return what is under way at this moment."""
+        """Return what the engine is doing at this moment."""
         ...
 
     async def traces(self) -> Sequence[Trace]:
-        """Return what became of rows to be traced that have ended since this was asked last."""
+        """Return the traces of rows that have ended since this was last called."""
         ...
 
 
 class IndexEntry(TypedDict):
-    """A model of the repository: `state` is READY, LOADING or UNAVAILABLE, `reason` why, or why it is no newer one."""
+    """A model of the repository. `state` is READY, LOADING or UNAVAILABLE.
+
+    `reason` says why it is not ready, or why a newer version is not served.
+    """
 
     name: str
     version: str
@@ -255,36 +265,36 @@ class IndexEntry(TypedDict):
 
 
 class Catalogue(Protocol):
-    """What there is beside what is served, and changes of that; `latebind.engine` has the real one."""
+    """All models of the repository, served or not, and changes of what is served; `latebind.engine` implements it."""
 
     def index(self) -> Sequence[IndexEntry]:
         """Return every model and query, by name."""
         ...
 
     def unavailable(self, name: str) -> str | None:
-        """Return why a model is not served that should be; None for others."""
+        """Return why a model that should be served is not; None for all others."""
         ...
 
     async def load(self, name: str, version: str | None = None) -> None:
-        """Serve the newest version of a model, or this one; nobody who calls meanwhile notices.
+        """Serve the newest version of a model, or this one, without disturbing calls that come meanwhile.
 
-        Raises `NotFound`, and `RepositoryError` for one that is of no use; then what was served stays.
+        Raises `NotFound`, and `RepositoryError` for a version that cannot be used; what was served before stays then.
         """
         ...
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Serve a model no more, with the queries that need it where `dependents`.
+        """Stop serving a model, and with `dependents` also the queries that need it.
 
-        Raises `NotFound`, and `InvalidRequest` where a query needs it.
+        Raises `NotFound`, and `InvalidRequest` if a query needs it.
         """
         ...
 
 
 class AdaptationFigures(TypedDict):
-    """What is known of a model's learned caches as they follow the traffic.
+    """How a model's learned caches fare as they adapt to the traffic.
 
-    `fidelity` is the share of the last samples that were answered as the base model does, None before there are any;
-    `lower` and `upper` bound it with 95 % confidence. The caches were chosen for `target` or more.
+    `fidelity` is the share of the last samples that were answered as the base model answers them; None before there are
+    any. `lower` and `upper` bound it with 95 % confidence. The caches were chosen for a fidelity of `target` or more.
     """
 
     version: str
@@ -299,16 +309,16 @@ class AdaptationFigures(TypedDict):
 
 
 class Observer(Protocol):
-    """Whoever wants to know what was answered; `latebind.adaptation` has the real one."""
+    """Gets every answer; `latebind.adaptation` implements it."""
 
     def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
-        """Take note of one call, soon after its answer; must not wait. `client` is the address that it came from.
+        """Take note of one call soon after its answer; must not block. `client` is the address it came from.
 
-        Behind a query's, its steps are told of as calls of their models.
-        `rows` are those of `Claim`: others write there when this returns, so what is kept is copied.
+        After a query, its steps are reported as calls of their models. `rows` are those of the `Claim`: they are
+        overwritten after this returns, so copy what is to be kept.
         """
         ...
 
     def figures(self) -> Mapping[str, AdaptationFigures]:
-        """Return what is known, by model."""
+        """Return the figures by model."""
         ...

@@ -1,4 +1,4 @@
-"""By what name a request goes in logs, errors and traces: the client's where that is harmless, else one of ours."""
+"""The id of a request in logs, errors and traces: the client's own if that is safe to show, else a new one."""
 
 import re
 import secrets
@@ -7,5 +7,5 @@ HARMLESS = re.compile(r"[A-Za-z0-9._:/@+=-]{1,128}", re.ASCII)  # nothing that c
 
 
 def request_id(given: str = "") -> str:
-    """Return the client's id for its request, or a new one where it gave none that can be shown as it is."""
+    """Return the client's id for its request, or a new one if it gave none or one that is not safe to show."""
     return given if HARMLESS.fullmatch(given) else secrets.token_hex(8)

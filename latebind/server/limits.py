@@ -1,4 +1,4 @@
-"""What the door takes in at most, and the errors that only HTTP knows. The numbers are checked elsewhere."""
+"""The limits of what the door accepts, and the errors that only HTTP knows. Other modules enforce the limits."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,20 +8,19 @@ from latebind.domain.errors import Unavailable, UserError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what one client call may ask of the door. Bytes and seconds.
+    """Limits on what clients may ask of the door, in bytes and seconds.
 
-    A body may be `ratio` times as large as it was sent, where it was compressed; `body_bytes` bounds both.
+    `body_bytes` bounds a body both as it was sent and decompressed; decompressed it may be at most `ratio` times as
+    large as it was sent. `json_bytes` bounds its JSON part alone: parsing that holds up all other clients (some 10 ms
+    for 150,000 numbers), while binary tensors cost next to nothing. `deadline` is the longest that a call may ask for,
+    `classes` the most best classes of a row. At most `connections` are open at once. A connection is closed when its
+    client sends no complete head for `idle_seconds`, or takes nothing of its reply for so long. `regions` bounds the
+    shared memory regions of all clients together.
 
-    `json_bytes` bounds the JSON part of a body alone: parsing it holds up every other client (some 10 ms for 150,000
-    numbers), while binary tensors cost next to nothing. `deadline` is the longest that a call may ask for, `classes`
-    how many best values of a row it may want as text. At most `connections` are open at once; one whose client lets
-    `idle_seconds` pass without a whole head, or takes nothing of its reply for so long, is closed. All clients
-    together may register `regions` of shared memory.
-
-    `held_bytes` are those of all requests that have been read and not answered: of all gRPC has, which reads a request
-    whole before anybody sees it, and of what HTTP has to collect, as JSON. The others at the end are of gRPC: calls at
-    once, and those of one stream. A client that is silent for `silent_seconds` is asked whether it is there, and has
-    `idle_seconds` to say so.
+    `held_bytes` bounds all requests that were read and not yet answered: over gRPC, which reads a whole request before
+    anybody sees it, all of their bytes; over HTTP what has to be collected before it can be read, such as JSON. The
+    others at the end are for gRPC: `calls` at once, and `stream_calls` at once on one stream. A client that is silent
+    for `silent_seconds` is pinged, and has `idle_seconds` to answer.
     """
 
     body_bytes: int = 64 << 20
@@ -53,11 +52,11 @@ class Foreign(UserError):
 
 
 class TooManyConnections(Unavailable):
-    """A connection past the limit of how many are open at once."""
+    """A connection beyond the limit."""
 
 
 class MethodNotAllowed(UserError):
-    """A route that exists, but not for this method: for those `allowed`."""
+    """A path that exists, but not for this method; `allowed` are the methods that it takes."""
 
     http_status = 405
 
@@ -73,12 +72,12 @@ class BodyTimeout(UserError):
 
 
 class UnsupportedEncoding(UserError):
-    """A body that is compressed in a way the door does not undo."""
+    """A body compressed in a way that the door cannot decompress."""
 
     http_status = 415
 
 
 class HeadTooLarge(UserError):
-    """Request line and headers past their limit."""
+    """A request line and headers beyond their limit."""
 
     http_status = 431

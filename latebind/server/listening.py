@@ -1,4 +1,4 @@
-"""Where the door listens: whether it can, why not, and what to do about it."""
+"""The sockets that the door listens on; where it cannot listen, why not and what to do about it."""
 
 import errno
 import socket
@@ -18,12 +18,12 @@ WHY = {
 
 
 def reason(error: OSError) -> str:
-    """Return what is wrong with the address, and what to take instead."""
+    """Return what is wrong with an address, and what to take instead."""
     return WHY.get(error.errno or 0, error.strerror or str(error))
 
 
 def listen(host: str, port: int, key: str = "server") -> socket.socket:
-    """Return a socket that listens there. Raises `ConfigError`, which names the `key` of the configuration."""
+    """Return a socket that listens there. Raises `ConfigError`, which names `key`, the configuration's section."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -32,7 +32,7 @@ def listen(host: str, port: int, key: str = "server") -> socket.socket:
 
 
 def waiting_at(listening: socket.socket) -> Iterator[socket.socket]:
-    """Yield the connections that nobody has accepted yet; none where it is closed."""
+    """Yield the connections that the kernel accepted and this process has not; none if the socket is closed."""
     if listening.fileno() < 0:
         return
     listening.setblocking(False)
@@ -43,9 +43,9 @@ def waiting_at(listening: socket.socket) -> Iterator[socket.socket]:
 
 
 def check_addresses(config: DoorConfig) -> None:
-    """Raise `ConfigError` where the door could not listen now: told before anything long is begun.
+    """Raise `ConfigError` if the door could not listen at its addresses, before anything slow begins.
 
-    The addresses are given back, so that clients are refused, and do not wait, until the door opens.
+    The sockets are closed again, so until the door opens clients are refused and do not wait.
     """
     with ExitStack() as stack:
         stack.enter_context(listen(config.host, config.port))

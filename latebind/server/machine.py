@@ -1,6 +1,6 @@
-"""What the machine does, as it is asked: its processor and memory, and the GPU that the engine computes on.
+"""Figures of the machine: its processor and memory, and the GPU that the engine computes on.
 
-The GPU is asked through NVIDIA's own library (NVML), which comes with the driver. What that does not tell, as of a part
+GPU figures come from NVIDIA's own library (NVML), which comes with the driver. What NVML does not know, as for a part
 of a GPU, is left out.
 """
 
@@ -9,8 +9,8 @@ from ctypes import CDLL, Structure, byref, c_char_p, c_uint, c_ulonglong, c_void
 from pathlib import Path
 
 PROC = Path("/proc")
-IDLE = slice(3, 5)  # of the times in /proc/stat: idle, and waiting for a disk
-GUEST = 8  # from there on times count twice
+IDLE = slice(3, 5)  # positions in /proc/stat: idle, and waiting for a disk
+GUEST = 8  # times from this position on are counted elsewhere too
 KIBIBYTE = 1024
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -25,7 +25,7 @@ class Processor:
         self._before = 0, 0
 
     def figures(self) -> Figures:
-        """Return the share of time that cores were busy since this was asked last, and bytes of memory."""
+        """Return the share of time that the cores were busy since the last call, and bytes of memory."""
         times = [int(time) for time in (self._proc / "stat").read_text().split("\n", 1)[0].split()[1 : 1 + GUEST]]
         whole, idle = sum(times), sum(times[IDLE])
         passed, rested = whole - self._before[0], idle - self._before[1]
@@ -48,7 +48,7 @@ class _Memory(Structure):
 
 
 class Gpu:
-    """One GPU, by its identity (`GPU-...`). Raises `OSError` where there is no such, or no driver."""
+    """One GPU, by its UUID (`GPU-...`). Raises `OSError` if there is no such GPU, or no driver."""
 
     def __init__(self, uuid: str) -> None:
         self.uuid = uuid
@@ -59,7 +59,7 @@ class Gpu:
             raise OSError(f"NVML knows no GPU {uuid}")
 
     def figures(self) -> Figures:
-        """Return use (a share), watts, joules and bytes. It may take milliseconds."""
+        """Return utilisation (a share), watts, joules and bytes. A call may take milliseconds."""
         found: dict[str, float] = {}
         use, memory, number, energy = _Use(), _Memory(), c_uint(), c_ulonglong()
         if self._told("nvmlDeviceGetUtilizationRates", use):
@@ -87,7 +87,7 @@ class Machine:
         self._gpu: Gpu | None = None
 
     def figures(self, gpu: str | None) -> dict[str, Figures]:
-        """Return the figures of the `cpu` and, where there is one of this identity, of the `gpu`."""
+        """Return the figures of the `cpu` and, if `gpu` is the UUID of one here, of the `gpu`."""
         found = {"cpu": self._processor.figures()}
         if gpu is not None and (self._gpu is None or self._gpu.uuid != gpu):
             try:

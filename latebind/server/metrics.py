@@ -1,4 +1,4 @@
-"""The engine's figures as Prometheus text: under latebind's names, and under Triton's where they mean the same."""
+"""The engine's figures in Prometheus format, under latebind's names, and under Triton's where they mean the same."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
@@ -26,7 +26,7 @@ FAILURES = {
     "BACKEND": ("failed",),
     "OTHER": ("expired", "not_loaded"),
 }
-DURATIONS = {  # stages read inputs where they came to lie and write outputs where they go from
+DURATIONS = {  # inputs and outputs take no time: stages read and write them in the slots themselves
     "request": "Time to answer",
     "queue": "Time in the queue",
     "compute_input": "Time in which inputs were moved: none",
@@ -43,9 +43,9 @@ def prometheus_text(
     adaptation: Mapping[str, AdaptationFigures] | None = None,
     machine: Mapping[str, Figures] | None = None,
 ) -> bytes:
-    """Return the exposition of `snapshot`, of `replies`, the number of HTTP replies by status, and of the rest.
+    """Return the exposition of `snapshot`, of `replies` (HTTP replies by status), and of the rest.
 
-    Labels come from `versions`, the models that are served, never from what a client wrote.
+    Labels come from `versions`, the models that are served, never from what a client sent.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Snapshot(snapshot, versions, replies, adaptation or {}))
@@ -204,7 +204,7 @@ class _Snapshot(Collector):
         yield from (fidelity, samples, alarms, retrained, version)
 
     def _triton(self) -> Iterator[Metric]:
-        """Mirror Triton's names. Untyped, because a counter's name would be made to end in `_total`."""
+        """Yield metrics under Triton's names, untyped, because a counter's name would get the suffix `_total`."""
         success = UnknownMetricFamily("nv_inference_request_success", "Requests answered", labels=MODEL)
         failure = UnknownMetricFamily(
             "nv_inference_request_failure", "Requests not answered", labels=[*MODEL, "reason"]
@@ -235,7 +235,7 @@ class _Snapshot(Collector):
 
 
 class _Machine(Collector):
-    """What the machine does, under Triton's names."""
+    """The figures of the machine, under Triton's names."""
 
     def __init__(self, figures: Mapping[str, Figures], gpu: str) -> None:
         self._figures = figures
@@ -257,7 +257,7 @@ class _Machine(Collector):
 
 
 def _durations(model: ModelMetrics) -> dict[str, float]:
-    """Return the seconds of answered requests by what they went to."""
+    """Return the total seconds of answered requests, by what they were spent on."""
     spent, queued = model["latency_seconds"]["sum"], model["queue_seconds"]["sum"]
     return {
         "request": spent,
@@ -269,7 +269,7 @@ def _durations(model: ModelMetrics) -> dict[str, float]:
 
 
 def _buckets(values: Distribution, unit: float = 1.0) -> list[tuple[str, float]]:
-    """Return Prometheus's buckets, which count everything up to their bound, in units of which a second has `unit`."""
+    """Return Prometheus's cumulative buckets; `unit` is how many units of the result a second has."""
     counts = accumulate(values["counts"][: len(values["le"])])
     bounds = [str(le * unit) for le in values["le"]]
     return [*zip(bounds, counts, strict=True), ("+Inf", values["count"])]

@@ -1,4 +1,4 @@
-"""The verbs of the door, the same for every transport: who lives, what there is, infer. It knows no bytes."""
+"""The verbs of the protocol, the same for every transport: health, metadata, infer, load. It sees no wire format."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from latebind.domain.names import instead
 from latebind.domain.picture import Picture
 from latebind.logs import REQUEST
 from latebind.server.calls import Call
-from latebind.server.description import told_of_steps
+from latebind.server.description import steps_as_parameters
 from latebind.server.gateway import (
     AdaptationFigures,
     Answer,
@@ -28,7 +28,7 @@ from latebind.server.gateway import (
 from latebind.server.settings import Log, Traces, TraceSettings
 from latebind.server.shared_memory import Regions
 from latebind.server.statistics import statistics
-from latebind.server.tracing import Explained, Tracing
+from latebind.server.tracing import TracedCall, Tracing
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -39,8 +39,8 @@ EXTENSIONS = (
     "statistics",
     "trace",
     "logging",
-)  # only what works
-MANAGEMENT = ("model_repository", "model_repository(unload_dependents)")  # where it is turned on
+)  # only those that work
+MANAGEMENT = ("model_repository", "model_repository(unload_dependents)")  # only where `manage` is on
 UPLOADS = "a model is loaded from the repository as it lies there: send no {!r:.100}, put it there instead"
 MICROSECOND = 1e-6
 
@@ -48,12 +48,14 @@ Fill = Callable[[Mapping[str, Sequence[Array]]], Awaitable[None]]  # writes the 
 
 
 class Service:
-    """Answers for the engine behind `gateway`.
+    """Answers calls for the engine behind `gateway`.
 
-    `deadlines` are the seconds of each model's requests that name no time-out, as they are at the moment, `deadline`
-    those of models not in it, `longest` the most that a client may ask for. `catalogue` knows what is not served too;
-    where `manage`, clients may have it changed. A share `trace_rate` of all calls is followed, and those whose caller
-    is; `export` hears of each. `regions` are the shared memory of clients; without, it is turned off.
+    A call's deadline is its own time-out, at most `longest` seconds, or else that of its model in `deadlines`, or else
+    `deadline`. The service reads `deadlines` at each call, so they may change. `catalogue` knows every model of the
+    repository, also those that are not served; clients may load and unload models only where `manage` is true. A share
+    `trace_rate` of all calls is traced, and every call whose caller's own trace is sampled; `export` gets each finished
+    trace. `regions` are the shared memory of clients; without it, shared memory is turned off. Where `show_exit` is
+    false, replies do not say where rows left the network nor how long they waited. `observer` sees every answer.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Service:
         show_exit: bool = True,
         observer: Observer | None = None,
         trace_rate: float = 0.0,
-        export: Callable[[Explained], None] | None = None,
+        export: Callable[[TracedCall], None] | None = None,
         regions: Regions | None = None,
         catalogue: Catalogue | None = None,
         manage: bool = False,
@@ -86,7 +88,7 @@ class Service:
         self._draining = False
 
     def drain(self) -> None:
-        """Take no more infer calls and say so to whoever asks for health; those under way go on."""
+        """Refuse new infer calls from now on, and report not ready; calls under way go on."""
         self._draining = True
 
     def live(self) -> bool:
@@ -104,7 +106,7 @@ class Service:
         return not self._draining and self._gateway.ready(self.model(name, version).name)
 
     def server_metadata(self) -> dict[str, object]:
-        """Return the server's name, version and the extensions of the protocol that it has."""
+        """Return the server's name, its version and the protocol extensions that it supports."""
         sharing = ("system_shared_memory",) if self.regions.on else ()
         extensions = (*EXTENSIONS, *(MANAGEMENT if self._manage else ()), *sharing)
         return {"name": "latebind", "version": __version__, "extensions": list(extensions)}
@@ -114,7 +116,7 @@ class Service:
         return [spec for _, spec in sorted(self._gateway.models.items())]
 
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
-        """Return every model with its version and state; where `ready`, those alone that are."""
+        """Return every model with its version and state; where `ready`, only the models that are ready."""
         if self._catalogue is not None:
             entries = list(self._catalogue.index())
         else:
@@ -122,9 +124,9 @@ class Service:
         return [entry for entry in entries if not ready or entry["state"] == "READY"]
 
     async def load(self, name: str, parameters: Mapping[str, object] | None = None) -> None:
-        """Serve a model's newest version, or the one that the parameter `version` names.
+        """Serve a model's newest version, or the version that the parameter `version` names.
 
-        Raises `TurnedOff`, `InvalidRequest` for parameters that would upload something, and what `Catalogue.load` does.
+        Raises `TurnedOff`, `InvalidRequest` for parameters that would upload a model, and what `Catalogue.load` raises.
         """
         catalogue = self._changeable()
         given = dict(parameters or {})
@@ -137,13 +139,13 @@ class Service:
         await catalogue.load(name, version)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Serve a model no more. Raises `TurnedOff` and what `Catalogue.unload` raises."""
+        """Stop serving a model. Raises `TurnedOff` and what `Catalogue.unload` raises."""
         await self._changeable().unload(name, dependents=unload_dependents)
 
     def model(self, name: str, version: str | None = None) -> ModelSpec:
         """Return the model of this name, in this version if one is given. Raises `NotFound` and `Unavailable`.
 
-        What is raised tells other names: who may call this may list them.
+        The message of `NotFound` lists other names: whoever may call this may list them anyway.
         """
         spec = self._gateway.models.get(name)
         if spec is None:
@@ -163,12 +165,12 @@ class Service:
         version: str | None = None,
         parent: str = "",
     ) -> Answer:
-        """Answer a call, whose rows `fill` writes, within its time-out.
+        """Answer a call within its time-out; `fill` writes its rows into the slots that were claimed for it.
 
-        `client` is the address that it came from, `parent` the caller's span (W3C `traceparent`) if it named one. Where
-        another version has taken the place of `spec` meanwhile, that answers (`Answer.spec`), unless the client named a
-        `version` or its tensors are others. The time that `fill` takes does not count, for it is the client's: it sends
-        them. Raises what `Gateway.claim`, `fill` and `Claim.send` raise, `NotFound` and `Unavailable`.
+        `client` is the address that the call came from, `parent` the caller's span (W3C `traceparent`) if it sent one.
+        If another version has replaced `spec` in the meantime, that version answers (`Answer.spec`), unless the client
+        named a `version` or the tensors differ. The deadline is extended by the time that `fill` takes, because that is
+        the client sending. Raises what `Gateway.claim`, `fill` and `Claim.send` raise, `NotFound` and `Unavailable`.
         """
         if self._draining:
             raise Unavailable("the server is shutting down: ask another one")
@@ -185,7 +187,7 @@ class Service:
         fill: Fill,
         client: str,
         version: str | None,
-        followed: Explained | None = None,
+        followed: TracedCall | None = None,
     ) -> Answer:
         deadline = time.monotonic() + self._seconds(spec, call.timeout) - call.waited
         claim = await self._gateway.claim(spec.name, call.rows, deadline=deadline, priority=call.priority)
@@ -202,13 +204,14 @@ class Service:
         except BaseException:
             claim.release()
             raise
-        self.let_go(claim, answer, client)
+        self.release(claim, answer, client)
         return answer
 
-    def at_once(self, name: str, version: str | None) -> ModelSpec | None:
-        """Return the model of this name if its calls may go without `infer`, which follows them and says what is wrong.
+    def spec_for_direct_call(self, name: str, version: str | None) -> ModelSpec | None:
+        """Return the model of this name if a call to it may go without `infer`, else None.
 
-        Such a call claims places by `claim_now`, has them filled, goes on its way by `dispatch` and ends by `let_go`.
+        `infer` is needed for calls that may be traced, and to report what is wrong with a call. A direct call claims
+        slots by `claim_now`, has them filled, sends them by `dispatch` and ends with `release`.
         """
         spec = self._gateway.models.get(name)
         traces = self._trace_settings
@@ -217,7 +220,7 @@ class Service:
         return spec if version is None or version == spec.version else None
 
     def claim_now(self, spec: ModelSpec, call: Call) -> Claim | None:
-        """Return places for a call, None where there are none without a wait or another version has taken over."""
+        """Return slots for a call, or None if it would have to wait for them or another version has taken over."""
         claim = self._gateway.claim_now(spec.name, call.rows)
         if claim is None or claim.spec is spec:
             return claim
@@ -225,29 +228,35 @@ class Service:
         return None
 
     def dispatch(self, claim: Claim, call: Call, then: Then) -> None:
-        """Have a call answered whose places are filled, and `then` called with what came of it."""
+        """Send a call whose slots are filled to the engine; `then` is called with its answer or its error."""
         deadline = time.monotonic() + self._seconds(claim.spec, call.timeout)
         claim.dispatch(then, deadline=deadline, priority=call.priority)
 
-    def let_go(self, claim: Claim, answer: Answer | None, client: str) -> None:
-        """Release places once whoever observes has seen them, after the reply is on its way."""
+    def release(self, claim: Claim, answer: Answer | None, client: str) -> None:
+        """Release a call's slots; if there is an answer and an observer, after that has seen them.
+
+        The observer is called once the reply has been sent.
+        """
         if self._observer is None or answer is None:
             claim.release()
         else:
             asyncio.get_running_loop().call_soon(self._show, self._observer, claim, answer, client)
 
-    def told(self, spec: ModelSpec, answer: Answer) -> dict[str, object]:
-        """Return the parameters of the reply, unless the operator hides them: where each row left, or its steps."""
+    def reply_parameters(self, spec: ModelSpec, answer: Answer) -> dict[str, object]:
+        """Return the parameters of a reply: where each row left or, for a query, which steps ran.
+
+        Empty where the operator hides this (`show_exit`).
+        """
         if not self._show_exit:
             return {}
         spec = answer.spec or spec
         if spec.steps:
-            return told_of_steps(answer.steps, self._gateway.models)
+            return steps_as_parameters(answer.steps, self._gateway.models)
         left_at = answer.left_at
         return {"left_at": left_at[0] if len(left_at) == 1 else left_at, "stages": spec.stages}
 
     def milliseconds(self, answer: Answer) -> tuple[float, float]:
-        """Return how long the slowest row waited and ran; both 0 where the operator hides what answers tell."""
+        """Return how long the slowest row waited and ran; both are 0 where `show_exit` is false."""
         if not self._show_exit:
             return 0.0, 0.0
         if len(answer.ran) == 1:
@@ -255,19 +264,19 @@ class Service:
         return max(answer.waited, default=0.0) * 1e3, max(answer.ran, default=0.0) * 1e3
 
     async def metrics(self) -> Snapshot:
-        """Return the engine's figures."""
+        """Return the engine's metrics."""
         return cast(Snapshot, await self._gateway.metrics())
 
     async def picture(self) -> Picture:
-        """Return what is under way in the engine."""
+        """Return what the engine is doing at this moment."""
         return await self._gateway.picture()
 
     def traces(self) -> list[dict[str, object]]:
-        """Return what became of the last calls that were traced, the newest first."""
+        """Return the last calls that were traced, the newest first."""
         return self._tracing.last()
 
     async def close(self) -> None:
-        """Let what is known of traced calls come in; call it when nothing is under way any more."""
+        """Collect the traces of calls that have ended; call it when nothing is under way any more."""
         await self._tracing.close()
 
     async def statistics(self, name: str | None = None, version: str | None = None) -> dict[str, object]:
@@ -276,25 +285,25 @@ class Service:
         return statistics(specs, await self.metrics(), epoch=time.time() - time.monotonic())
 
     def trace_settings(self, name: str | None = None) -> dict[str, object]:
-        """Return which calls are traced, of one model or of those without settings of their own. Raises `NotFound`."""
-        return self._trace_settings.told(None if name is None else self.model(name).name)
+        """Return the trace settings of one model, or the default ones. Raises `NotFound`."""
+        return self._trace_settings.as_dict(None if name is None else self.model(name).name)
 
     def update_trace_settings(self, given: Mapping[str, object], name: str | None = None) -> dict[str, object]:
-        """Change which calls are traced and return what holds then. Raises `NotFound` and `InvalidRequest`."""
+        """Change trace settings and return those that hold from now on. Raises `NotFound` and `InvalidRequest`."""
         self._trace_settings.update(given, None if name is None else self.model(name).name)
         return self.trace_settings(name)
 
     def log_settings(self) -> dict[str, object]:
-        """Return what the log has."""
-        return self._log.told()
+        """Return the log settings."""
+        return self._log.as_dict()
 
     def update_log_settings(self, given: Mapping[str, object]) -> dict[str, object]:
-        """Change what the log has and return what holds then. Raises `InvalidRequest`."""
+        """Change log settings and return those that hold from now on. Raises `InvalidRequest`."""
         self._log.update(given)
-        return self._log.told()
+        return self._log.as_dict()
 
     def adaptation(self) -> Mapping[str, AdaptationFigures]:
-        """Return what is known of learned caches that follow the traffic, by model."""
+        """Return the figures of learned caches that adapt to the traffic, by model."""
         return {} if self._observer is None else self._observer.figures()
 
     def versions(self) -> dict[str, str]:
@@ -302,7 +311,7 @@ class Service:
         return {spec.name: spec.version for spec in self.models()}
 
     def _show(self, observer: Observer, claim: Claim, answer: Answer, client: str) -> None:
-        """Let the observer see rows and answer while the rows are still there."""
+        """Let the observer see rows and answer while the slots still hold them."""
         try:
             observer.answered(claim.spec, claim.rows, answer, client)
             for step in claim.shown(answer):
@@ -314,7 +323,7 @@ class Service:
         return None if self._catalogue is None else self._catalogue.unavailable(name)
 
     def _nothing(self, name: str) -> NotFound:
-        """Return what to raise for a model that is not served, and was to be never or is no more."""
+        """Return the error for a model that is not served: unknown, or known to the catalogue but not served."""
         for entry in self.index():
             if entry["name"] == name:
                 return NotFound(f"model {name!r} is not served ({entry['reason'] or entry['state'].lower()}): load it")
@@ -332,7 +341,7 @@ class Service:
 
 
 def _check_same(asked: ModelSpec, there: ModelSpec, version: str | None) -> None:
-    """Raise where a call that was made for one version of a model cannot be answered by the one that is there now."""
+    """Raise if a call made for the version `asked` cannot be answered by the version that is `there` now."""
     if version is not None and version != there.version:
         raise _no_version(there, version)
     if (asked.inputs, asked.outputs) != (there.inputs, there.outputs):

@@ -1,7 +1,7 @@
-"""What clients may switch while the server runs: which calls are traced, and what the log has.
+"""The settings that clients may change while the server runs: which calls are traced, and what is logged.
 
-These are the protocol's trace and logging extensions. Transports hand values over as they come: texts, or lists of
-texts, numbers and truths.
+These are the protocol's trace and logging extensions. Transports pass values as they come: strings, lists of strings,
+numbers and booleans.
 """
 
 import logging
@@ -15,7 +15,7 @@ from latebind.domain.errors import InvalidRequest
 LEVELS = ("OFF", "TIMESTAMPS")
 NUMBER = re.compile(r"-?[0-9]{1,18}")
 TRACE_SETTINGS = ("trace_level", "trace_rate", "trace_count", "log_frequency")
-NO_FILE = "0"  # how often a file of traces is begun; there is none, but perf_analyzer says so
+NO_FILE = "0"  # the only log_frequency: traces are not written to files, but perf_analyzer sends it
 LOG_SETTINGS = ("log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format")
 SWITCHES = {"log_info": logging.INFO, "log_warning": logging.WARNING, "log_error": logging.ERROR}
 LOGGER = "latebind"
@@ -23,7 +23,7 @@ LOGGER = "latebind"
 
 @dataclass(frozen=True, slots=True)
 class TraceSettings:
-    """Whether calls are traced: every `rate`-th of them, `count` in all or, where that is -1, without end."""
+    """Whether calls are traced: every `rate`-th of them, `count` in all (-1: no limit)."""
 
     level: str = LEVELS[0]
     rate: int = 1000
@@ -31,17 +31,17 @@ class TraceSettings:
 
     @classmethod
     def of_share(cls, share: float) -> "TraceSettings":
-        """Return the settings that trace about this share of all calls, 0 to 1."""
+        """Return the settings that trace about this share (0 to 1) of all calls."""
         return cls(LEVELS[1], max(1, round(1.0 / share))) if share > 0.0 else cls()
 
     def traced(self, number: int) -> bool:
-        """Tell whether the call of this number is traced; calls count from 1 since the settings hold."""
+        """Tell whether the call with this number is traced; calls are numbered from 1 since the settings hold."""
         if self.level == LEVELS[0] or number % self.rate:
             return False
         return self.count < 0 or number // self.rate <= self.count
 
-    def told(self) -> dict[str, object]:
-        """Return the settings as the protocol has them."""
+    def as_dict(self) -> dict[str, object]:
+        """Return the settings in the protocol's form."""
         return {
             "trace_level": [self.level],
             "trace_rate": str(self.rate),
@@ -51,11 +51,11 @@ class TraceSettings:
 
 
 class Traces:
-    """The trace settings of all models, and of single ones where they differ. All calls come from the event loop."""
+    """The trace settings of each model, and the default ones. All methods are called from the event loop."""
 
     def __init__(self, settings: TraceSettings | None = None) -> None:
         self._start = settings or TraceSettings()
-        self._changed: dict[str | None, dict[str, object]] = {None: {}}  # by model; None: all
+        self._changed: dict[str | None, dict[str, object]] = {None: {}}  # by model; None: the default
         self._counted: dict[str | None, tuple[TraceSettings, count[int]]] = {}
         self.any = False  # whether calls of any model are traced
         self._take_effect()
@@ -65,16 +65,16 @@ class Traces:
         return (self._counted.get(model) or self._counted[None])[0].level != LEVELS[0]
 
     def wanted(self, model: str) -> bool:
-        """Count a call of this model and tell whether it is to be traced."""
+        """Count a call of this model and tell whether to trace it."""
         settings, numbers = self._counted.get(model) or self._counted[None]
         return settings.level != LEVELS[0] and settings.traced(next(numbers))
 
-    def told(self, model: str | None = None) -> dict[str, object]:
-        """Return the settings of a model, or those of models without their own."""
-        return (self._counted.get(model) or self._counted[None])[0].told()
+    def as_dict(self, model: str | None = None) -> dict[str, object]:
+        """Return the settings of a model, or the default ones."""
+        return (self._counted.get(model) or self._counted[None])[0].as_dict()
 
     def update(self, given: Mapping[str, object], model: str | None = None) -> None:
-        """Change settings; counting begins anew. What is None, or an empty list, becomes again what it would be.
+        """Change settings and restart the counting. None or an empty list restores the default of a setting.
 
         Raises `InvalidRequest`, and then changes nothing.
         """
@@ -96,22 +96,22 @@ class Traces:
 
 
 class Log:
-    """What the log of the door's process has. It switches Python's logging for all of latebind."""
+    """The log settings of the door's process. They switch Python's logging for all of latebind."""
 
     def __init__(self) -> None:
         self._on = dict.fromkeys(SWITCHES, True)
         self._verbose = 0
         self._filter = _Hiding()
 
-    def told(self) -> dict[str, object]:
-        """Return the settings as the protocol has them."""
+    def as_dict(self) -> dict[str, object]:
+        """Return the settings in the protocol's form."""
         return {"log_file": "", **self._on, "log_verbose_level": self._verbose, "log_format": "default"}
 
     def update(self, given: Mapping[str, object]) -> None:
         """Change settings. Raises `InvalidRequest`, and then changes nothing."""
         _check_known(given, LOG_SETTINGS)
         for key in ("log_file", "log_format"):
-            if given.get(key, self.told()[key]) != self.told()[key]:
+            if given.get(key, self.as_dict()[key]) != self.as_dict()[key]:
                 raise InvalidRequest(f"{key} is not changed while the server runs: leave it out")
         switches = {key: given[key] for key in SWITCHES if key in given}
         verbose = given.get("log_verbose_level", self._verbose)
@@ -125,17 +125,17 @@ class Log:
         self._take_effect()
 
     def _take_effect(self) -> None:
-        """Set the level to the lowest that is on; of those above, a filter on the log's handlers hides what is off."""
+        """Set the lowest level that is on; a filter on the log's handlers hides higher levels that are off."""
         on = [level for key, level in SWITCHES.items() if self._on[key]]
         lowest = min(on, default=logging.CRITICAL)
         logging.getLogger(LOGGER).setLevel(logging.DEBUG if self._verbose else lowest)
         self._filter.hidden = frozenset(set(SWITCHES.values()) - set(on))
         for handler in logging.getLogger().handlers:
-            handler.addFilter(self._filter)  # one that is there already stays the only one
+            handler.addFilter(self._filter)  # adding it twice has no effect
 
 
 class _Hiding(logging.Filter):
-    """Hides what latebind says on some levels."""
+    """A filter that hides latebind's own records of some levels."""
 
     hidden: frozenset[int] = frozenset()
 
@@ -150,7 +150,7 @@ def _check_known(given: Mapping[str, object], known: tuple[str, ...]) -> None:
 
 
 def _trace_value(key: str, value: object) -> str | int | None:
-    """Return what a trace setting is to be, None where it is given back."""
+    """Return the new value of a trace setting, or None to restore its default."""
     single = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
     if single is None or single in ([], ()):
         return None

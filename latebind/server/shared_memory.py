@@ -1,7 +1,8 @@
 """System shared memory: files under /dev/shm that clients name, to read inputs from and write outputs to.
 
-Nothing of them is ever mapped, for a client that shortens its file would kill whoever touches the mapping: bytes are
-copied with system calls that fail instead. No error tells a key, or more of a file than that it will not do.
+These files are never mapped: if a client shortened a mapped file, whoever touched the mapping would be killed. Bytes
+are copied with system calls, which only fail. No error message reveals a key, or more of a file than that it cannot be
+used.
 """
 
 import asyncio
@@ -21,12 +22,12 @@ from latebind.server.limits import Limits
 FOLDER = "/dev/shm"  # noqa: S108 - where the system keeps shared memory
 KEY = re.compile(r"/?([A-Za-z0-9][A-Za-z0-9._-]{0,253})")
 FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-MOST = 1 << 62  # any offset or size; more than that no system call takes
-LONG = 1 << 18  # bytes of a row that are a while to copy
+MOST = 1 << 62  # the largest offset or size; system calls take no more
+LONG = 1 << 18  # bytes of a row after whose copy other tasks get a turn
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What a client says of a region of its own: the file and which of its bytes."""
+    """A region as a client registers it: the file, and which of its bytes."""
 
     key: str
     byte_size: int
@@ -34,7 +35,7 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """Where a client says that a tensor lies: a region by its name, and bytes of it. `size` is None where not told."""
+    """Where a client says a tensor lies: the name of a region, and bytes of it. `size` is None if it was not given."""
 
     region: str
     size: int | None = None
@@ -42,7 +43,7 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 class Region:
-    """Bytes of an open file, which is closed when the last who knows the region has let go of it."""
+    """Bytes of an open file. The file is closed when nobody refers to the region any more."""
 
     def __init__(self, registration: Registration, folder: str = FOLDER) -> None:
         self.registration = registration
@@ -52,7 +53,7 @@ class Region:
             raise InvalidRequest("offset and byte_size go beyond the end of the shared memory: register what is there")
 
     def read(self, offset: int, place: memoryview) -> None:
-        """Fill `place` with the bytes from `offset` of the region on. Raises `InvalidRequest`."""
+        """Fill `place` with the bytes that begin at `offset` of the region. Raises `InvalidRequest`."""
         try:
             read = os.preadv(self._file, [place], self.registration.offset + offset)
         except OSError:
@@ -61,7 +62,7 @@ class Region:
             raise _lost()
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Copy `data` to `offset` of the region. Raises `InvalidRequest`; a file that was shortened stays so."""
+        """Copy `data` to `offset` of the region. Raises `InvalidRequest`; it never makes a shortened file longer."""
         position = self.registration.offset + offset
         size = data.nbytes
         try:
@@ -73,7 +74,7 @@ class Region:
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Some bytes of a region, for one tensor. Whoever has it keeps the region open."""
+    """Bytes of a region for one tensor. It keeps the region open."""
 
     name: str
     region: Region
@@ -81,9 +82,10 @@ class Place(msgspec.Struct, frozen=True):
     size: int
 
     async def read_into(self, rows: Sequence[Array]) -> None:
-        """Copy a tensor, which has as many bytes as the place, into these rows. Raises `InvalidRequest`.
+        """Copy a tensor into these rows, which together have as many bytes as the place. Raises `InvalidRequest`.
 
-        Not in a thread, which would go on writing into rows of which the call has let go; others have a turn between.
+        It does not use a thread, which might go on writing into rows after the call has released them. Instead, other
+        tasks get a turn after each long row.
         """
         position = self.offset
         for row in rows:
@@ -94,7 +96,7 @@ class Place(msgspec.Struct, frozen=True):
                 await asyncio.sleep(0)
 
     def write(self, data: memoryview) -> None:
-        """Copy a tensor to the place. Raises `InvalidRequest` where there is no room for it."""
+        """Copy a tensor to the place. Raises `InvalidRequest` if it is too large."""
         size = data.nbytes
         if size > self.size:
             raise InvalidRequest(
@@ -104,9 +106,9 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Regions:
-    """The regions that clients have registered, by the names that they gave them.
+    """The regions that clients have registered, by the names that they chose.
 
-    Keys must begin with one of `prefixes`, which the operator names; without any, nothing can be registered.
+    Keys must begin with one of `prefixes`, which the operator names; without prefixes nothing can be registered.
     """
 
     def __init__(self, prefixes: Iterable[str] = (), limits: Limits | None = None, *, folder: str = FOLDER) -> None:
@@ -117,14 +119,14 @@ class Regions:
 
     @property
     def on(self) -> bool:
-        """Whether the operator has turned it on."""
+        """Whether the operator has turned shared memory on."""
         return bool(self._prefixes)
 
     def register(self, name: str, registration: Registration) -> None:
         """Open a region.
 
-        Raises `TurnedOff`, `Exists`, `TooLarge` for too many or too large ones, `InvalidRequest` for all that is wrong
-        with the key, the file or the numbers.
+        Raises `TurnedOff`, `Exists`, `TooLarge` for too many or too large regions, and `InvalidRequest` for a wrong
+        key, file or number.
         """
         if not self.on:
             raise TurnedOff("shared memory is off: start the server with --shared-memory PREFIX, or send tensors along")
@@ -141,7 +143,7 @@ class Regions:
         self._regions[name] = Region(registration, self._folder)
 
     def unregister(self, name: str | None = None) -> None:
-        """Forget a region, or all; what is in use goes with its last call. One that is not there is no error."""
+        """Forget a region, or all of them; one in use is closed after its last call. An unknown name is no error."""
         if name is None:
             self._regions.clear()
         else:
@@ -175,7 +177,7 @@ class Regions:
 
 
 class CudaRegions:
-    """CUDA shared memory, of which there is none: clients that tidy up find nothing to tidy."""
+    """CUDA shared memory, which is not supported; clients may still unregister all regions and ask for the status."""
 
     def register(self, name: str) -> None:
         """Raise `Unsupported`."""
@@ -192,7 +194,7 @@ class CudaRegions:
 
 
 def _open(path: str) -> int:
-    """Return a descriptor of a plain file. Raises `InvalidRequest`."""
+    """Return a descriptor of a regular file. Raises `InvalidRequest`."""
     refused = InvalidRequest("this key cannot be opened: create the shared memory first, readable for the server")
     try:
         file = os.open(path, FLAGS)

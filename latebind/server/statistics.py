@@ -1,4 +1,4 @@
-"""The engine's figures as the protocol's statistics extension tells them: whole numbers, and every key always there."""
+"""The engine's figures in the form of the protocol's statistics extension: integers, and every key always present."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,8 +17,9 @@ def statistics(specs: Iterable[ModelSpec], snapshot: Snapshot, *, epoch: float) 
     """Return the statistics of these models and queries since the start.
 
     Every row is a request of its own here, so `inference_count` is the number of successes. `execution_count` counts
-    batches as they begin: one that rows leave early still counts as one, and a query runs by itself. The time of inputs
-    and outputs is part of `compute_infer`. `epoch` is when the clock of the snapshot was 0, in seconds of Unix time.
+    batches when they begin: a batch that some rows leave early still counts once, and each query counts as one. The
+    time for inputs and outputs is part of `compute_infer`. `epoch` is the Unix time, in seconds, at which the clock of
+    the snapshot was 0.
     """
     return {"model_stats": [_of_model(spec, snapshot, epoch) for spec in specs]}
 
@@ -56,7 +57,7 @@ def _durations(figures: ModelMetrics) -> dict[str, Duration]:
 
 
 def _of_batches(figures: ModelMetrics) -> list[dict[str, object]]:
-    """Return how many batches of each size began, and the time of all stages that ran with so many in them."""
+    """Return, by batch size, how many batches began and how long all stages ran with that many requests."""
     counts, seconds = figures["batches"], figures["run_seconds"]
     return [
         {
@@ -70,7 +71,7 @@ def _of_batches(figures: ModelMetrics) -> list[dict[str, object]]:
 
 
 def _memory(spec: ModelSpec, snapshot: Snapshot) -> list[dict[str, object]]:
-    """Return what a model has in memory, where that is limited; of other models nobody counts it."""
+    """Return the memory that a model takes, where memory is limited; otherwise it is not counted."""
     found = snapshot["memory"]["models"].get(spec.name) if "memory" in snapshot else None
     return [] if found is None else [{"type": "CPU", "id": 0, "byte_size": found["resident_bytes"]}]
 

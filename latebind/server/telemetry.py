@@ -1,6 +1,6 @@
-"""Traced calls as OpenTelemetry spans: a root for each call, under it one for each wait, stage, lookup, load, step.
+"""Traced calls as OpenTelemetry spans: a root for each call, below it a span for each wait, stage, lookup, load, step.
 
-Needs the extra `telemetry`. The door's own clock is the only one: times are those that the engine told.
+Needs the extra `telemetry`. All times are on the clock of the machine that door and engine share.
 """
 
 from typing import Self
@@ -16,15 +16,15 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from latebind import __version__
 from latebind.domain.tracing import Span, Trace
-from latebind.server.tracing import Explained
+from latebind.server.tracing import TracedCall
 
 NANOSECONDS = 1e9
-TRACES = "/v1/traces"  # where collectors listen that are named without a path
+TRACES = "/v1/traces"  # the path of a collector that is named without one
 NUMBERED = ("stage", "lookup")
 
 
 class SpanExport:
-    """Makes spans of a call that is complete and hands them to `processor`. Call it on the door's event loop."""
+    """Turns a complete traced call into spans and hands them to `processor`. Call it on the door's event loop."""
 
     def __init__(self, processor: SpanProcessor) -> None:
         resource = Resource.create({"service.name": "latebind", "service.version": __version__})
@@ -35,12 +35,12 @@ class SpanExport:
 
     @classmethod
     def over_http(cls, url: str) -> Self:
-        """Send spans to a collector, on a thread of their own; what it does not take is lost after some tries."""
+        """Send spans to a collector from a thread; spans that it does not accept are lost after some tries."""
         host = url.split("://", 1)[-1]
         return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=url if "/" in host else url + TRACES)))
 
-    def __call__(self, call: Explained) -> None:
-        """Tell of one call."""
+    def __call__(self, call: TracedCall) -> None:
+        """Export one call."""
         root = self._tracer.start_span(
             f"infer {call.model}",
             self._propagator.extract({"traceparent": call.parent}) if call.parent else Context(),
@@ -65,8 +65,8 @@ class SpanExport:
         """Send what is left, and end the thread."""
         self._provider.shutdown()
 
-    def _row(self, call: Explained, row: Trace, within: Context, place: int) -> None:
-        """Tell of a row: under the call, or where that has several under a span of its own."""
+    def _row(self, call: TracedCall, row: Trace, within: Context, place: int) -> None:
+        """Export a row: directly below the call or, if the call has several rows, below a span of its own."""
         self._span(call, "receive", call.began, row.arrived, within)
         if call.count > 1:
             row_span = self._tracer.start_span(f"row {place}", within, start_time=_time(call, row.arrived))
@@ -89,7 +89,7 @@ class SpanExport:
 
     def _span(
         self,
-        call: Explained,
+        call: TracedCall,
         name: str,
         start: float,
         end: float,
@@ -104,6 +104,6 @@ def _name(span: Span) -> str:
     return f"{span.what} {span.facts['stage']}" if span.what in NUMBERED else span.what
 
 
-def _time(call: Explained, seconds: float) -> int:
-    """Return a time of the scheduler's clock as nanoseconds since 1970."""
+def _time(call: TracedCall, seconds: float) -> int:
+    """Return a time on the scheduler's clock as Unix time in nanoseconds."""
     return round((seconds + call.wall) * NANOSECONDS)

@@ -1,4 +1,4 @@
-"""One tensor between the wire and numpy: datatype, shape and size are checked before any array is made."""
+"""One tensor between wire and numpy: datatype, shape and size are checked before an array is made."""
 
 import re
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ NESTED = re.compile(rb"\[\s*\[")
 
 
 class Tensor:
-    """One input or output of a model, with what translating it takes worked out once."""
+    """One input or output of a model, with everything precomputed that translating it needs."""
 
     def __init__(self, spec: TensorSpec) -> None:
         self.name = spec.name
@@ -54,11 +54,11 @@ class Tensor:
         self._nested = msgspec.json.Decoder(nested)
 
     def metadata(self) -> dict[str, object]:
-        """Return how the protocol describes this tensor: -1 is the batch, and rows that may be shorter."""
+        """Return the protocol's description; -1 stands for the batch, and for rows that may be shorter."""
         return {"name": self.name, "datatype": self.datatype, "shape": self._wanted()}
 
     def rows(self, datatype: str, shape: Sequence[int], *, max_rows: int) -> int:
-        """Return how many rows a client's tensor has, or raise `InvalidRequest` where it does not fit this one."""
+        """Return how many rows a client's tensor has. Raises `InvalidRequest` if it does not fit this tensor."""
         if datatype != self.datatype:
             known = "" if datatype in DATATYPES.values() else ", which is not served"
             raise InvalidRequest(f"{self.title} is {datatype!r:.40}{known}: it must be {self.datatype}")
@@ -72,7 +72,7 @@ class Tensor:
         return shape[0]
 
     def one_row(self, size: int) -> tuple[int, ...]:
-        """Return the shape of one row of so many bytes, or raise `InvalidRequest`."""
+        """Return the shape of one row with this many bytes. Raises `InvalidRequest`."""
         shorter, rest = divmod(size, self.dtype.itemsize)
         if self.is_padded and not rest and self._fits((shorter,)):
             return (1, shorter)
@@ -82,15 +82,15 @@ class Tensor:
         return (1, *self.shape)
 
     def bytes_of(self, shape: Sequence[int]) -> int:
-        """Return how many bytes a tensor of this shape, which fits, takes in binary."""
+        """Return how many bytes a tensor of this shape takes in binary; the shape must have been checked."""
         return prod(shape) * self.dtype.itemsize
 
     def room(self, place: Array, shape: Sequence[int]) -> Array:
-        """Return what a row of a tensor of this shape, which fits, takes of its place; padding fills the rest."""
+        """Return the part of `place` that a row of this shape takes; the rest is filled with padding."""
         return room(place, shape[1:], self._spec) if self.is_padded else place
 
     def check(self, rows: Sequence[Array]) -> None:
-        """Raise `InvalidRequest` where rows that came as bytes have values that datatype or model do not know."""
+        """Raise `InvalidRequest` if rows that came as bytes hold values that datatype or model do not allow."""
         if not self.is_bounded:
             return
         for row in rows:
@@ -120,9 +120,9 @@ class Tensor:
         return array.reshape(shape)
 
     def packed(self, data: bytes, shape: Sequence[int]) -> bytes | None:
-        """Return `data`, a flat JSON array, as the bytes of such a tensor, None where that is not what it has.
+        """Return `data`, a flat JSON array, as the bytes of a tensor of this shape; None if it is no such array.
 
-        Whether the model knows the values is not looked at.
+        Whether the model allows the values is not checked.
         """
         items = prod(shape)
         if not self.has_json or data.count(b",") != items - 1:
@@ -140,7 +140,7 @@ class Tensor:
             return np.array(values, self.dtype)
 
     def _flat_array(self, values: list[Any]) -> Array:
-        """Return the values as an array. Of float32, which most tensors are, it takes half of what numpy does."""
+        """Return the values as an array. For float32, the most common datatype, this takes half of numpy's time."""
         if not values or self.datatype != "FP32":
             return self._array(values)
         try:
@@ -161,7 +161,7 @@ class Tensor:
         return row == self.shape or (self.is_padded and len(row) == 1 and 1 <= row[0] <= self.shape[0])
 
     def _check_limit(self, array: Array) -> None:
-        """Raise `InvalidRequest` where a value is none that the model knows."""
+        """Raise `InvalidRequest` if the model does not allow one of the values."""
         if self._limit is not None and array.size and not 0 <= array.min() <= array.max() < self._limit:
             raise InvalidRequest(
                 f"{self.title} has values from {array.min()} to {array.max()}: they must be 0 to {self._limit - 1}"
@@ -169,5 +169,5 @@ class Tensor:
 
     @property
     def title(self) -> str:
-        """How errors call it."""
+        """The name of the tensor in error messages."""
         return f"tensor {self.name!r}"

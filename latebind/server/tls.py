@@ -1,4 +1,4 @@
-"""TLS for the door: what the configuration names becomes a context, or a clear error."""
+"""TLS for the door: turns the configured files into a context, or into a clear error."""
 
 import ssl
 from pathlib import Path
@@ -8,7 +8,7 @@ from latebind.domain.errors import ConfigError
 
 
 def server_context(config: DoorConfig) -> ssl.SSLContext | None:
-    """Return a context of TLS 1.2 and later, None where the door speaks plainly. Raises `ConfigError`."""
+    """Return a context for TLS 1.2 and later, or None if none is configured. Raises `ConfigError`."""
     if not config.tls_cert:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -25,7 +25,7 @@ def server_context(config: DoorConfig) -> ssl.SSLContext | None:
 
 
 def check_readable(*names: str) -> None:
-    """Raise `ConfigError` for a file that cannot be read; OpenSSL does not tell which one it was."""
+    """Raise `ConfigError` for a file that cannot be read; OpenSSL does not say which file it was."""
     for name in names:
         try:
             Path(name).open("rb").close()
@@ -43,7 +43,7 @@ def _ask_for_certificates(context: ssl.SSLContext, authority: str) -> None:
 
 
 def _no_password() -> str:
-    """Stand in for a prompt on the terminal, which would hold up the start."""
+    """Raise instead of prompting for a password on the terminal, which would block the start."""
     raise ConfigError("server.tls_key is encrypted: give a key without a password, readable by its owner alone")
 
 

@@ -1,7 +1,7 @@
-"""Which calls are traced, and what door and engine know of each, put together once the call has ended.
+"""Decides which calls are traced, and joins what door and engine know of each once it has ended.
 
-The engine follows requests under a number that the door gives a call (`domain/tracing.py`) and keeps what it has until
-it is asked; nothing is asked for while nobody is traced.
+The engine follows requests under a number that the door gives a call (`domain/tracing.py`), and keeps their traces
+until it is asked for them. It is not asked while no call is traced.
 """
 
 import asyncio
@@ -23,19 +23,18 @@ from latebind.server.settings import Traces
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")  # W3C
 SAMPLED = 1
 KEPT = 100  # calls
-SOON = 0.05  # seconds after which the engine is asked
-PATIENCE = 10.0  # seconds after which a call is told without the rows that have not ended
-MOST_OPEN = 1000  # calls that are followed at once
+SOON = 0.05  # seconds after the end of a call when the engine is asked for traces
+PATIENCE = 10.0  # seconds after which a call is complete without the rows that have not ended
+MOST_OPEN = 1000  # calls that are traced at once
 
 log = logging.getLogger(__name__)
 
 
-class Explained(msgspec.Struct):
-    """A traced call: what the door saw, and of each row that came to the engine what became of it there.
+class TracedCall(msgspec.Struct):
+    """A traced call: what the door saw, and the trace of each row from the engine.
 
-    `began` and `ended` are on the clock of `time.monotonic()`, as all times in `rows` are; `wall` is what has to be
-    added for seconds since 1970. `outcome` is `answered`, `cancelled` or the kind of error. `parent` is the caller's
-    span, if it named one.
+    `began` and `ended` are on the clock of `time.monotonic()`, like all times in `rows`; add `wall` to get Unix time.
+    `outcome` is `answered`, `cancelled` or the class of the error. `parent` is the caller's span, if it sent one.
     """
 
     number: int
@@ -53,11 +52,11 @@ class Explained(msgspec.Struct):
 
     @property
     def complete(self) -> bool:
-        """Whether every row that came to the engine has been told of."""
+        """Whether the engine has reported every row that was sent to it."""
         return not self.sent or len(self.rows) == self.count
 
-    def told(self) -> dict[str, object]:
-        """Return it as plain types; times of spans are seconds since the call began."""
+    def as_dict(self) -> dict[str, object]:
+        """Return the call as plain types; the times of spans are seconds since the call began."""
         return {
             "id": self.id,
             "model": self.model,
@@ -94,10 +93,10 @@ class Explained(msgspec.Struct):
 
 
 class Tracing:
-    """Follows calls as `settings` say, and those whose caller's own trace is sampled; keeps the last of them.
+    """Traces calls as `settings` say, and calls whose caller's own trace is sampled; keeps the last of them.
 
-    `fetch` asks the engine for what it has, so `soon` after a call has ended; `export` hears of each call that is
-    complete. At most `most_open` are followed at once.
+    `fetch` asks the engine for its traces, `soon` seconds after a call has ended. `export` gets each complete call. At
+    most `most_open` calls are traced at once.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class Tracing:
         fetch: Callable[[], Awaitable[Sequence[Trace]]],
         settings: Traces,
         *,
-        export: Callable[[Explained], None] | None = None,
+        export: Callable[[TracedCall], None] | None = None,
         soon: float = SOON,
         patience: float = PATIENCE,
         most_open: int = MOST_OPEN,
@@ -115,21 +114,21 @@ class Tracing:
         self._fetch = fetch
         self._export = export
         self._numbers = count(1)
-        self._open: dict[int, Explained] = {}
-        self._kept: deque[Explained] = deque(maxlen=KEPT)
+        self._open: dict[int, TracedCall] = {}
+        self._kept: deque[TracedCall] = deque(maxlen=KEPT)
         self._collecting: asyncio.Task[None] | None = None
 
     def wanted(self, model: str, parent: str) -> bool:
-        """Tell whether this call of `model` is followed, whose caller's span is `parent`, if it named one."""
+        """Tell whether to trace this call of `model`; `parent` is the caller's span, if it sent one."""
         return (_sampled(parent) or self._settings.wanted(model)) and len(self._open) < self._most_open
 
     @contextmanager
-    def following(self, model: str, version: str, rows: int, *, id: str, parent: str) -> Iterator[Explained]:
-        """Follow a call from here to the end of the block."""
+    def following(self, model: str, version: str, rows: int, *, id: str, parent: str) -> Iterator[TracedCall]:
+        """Trace a call from here to the end of the block."""
         number = next(self._numbers)
         known = parent if TRACEPARENT.fullmatch(parent) else ""
         now = time.monotonic()
-        call = Explained(number, request_id(id), model, version, rows, known, now, time.time() - now)
+        call = TracedCall(number, request_id(id), model, version, rows, known, now, time.time() - now)
         self._open[number] = call
         try:
             yield call
@@ -143,11 +142,11 @@ class Tracing:
                 self._collecting = asyncio.create_task(self._collect())
 
     def last(self) -> list[dict[str, object]]:
-        """Return the last calls that were followed, the newest first."""
-        return [call.told() for call in reversed(self._kept)]
+        """Return the last calls that were traced, the newest first."""
+        return [call.as_dict() for call in reversed(self._kept)]
 
     async def close(self) -> None:
-        """Take in what has ended, and stop."""
+        """Collect the traces of calls that have ended, and stop."""
         if self._collecting is not None:
             self._collecting.cancel()
             await asyncio.gather(self._collecting, return_exceptions=True)
@@ -156,7 +155,7 @@ class Tracing:
             self._settle(time.monotonic() + self._patience)
 
     async def _collect(self) -> None:
-        """Ask the engine until all calls that have ended are complete."""
+        """Ask the engine for traces until all calls that have ended are complete."""
         while any(call.ended for call in self._open.values()):
             await asyncio.sleep(self._soon)
             await self._take()
@@ -174,7 +173,7 @@ class Tracing:
                 call.rows.append(trace)
 
     def _settle(self, now: float) -> None:
-        """Keep the calls that are complete, or have been waited for long enough."""
+        """Keep and export the calls that are complete or have waited long enough."""
         for call in [call for call in self._open.values() if call.ended]:
             if call.complete or now - call.ended >= self._patience:
                 del self._open[call.number]
@@ -184,5 +183,5 @@ class Tracing:
 
 
 def _sampled(parent: str) -> bool:
-    """Tell whether a caller's span is part of a trace that is kept."""
+    """Tell whether the caller's span belongs to a sampled trace."""
     return bool(parent) and TRACEPARENT.fullmatch(parent) is not None and int(parent[53:55], 16) & SAMPLED > 0

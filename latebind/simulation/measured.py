@@ -4,6 +4,10 @@ A slow moment of a machine lasts for many launches, and a pause delays all messa
 again as it was, from a place that is drawn. A message takes what one took at that moment: drawn one by one, a single
 pause would come again with each message of a burst. A run takes what the next of its kind took, and each counts once:
 where the record has a gap, one would come again and again.
+
+Batches grow past those of the record where a simulated queue is longer for a moment. What these take is known by the
+model's costs and what the largest ones took that were seen often enough: by two or three launches, of which one met a
+pause, larger ones would take ten times as long as they do, the queue would grow by that, and so on without end.
 """
 
 from bisect import bisect_left
@@ -12,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
+from operator import itemgetter
 from random import Random
 from statistics import median
 from typing import Generic, TypeVar
@@ -22,6 +27,7 @@ from latebind.simulation.hardware import After, Work
 
 WINDOW = 0.2  # seconds of a record, after which runs begin anew with those of the moment
 AT_ONCE = 0.00015  # seconds: what an engine reads at once it tells so quickly, what it reads again rarely comes so soon
+OFTEN = 5  # launches, of which one that meets a pause does not say what all take
 REST = 0.001  # seconds without a run: 1 ms costs 4 % of the first stage of a small network, 8 ms 14 %
 
 T = TypeVar("T")
@@ -34,14 +40,15 @@ Kind = tuple[str, int, bool]  # a stage, and whether the run was fresh
 class Launch:
     """One run of a stage: `seconds` from the decision to the news of its end, decisions of that moment included.
 
-    `fresh`: the first of its stage since the worker rested (`Rests`). By its costs it takes `longer` times as long as
-    with inputs of typical length.
+    By its costs it takes `profiled` seconds with inputs of typical length, and `longer` times as long with its own.
+    `fresh`: the first of its stage since the worker rested (`Rests`).
     """
 
     model: str
     stage: int
     rows: int
     seconds: float
+    profiled: float
     fresh: bool = False
     longer: float = 1.0
 
@@ -211,11 +218,11 @@ class Launches:
     """How long runs take: as launches of the same stage with about as many rows, fresh or not."""
 
     def __init__(self, seen: Sequence[Timed[Launch]]) -> None:
-        self._curves = typical([one for _, one in seen])
-        kinds: dict[Kind, dict[int, list[Timed[Launch]]]] = defaultdict(lambda: defaultdict(list))
+        self._usual = typical([one for _, one in seen])
+        kinds: dict[Kind, list[Timed[Launch]]] = defaultdict(list)
         for at, one in seen:
-            kinds[one.kind][one.rows.bit_length()].append((at, one))
-        self._kinds = {kind: {size: Turns(some) for size, some in sizes.items()} for kind, sizes in kinds.items()}
+            kinds[one.kind].append((at, one))
+        self._kinds = {kind: _alike(some) for kind, some in kinds.items()}
 
     def seconds(self, work: Work, fresh: bool, moments: Moments, now: float) -> float:
         """Return what a run takes; where nothing was seen of a stage, what its costs say."""
@@ -224,17 +231,62 @@ class Launches:
             kind = work.model, work.stage, not fresh
         if kind not in self._kinds:
             return work.seconds
-        sizes, wanted, curve = self._kinds[kind], work.rows.bit_length(), self._curves[kind]
+        sizes, wanted, usual = self._kinds[kind], work.rows.bit_length(), self._usual[kind]
         one = sizes[min(sizes, key=lambda size: (abs(size - wanted), size))].take(moments, now)
-        return work.longer * one.typical * curve.at(work.rows) / curve.at(one.rows)
+        would, did = usual.at(work.rows, work.seconds / work.longer), usual.at(one.rows, one.profiled)
+        return work.longer * one.typical * would / did
 
 
-def typical(seen: Iterable[Launch]) -> Mapping[Kind, Curve]:
-    """Return what launches of each kind take as a rule, by rows, with inputs of typical length: never less for more."""
-    every: dict[Kind, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+def _alike(seen: Sequence[Timed[Launch]]) -> dict[int, Turns[Launch]]:
+    """Return launches by the binary digits of their rows, with smaller ones among them where they alone are few."""
+    by_size: dict[int, list[Timed[Launch]]] = defaultdict(list)
+    for at, one in seen:
+        by_size[one.rows.bit_length()].append((at, one))
+    found, few = dict[int, Turns[Launch]](), list[Timed[Launch]]()
+    for size in sorted(by_size, reverse=True):
+        few += by_size[size]
+        if len(few) >= OFTEN or size == min(by_size):
+            found[size] = Turns(sorted(few, key=itemgetter(0)))
+            few = []
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What launches of a kind take as a rule, by rows, with inputs of typical length: never less for more.
+
+    So it was seen between the ends of `curve`, of which the costs say that they take so many seconds (`profiled`).
+    Others take as many times longer or shorter than the nearest end as they do by these costs.
+    """
+
+    curve: Curve
+    profiled: tuple[float, float]
+
+    def at(self, rows: int, profiled: float) -> float:
+        """Return the seconds of so many rows, which by their costs take `profiled`."""
+        first, last = self.curve.batches[0], self.curve.batches[-1]
+        if first <= rows <= last:
+            return self.curve.at(rows)
+        nearest, costs = (first, self.profiled[0]) if rows < first else (last, self.profiled[1])
+        return self.curve.at(nearest) * (profiled / costs if costs > 0.0 else 1.0)
+
+
+def typical(seen: Iterable[Launch]) -> Mapping[Kind, Usual]:
+    """Return what launches of each kind take as a rule, by those sizes of which there are enough so large."""
+    every: dict[Kind, list[Launch]] = defaultdict(list)
     for one in seen:
-        every[one.kind][one.rows].append(one.typical)
-    return {kind: _rising(sizes) for kind, sizes in every.items()}
+        every[one.kind].append(one)
+    return {kind: _usual(some) for kind, some in every.items()}
+
+
+def _usual(seen: Sequence[Launch]) -> Usual:
+    sizes: dict[int, list[float]] = defaultdict(list)
+    largest = sorted([one.rows for one in seen], reverse=True)[min(OFTEN, len(seen)) - 1]
+    for one in seen:
+        if one.rows <= largest:
+            sizes[one.rows].append(one.typical)
+    costs = {one.rows: one.profiled for one in seen}
+    return Usual(_rising(sizes), (costs[min(sizes)], costs[largest]))
 
 
 def _rising(sizes: Mapping[int, Sequence[float]]) -> Curve:

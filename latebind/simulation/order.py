@@ -13,8 +13,8 @@ from math import inf
 from latebind.domain.errors import ConfigError, IllegalEvent, LatebindError
 from latebind.domain.footprint import Footprint
 from latebind.residency.base import EvictionPolicy, Oracle
-from latebind.residency.held import Held
 from latebind.residency.memory import Memory
+from latebind.residency.model_state import ModelState
 from latebind.simulation.traces import Request
 
 
@@ -80,19 +80,19 @@ class Order:
         for request in requests:
             self._policy.requested(self.memory.models[request.model], request.time)
 
-    def _serve(self, model: Held, now: float) -> Served:
+    def _serve(self, model: ModelState, now: float) -> Served:
         if model.complete:
             return self._hits[model.name]
         fixed = model.footprint.fixed if model.absent or self._always else 0.0
         return self._load(model, fixed, now)
 
-    def _load_whole(self, model: Held, fixed: float, now: float) -> Served:
+    def _load_whole(self, model: ModelState, fixed: float, now: float) -> Served:
         pieces = model.missing
         if not self._made_room(model, pieces, now):
             raise _too_small(model, self.memory)
         return Served(model.name, fixed + model.seconds_of(pieces), self._fetch(model, pieces, now))
 
-    def _load_in_pieces(self, model: Held, fixed: float, now: float) -> Served:
+    def _load_in_pieces(self, model: ModelState, fixed: float, now: float) -> Served:
         stages = range(model.footprint.stages)
         runs = model.footprint.runs if self._streams else ()
         come = ran = fixed  # when the last stage that was loaded has come, and when all before this one have run
@@ -101,7 +101,7 @@ class Order:
         for stage in stages:
             if stage not in model.resident:
                 rest = tuple([piece for piece in stages[stage:] if piece not in model.resident])
-                if model.lacking(rest) > self.memory.free:
+                if model.missing_bytes(rest) > self.memory.free:
                     there = model.bytes
                     self._find_room(model, stage, now)
                     rest, come = (stage,), max(come, ran) if model.bytes < there else come
@@ -114,7 +114,7 @@ class Order:
         self._need_from(model, inf)
         return Served(model.name, max(0.0, ran - sum(runs)), size)
 
-    def _find_room(self, model: Held, stage: int, now: float) -> None:
+    def _find_room(self, model: ModelState, stage: int, now: float) -> None:
         """Make room for a stage once those before it have run; else at the cost of later ones.
 
         A model whose last stages lie in memory alone may have to give some of them up.
@@ -125,14 +125,14 @@ class Order:
                 return
         raise _too_small(model, self.memory)
 
-    def _need_from(self, model: Held, stage: float) -> None:
-        if model.needed != stage:
-            model.needed = stage
-            self.memory.settle(model)
+    def _need_from(self, model: ModelState, stage: float) -> None:
+        if model.needed_from != stage:
+            model.needed_from = stage
+            self.memory.update_evictable(model)
 
-    def _made_room(self, model: Held, pieces: tuple[int, ...], now: float) -> bool:
+    def _made_room(self, model: ModelState, pieces: tuple[int, ...], now: float) -> bool:
         """Make room for pieces; more than once where what there is of them had to go as well."""
-        while (need := model.lacking(pieces) - self.memory.free) > 0:
+        while (need := model.missing_bytes(pieces) - self.memory.free) > 0:
             victims = self._policy.victims(self.memory.view(self._waiting), need, model, now)
             if not victims:
                 return False
@@ -142,8 +142,8 @@ class Order:
                     self._policy.evicted(held, now)
         return True
 
-    def _fetch(self, model: Held, pieces: tuple[int, ...], now: float) -> int:
-        size = model.lacking(pieces)
+    def _fetch(self, model: ModelState, pieces: tuple[int, ...], now: float) -> int:
+        size = model.missing_bytes(pieces)
         self.memory.begin(model.name, pieces)
         self._policy.loaded(self.memory.loaded(model.name, pieces), now)
         return size
@@ -152,7 +152,7 @@ class Order:
 class _Backlog:
     """Who waits behind the request that is served, told to the models: how many of each, and the place of the first."""
 
-    def __init__(self, models: Mapping[str, Held], requests: Iterable[Request]) -> None:
+    def __init__(self, models: Mapping[str, ModelState], requests: Iterable[Request]) -> None:
         self._models = models
         self._waiting = deque([request.model for request in requests])
         self._counts = Counter(self._waiting)
@@ -164,9 +164,9 @@ class _Backlog:
             self._counts[request.model] += 1
         served = self._waiting.popleft()
         self._counts[served] -= 1
-        self._models[served].waiting, self._models[served].place = self._counts[served], None
+        self._models[served].waiting, self._models[served].queue_position = self._counts[served], None
         for place, name in zip(range(len(self._waiting) - 1, -1, -1), reversed(self._waiting), strict=True):
-            self._models[name].waiting, self._models[name].place = self._counts[name], place
+            self._models[name].waiting, self._models[name].queue_position = self._counts[name], place
         return len(self._waiting)
 
 
@@ -177,7 +177,7 @@ def _times(requests: Sequence[Request]) -> dict[str, list[float]]:
     return times
 
 
-def _too_small(model: Held, memory: Memory) -> LatebindError:
+def _too_small(model: ModelState, memory: Memory) -> LatebindError:
     if model.footprint.size <= memory.budget:
         return IllegalEvent(f"the policy has found no room for {model.name!r}, which fits into {memory.budget} bytes")
     return ConfigError(

@@ -31,7 +31,7 @@ def test_versions_keep_the_promise_of_the_build_and_are_surer_of_all_answers(bui
     kept = earlier(built.directory, tmp_path / "model")
     then = Adapter(kept, AdaptationConfig(on=True, folder=str(tmp_path / "v")), threads=1, backend=None)
     assert then._promise == replace(found._promise, answers=None)
-    assert then._promise.at_least(20, 600) == fidelity_bound(20, 600, confidence=0.99, answers=None)
+    assert then._promise.lower_bound(20, 600) == fidelity_bound(20, 600, confidence=0.99, answers=None)
     assert then.learn(MIX, "earlier builds follow the traffic too", heard=HEARD) is not None
 
 

@@ -22,3 +22,10 @@ def test_the_work_of_a_request_is_what_its_share_of_all_runs_in_the_best_batches
     exits = Exits(spec, costs, Pace(least=0.0))
     assert exits.work(1) == pytest.approx(1.0 + 0.25 * 4.0)
     assert exits.work(8) == pytest.approx(1.0 + 0.25 * 4.0 / 8)
+
+
+def test_what_a_worker_answers_at_most_counts_on_others_who_join_those_that_rest() -> None:
+    model = served(stages=2, seconds=0.01, hit_rates={0: 0.5})  # four take as long as one
+    exits = Exits(model.spec, model.costs, Pace(least=0.0))
+    # Of four that begin two go on; the second stage still runs four, every other time.
+    assert exits.shares(0, 4, 4).answered == pytest.approx(4 / (0.01 + 0.5 * 0.01))

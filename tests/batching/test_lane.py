@@ -12,11 +12,11 @@ from tests.models import served
 def test_a_sequence_counts_as_what_inputs_that_come_and_answers_take_in_the_mean() -> None:
     """Nine answers in ten are no longer than eight steps; inputs are taken to have twenty until some have come."""
     lane = Lane(chain(ENCODER, DECODER, output_steps=(2, 8)), Models(), coverage=0.9, hopes=True)
-    lane.renew(2)
+    lane.update_work(2)
     assert lane.seconds_per_request == pytest.approx((20 + 5) / 2)
     for number in range(200):
         lane.add(Request(number, "net", number, 1e3, float(number), inputs=4))
-    lane.renew(2)
+    lane.update_work(2)
     assert lane.seconds_per_request == pytest.approx((4 + 5) / 2)
 
 

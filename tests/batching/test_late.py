@@ -106,7 +106,7 @@ def test_who_would_be_late_otherwise_goes_first_where_that_costs_nobody_an_answe
     assert ends[1][0] == 5.0
 
 
-def test_who_rests_and_cannot_be_in_time_any_more_is_told() -> None:
+def test_who_rests_and_cannot_be_in_time_any_more_is_ids_and_slots() -> None:
     model = chain(STATIC, *(STATIC,) * 4, curve=LINEAR, hit_rates=EARLY)
     _, ends = played(model, [call(0.0, 4, allowed=4.5), call(0.5, 4, allowed=20.0)], shed=True)
     assert ends[1][1] is Outcome.EXPIRED
@@ -206,13 +206,13 @@ def test_where_batches_are_not_compacted_rows_of_those_who_left_run_on() -> None
     assert replies == {1: (1, 0), 2: (2, 1), 3: (3, 2)}
 
 
-def test_where_all_wait_for_the_last_each_is_told_with_the_stage_that_first_answered_it() -> None:
+def test_where_all_wait_for_the_last_each_is_ids_and_slots_with_the_stage_that_first_answered_it() -> None:
     runs, replies = graph(leave=False)
     assert [run.requests for run in runs] == [(1, 2, 3)] * 3
     assert replies == {1: (3, 0), 2: (3, 1), 3: (3, 2)}
 
 
-def test_where_all_wait_for_the_last_an_answer_that_is_too_late_to_be_told_is_nobody_elses() -> None:
+def test_where_all_wait_for_the_last_an_answer_that_is_too_late_to_be_ids_and_slots_is_nobody_elses() -> None:
     policy = PolicyConfig("late", leave=False)
     scheduler = Scheduler(SchedulerConfig((chain(STATIC, STATIC, STATIC, hit_rates=EARLY),), 1, policy))
     scheduler.handle(Arrived("net", 3.5, (1,), (0,), more=True), 0.0)
@@ -236,7 +236,7 @@ def test_a_pool_before_a_step_of_the_input_runs_in_batches_that_are_allowed() ->
 
 def test_whoever_goes_on_takes_along_that_its_answer_is_known_and_waits() -> None:
     resting = SubBatch(chain(STATIC, STATIC).spec, {i: Request(i, "net", i, 1e3, 0.0) for i in (1, 2, 3)}, stage=1)
-    resting.know((1, 3), 0)
+    resting.note_answers((1, 3), 0)
     pools = StagePools()
     pools.push(resting, 0.0)
     chosen = pools.pick(0, (1, 2))

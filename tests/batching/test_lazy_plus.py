@@ -244,7 +244,7 @@ def waiting(*deadlines: float, priority: int = 0) -> ModelView:
 
 def begun(model: ModelView) -> tuple[int, ...]:
     models = Models([model])
-    models.came(model, len(model.queue), 1.0)
+    models.enqueued(model, len(model.queue), 1.0)
     decision = LazyPlus(PolicyConfig("lazy+")).decide(WorkView(models), 0.0)
     assert isinstance(decision, Launch)
     return decision.requests

@@ -8,7 +8,7 @@ from latebind.batching import POLICIES
 from latebind.batching.decisions import Decision
 from latebind.batching.table import BatchTable
 from latebind.batching.view import BatchPolicy, ModelView, WorkView
-from latebind.bench import many
+from latebind.bench import many_models
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Simulator
@@ -71,4 +71,4 @@ def test_who_waits_is_found_in_the_order_of_the_models(policy: str, exits: bool,
 
 
 def test_the_benchmark_of_many_models_keeps_some_of_them_busy() -> None:
-    assert many.measure("late", 2 * many.BUSY, memory=True, events=60) > 0.0
+    assert many_models.measure("late", 2 * many_models.BUSY, memory=True, events=60) > 0.0

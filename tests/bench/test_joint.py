@@ -20,7 +20,7 @@ from latebind.bench.joint.simulated import Costs, Scaling, on_costs, relative
 from latebind.bench.live.contest import Contest
 from latebind.bench.live.played import Played
 from latebind.bench.live.sides import SERIAL
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.bench.subject import Setting, Subject
 from latebind.cli.main import app
 from latebind.domain.config import ServedModel

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from latebind.bench.queries.live.overhead import QUERY, Carried, Overhead, step_name
-from latebind.bench.queries.live.region import BETWEEN, between
 from latebind.bench.queries.live.replanning import longest, slower
 from latebind.bench.queries.live.report import length_rows, own_core_rows, throughput_rows
 from latebind.bench.queries.live.sides import find_query, planned, with_planner
+from latebind.bench.queries.live.useful_deadlines import BETWEEN, between
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec

@@ -2,8 +2,8 @@
 
 import pytest
 
-from latebind.bench.nodes import Worth, run
 from latebind.bench.scheduler import measure
+from latebind.bench.stage_length import Worth, run
 
 
 @pytest.mark.parametrize("waiting", [0, 10])

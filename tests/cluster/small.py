@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from latebind.cluster.calls import replica_route
-from latebind.cluster.fleet import Fleet, Seen
+from latebind.cluster.fleet import Fleet, ReplicaInfo
 from latebind.cluster.homes import BUDGET, MODELS, Homes
 from latebind.cluster.ingress import Ingress
 from latebind.cluster.replica import Application, local_name
+from latebind.cluster.rpc import replica_route
 from latebind.domain.config import ClusterConfig, DoorConfig, ServeConfig
 from latebind.domain.model import ModelSpec
 from latebind.repository.selection import Selection
@@ -25,7 +25,7 @@ from latebind.server.door import Door, Verbs
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
-from latebind.server.secured import Secured
+from latebind.server.security import Security
 from tests.server.arithmetic import Arithmetic
 from tests.server.conftest import PATIENCE, Response, Site
 from tests.server.shelf import Shelf
@@ -56,9 +56,9 @@ class Dead:
     def __init__(self) -> None:
         self.called = 0
 
-    async def open(self) -> Seen:
+    async def open(self) -> ReplicaInfo:
         self._server = await asyncio.start_server(self._hang_up, "127.0.0.1", 0)
-        return Seen("dead", "127.0.0.1", self._server.sockets[0].getsockname()[1])
+        return ReplicaInfo("dead", "127.0.0.1", self._server.sockets[0].getsockname()[1])
 
     async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.called += bool(await reader.read(1))
@@ -126,7 +126,7 @@ class Small:
     fleet: Fleet
     gateways: Sequence[Arithmetic]
     shelves: Sequence[Shelf]
-    seen: list[Seen]  # what Ray would tell
+    seen: list[ReplicaInfo]  # what Ray would tell
     heard: Heard  # by all replicas
     grpc: str
     loop: asyncio.AbstractEventLoop
@@ -202,14 +202,14 @@ async def _serve(
                 catalogue=shelf,
                 verbs=Verbs(routes=(*ROUTES, replica_route())),
                 observer=heard,
-                secured=Secured(Guard(token=SECRET), tls=None, behind=True),
+                security=Security(Guard(token=SECRET), tls=None, behind_ingress=True),
                 local=local_name(),
             )
             await stack.enter_async_context(door)
-            seen.append(Seen(f"replica-{number}", "127.0.0.1", door.port, local=door.local))
+            seen.append(ReplicaInfo(f"replica-{number}", "127.0.0.1", door.port, local=door.local))
 
-        async def look(hear: Callable[[Sequence[Seen]], None]) -> None:
-            hear(seen)
+        async def look(on_reply: Callable[[Sequence[ReplicaInfo]], None]) -> None:
+            on_reply(seen)
 
         application = Application(Selection(Path()), settings, SECRET)
         ingress = await Ingress.start(application, look, limits=limits)

@@ -309,7 +309,7 @@ def test_a_wish_that_failed_is_not_told() -> None:
         assert cluster.call("POST", "/v2/repository/models/crashing/load").status == 400
         with pytest.raises(InferenceServerException, match="differs from the manifest"):
             stub.load_model("crashing")
-        assert cluster.do(lambda: len(cluster.fleet.wishes)) == 2
+        assert cluster.do(lambda: len(cluster.fleet.changes)) == 2
         back()
         assert "double" not in cluster.gateways[1].models
 

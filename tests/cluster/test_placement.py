@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latebind.cluster.placement import Place, Wanted, place
+from latebind.cluster.placement import ModelDemand, Place, place
 
 
-def model(size: int = 1, *, rate: float = 1.0, penalty: float = 1.0, work: float = 0.1) -> Wanted:
-    return Wanted(size, penalty, work, rate)
+def model(size: int = 1, *, rate: float = 1.0, penalty: float = 1.0, work: float = 0.1) -> ModelDemand:
+    return ModelDemand(size, penalty, work, rate)
 
 
 def places(*free: int, resident: dict[int, set[str]] | None = None) -> list[Place]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from latebind.bench.client import Caller, encode
-from latebind.cluster.fleet import Seen
+from latebind.cluster.fleet import ReplicaInfo
 from latebind.cluster.homes import BUDGET, MODELS
 from latebind.cluster.ingress import Ingress
 from latebind.cluster.replica import Application, Replica
@@ -30,8 +30,8 @@ async def serve_and_ask(root: Path) -> tuple[dict[str, object], Load]:
     try:
         await replica.load()
 
-        async def look(hear: Callable[[Sequence[Seen]], None]) -> None:
-            hear([Seen("only", replica.host, replica.port, await replica.figures())])
+        async def look(on_reply: Callable[[Sequence[ReplicaInfo]], None]) -> None:
+            on_reply([ReplicaInfo("only", replica.host, replica.port, await replica.figures())])
 
         ingress = await Ingress.start(application, look)
         try:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from latebind.cluster.scaling import Load, Since, is_at_risk, is_spare, load_between, next_since, wanted
+from latebind.cluster.scaling import Load, Since, is_at_risk, is_spare, load_between, next_since, replicas_needed
 from latebind.server.gateway import Snapshot
 
 WELL = Load(requests=100.0, slack=0.4, shed=0.0, busy=0.7)
@@ -18,7 +18,7 @@ def after(looks: int, *loads: Load, since: Since | None = None) -> int:
     found, count = since or Since(), 2
     for now in range(looks):
         found = next_since(loads, 2, found, float(now))
-        count = wanted(loads, 2, found, float(now), up=3.0, down=10.0)
+        count = replicas_needed(loads, 2, found, float(now), up=3.0, down=10.0)
     return count
 
 

@@ -1,7 +1,9 @@
 """Which replies an ingress need not parse."""
 
 import asyncio
+import gc
 import socket
+import weakref
 
 import pytest
 
@@ -50,3 +52,22 @@ def test_what_looks_like_a_reply_within_a_body_is_a_part_of_that() -> None:
     (reply,) = told
     assert isinstance(reply, Reply)
     assert reply.body == within
+
+
+def test_the_error_of_a_lost_reply_is_freed_without_the_collector() -> None:
+    async def test() -> None:
+        ours, theirs = socket.socketpair()
+        _, upstream = await asyncio.get_running_loop().create_connection(Upstream, sock=ours)
+        asyncio.get_running_loop().call_soon(theirs.close)
+        try:
+            await upstream.ask((b"asked",))
+        except Lost as lost:
+            kept = weakref.ref(lost)
+        await asyncio.sleep(0)  # the loop lets go of the future in its next turn
+        assert kept() is None
+
+    gc.disable()
+    try:
+        asyncio.run(test())
+    finally:
+        gc.enable()

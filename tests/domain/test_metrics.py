@@ -117,6 +117,17 @@ def test_memory_without_a_bound_is_not_told_of() -> None:
     assert "memory" not in Metrics(config()).snapshot()
 
 
+def test_steps_that_are_counted_together_are_all_counted() -> None:
+    metrics = Metrics(replace(config(served("net"), served("other")), queries=(QUERY,), slots=4))
+    ended = StepEnded("traffic", 1, 0, 1, "other", Outcome.ANSWERED, 1, 0.0, 0.0, 0.25, 0.5)
+    failed = StepEnded("traffic", 1, 0, 1, "other", Outcome.FAILED, 1, 0.0, 0.0, 0.25, 0.5)
+    metrics.observe(Woke(), [ended, failed] * (MOST_UNCOUNTED + 1), now=0.0)
+    gate = metrics.snapshot()["steps"]["traffic"]["gate"]
+    assert gate["answered"] == {"net": 0, "other": MOST_UNCOUNTED + 1}
+    assert gate["budget_seconds"] == 0.25 * (MOST_UNCOUNTED + 1)
+    assert gate["spent_seconds"]["sum"] == 0.5 * (MOST_UNCOUNTED + 1)
+
+
 def test_a_step_of_a_query_counts_for_its_model_and_for_its_query() -> None:
     metrics = Metrics(replace(config(served("net"), served("other")), queries=(QUERY,), slots=4))
     metrics.observe(Arrived("traffic", 1.0, (1,), (0,)), [Map("traffic", 1, 0, 0, (1,))], now=0.0)

@@ -36,7 +36,7 @@ class Bench:
         self.slots: ModelSlots = memory.models[0]
         self.reported: Queue[Exited] = Queue()
         self.worker = Worker({model.spec.name: model}, memory)
-        self.worker.tell(self.reported.put)
+        self.worker.report_exits_to(self.reported.put)
 
     @property
     def answers(self) -> NDArray[np.float32]:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from latebind.engine.crashes import Crashes
-from latebind.engine.running import IDLE, map_running, read_running, telling
+from latebind.engine.running import IDLE, map_running, marking_loading, read_running
 from latebind.engine.slots import create_file
 
 
@@ -42,5 +42,5 @@ def test_whoever_has_the_file_reads_which_models_run_once_each() -> None:
 
 def test_while_models_are_loaded_the_first_place_tells_which() -> None:
     running = [IDLE, IDLE]
-    assert [running[0] for _ in telling([Path("a"), Path("b")], running)] == [1, 2]
+    assert [running[0] for _ in marking_loading([Path("a"), Path("b")], running)] == [1, 2]
     assert running[0] == IDLE

@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Event as Flag
 from typing import TypeVar, cast
 
+import numpy as np
 import pytest
 
 from latebind.domain.actions import Run
@@ -30,7 +31,7 @@ class Idle:
     def __init__(self) -> None:
         self.look: Callable[[], None] = lambda: None
 
-    def tell(self, report: Callable[[Exited], None]) -> None:
+    def report_exits_to(self, report: Callable[[Exited], None]) -> None:
         del report
 
     def run(self, action: Run) -> StageDone:
@@ -51,7 +52,7 @@ def seen(look: Callable[[Driver], Seen], *, stages: int, requests: int = 1) -> l
         staging=HostStaging([], cast(SlotMemory, None)),
     )
     worker.look = lambda: found.append(look(driver))
-    driver._take_part()
+    driver._serve_thread()
     assert len(sent) == requests
     return [*found, look(driver)]
 
@@ -73,6 +74,12 @@ def test_what_is_not_counted_yet_does_not_grow_with_the_stages_of_a_request() ->
     assert waiting[-1] == 0
 
 
+def test_numpy_says_nothing_of_values_that_are_no_numbers_on_the_threads_of_the_driver() -> None:
+    inside, _ = seen(lambda driver: {np.geterr()[error] for error in ("divide", "over", "invalid")}, stages=1)
+    assert inside == {"ignore"}
+    assert np.geterr()["invalid"] == "warn"
+
+
 def test_calls_that_are_heard_of_together_have_come_at_one_time() -> None:
     file = BytesIO()
     config = SchedulerConfig((served("net", stages=1),))
@@ -86,7 +93,7 @@ def test_calls_that_are_heard_of_together_have_come_at_one_time() -> None:
         staging=HostStaging([], cast(SlotMemory, None)),
         log=EventLog(file, config),
     )
-    driver._take_part()
+    driver._serve_thread()
     file.seek(0)
     entries = [entry for entry in read_log(file)[1] if isinstance(entry.event, Arrived)]
     assert len({entry.now for entry in entries}) == 1

@@ -19,7 +19,7 @@ import torch
 from latebind.domain.config import EngineConfig, GenerationsConfig, PolicyConfig, RepositoryConfig
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, RepositoryError, Unavailable
 from latebind.engine.catalogue import Catalogue
-from latebind.engine.engines import Engines, NotUp
+from latebind.engine.engines import Engines, EngineStartFailed
 from latebind.engine.order import EngineOrder
 from latebind.repository.mirror import open_selection
 from latebind.repository.selection import Selection
@@ -235,7 +235,7 @@ def test_an_engine_that_does_not_start_changes_nothing(shop: Path) -> None:
         async with serving(shop, "scale") as (engines, _):
             other = Selection(shop).find("other")
             spoil(shop / "other" / "1")
-            with pytest.raises(NotUp) as failed:
+            with pytest.raises(EngineStartFailed) as failed:
                 await engines.change(engines.serving.with_(other), tried=["other"])
             assert failed.value.models == ("other",)
             assert list(engines.models) == ["scale"]

@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,14 +46,24 @@ def descriptors() -> list[str]:
 async def settled(engines: Engines) -> list[str]:
     """Return the descriptors once the engine before has ended."""
     while engines._tasks:
-        await asyncio.sleep(0.001)
+        await asyncio.wait(engines._tasks)
+    await asyncio.sleep(0)  # transports close their sockets one turn of the loop after they are told to
     return descriptors()
 
 
 async def kill(engines: Engines) -> None:
-    os.kill(engines.process_id, signal.SIGKILL)
-    while engines.ready():
-        await asyncio.sleep(0.001)
+    engine, lost = engines._engine, asyncio.Event()
+    assert engine is not None
+    assert engine.on_lost is not None
+    engine.on_lost = partial(_and_set, engine.on_lost, lost)
+    os.kill(engine.process_id, signal.SIGKILL)
+    await lost.wait()
+    assert not engines.ready()
+
+
+def _and_set(call: Callable[[], None], event: asyncio.Event) -> None:
+    call()
+    event.set()
 
 
 async def calls_it_has(engines: Engines) -> None:
@@ -93,7 +104,7 @@ async def _kill_under(engines: Engines, count: int) -> None:
         pass
     calls = [asyncio.create_task(ask(engines)) for _ in range(count)]
     while len(engine.sent) < min(count, SLOTS):
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
     await kill(engines)
     ends = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(end) for end in ends} == {Unavailable}

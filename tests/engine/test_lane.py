@@ -11,8 +11,8 @@ import pytest
 
 from latebind.domain.errors import Refused, Unavailable
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.engine.lane import Lane, Places
-from latebind.engine.pool import Step
+from latebind.engine.lane import Claimed, Lane
+from latebind.engine.pool import Move
 from latebind.engine.slots import ModelSlots
 
 SPEC = ModelSpec("m", "1", (TensorSpec("x", "float32", (2,)),), (TensorSpec("y", "float32", (2,)),), 1, 4)
@@ -31,12 +31,12 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 60))
 
 
-def leave(lane: Lane, places: Places) -> None:
+def leave(lane: Lane, places: Claimed) -> None:
     for request, slot in zip(*places, strict=True):
-        lane.move(slot, request, Step.LEAVE)
+        lane.move(slot, request, Move.RELEASE)
 
 
-async def waiting(lane: Lane, *wanted: int) -> list[asyncio.Task[Places]]:
+async def waiting(lane: Lane, *wanted: int) -> list[asyncio.Task[Claimed]]:
     """Have calls wait for so many slots each, in this order."""
     calls = [asyncio.create_task(lane.claim(rows, deadline=soon())) for rows in wanted]
     await asyncio.sleep(0)
@@ -144,7 +144,7 @@ def test_when_the_engine_has_gone_nobody_waits_for_it() -> None:
         subject = lane()
         await subject.claim(2, deadline=soon())
         (call,) = await waiting(subject, 1)
-        subject.lose(Unavailable("gone"))
+        subject.fail_waiting(Unavailable("gone"))
         with pytest.raises(Unavailable, match="gone"):
             await call
 

@@ -20,13 +20,13 @@ from latebind.engine.loader import Loader
 from latebind.engine.on_demand import Opened, measure, open_model
 from latebind.engine.worker import Worker, load_model
 from latebind.learned.lookup import open_lookups
-from latebind.program.backends import Absent, Place, StageFunction
+from latebind.program.backends import EvictableStage, NotResident, StageFunction
 from latebind.program.build import build_program
-from latebind.program.pieces import GRAIN, CompiledPiece, peak_growth, resident_bytes, set_large_blocks_apart
+from latebind.program.pieces import GRAIN, CompiledPiece, mmap_large_blocks, peak_growth, resident_bytes
 from latebind.program.program import Program
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.listing import find_models
-from latebind.repository.pages import Brought, MappedFile
+from latebind.repository.pages import BytesRead, MappedFile
 from latebind.repository.tensors import Pages
 from tests.digits import Built
 from tests.engine.resident import MB, WIDTH, Tied, mapped_bytes
@@ -83,7 +83,7 @@ def test_answers_are_those_of_a_model_that_is_always_there_bit_for_bit(wide: Pat
         assert torch.equal(run(program, batch), run(there, batch))
     for piece in opened.pieces:
         piece.unload()
-    with pytest.raises(Absent, match="not in memory"):
+    with pytest.raises(NotResident, match="not in memory"):
         run(program, rows)
 
 
@@ -142,10 +142,10 @@ def test_a_half_loaded_model_is_let_go_when_one_of_its_pieces_fails(wide: Path) 
         def trim(self, stays: int) -> None:
             pass
 
-        def found(self, grown: int) -> None:
+        def measured(self, grown: int) -> None:
             pass
 
-        def load(self) -> Brought:
+        def load(self) -> BytesRead:
             raise OSError("no such disk")
 
         def unload(self) -> None:
@@ -201,7 +201,7 @@ def test_the_most_that_work_takes_is_told_though_it_is_given_back() -> None:
 
 def test_what_work_takes_at_most_does_not_hang_on_what_the_heap_keeps() -> None:
     """In the heap, blocks of 2 MB do not fit where blocks of 1 MB lay: what was freed would count beside them."""
-    set_large_blocks_apart()
+    mmap_large_blocks()
     between = list[bytearray]()
 
     def work() -> None:
@@ -254,7 +254,7 @@ def test_a_stage_that_cannot_be_compiled_leaves_its_place_empty_and_its_pages_fr
     finally:
         os.truncate(file, size)
         os.utime(file, ns=(stamp, stamp))
-    with pytest.raises(Absent):
+    with pytest.raises(NotResident):
         program.stages[0](torch.zeros(1, WIDTH))
     assert mapped_bytes(os.getpid(), file) == 0
 
@@ -262,7 +262,7 @@ def test_a_stage_that_cannot_be_compiled_leaves_its_place_empty_and_its_pages_fr
 def test_pages_are_given_back_when_the_second_stage_of_a_piece_cannot_be_compiled(wide: Path) -> None:
     file = MappedFile(ModelDirectory.open(find_models(wide)[0]), WEIGHTS)
     pages = Pages(file, file.runs([(0, MB)]))
-    first, second = Place(), Place()
+    first, second = EvictableStage(), EvictableStage()
     seen: list[int] = []
 
     def refuse() -> StageFunction:
@@ -286,7 +286,7 @@ def test_twins_have_a_stage_as_long_as_it_is_loaded(wide: Path) -> None:
         opened.pieces[0].load()
         twin.stages[0](torch.zeros(1, WIDTH))
         opened.pieces[0].unload()
-        with pytest.raises(Absent):
+        with pytest.raises(NotResident):
             twin.stages[0](torch.zeros(1, WIDTH))
 
 
@@ -380,7 +380,7 @@ def test_of_a_stage_that_is_trimmed_the_first_bytes_stay_and_the_rest_alone_is_r
     loader.perform(Load("one", everything[1:]))
     heard.get()
     assert isinstance(opened.model.program, Program)
-    with pytest.raises(Absent, match="not in memory"):
+    with pytest.raises(NotResident, match="not in memory"):
         run(opened.model.program, rows)
     loader.perform(Evict("one", (*everything[1:], 0)))
     loader.close()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from latebind.domain.errors import IllegalEvent
-from latebind.engine.pool import MOVES, Phase, Pool, Step
+from latebind.engine.pool import TRANSITIONS, Move, Phase, Pool
 
 SLOTS = 8
 
@@ -16,7 +16,7 @@ SLOTS = 8
 def let_go(pool: Pool, slots: Iterable[int], first: int) -> None:
     """Break off the requests numbered from `first` on that have these slots."""
     for request, slot in enumerate(slots, first):
-        pool.move(slot, request, Step.LEAVE)
+        pool.move(slot, request, Move.RELEASE)
 
 
 def test_requests_that_follow_each_other_get_slots_that_follow_each_other() -> None:
@@ -36,7 +36,7 @@ def test_a_slot_freed_out_of_order_is_used_where_nothing_else_is_left() -> None:
     pool = Pool(4)
     pool.claim([1, 2, 3, 4])
     for slot, request in ((1, 2), (3, 4)):
-        pool.move(slot, request, Step.LEAVE)
+        pool.move(slot, request, Move.RELEASE)
     assert pool.claim([5, 6]) == (1, 3)
     assert pool.claim([7]) is None
 
@@ -45,7 +45,7 @@ def test_several_rows_lie_together_where_they_can_even_if_single_slots_come_firs
     pool = Pool(6)
     pool.claim([1, 2, 3, 4, 5, 6])
     for slot, request in ((0, 1), (2, 3), (3, 4), (4, 5)):
-        pool.move(slot, request, Step.LEAVE)
+        pool.move(slot, request, Move.RELEASE)
     assert pool.claim([7, 8, 9]) == (2, 3, 4)
 
 
@@ -54,16 +54,16 @@ def test_who_has_nobody_to_be_beside_gets_rows_that_the_caches_have() -> None:
     pool.claim([1])
     for request in (2, 3, 4):
         assert pool.claim([request]) == (1,)
-        pool.move(1, request, Step.LEAVE)
+        pool.move(1, request, Move.RELEASE)
 
 
 def test_a_slot_whose_owner_has_gone_is_free_when_the_engine_says_so_and_not_before() -> None:
     pool = Pool(1)
     pool.claim([1])
-    pool.move(0, 1, Step.SEND)
-    assert pool.move(0, 1, Step.LEAVE) is Phase.LEFT
+    pool.move(0, 1, Move.SEND)
+    assert pool.move(0, 1, Move.RELEASE) is Phase.ABANDONED
     assert pool.claim([2]) is None
-    assert pool.move(0, 1, Step.END) is Phase.FREE
+    assert pool.move(0, 1, Move.END) is Phase.FREE
     assert pool.claim([2]) == (0,)
 
 
@@ -71,7 +71,7 @@ def test_nobody_moves_the_slot_of_another() -> None:
     pool = Pool(SLOTS)
     pool.claim([1, 2])
     with pytest.raises(IllegalEvent, match="request 1 cannot SEND slot 1: 2 has it, FILLING"):
-        pool.move(1, 1, Step.SEND)
+        pool.move(1, 1, Move.SEND)
     assert pool.phase(1) is Phase.FILLING
 
 
@@ -102,25 +102,25 @@ class Requests(RuleBasedStateMachine):
         self.held |= {slot: (request, Phase.FILLING) for slot, request in zip(slots, requests, strict=True)}
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data(), step=st.sampled_from(Step))
-    def move(self, data: st.DataObject, step: Step) -> None:
+    @rule(data=st.data(), move=st.sampled_from(Move))
+    def move(self, data: st.DataObject, move: Move) -> None:
         slot = data.draw(st.sampled_from(sorted(self.held)))
         request, phase = self.held[slot]
-        after = MOVES.get((phase, step))
+        after = TRANSITIONS.get((phase, move))
         if after is None:
             with pytest.raises(IllegalEvent):
-                self.pool.move(slot, request, step)
+                self.pool.move(slot, request, move)
             return
-        assert self.pool.move(slot, request, step) is after
+        assert self.pool.move(slot, request, move) is after
         if after is Phase.FREE:
             del self.held[slot]
         else:
             self.held[slot] = request, after
 
-    @rule(slot=st.integers(0, SLOTS - 1), step=st.sampled_from(Step))
-    def move_by_somebody_else(self, slot: int, step: Step) -> None:
+    @rule(slot=st.integers(0, SLOTS - 1), move=st.sampled_from(Move))
+    def move_by_somebody_else(self, slot: int, move: Move) -> None:
         with pytest.raises(IllegalEvent):
-            self.pool.move(slot, self.count + 1, step)
+            self.pool.move(slot, self.count + 1, move)
 
     @invariant()
     def the_pool_is_as_it_should_be(self) -> None:

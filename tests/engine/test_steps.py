@@ -100,10 +100,10 @@ def test_what_raises_fails_this_request_and_the_log_says_in_which_step(
 
 def test_a_row_on_the_device_is_free_when_its_step_has_ended(steps: Steps, staging: DeviceStaging) -> None:
     steps.perform(Map("traffic", REQUEST, SLOT, 0, (0, NOT_RUN)))
-    assert staging.where([REQUEST + 1])
+    assert staging.staged([REQUEST + 1])
     steps.step_ended(StepEnded("traffic", REQUEST, 0, 0, "gate", Outcome.ANSWERED, 2, 0.0, 0.1, 0.2, 0.1))
     with pytest.raises(KeyError):
-        staging.where([REQUEST + 1])
+        staging.staged([REQUEST + 1])
 
 
 def test_steps_that_were_mapped_and_never_began_give_their_rows_back_with_their_query(
@@ -119,8 +119,8 @@ def test_the_inputs_of_a_query_itself_are_not_brought_anywhere(steps: Steps, sta
     steps.arrived(Arrived("traffic", 1.0, (REQUEST,), (SLOT,)))
     steps.arrived(Arrived("gate", 1.0, (99,), (0,)))
     with pytest.raises(KeyError):
-        staging.where([REQUEST])
-    assert staging.where([99])
+        staging.staged([REQUEST])
+    assert staging.staged([99])
 
 
 class Deaf(HostStaging):

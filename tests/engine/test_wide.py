@@ -12,7 +12,7 @@ from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig
 from latebind.domain.costs import Curve
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
-from latebind.engine.wide import Share, kept, share_of, widen
+from latebind.engine.wide import Share, share_of, widen, with_wide_if_faster
 from latebind.engine.worker import LoadedModel, Worker, load_model
 from latebind.program.load import load_program
 from latebind.repository.listing import find_models
@@ -82,7 +82,7 @@ def test_a_model_is_compiled_for_it_only_where_that_saves_a_tenth_or_nobody_is_s
     wide, model = model.wide, replace(model, wide=None)
     assert wide is not None
     count = model.spec.stages
-    found = kept(model, wide, [1.0] * count, (share,) * count)
+    found = with_wide_if_faster(model, wide, [1.0] * count, (share,) * count)
     assert (found.wide is wide, found.costs.wide) == ((True, (share.value,) * count) if keeps else (False, ()))
 
 

@@ -108,7 +108,7 @@ def test_of_a_batch_some_may_go_on_before_others() -> None:
     kept = Activations()
     output = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
     kept.keep(Run(0, "chain", 0, (1, 2, 3, 4), (5, 6, 7, 8)), Batch((1, 2, 3, 4), (output,)))
-    kept.leave([2])
+    kept.mark_exited([2])
     (some,) = kept.take(Run(0, "chain", 1, (3,), (7,))).tensors
     kept.keep(Run(0, "chain", 1, (3,), (7,)), Batch((3,), (some * 10,)))
     output.fill_(9.0)

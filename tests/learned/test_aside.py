@@ -13,9 +13,9 @@ from latebind.learned.build import recalibrate
 from latebind.learned.builder import Builder
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.composition import Composition
-from latebind.learned.explore import Trained
+from latebind.learned.explore import TrainedLookup
 from latebind.learned.ilp import Variant
-from latebind.learned.latency import Beside, latency_beside
+from latebind.learned.latency import AsideLatency, latency_aside
 from latebind.learned.lookup import load_functions
 from latebind.learned.plan import Candidate
 from latebind.learned.promise import Promise
@@ -39,7 +39,7 @@ def test_one_has_answered_before_the_next_is_asked_or_the_network_ends() -> None
     assert not composition(0.9, 1.1).allows((1,))
 
 
-def trained(built: Built, *, in_line: float, beside: Beside | None) -> list[Trained]:
+def trained(built: Built, *, in_line: float, beside: AsideLatency | None) -> list[TrainedLookup]:
     """One of the lookups of digits, with these figures in place of its own."""
     caches = read_caches(built.directory)
     assert caches is not None
@@ -48,7 +48,7 @@ def trained(built: Built, *, in_line: float, beside: Beside | None) -> list[Trai
     functions = load_functions(built.directory, [one], backend=program.backend, threads=1)
     files = read_lookup(built.directory, one.name)
     candidate = Candidate(one.stage, one.kind, in_line)
-    return [Trained(candidate, files, functions[one.name], Curve((1,), (in_line,)), beside=beside)]
+    return [TrainedLookup(candidate, files, functions[one.name], Curve((1,), (in_line,)), beside=beside)]
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_the_faster_way_is_taken_unless_one_is_demanded(
     program = load_program(built.directory, threads=1)
     stages = (0.0, *(1.0 / (program.spec.stages - 1),) * (program.spec.stages - 1))
     builder = Builder(program, Promise(0.9, aside=demanded), 0, lambda text, share: None, program, stages=stages)
-    lookups = trained(built, in_line=in_line, beside=Beside(Curve((1,), (aside,)), 0.0))
+    lookups = trained(built, in_line=in_line, beside=AsideLatency(Curve((1,), (aside,)), 0.0))
     half = Seen(np.array([[1.0, 0.0] * 50]), np.array([[True, False] * 50]))
-    (asked,) = builder._asked(lookups, half)
+    (asked,) = builder._in_line_or_aside(lookups, half)
     assert (asked.beside is not None) == taken
     assert asked.known.at(1) == (aside if taken else in_line)
 
@@ -76,7 +76,7 @@ def test_the_faster_way_is_taken_unless_one_is_demanded(
 def test_a_lookup_that_was_not_measured_aside_stays_in_line(built: Built) -> None:
     program = load_program(built.directory, threads=1)
     builder = Builder(program, Promise(0.9, aside=True), 0, lambda text, share: None, program)
-    (asked,) = builder._asked(
+    (asked,) = builder._in_line_or_aside(
         trained(built, in_line=9.0, beside=None), Seen(np.ones((1, 4)), np.ones((1, 4), np.bool_))
     )
     assert asked.beside is None
@@ -85,7 +85,7 @@ def test_a_lookup_that_was_not_measured_aside_stays_in_line(built: Built) -> Non
 def test_what_is_measured_aside_is_when_the_answer_is_known(built: Built) -> None:
     program = load_program(built.directory, threads=1)
     (one,) = trained(built, in_line=1.0, beside=None)
-    found = latency_beside(program, (built.unseen[:1],), one.plan.stage, one.function)
+    found = latency_aside(program, (built.unseen[:1],), one.plan.stage, one.function)
     assert len(found.known.batches) == len(found.known.seconds)
     assert all(0.0 < seconds < 1.0 for seconds in found.known.seconds)
     assert 0.0 <= found.slower < 1.0

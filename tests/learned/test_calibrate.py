@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from latebind.learned.bounds import fidelity_bound
-from latebind.learned.calibrate import calibrate, judge
-from latebind.learned.compose import Composer, Costs, Floats, Seen, path, send
+from latebind.learned.calibrate import calibrate, evaluate
+from latebind.learned.compose import Composer, Costs, Floats, Seen, send, threshold_path
 from latebind.learned.promise import Promise
 
 COSTS = Costs((1.0, 1.0, 1.0), (0.05, 0.05))
@@ -24,7 +24,7 @@ def test_fidelity_on_unseen_samples_keeps_its_promise_over_repeated_splits() -> 
     unseen = world(rng, 40_000)
     broken, accepted = 0, 0
     for _ in range(60):
-        candidates = path(Composer(world(rng, 300), COSTS), fidelity=0.9, steps=24)
+        candidates = threshold_path(Composer(world(rng, 300), COSTS), fidelity=0.9, steps=24)
         found = calibrate(candidates, [world(rng, 700)], COSTS, promise=Promise(0.9, 0.9, answers=None))
         if found is not None:
             accepted += 1
@@ -37,7 +37,7 @@ def test_accepted_thresholds_never_exceed_the_allowed_disagreement() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
         verify = world(rng, 500)
-        candidates = path(Composer(world(rng, 300), COSTS), fidelity=0.92, steps=24)
+        candidates = threshold_path(Composer(world(rng, 300), COSTS), fidelity=0.92, steps=24)
         found = calibrate(candidates, [verify], COSTS, promise=Promise(0.92, 0.95, answers=None))
         if found is not None:
             wrong = int(send(found.thresholds, verify, COSTS).wrong.sum())
@@ -48,14 +48,14 @@ def test_accepted_thresholds_never_exceed_the_allowed_disagreement() -> None:
 
 def test_every_world_must_pass_by_itself() -> None:
     rng = np.random.default_rng(1)
-    candidates = path(Composer(world(rng, 300), COSTS), fidelity=0.9)
+    candidates = threshold_path(Composer(world(rng, 300), COSTS), fidelity=0.9)
     easy, hard = world(rng, 600, noise=0.1), world(rng, 600, noise=2.0)
     both = calibrate(candidates, [easy, hard], COSTS, promise=Promise(0.9, 0.9, answers=None))
     alone = calibrate(candidates, [easy], COSTS, promise=Promise(0.9, 0.9, answers=None))
     assert both is not None
     assert alone is not None
     assert both.seconds >= alone.seconds
-    assert judge(both.thresholds, [hard], COSTS, promise=Promise(0.9, 0.9, answers=None)).lower >= 0.9
+    assert evaluate(both.thresholds, [hard], COSTS, promise=Promise(0.9, 0.9, answers=None)).lower >= 0.9
 
 
 def test_the_first_candidate_that_fails_ends_the_trial() -> None:
@@ -90,7 +90,7 @@ def test_the_candidate_that_is_taken_keeps_the_promise_where_each_has_luck_of_it
     rng, trials = np.random.default_rng(0), 20_000
     shares = np.sort(np.concatenate([np.linspace(0.05, 0.1, 12), np.linspace(0.1, 0.13, 12)]))
     promise = Promise(0.9, 0.95, answers=NEXT)
-    most = max(wrong for wrong in range(NEXT // 5) if promise.at_least(wrong, NEXT) >= 0.9)
+    most = max(wrong for wrong in range(NEXT // 5) if promise.lower_bound(wrong, NEXT) >= 0.9)
     wrong = rng.binomial(NEXT, shares, (trials, len(shares)))
     failed = np.concatenate([wrong > most, np.ones((trials, 1), dtype=np.bool_)], axis=1).argmax(axis=1)
     taken = shares[np.maximum(failed - 1, 0)]
@@ -103,7 +103,7 @@ def test_a_promise_that_is_to_last_is_shown_for_all_answers_too() -> None:
     thresholds: Floats = np.array([0.0, np.inf])
 
     def lower(promise: Promise) -> float:
-        return judge(thresholds, [rows], COSTS, promise=promise).lower
+        return evaluate(thresholds, [rows], COSTS, promise=promise).lower
 
     soon, lasting = Promise(0.9, 0.95), Promise(0.9, 0.95, lasting=0.99)
     assert lower(lasting) == fidelity_bound(20, 1_000, confidence=0.99, answers=None) < lower(soon)

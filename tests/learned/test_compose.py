@@ -7,7 +7,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from latebind.learned.compose import Composer, Costs, Floats, Seen, fastest, path, send
+from latebind.learned.compose import Composer, Costs, Floats, Seen, fastest, send, threshold_path
 
 
 def seen(seed: int, *, lookups: int = 3, samples: int = 8) -> Seen:
@@ -45,7 +45,7 @@ def test_the_search_over_lookups_finds_the_best_set_of_them(price: float) -> Non
     for seed in range(20):
         composer = Composer(seen(seed, lookups=4, samples=40), Costs((1.0,) * 5, (0.15,) * 4))
         sets = [there for size in range(5) for there in combinations(range(4), size)]
-        best = min(composer.descend(price, there)[1] for there in sets)
+        best = min(composer.coordinate_descent(price, there)[1] for there in sets)
         assert composer.value(composer.choose(price), price) == pytest.approx(best, rel=0.01)
 
 
@@ -63,7 +63,7 @@ def test_thresholds_come_close_to_trying_all_of_them() -> None:
 
 def test_the_stated_value_is_that_of_the_walk() -> None:
     composer = Composer(seen(3, samples=50), COSTS)
-    thresholds, value = composer.descend(2.0, (0, 1, 2))
+    thresholds, value = composer.coordinate_descent(2.0, (0, 1, 2))
     assert composer.value(thresholds, 2.0) == pytest.approx(value)
 
 
@@ -71,7 +71,7 @@ def test_an_end_that_is_another_models_counts_for_those_who_get_there() -> None:
     one = Seen(np.array([[0.9, 0.1, 0.1]]), np.array([[False, True, True]]), np.array([False, False, True]))
     assert send(np.array([0.5]), one, Costs((1.0, 1.0), (0.1,))).wrong.tolist() == [True, True, False]
     of = replace(seen(3, samples=50), end=np.random.default_rng(0).random(50) < 0.8)
-    thresholds, value = Composer(of, COSTS).descend(2.0, (0, 1, 2))
+    thresholds, value = Composer(of, COSTS).coordinate_descent(2.0, (0, 1, 2))
     assert Composer(of, COSTS).value(thresholds, 2.0) == pytest.approx(value)
     assert of.take(np.arange(10)).end is not None
 
@@ -90,7 +90,9 @@ def test_a_lookup_that_costs_more_than_it_saves_is_left_out() -> None:
 
 def test_the_path_goes_from_strict_to_lax() -> None:
     many = seen(5, samples=400)
-    wrong = [send(thresholds, many, COSTS).wrong.mean() for thresholds in path(Composer(many, COSTS), fidelity=0.9)]
+    wrong = [
+        send(thresholds, many, COSTS).wrong.mean() for thresholds in threshold_path(Composer(many, COSTS), fidelity=0.9)
+    ]
     assert wrong[0] <= 0.01
     assert wrong[-1] > wrong[0]
     assert np.polyfit(range(len(wrong)), wrong, 1)[0] > 0
@@ -98,7 +100,7 @@ def test_the_path_goes_from_strict_to_lax() -> None:
 
 def test_the_path_is_the_same_each_time() -> None:
     def once() -> list[Floats]:
-        return path(Composer(seen(5, samples=100), COSTS), fidelity=0.9)
+        return threshold_path(Composer(seen(5, samples=100), COSTS), fidelity=0.9)
 
     for first, second in zip(once(), once(), strict=True):
         np.testing.assert_array_equal(first, second)
@@ -110,7 +112,7 @@ def test_the_path_keeps_to_the_lookups_that_are_fastest_at_the_target() -> None:
     hardness, rank = random.random(2_000), random.permutation(2_000)
     seen = Seen(np.stack([-1.0 * rank, 1.0 - hardness]), np.stack([rank % 10 != 0, hardness < 0.9]))
     composer = Composer(seen, Costs((0.0, 0.0, 1.0), (0.01, 0.5)))
-    strict, lax = (path(composer, fidelity=fidelity) for fidelity in (0.98, 0.8))
+    strict, lax = (threshold_path(composer, fidelity=fidelity) for fidelity in (0.98, 0.8))
     assert all(np.isinf(thresholds[0]) for thresholds in strict)
     assert any(np.isfinite(thresholds[1]) for thresholds in strict)
     assert any(np.isfinite(thresholds[0]) for thresholds in lax)
@@ -126,7 +128,7 @@ def test_a_quick_lookup_pays_before_a_sure_one_that_takes_a_small_share_of_the_n
     choice, seconds = fastest(composer, fidelity=0.9)
     assert choice == (0, 1)
     assert seconds < 0.05
-    assert all(np.isfinite(path(composer, fidelity=0.9)[-1]))
+    assert all(np.isfinite(threshold_path(composer, fidelity=0.9)[-1]))
 
 
 def random_costs(seed: int, lookups: int) -> Costs:
@@ -161,7 +163,7 @@ def test_with_other_costs_before_a_sure_one_the_search_comes_close_to_trying_eve
 
 def test_the_path_begins_without_exits_and_takes_small_steps() -> None:
     many = seen(5, samples=400)
-    candidates = path(Composer(many, COSTS), fidelity=0.9)
+    candidates = threshold_path(Composer(many, COSTS), fidelity=0.9)
     let_through = [(many.scores >= thresholds[:, None]).sum(axis=1) for thresholds in candidates]
     assert not let_through[0].any()
     steps = [int(np.abs(b - a).max()) for a, b in itertools.pairwise(let_through)]

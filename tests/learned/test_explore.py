@@ -20,15 +20,28 @@ from torch import Tensor
 
 from latebind.domain.errors import ConfigError, TrainingStopped
 from latebind.learned.build import build_caches
+from latebind.learned.exploration_folder import (
+    ExplorationFolder,
+    Origin,
+    delete_exploration,
+    explored_folder,
+    fingerprint,
+)
 from latebind.learned.explore import SELECTOR_SHARE, Progress
-from latebind.learned.explored import Exploration, Origin, explored_folder, fingerprint, forget_explored
-from latebind.learned.recorded import complete, forget, make_room, recorded
+from latebind.learned.recorded import allocate_activations, delete_recorded, load_recorded, mark_complete
 from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples
 from latebind.learned.stored import read_caches
 from latebind.learned.train import predict
-from latebind.learned.trainer import MOST_PASSES, Order, kept_network, on_threads, passes_over, train_network
-from latebind.learned.training import NAME, PROCESS, in_processes, side_by_side, train_all
+from latebind.learned.training_pool import NAME, PROCESS, in_processes, side_by_side, train_all
+from latebind.learned.training_process import (
+    MOST_PASSES,
+    TrainingJob,
+    kept_network,
+    on_threads,
+    passes_over,
+    train_network,
+)
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 from latebind.repository.tensors import tensor_bytes
@@ -39,19 +52,19 @@ SHAPE, ROWS, LEARN = (4, 6, 6), 640, 512
 ORIGIN = Origin(1, "graph", "weights", "samples", 0, 4_096)
 
 
-def recorded_order(folder: Path, *, kind: str = "light", presentations: int = 4_096) -> Order:
+def recorded_job(folder: Path, *, kind: str = "light", presentations: int = 4_096) -> TrainingJob:
     """A folder with activations, and what there is to train from them."""
-    stem = Exploration.open(folder, ORIGIN).activations("relu.1")
+    stem = ExplorationFolder.open(folder, ORIGIN).activations("relu.1")
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(ROWS, *SHAPE, generator=generator)
     answers = 4.0 * rows.mean(dim=(2, 3))
-    make_room(stem, ROWS, SHAPE).copy_(rows)
-    complete(stem, answers, answers.argmax(dim=1), learn=LEARN)
-    return Order(str(folder), "relu.1", 1, kind, SHAPE, 4, 0, presentations, threads=1, checkpoint_seconds=0.02)
+    allocate_activations(stem, ROWS, SHAPE).copy_(rows)
+    mark_complete(stem, answers, answers.argmax(dim=1), learn=LEARN)
+    return TrainingJob(str(folder), "relu.1", 1, kind, SHAPE, 4, 0, presentations, threads=1, checkpoint_seconds=0.02)
 
 
-def weights(order: Order) -> dict[str, Tensor]:
-    network = kept_network(order)
+def weights(job: TrainingJob) -> dict[str, Tensor]:
+    network = kept_network(job)
     assert network is not None
     return network.tensors()
 
@@ -68,10 +81,10 @@ def wait_until(true: Callable[[], bool], *, seconds: float = 60.0) -> None:
 
 
 def test_a_training_killed_in_the_middle_ends_with_the_same_bits(tmp_path: Path) -> None:
-    whole = recorded_order(tmp_path / "whole", presentations=8_000)
-    broken = recorded_order(tmp_path / "broken", presentations=8_000)
+    whole = recorded_job(tmp_path / "whole", presentations=8_000)
+    broken = recorded_job(tmp_path / "broken", presentations=8_000)
     train_network(whole, lambda share: None)
-    checkpoint = Exploration(tmp_path / "broken").checkpoint("relu.1", "light")
+    checkpoint = ExplorationFolder(tmp_path / "broken").checkpoint("relu.1", "light")
     nothing, held = os.pipe()  # it ends where nobody holds the other side
     told_here, tells = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     tells.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # it is a few steps ahead of whoever reads, no more
@@ -94,21 +107,21 @@ def test_a_training_killed_in_the_middle_ends_with_the_same_bits(tmp_path: Path)
 
 
 def test_a_checkpoint_of_other_rows_or_a_torn_one_is_left_aside(tmp_path: Path) -> None:
-    order = recorded_order(tmp_path / "one", presentations=1_024)
-    checkpoint = Exploration(tmp_path / "one").checkpoint("relu.1", "light")
-    train_network(order, lambda share: None)
-    wanted = weights(order)
+    job = recorded_job(tmp_path / "one", presentations=1_024)
+    checkpoint = ExplorationFolder(tmp_path / "one").checkpoint("relu.1", "light")
+    train_network(job, lambda share: None)
+    wanted = weights(job)
     other = tensor_bytes({"at": torch.tensor([1, 2])})
     for data in (b"", b"torn", other[:20], other):
         checkpoint.write_bytes(data)
-        train_network(order, lambda share: None)
-        assert same(weights(order), wanted)
+        train_network(job, lambda share: None)
+        assert same(weights(job), wanted)
 
 
 def test_a_selector_learns_from_rows_that_are_new_to_the_predictor_and_those_are_kept(tmp_path: Path) -> None:
-    order = recorded_order(tmp_path, kind="plain", presentations=16_000)
-    train_network(order, lambda share: None)
-    network, found = kept_network(order), recorded(Exploration(tmp_path).activations("relu.1"), SHAPE)
+    job = recorded_job(tmp_path, kind="plain", presentations=16_000)
+    train_network(job, lambda share: None)
+    network, found = kept_network(job), load_recorded(ExplorationFolder(tmp_path).activations("relu.1"), SHAPE)
     assert network is not None
     assert found is not None
     assert not network.predictor.training
@@ -122,12 +135,12 @@ def test_a_selector_learns_from_rows_that_are_new_to_the_predictor_and_those_are
     assert scores[right].mean() > scores[~right].mean() + 0.5
 
 
-def test_an_order_says_how_much_of_the_loss_is_distilled(tmp_path: Path) -> None:
-    order = recorded_order(tmp_path, kind="plain", presentations=512)
+def test_a_job_says_how_much_of_the_loss_is_distilled(tmp_path: Path) -> None:
+    job = recorded_job(tmp_path, kind="plain", presentations=512)
     found = []
     for share in (0.0, 1.0):
-        train_network(replace(order, distillation=share), lambda share: None)
-        found.append(weights(order))
+        train_network(replace(job, distillation=share), lambda share: None)
+        found.append(weights(job))
     assert not same(*found)
 
 
@@ -143,8 +156,8 @@ def test_threads_are_given_back() -> None:
 
 
 def test_weights_do_not_depend_on_where_a_network_was_trained(tmp_path: Path) -> None:
-    here = [recorded_order(tmp_path / "here", kind=kind, presentations=1_024) for kind in ("plain", "light")]
-    there = [recorded_order(tmp_path / "there", kind=kind, presentations=1_024) for kind in ("plain", "light")]
+    here = [recorded_job(tmp_path / "here", kind=kind, presentations=1_024) for kind in ("plain", "light")]
+    there = [recorded_job(tmp_path / "there", kind=kind, presentations=1_024) for kind in ("plain", "light")]
     told: list[dict[int, float]] = []
     in_processes(there, [1.0, 2.0], forks=FORKS, processes=2, tell=told.append)
     assert (told[0], told[-1]) == ({1: 0.0}, {0: 1.0, 1: 1.0})
@@ -163,27 +176,27 @@ def test_weights_do_not_depend_on_where_a_network_was_trained(tmp_path: Path) ->
 
 
 def test_a_trainer_that_is_killed_says_how_to_go_on_and_the_others_end(tmp_path: Path) -> None:
-    orders = [recorded_order(tmp_path, kind=kind, presentations=20_000) for kind in ("light", "plain")]
+    jobs = [recorded_job(tmp_path, kind=kind, presentations=20_000) for kind in ("light", "plain")]
 
     def kill_once_it_learns(shares: dict[int, float]) -> None:
         if 0.0 < shares.get(0, 0.0) < 1.0:
             max(trainers(psutil.Process()), key=lambda one: (one.create_time(), one.pid)).kill()  # it began last
 
     with pytest.raises(TrainingStopped, match=r"light behind stage 1 .* memory.* run the same build again to go on"):
-        train_all(orders, [100.0, 100.0], forks=FORKS, processes=2, tell=kill_once_it_learns)
+        train_all(jobs, [100.0, 100.0], forks=FORKS, processes=2, tell=kill_once_it_learns)
     assert trainers(psutil.Process()) == []
 
 
 def test_trainers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
-    order = recorded_order(tmp_path, presentations=8_000)
+    job = recorded_job(tmp_path, presentations=8_000)
     script = (
-        "import sys, msgspec; from latebind.learned.training import in_processes; "
-        "from latebind.learned.trainer import Order; from latebind.forks.client import ForkServer; "
-        "order = msgspec.json.decode(sys.argv[1], type=Order); "
-        "in_processes([order], [1.0], forks=ForkServer(), processes=1, tell=lambda shares: print(shares, flush=True))"
+        "import sys, msgspec; from latebind.learned.training_pool import in_processes; "
+        "from latebind.learned.training_process import TrainingJob; from latebind.forks.client import ForkServer; "
+        "job = msgspec.json.decode(sys.argv[1], type=TrainingJob); "
+        "in_processes([job], [1.0], forks=ForkServer(), processes=1, tell=lambda shares: print(shares, flush=True))"
     )
-    checkpoint = Exploration(tmp_path).checkpoint("relu.1", "light")
-    words = [sys.executable, "-c", script, msgspec.json.encode(order).decode()]
+    checkpoint = ExplorationFolder(tmp_path).checkpoint("relu.1", "light")
+    words = [sys.executable, "-c", script, msgspec.json.encode(job).decode()]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         while not checkpoint.is_file():
@@ -191,7 +204,7 @@ def test_trainers_end_with_the_process_that_started_them(tmp_path: Path) -> None
         (trainer,) = trainers(psutil.Process(parent.pid))
         parent.kill()
     wait_until(lambda: not trainer.is_running())
-    assert kept_network(order) is None
+    assert kept_network(job) is None
 
 
 def trainers(process: psutil.Process) -> list[psutil.Process]:
@@ -199,23 +212,23 @@ def trainers(process: psutil.Process) -> list[psutil.Process]:
 
 
 def test_activations_that_are_not_whole_are_not_taken(tmp_path: Path) -> None:
-    order = recorded_order(tmp_path)
-    stem = Exploration(tmp_path).activations("relu.1")
-    found = recorded(stem, SHAPE)
+    job = recorded_job(tmp_path)
+    stem = ExplorationFolder(tmp_path).activations("relu.1")
+    found = load_recorded(stem, SHAPE)
     assert found is not None
     assert found.activations.is_contiguous(memory_format=torch.channels_last)
     assert len(found.seen().activations) == LEARN
     assert len(found.unseen().answers) == ROWS - LEARN
     assert stem.with_suffix(".bin").stat().st_size == 2 * ROWS * math.prod(SHAPE)
     os.truncate(stem.with_suffix(".bin"), 100)
-    assert recorded(stem, SHAPE) is None
+    assert load_recorded(stem, SHAPE) is None
     with pytest.raises(ConfigError, match=r"no activations of 'relu\.1'"):
-        train_network(order, lambda share: None)
+        train_network(job, lambda share: None)
 
 
 def test_rows_that_a_predictor_learns_from_and_those_new_to_it_keep_their_labels(tmp_path: Path) -> None:
-    recorded_order(tmp_path)
-    found = recorded(Exploration(tmp_path).activations("relu.1"), SHAPE)
+    recorded_job(tmp_path)
+    found = load_recorded(ExplorationFolder(tmp_path).activations("relu.1"), SHAPE)
     assert found is not None
     for lesson, rows in ((found.seen(), slice(0, LEARN)), (found.unseen(), slice(LEARN, ROWS))):
         assert torch.equal(lesson.activations, found.activations[rows])
@@ -226,25 +239,25 @@ def test_rows_that_a_predictor_learns_from_and_those_new_to_it_keep_their_labels
 
 def test_a_disk_without_room_is_told_and_left_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="make room, or give less with --disk"):
-        make_room(tmp_path / "relu", 1 << 50, SHAPE)
+        allocate_activations(tmp_path / "relu", 1 << 50, SHAPE)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_activations_of_each_boundary_are_forgotten_by_themselves(tmp_path: Path) -> None:
-    exploration = Exploration.open(tmp_path, ORIGIN)
+    exploration = ExplorationFolder.open(tmp_path, ORIGIN)
     for boundary in ("relu.1", "relu.2"):
-        make_room(exploration.activations(boundary), 3, SHAPE).fill_(1.0)
-        complete(exploration.activations(boundary), torch.ones(3, 4), None, learn=2)
+        allocate_activations(exploration.activations(boundary), 3, SHAPE).fill_(1.0)
+        mark_complete(exploration.activations(boundary), torch.ones(3, 4), None, learn=2)
     assert exploration.recorded_bytes() > 2 * 3 * 2 * math.prod(SHAPE)
-    exploration.forget_all_but({"relu.1"})
-    assert recorded(exploration.activations("relu.1"), SHAPE) is not None
-    assert recorded(exploration.activations("relu.2"), SHAPE) is None
-    forget(exploration.activations("relu.1"))
+    exploration.delete_activations_except({"relu.1"})
+    assert load_recorded(exploration.activations("relu.1"), SHAPE) is not None
+    assert load_recorded(exploration.activations("relu.2"), SHAPE) is None
+    delete_recorded(exploration.activations("relu.1"))
     assert exploration.recorded_bytes() == 0
 
 
 def test_a_torn_network_is_none(tmp_path: Path) -> None:
-    exploration = Exploration.open(tmp_path, ORIGIN)
+    exploration = ExplorationFolder.open(tmp_path, ORIGIN)
     exploration.keep_network("relu.1", "light", {"x": torch.ones(3)})
     (path,) = (tmp_path / "networks").iterdir()
     path.write_bytes(b"torn")
@@ -262,9 +275,9 @@ def test_an_origin_is_all_that_networks_come_from(built: Built) -> None:
     "other", [replace(ORIGIN, seed=1), replace(ORIGIN, weights="others"), replace(ORIGIN, format=0)]
 )
 def test_networks_of_another_origin_go(other: Origin, tmp_path: Path) -> None:
-    Exploration.open(tmp_path, ORIGIN).keep_network("a/b", "fc(16)", {"x": torch.ones(3)})
-    assert Exploration.open(tmp_path, ORIGIN).network("a/b", "fc(16)") is not None
-    assert Exploration.open(tmp_path, other).network("a/b", "fc(16)") is None
+    ExplorationFolder.open(tmp_path, ORIGIN).keep_network("a/b", "fc(16)", {"x": torch.ones(3)})
+    assert ExplorationFolder.open(tmp_path, ORIGIN).network("a/b", "fc(16)") is not None
+    assert ExplorationFolder.open(tmp_path, other).network("a/b", "fc(16)") is None
 
 
 def test_a_fingerprint_tells_rows_and_labels_apart() -> None:
@@ -358,7 +371,7 @@ def test_another_build_trains_only_what_is_missing_and_composes_within_the_memor
     assert {"full programme", "hit-rate greedy", "only plain", "only fc(8)"} <= {
         str(row["rule"]) for row in second.comparison()
     }
-    forget_explored(folder)
+    delete_exploration(folder)
     assert not folder.exists()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from latebind.learned.activations import Observed, observed
+from latebind.learned.activations import Observed, apply_heads
 from latebind.learned.head import Head, HeadFunction, Selector
 from latebind.learned.selectors import without_idle_selectors
 
@@ -37,7 +37,7 @@ def head(*, doubts: int) -> Head:
 
 def chosen(given: Head) -> Head:
     features, answers = rows()
-    seen: Observed = observed([given], [features], answers)
+    seen: Observed = apply_heads([given], [features], answers)
     (found,) = without_idle_selectors([given], seen, np.arange(ROWS), fidelity=0.98)
     return found
 
@@ -78,7 +78,7 @@ def test_each_lookup_is_judged_by_what_it_saw_itself() -> None:
     blind, helped, hindered = torch.randn(ROWS, CLASSES, generator=GENERATOR), features, features.clone()
     constant = replace(head(doubts=0).without_selector(), score_bias=torch.ones(1))
     given = [head(doubts=2), head(doubts=0), constant]
-    seen = observed(given, [blind, helped, hindered], answers)
+    seen = apply_heads(given, [blind, helped, hindered], answers)
     found = without_idle_selectors(given, seen, np.arange(ROWS), fidelity=0.98)
     assert [one is kept for one, kept in zip(found[1:], given[1:], strict=True)] == [True, False]
 
@@ -86,7 +86,7 @@ def test_each_lookup_is_judged_by_what_it_saw_itself() -> None:
 def test_only_the_rows_that_were_given_count() -> None:
     given = head(doubts=0)
     features, answers = rows()
-    seen = observed([given], [features], answers)
+    seen = apply_heads([given], [features], answers)
     easy = np.flatnonzero(features.argmax(dim=1).numpy() != 0)
     (found,) = without_idle_selectors([given], seen, easy, fidelity=0.98)
     assert not found.score_weight.any()

@@ -7,7 +7,7 @@ from torch import nn
 from examples.cifar10.model import resnet20
 from latebind.domain.errors import ConfigError, ExportError
 from latebind.program.backends import BACKENDS, StageFunction, backend_named, exact_backends
-from latebind.program.cut import cut_points, good_points, split
+from latebind.program.cut import cut_points, fusion_safe_points, split
 from latebind.program.export import Exported, export, run_module
 from latebind.program.load import compile_graph, compile_stages
 from latebind.program.measure import run_chain
@@ -59,7 +59,7 @@ def test_chain_equals_eager_on_a_hundred_inputs_and_batches_of_1_to_32(
     residual: tuple[nn.Module, Exported], backend: str
 ) -> None:
     module, exported = residual
-    points = good_points(exported.graph, cut_points(exported.graph))
+    points = fusion_safe_points(exported.graph, cut_points(exported.graph))
     graphs = split(exported.graph, points)
     stages = compile_stages(graphs, exported.weights, backend=usable(backend), threads=1)
     images = torch.randn(RANDOM_INPUTS, 3, 32, 32)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from latebind.program.build import build_program
-from latebind.program.carry import carried, loads
+from latebind.program.carry import find_carries, with_carries
 from latebind.program.cut import cut_points, split
 from latebind.program.export import export, run_module
 from latebind.program.graph_file import graph_from_json, graph_to_json
@@ -33,7 +33,7 @@ def texts(rows: int) -> dict[str, Tensor]:
 def test_a_network_whose_blocks_share_a_mask_is_cut_between_them(reader: Reader) -> None:
     exported = export(reader, texts(2))
     plain = cut_points(exported.graph)
-    graph = carried(exported.graph, loads(exported.graph))
+    graph = with_carries(exported.graph, find_carries(exported.graph))
     block = [place for place, node in enumerate(graph.nodes) if node.op.endswith("attention.default")]
     cuts = cut_points(graph)
     assert all(any(a < cut < b for cut in cuts) for a, b in pairwise(block))
@@ -42,7 +42,7 @@ def test_a_network_whose_blocks_share_a_mask_is_cut_between_them(reader: Reader)
 
 def test_stages_with_a_carried_mask_compute_what_the_module_does_for_any_batch(reader: Reader) -> None:
     exported = export(reader, texts(2))
-    graph = graph_from_json(graph_to_json(carried(exported.graph, loads(exported.graph))))
+    graph = graph_from_json(graph_to_json(with_carries(exported.graph, find_carries(exported.graph))))
     stages = split(graph, cut_points(graph))
     for rows in (1, 2, 5):
         taken = texts(rows)
@@ -54,8 +54,8 @@ def test_stages_with_a_carried_mask_compute_what_the_module_does_for_any_batch(r
 
 def test_a_mask_of_words_goes_as_one_more_number_of_each_word(reader: Reader) -> None:
     graph = export(reader, texts(2)).graph
-    first = loads(graph)[0]
-    nodes = {node.name: node for node in carried(graph, [first]).nodes}
+    first = find_carries(graph)[0]
+    nodes = {node.name: node for node in with_carries(graph, [first]).nodes}
     found = nodes[first.name].type
     assert found is not None
     assert found.row == (WORDS, 17)
@@ -63,12 +63,12 @@ def test_a_mask_of_words_goes_as_one_more_number_of_each_word(reader: Reader) ->
 
 def test_nothing_is_carried_that_is_not_wanted(reader: Reader) -> None:
     graph = export(reader, texts(2)).graph
-    assert loads(graph)
-    assert carried(graph, ()) == graph
+    assert find_carries(graph)
+    assert with_carries(graph, ()) == graph
 
 
 def test_what_is_as_large_as_the_activation_is_not_carried() -> None:
-    assert loads(export(Uncuttable(), (torch.randn(2, 6),)).graph) == ()
+    assert find_carries(export(Uncuttable(), (torch.randn(2, 6),)).graph) == ()
 
 
 class Gate(nn.Module):
@@ -90,7 +90,7 @@ def test_what_is_carried_may_have_another_shape_and_be_an_output() -> None:
     module = Gate().eval()
     rows = {"image": torch.randn(4, 3, 8, 8), "number": torch.tensor([1, 2, 3, 4])}
     exported = export(module, rows)
-    graph = carried(exported.graph, loads(exported.graph))
+    graph = with_carries(exported.graph, find_carries(exported.graph))
     assert [graph.nodes[point].name for point in cut_points(graph) if "carried" in graph.nodes[point].name]
     passed = tuple(rows.values())
     for stage in split(graph, cut_points(graph)):

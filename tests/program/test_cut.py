@@ -5,10 +5,10 @@ from torch import Tensor, nn
 from examples.cifar10.model import resnet20
 from examples.cifar10.resnet18 import resnet18
 from latebind.domain.model import TensorSpec
-from latebind.program.cut import ENTRY, cut_points, good_points, has_entry, split
+from latebind.program.cut import ENTRY, cut_points, fusion_safe_points, has_entry, split
 from latebind.program.export import Exported, export, run_module
 from latebind.program.graph import Graph, Node, TensorType, Value
-from latebind.program.join import heavy, join
+from latebind.program.join import join_by_bytes, join_by_seconds
 from latebind.program.rebuild import run_eagerly
 from latebind.program.verify import relative_error
 from tests.program.modules import Branchy, Translator, TwoInputs, TwoOutputs, Uncuttable
@@ -29,7 +29,7 @@ def test_a_residual_network_is_cut_around_each_block(make: type[nn.Module], poin
     exported = export(module, (image,))
     found = cut_points(exported.graph)
     assert len(found) == points
-    assert len(good_points(exported.graph, found)) == good
+    assert len(fusion_safe_points(exported.graph, found)) == good
     assert relative_error(chain_of(exported, (image,)), run_module(module, (image,))) <= 1e-5
 
 
@@ -100,25 +100,25 @@ def test_no_cut_where_two_activations_are_live_or_the_batch_is_not_dimension_zer
         outputs=(("f", "f"),),
     )
     assert cut_points(graph) == (0, 2, 4)
-    assert good_points(graph, (0, 2, 4)) == (2,)
+    assert fusion_safe_points(graph, (0, 2, 4)) == (2,)
 
 
 def test_neighbours_are_joined_into_stages_of_about_the_same_cost() -> None:
-    assert join((10, 20, 30, 40), (1.0, 1.0, 3.0, 0.5, 2.0), 3) == (20, 30)
-    assert join((10, 20, 30), (1.0, 1.0, 1.0, 1.0), 2) == (20,)
-    assert join((10, 20), (1.0, 1.0, 1.0), 3) == (10, 20)
-    assert join((10, 20), (1.0, 1.0, 1.0), 9) == (10, 20)
-    assert join((10, 20), (1.0, 1.0, 1.0), 1) == ()
-    assert join((10, 20, 30), (9.0, 1.0, 1.0, 1.0), 3) == (10,)
-    assert join((), (2.0,), 1) == ()
+    assert join_by_seconds((10, 20, 30, 40), (1.0, 1.0, 3.0, 0.5, 2.0), 3) == (20, 30)
+    assert join_by_seconds((10, 20, 30), (1.0, 1.0, 1.0, 1.0), 2) == (20,)
+    assert join_by_seconds((10, 20), (1.0, 1.0, 1.0), 3) == (10, 20)
+    assert join_by_seconds((10, 20), (1.0, 1.0, 1.0), 9) == (10, 20)
+    assert join_by_seconds((10, 20), (1.0, 1.0, 1.0), 1) == ()
+    assert join_by_seconds((10, 20, 30), (9.0, 1.0, 1.0, 1.0), 3) == (10,)
+    assert join_by_seconds((), (2.0,), 1) == ()
 
 
 def test_stages_end_as_soon_as_they_have_enough_bytes() -> None:
-    assert heavy((10, 20, 30), (50, 20, 30, 50), 50) == (10, 30)
-    assert heavy((10, 20), (20, 20, 20), 40) == ()  # what is left over is not enough for one more
-    assert heavy((10, 20, 30), (50, 1, 0, 60), 50) == (30,)  # next to nothing goes with what is before it
-    assert heavy((10, 20), (0, 5, 0), 0) == (10, 20)
-    assert heavy((), (7,), 50) == ()
+    assert join_by_bytes((10, 20, 30), (50, 20, 30, 50), 50) == (10, 30)
+    assert join_by_bytes((10, 20), (20, 20, 20), 40) == ()  # what is left over is not enough for one more
+    assert join_by_bytes((10, 20, 30), (50, 1, 0, 60), 50) == (30,)  # next to nothing goes with what is before it
+    assert join_by_bytes((10, 20), (0, 5, 0), 0) == (10, 20)
+    assert join_by_bytes((), (7,), 50) == ()
 
 
 def test_a_stage_runs_on_rows_that_lie_otherwise_than_at_export() -> None:

@@ -12,10 +12,10 @@ from examples.zoo.build import Zoo, described
 from examples.zoo.networks import NETWORKS, examples, make, stage_bytes
 from examples.zoo.size import TINY
 from latebind.domain.errors import ConfigError
-from latebind.program.cut import cut_points, good_points, split
+from latebind.program.cut import cut_points, fusion_safe_points, split
 from latebind.program.export import Exported, export, run_module
 from latebind.program.graph import Graph
-from latebind.program.join import heavy
+from latebind.program.join import join_by_bytes
 from latebind.program.load import load_program
 from latebind.program.rebuild import run_eagerly
 from latebind.program.verify import relative_error
@@ -45,9 +45,9 @@ def cut(request: pytest.FixtureRequest) -> Cut:
     name: str = request.param
     module = make(name, TINY)
     exported = export(module, examples(name, module, TINY))
-    points = good_points(exported.graph, cut_points(exported.graph))
+    points = fusion_safe_points(exported.graph, cut_points(exported.graph))
     sizes = [sum(exported.weights[w].nbytes for w in piece.weights()) for piece in split(exported.graph, points)]
-    return Cut(name, module, exported, split(exported.graph, heavy(points, sizes, stage_bytes(name, module))))
+    return Cut(name, module, exported, split(exported.graph, join_by_bytes(points, sizes, stage_bytes(name, module))))
 
 
 def test_its_stages_compute_what_the_module_computes(cut: Cut) -> None:

@@ -12,7 +12,7 @@ from safetensors.torch import load, save
 
 from latebind.domain.errors import RepositoryError
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.pages import PAGE, Brought, MappedFile
+from latebind.repository.pages import PAGE, BytesRead, MappedFile
 from latebind.repository.tensors import ALIGNMENT, MappedTensors, tensor_bytes
 from tests.engine.resident import mapped_bytes
 
@@ -57,7 +57,7 @@ def test_exactly_what_somebody_holds_is_present(
     while held:
         pages = {page for runs in held for run in runs for page in run}
         assert pages_of(file) == pages
-        file.let_go(held.pop(data.draw(st.integers(0, len(held) - 1))))
+        file.release(held.pop(data.draw(st.integers(0, len(held) - 1))))
     assert pages_of(file) == set()
 
 
@@ -67,7 +67,7 @@ def test_what_is_read_while_nobody_holds_it_goes_with_the_next_that_is_let_go(di
     file.hold(runs)
     assert file.memory[40 * PAGE : 41 * PAGE] == (directory.path / FILE).read_bytes()[40 * PAGE : 41 * PAGE]
     assert present(directory) > PAGE
-    file.let_go(runs)
+    file.release(runs)
     assert present(directory) == 0
 
 
@@ -88,7 +88,7 @@ def test_a_file_that_is_altered_while_it_is_mapped_is_not_read(tmp_path: Path) -
 
 
 def test_bytes_brought_add_up() -> None:
-    assert Brought(10, 4) + Brought(5, 5) == Brought(15, 9)
+    assert BytesRead(10, 4) + BytesRead(5, 5) == BytesRead(15, 9)
 
 
 def test_tensors_are_written_so_that_any_reader_gets_them_back_and_even_ones_are_aligned(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from latebind.domain.footprint import Footprint
 from latebind.residency.base import EvictionPolicy
-from latebind.residency.held import Held
 from latebind.residency.memory import Memory
+from latebind.residency.model_state import ModelState
 
 
 def sized(size: int = 1, *, stages: int = 1, seconds: float | None = None, fixed: float = 0.0) -> Footprint:
@@ -13,7 +13,7 @@ def sized(size: int = 1, *, stages: int = 1, seconds: float | None = None, fixed
     return Footprint((size,) * stages, (float(size) if seconds is None else seconds,) * stages, fixed=fixed)
 
 
-def load(memory: Memory, policy: EvictionPolicy, name: str, now: float, *, stages: int | None = None) -> Held:
+def load(memory: Memory, policy: EvictionPolicy, name: str, now: float, *, stages: int | None = None) -> ModelState:
     """Load what is missing of a model, of its first `stages` where given."""
     pieces = memory.models[name].missing[:stages]
     memory.begin(name, pieces)

@@ -12,8 +12,8 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.footprint import Footprint
 from latebind.residency import POLICIES, make_policy
 from latebind.residency.base import EvictionPolicy, Oracle, Victim
-from latebind.residency.life import Life
 from latebind.residency.memory import Memory
+from latebind.residency.phase import Phase
 
 BUDGET = 40
 EVERY = [ResidencyConfig(BUDGET, name) for name in POLICIES] + [ResidencyConfig(BUDGET, "late", stages=False)]
@@ -54,10 +54,10 @@ class Play:
         model = self.memory.models[self.random.choice(list(self.memory.models))]
         self._hold()
         model.waiting += 1
-        model.place = self.random.randint(0, 3)
+        model.queue_position = self.random.randint(0, 3)
         self.policy.requested(model, self.now)
         pieces = self._wanted(model.missing)
-        if pieces and not model.loading and model.life is not Life.FAILED:
+        if pieces and not model.loading and model.phase is not Phase.FAILED:
             self._make_room(model.name, model.size_of(pieces))
             if model.size_of(pieces) <= self.memory.free:
                 self.memory.begin(model.name, pieces)
@@ -67,10 +67,10 @@ class Play:
     def _hold(self) -> None:
         """Have models held back, or at work, or served, or loaded with their learned caches."""
         held = self.memory.models[self.random.choice(list(self.memory.models))]
-        held.kept = self.random.random() < 0.2
-        held.needed = self.random.choice((inf, inf, 0, 1, 2))
-        held.waiting, held.place = 0, None
-        self.memory.settle(held)
+        held.pinned = self.random.random() < 0.2
+        held.needed_from = self.random.choice((inf, inf, 0, 1, 2))
+        held.waiting, held.queue_position = 0, None
+        self.memory.update_evictable(held)
 
     def _wanted(self, missing: tuple[int, ...]) -> tuple[int, ...]:
         return missing if self.policy.whole else missing[: self.random.randint(1, 4)]
@@ -93,13 +93,17 @@ class Play:
         models = self.memory.models
         # 1. Enough or nothing; nothing only where all that may go is not enough.
         freed = sum(models[victim.model].size_of(victim.pieces) for victim in victims)
-        others = [model for model in models.values() if not self.policy.whole or (model.whole and model.name != wanted)]
-        assert freed >= need or (not victims and sum(m.size_of(m.may_go()) for m in others) < need)
+        others = [
+            model
+            for model in models.values()
+            if not self.policy.whole or (model.wholly_evictable and model.name != wanted)
+        ]
+        assert freed >= need or (not victims and sum(m.size_of(m.evictable_pieces()) for m in others) < need)
         # 2. Each model once, each piece once, only what may go.
         assert len({victim.model for victim in victims}) == len(victims)
         for victim in victims:
             assert len(set(victim.pieces)) == len(victim.pieces) > 0
-            assert set(victim.pieces) <= set(models[victim.model].may_go())
+            assert set(victim.pieces) <= set(models[victim.model].evictable_pieces())
             # 3. Who takes models whole takes all of them, and never the one that is wanted.
             if self.policy.whole:
                 assert set(victim.pieces) == models[victim.model].resident
@@ -123,8 +127,8 @@ def test_naming_victims_changes_nothing(config: ResidencyConfig) -> None:
     for _ in range(30):
         play.go_on()
     for model in play.memory.models.values():
-        model.kept, model.needed = False, inf
-        play.memory.settle(model)
+        model.pinned, model.needed_from = False, inf
+        play.memory.update_evictable(model)
     wanted = play.memory.models["m0"]
     asked = (play.memory.view(), 5, wanted, play.now)
     used = play.memory.used

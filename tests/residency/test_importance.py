@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latebind.residency.held import Held
 from latebind.residency.importance import FEW, LOWEST, SLICE, ImportanceQueue, utility
+from latebind.residency.model_state import ModelState
 from latebind.residency.ranking import Ranking
 from tests.residency.memories import sized
 
 
-def models(count: int) -> dict[str, Held]:
-    return {f"m{number}": Held(f"m{number}", sized()) for number in range(count)}
+def models(count: int) -> dict[str, ModelState]:
+    return {f"m{number}": ModelState(f"m{number}", sized()) for number in range(count)}
 
 
 def test_utility_is_penalty_over_size_and_gap() -> None:
@@ -96,7 +96,7 @@ def test_what_is_worth_more_than_was_told_is_in_its_place_once_something_has_com
     looks: list[str] = []
     worth = {name: float(place) for place, name in enumerate(every)}
 
-    def score(model: Held, now: float) -> float:
+    def score(model: ModelState, now: float) -> float:
         looks.append(model.name)
         return worth[model.name] - 1e-6 * now
 

@@ -54,7 +54,7 @@ def test_who_is_waited_for_stays_where_that_is_to_be_known() -> None:
         policy = Late(ResidencyConfig(foresight=foresight))
         memory = memory_of(policy, rare=sized(2, stages=4), common=sized(2, stages=4), new=sized())
         rare = memory.models["rare"]
-        rare.waiting, rare.place = 1, 0
+        rare.waiting, rare.queue_position = 1, 0
         (victims[foresight],) = policy.victims(memory.view(waiting=1), 2, memory.models["new"], 100.0)
     assert victims == {True: Victim("common", (3,)), False: Victim("rare", (3,))}
 
@@ -63,7 +63,7 @@ def test_of_those_waited_for_the_one_goes_that_is_served_last() -> None:
     policy = Late(ResidencyConfig())
     memory = memory_of(policy, rare=sized(), common=sized(), new=sized())
     for name, place in (("rare", 0), ("common", 7)):
-        memory.models[name].waiting, memory.models[name].place = 1, place
+        memory.models[name].waiting, memory.models[name].queue_position = 1, place
     assert policy.victims(memory.view(waiting=8), 1, memory.models["new"], 100.0) == [Victim("common", (0,))]
 
 
@@ -72,8 +72,8 @@ def test_a_rare_model_passes_through_a_part_of_the_memory_that_is_smaller_than_i
     memory = memory_of(policy, rare=sized(2, stages=6), common=sized(2, stages=2))
     rare = memory.models["rare"]
     memory.evict(Victim("rare", (5, 4, 3)))
-    rare.needed = 2
-    memory.settle(rare)
+    rare.needed_from = 2
+    memory.update_evictable(rare)
     assert policy.victims(memory.view(), 2, rare, 100.0) == [Victim("rare", (1,))]
 
 
@@ -82,8 +82,8 @@ def test_a_common_model_takes_its_room_from_a_rare_one() -> None:
     memory = memory_of(policy, rare=sized(2, stages=2), common=sized(2, stages=6))
     common = memory.models["common"]
     memory.evict(Victim("common", (5, 4, 3)))
-    common.needed = 2
-    memory.settle(common)
+    common.needed_from = 2
+    memory.update_evictable(common)
     assert policy.victims(memory.view(), 2, common, 100.0) == [Victim("rare", (1,))]
 
 

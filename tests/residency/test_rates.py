@@ -14,9 +14,9 @@ KINDS: dict[str, Callable[[], Gaps]] = {
 }
 
 
-def heard(gaps: Gaps, *times: float, name: str = "a") -> Gaps:
+def observe_all(gaps: Gaps, *times: float, name: str = "a") -> Gaps:
     for time in times:
-        gaps.heard(name, time)
+        gaps.observe(name, time)
     return gaps
 
 
@@ -24,16 +24,16 @@ def heard(gaps: Gaps, *times: float, name: str = "a") -> Gaps:
 def test_whoever_is_asked_for_often_is_expected_sooner(kind: str) -> None:
     gaps = KINDS[kind]()
     for second in range(0, 5000, 5):
-        heard(gaps, float(second))
+        observe_all(gaps, float(second))
         if second % 50 == 0:
-            heard(gaps, float(second), name="b")
+            observe_all(gaps, float(second), name="b")
     assert gaps.gap("a", 5000.0) == pytest.approx(5.0, rel=0.1)
     assert gaps.gap("b", 5000.0) == pytest.approx(50.0, rel=0.5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_nobody_asks_for_any_more_is_expected_ever_later(kind: str) -> None:
-    gaps = heard(KINDS[kind](), *map(float, range(200)))
+    gaps = observe_all(KINDS[kind](), *map(float, range(200)))
     waits = [gaps.gap("a", 200.0 + silence) for silence in (0, 10, 60, 600, 6000, 1e9)]
     assert waits == sorted(waits)
     assert waits[0] < 2.5
@@ -42,59 +42,59 @@ def test_a_model_nobody_asks_for_any_more_is_expected_ever_later(kind: str) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_unseen_model_and_one_given_up_come_behind_those_in_use(kind: str) -> None:
-    gaps = heard(KINDS[kind](), *map(float, range(0, 1000, 50)))
-    heard(gaps, 5000.0, name="b")
-    heard(gaps, *[5000.0 + 50 * i for i in range(50)], name="c")
+    gaps = observe_all(KINDS[kind](), *map(float, range(0, 1000, 50)))
+    observe_all(gaps, 5000.0, name="b")
+    observe_all(gaps, *[5000.0 + 50 * i for i in range(50)], name="c")
     now = 7500.0
     assert gaps.gap("c", now) < 0.2 * min(gaps.gap("unseen", now), gaps.gap("a", now))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_requests_at_one_time_and_the_longest_silence_have_finite_gaps(kind: str) -> None:
-    gaps = heard(KINDS[kind](), *[5.0] * 100)
+    gaps = observe_all(KINDS[kind](), *[5.0] * 100)
     assert 0.0 < gaps.gap("a", 5.0) < 1000.0
     assert gaps.gap("a", 1e12) < float("inf")
 
 
 def test_a_moving_mean_is_by_hand() -> None:
-    gaps = heard(MovingGaps(0.5, 8.0), 0.0, 4.0, 6.0)
+    gaps = observe_all(MovingGaps(0.5, 8.0), 0.0, 4.0, 6.0)
     assert gaps.gap("a", 6.0) == 4.0  # 8, then (8 + 4) / 2, then (6 + 2) / 2
     assert gaps.gap("a", 11.0) == 5.0
 
 
 def test_a_window_counts_what_lies_in_it() -> None:
-    gaps = heard(WindowedGaps(10.0), 0.0, 1.0, 95.0, 96.0, 99.0)
+    gaps = observe_all(WindowedGaps(10.0), 0.0, 1.0, 95.0, 96.0, 99.0)
     assert gaps.gap("a", 100.0) == pytest.approx(10 / 3)
 
 
 def test_a_burst_counts_at_once_and_is_soon_over() -> None:
-    gaps = heard(JumpingGaps(600.0, 0.03), *[100.0 * i for i in range(50)])
+    gaps = observe_all(JumpingGaps(600.0, 0.03), *[100.0 * i for i in range(50)])
     before = gaps.gap("a", 4900.0)
-    heard(gaps, 4901.0, 4902.0, 4903.0)
+    observe_all(gaps, 4901.0, 4902.0, 4903.0)
     assert before == pytest.approx(100.0, rel=0.3)
     assert gaps.gap("a", 4903.0) < 10.0
     assert gaps.gap("a", 4920.0) > 50.0
 
 
 def test_after_a_burst_a_model_goes_back_to_its_habit() -> None:
-    seldom = heard(JumpingGaps(600.0, 0.03), *[300.0 * i for i in range(20)])
-    often = heard(JumpingGaps(600.0, 0.03), *[5700.0 - 20.0 * i for i in range(200, -1, -1)])
+    seldom = observe_all(JumpingGaps(600.0, 0.03), *[300.0 * i for i in range(20)])
+    often = observe_all(JumpingGaps(600.0, 0.03), *[5700.0 - 20.0 * i for i in range(200, -1, -1)])
     for gaps in (seldom, often):
-        heard(gaps, *[5700.0 + 0.5 * i for i in range(1, 20)])
+        observe_all(gaps, *[5700.0 + 0.5 * i for i in range(1, 20)])
     assert seldom.gap("a", 5740.0) > 5.0 * often.gap("a", 5740.0)
 
 
 def test_a_constant_rate_is_known_ever_better() -> None:
     gap, off = 600.0 / 64, []
     for requests in (3, 300):
-        gaps = heard(JumpingGaps(600.0, 0.03), *[gap * i for i in range(requests)])
+        gaps = observe_all(JumpingGaps(600.0, 0.03), *[gap * i for i in range(requests)])
         off.append(abs(gaps.gap("a", gap * requests) / gap - 1.0))
     assert off[0] > 2.0 * off[1]
     assert off[1] < 0.02
 
 
 def test_by_bayes_rule_over_two_gaps_by_hand() -> None:
-    gaps = heard(JumpingGaps(10.0, 0.0, gaps=(1.0, 0.1), prior=(0.5, 0.5)), 0.0, 2.0)
+    gaps = observe_all(JumpingGaps(10.0, 0.0, gaps=(1.0, 0.1), prior=(0.5, 0.5)), 0.0, 2.0)
     slow, quick = 0.1**2 * exp(-0.2), exp(-2.0)  # two requests, the first one at the start
     assert gaps.gap("a", 2.0) == pytest.approx((slow + quick) / (0.1 * slow + quick))
     slow, quick = slow * exp(-0.5), quick * exp(-5.0)
@@ -102,7 +102,9 @@ def test_by_bayes_rule_over_two_gaps_by_hand() -> None:
 
 
 def test_the_habit_is_what_explained_the_silences_so_far_by_hand() -> None:
-    gaps = heard(JumpingGaps(10.0, 1.0, gaps=(1.0, 0.1), prior=(0.5, 0.5)), 0.0)  # the rate always jumps to the habit
+    gaps = observe_all(
+        JumpingGaps(10.0, 1.0, gaps=(1.0, 0.1), prior=(0.5, 0.5)), 0.0
+    )  # the rate always jumps to the habit
     slow = 0.5 * 0.5 + 0.5 * ((1.0 - NEW) / 11.0 + NEW * 0.5)  # no silence: a tenth as likely as the quick one
     assert gaps.gap("a", 0.0) == pytest.approx(1.0 / (0.1 * slow + 1.0 - slow))
 
@@ -110,6 +112,6 @@ def test_the_habit_is_what_explained_the_silences_so_far_by_hand() -> None:
 def test_a_rate_that_was_never_seen_in_a_long_time_is_still_believed() -> None:
     gaps = JumpingGaps(600.0, 0.03)
     for number in range(20_000):
-        gaps.heard("a", 0.01 * number)
-    heard(gaps, *[1e6 + 1000.0 * i for i in range(10)])
+        gaps.observe("a", 0.01 * number)
+    observe_all(gaps, *[1e6 + 1000.0 * i for i in range(10)])
     assert gaps.gap("a", 1e6 + 9000.0 + 60.0) > 300.0

@@ -8,8 +8,8 @@ from latebind.domain.errors import ConfigError, IllegalEvent
 from latebind.domain.events import Loaded
 from latebind.residency import POLICIES
 from latebind.residency.base import MemoryView, Victim
-from latebind.residency.held import Held
 from latebind.residency.lru import Lru
+from latebind.residency.model_state import ModelState
 from latebind.scheduler import Scheduler
 from tests.batching.chains import STATIC, chain, ends
 from tests.residency.limited import Accounted, asks, limited, with_pieces
@@ -126,8 +126,8 @@ def test_who_waits_for_a_model_is_served_by_its_load_and_does_not_count_in_what_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Watching(Lru):
-        def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
-            seen.append((wanted.waiting, wanted.place))
+        def victims(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
+            seen.append((wanted.waiting, wanted.queue_position))
             return super().victims(view, need, wanted, now)
 
     seen: list[tuple[int, int | None]] = []
@@ -169,7 +169,7 @@ def test_who_cannot_be_in_time_for_the_load_is_refused() -> None:
 
 def test_what_was_not_on_its_way_cannot_arrive() -> None:
     scheduler = Scheduler(limited(A, budget=8))
-    with pytest.raises(IllegalEvent, match="not on their way"):
+    with pytest.raises(IllegalEvent, match="not being loaded"):
         scheduler.handle(Loaded("a", (0,), 1.0), 0.0)
     with pytest.raises(IllegalEvent, match="not loaded while requests come"):
         Scheduler(SchedulerConfig((A,))).handle(Loaded("a", (0,), 1.0), 0.0)

@@ -9,8 +9,8 @@ from latebind.domain.errors import IllegalEvent
 from latebind.domain.footprint import Footprint
 from latebind.residency.base import Victim
 from latebind.residency.late import Late
-from latebind.residency.life import Life
 from latebind.residency.memory import Memory
+from latebind.residency.phase import Phase
 from latebind.simulation.order import Order
 from latebind.simulation.traces import Request
 
@@ -48,7 +48,7 @@ def test_only_so_much_of_the_last_stage_goes_as_is_missing() -> None:
     memory, policy = filled(200, rare=stages(50, 50), common=stages(50, 50), new=stages(50))
     assert chosen(memory, policy, 61) == [Victim("rare", (1,), (0, 30))]
     assert memory.free == 70
-    assert memory.models["rare"].life is Life.PARTIAL
+    assert memory.models["rare"].phase is Phase.PARTIAL
     assert chosen(memory, policy, 11) == [Victim("rare", (), (0, 10))]
 
 
@@ -71,11 +71,11 @@ def test_what_is_there_in_part_does_not_run_and_loads_the_rest() -> None:
     memory, policy = filled(100, rare=stages(50, 50), new=stages(50))
     chosen(memory, policy, 20)
     rare = memory.models["rare"]
-    assert (rare.missing, rare.lacking((1,))) == ((1,), 20)
+    assert (rare.missing, rare.missing_bytes((1,))) == ((1,), 20)
     assert rare.load_seconds == pytest.approx(20.0)
     memory.begin("rare", (1,))
     assert memory.free == 0
-    assert rare.may_go() == (0,)
+    assert rare.evictable_pieces() == (0,)
     memory.check()
     assert memory.loaded("rare", (1,)).complete
     memory.check()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from latebind.server.descriptors import make_room
+from latebind.server.descriptors import raise_file_limit
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def few() -> Iterator[int]:
 
 
 def test_a_process_takes_as_many_descriptors_as_it_may(few: int, caplog: pytest.LogCaptureFixture) -> None:
-    make_room(10)
+    raise_file_limit(10)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft > few
     assert hard in (soft, resource.RLIM_INFINITY)
@@ -29,5 +29,5 @@ def test_where_they_do_not_suffice_that_is_told(few: int, caplog: pytest.LogCapt
     if hard == resource.RLIM_INFINITY:
         pytest.skip("this system sets no limit")
     with caplog.at_level(logging.WARNING):
-        make_room(hard)
+        raise_file_limit(hard)
     assert "raise the limit" in caplog.text

@@ -11,8 +11,8 @@ import pytest
 from latebind.domain.errors import Failed, InvalidRequest, NotFound, Unavailable
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.server.calls import Call
+from latebind.server.direct import DirectCall, DirectCalls, Outcome
 from latebind.server.gateway import AdaptationFigures, Answer, Array
-from latebind.server.quick import Outcome, Quick, Quicks
 from latebind.server.service import Service
 from tests.server.arithmetic import Arithmetic
 
@@ -100,7 +100,7 @@ def test_a_call_on_its_way_is_answered_by_the_version_that_took_over() -> None:
         service = Service(gateway)
         answer = await service.infer(asked, call_of(1), ones)
         assert answer.spec == gateway.models["scalar"]
-        assert service.told(asked, answer)["stages"] == 5
+        assert service.reply_parameters(asked, answer)["stages"] == 5
 
     asyncio.run(test())
 
@@ -140,14 +140,14 @@ def test_an_observer_is_shown_no_call_that_failed_and_its_places_come_back() -> 
         assert claim is not None
         told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
-        class Telling(Quick):
+        class Telling(DirectCall):
             def encode(self, what: Outcome) -> Outcome:
                 return what
 
             def send(self, reply: Outcome) -> None:
                 told.set_result(reply)
 
-        Telling(Quicks(service), claim, call_of(2), "").begin()
+        Telling(DirectCalls(service), claim, call_of(2), "").begin()
         assert isinstance(await told, Failed)
         await asyncio.sleep(0)
         assert not observer.seen

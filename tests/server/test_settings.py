@@ -47,7 +47,7 @@ def test_a_model_may_differ_in_some_settings_and_follows_in_the_others() -> None
     assert traced(traces, 4) == [2, 4]
     assert traced(traces, 4, "other") == [3]
     traces.update({"trace_rate": []}, "m")
-    assert traces.told("m") == traces.told() == {**OFF, "trace_level": ["TIMESTAMPS"], "trace_rate": "3"}
+    assert traces.as_dict("m") == traces.as_dict() == {**OFF, "trace_level": ["TIMESTAMPS"], "trace_rate": "3"}
 
 
 WRONG: list[dict[str, Any]] = [
@@ -73,7 +73,7 @@ def test_a_trace_setting_that_is_none_is_refused_and_changes_nothing(given: dict
     traces = Traces()
     with pytest.raises(InvalidRequest):
         traces.update({"trace_level": ["TIMESTAMPS"], **given})
-    assert traces.told() == OFF
+    assert traces.as_dict() == OFF
 
 
 def test_tritonclient_reads_and_changes_trace_settings() -> None:
@@ -156,10 +156,10 @@ def test_a_log_setting_that_is_none_is_refused_and_changes_nothing(
     log_at_info: pytest.LogCaptureFixture, given: dict[str, Any]
 ) -> None:
     log = Log()
-    before = log.told()
+    before = log.as_dict()
     with pytest.raises(InvalidRequest):
         log.update({"log_error": False, **given})
-    assert log.told() == before
+    assert log.as_dict() == before
     assert logged(log_at_info) == ["INFO", "WARNING", "ERROR"]
 
 

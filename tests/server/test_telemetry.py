@@ -14,19 +14,19 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from latebind.domain.tracing import Span, Trace
 from latebind.server.telemetry import SpanExport
-from latebind.server.tracing import Explained
+from latebind.server.tracing import TracedCall
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 STAGE = Span("stage", 1.25, 1.5, facts={"stage": 2, "worker": 0, "batch": 4, "runs": 1, "joined": 0})
 LOOKUP = Span("lookup", 1.5, 1.75, facts={"stage": 2, "hit": True})
 
 
-def call(*rows: list[Span], parent: str = "", outcome: str = "answered") -> Explained:
+def call(*rows: list[Span], parent: str = "", outcome: str = "answered") -> TracedCall:
     traces = [Trace(1, 10 + i, "net", 1.125, 9.0, 0, spans, 0, 1.75) for i, spans in enumerate(rows)]
-    return Explained(1, "mine", "net", "7", len(rows), parent, 1.0, 1e9, True, 2.0, outcome, traces)
+    return TracedCall(1, "mine", "net", "7", len(rows), parent, 1.0, 1e9, True, 2.0, outcome, traces)
 
 
-def exported(explained: Explained) -> dict[str, ReadableSpan]:
+def exported(explained: TracedCall) -> dict[str, ReadableSpan]:
     memory = InMemorySpanExporter()
     SpanExport(SimpleSpanProcessor(memory))(explained)
     return {span.name: span for span in memory.get_finished_spans()}

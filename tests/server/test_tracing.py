@@ -19,7 +19,7 @@ from latebind.server.calls import Call
 from latebind.server.gateway import Array
 from latebind.server.service import Service
 from latebind.server.settings import Traces, TraceSettings
-from latebind.server.tracing import Explained, Tracing
+from latebind.server.tracing import TracedCall, Tracing
 from tests.digits import Built
 from tests.querying import rows_going
 from tests.server.arithmetic import Arithmetic
@@ -138,7 +138,7 @@ def test_what_was_not_traced_asks_nothing_of_the_engine() -> None:
 
 def test_the_last_calls_are_kept_the_newest_first() -> None:
     async def test() -> None:
-        told: list[Explained] = []
+        told: list[TracedCall] = []
         traces = Tracing(nothing, Traces(), export=told.append, soon=0.001)
         for number in range(tracing.KEPT + 20):
             with traces.following("m", "1", 1, id=str(number), parent=""):
@@ -156,7 +156,7 @@ def test_a_call_whose_engine_is_lost_is_told_without_its_rows_in_the_end() -> No
         raise Unavailable("the engine has ended")
 
     async def test() -> None:
-        told: list[Explained] = []
+        told: list[TracedCall] = []
         traces = Tracing(lost, Traces(), export=told.append, soon=0.001, patience=0.02)
         with traces.following("m", "1", 1, id="", parent="") as call:
             call.sent = True

@@ -3,7 +3,7 @@
 from functools import partial
 from itertools import pairwise
 from random import Random
-from statistics import mean, pstdev
+from statistics import mean, median, pstdev
 
 import pytest
 
@@ -33,11 +33,11 @@ NET = served(stages=2, seconds=0.001)
 
 
 def launches(seconds: list[float], *, stage: int = 0, rows: int = 1, every: float = 0.1) -> list[tuple[float, Launch]]:
-    return [(every * number, Launch("net", stage, rows, one)) for number, one in enumerate(seconds)]
+    return [(every * number, Launch("net", stage, rows, one, 0.5 * rows)) for number, one in enumerate(seconds)]
 
 
 def work(rows: int = 1, stage: int = 0) -> Work:
-    return Work(0, "net", stage, rows, 0.5)
+    return Work(0, "net", stage, rows, 0.5 * rows)
 
 
 def drawn(seen: Seen, *, count: int, rows: int = 1, seed: int = 0, every: float = 0.1) -> list[float]:
@@ -46,8 +46,8 @@ def drawn(seen: Seen, *, count: int, rows: int = 1, seed: int = 0, every: float 
 
 
 def test_a_run_takes_longer_with_longer_inputs_than_the_launch_that_was_seen() -> None:
-    seen, moments = [(0.0, Launch("net", 0, 1, 0.004, longer=0.5))], Moments(1.0, Random(0))
-    found = Launches(seen).seconds(Work(0, "net", 0, 1, 0.1, longer=1.5), False, moments, 0.0)
+    seen, moments = [(0.0, Launch("net", 0, 1, 0.004, 0.1, longer=0.5))], Moments(1.0, Random(0))
+    found = Launches(seen).seconds(Work(0, "net", 0, 1, 0.15, longer=1.5), False, moments, 0.0)
     assert found == pytest.approx(0.012)
 
 
@@ -102,14 +102,25 @@ def test_a_run_of_rows_that_were_not_seen_takes_what_the_nearest_took_by_the_cur
     assert found.seconds(work(5), False, moments, 0.0) == pytest.approx(0.005)
 
 
+def test_a_pause_in_the_largest_batches_of_a_record_does_not_make_larger_ones_slow() -> None:
+    usual = [launches([0.001 + 0.0001 * rows] * 20, rows=rows) for rows in range(1, 8)]
+    paused = launches([0.09, 0.002], rows=9)  # the first met a pause
+    seen = sorted([one for some in (*usual, paused) for one in some], key=lambda one: one[0])
+    found, moments = Launches(seen), Moments(2.0, Random(0))
+    taken = [found.seconds(work(28), False, moments, 0.01 * number) for number in range(500)]
+    assert median(taken) == pytest.approx(0.0017 * 4)  # four times as long as seven, by the costs
+    assert mean(one > 0.01 for one in taken) < 0.1
+
+
 def test_a_stage_of_which_nothing_was_seen_takes_what_its_costs_say() -> None:
     found = Launches(launches([0.001]))
     assert found.seconds(work(stage=7), False, Moments(1.0, Random(0)), 0.0) == 0.5
 
 
 def test_what_is_typical_never_falls_with_more_rows() -> None:
-    seen = [Launch("net", 0, rows, seconds) for rows, seconds in ((1, 1.0), (2, 3.0), (2, 5.0), (4, 1.0), (8, 6.0))]
-    assert typical(seen)["net", 0, False].seconds == pytest.approx((1.0, 3.0, 3.0, 6.0))
+    every = ((1, 1.0), (2, 3.0), (2, 5.0), (4, 1.0), (8, 6.0)) * 5
+    seen = [Launch("net", 0, rows, seconds, rows) for rows, seconds in every]
+    assert typical(seen)["net", 0, False].curve.seconds == pytest.approx((1.0, 3.0, 3.0, 6.0))
 
 
 def test_the_first_run_of_each_stage_after_a_rest_is_fresh() -> None:
@@ -136,7 +147,7 @@ def test_each_worker_rests_by_itself() -> None:
 
 
 def test_runs_take_what_fresh_ones_took_only_after_a_rest() -> None:
-    seen = Seen(1.0, ((0.1, Launch("net", 0, 1, 0.003, fresh=True)), (0.5, Launch("net", 0, 1, 0.002))))
+    seen = Seen(1.0, ((0.1, Launch("net", 0, 1, 0.003, 0.5, fresh=True)), (0.5, Launch("net", 0, 1, 0.002, 0.5))))
     agenda, hardware = measured(seen)
     ended = list[float]()
 

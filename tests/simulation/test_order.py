@@ -9,8 +9,8 @@ from latebind.domain.config import ResidencyConfig
 from latebind.domain.errors import ConfigError, IllegalEvent
 from latebind.domain.footprint import Footprint
 from latebind.residency.base import MemoryView, Victim
-from latebind.residency.held import Held
 from latebind.residency.lru import Lru
+from latebind.residency.model_state import ModelState
 from latebind.simulation.order import Order, Served
 from latebind.simulation.traces import Request
 
@@ -24,22 +24,24 @@ class First:
         self.heard: list[tuple[str, str, float]] = []
         self.seen: list[tuple[int, dict[str, tuple[int, int | None]]]] = []
 
-    def requested(self, model: Held, now: float) -> None:
+    def requested(self, model: ModelState, now: float) -> None:
         self.heard.append(("requested", model.name, now))
 
-    def loaded(self, model: Held, now: float) -> None:
+    def loaded(self, model: ModelState, now: float) -> None:
         self.heard.append(("loaded", model.name, now))
 
-    def evicted(self, model: Held, now: float) -> None:
+    def evicted(self, model: ModelState, now: float) -> None:
         self.heard.append(("evicted", model.name, now))
 
-    def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
+    def victims(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
         del wanted, now
-        self.seen.append((view.waiting, {n: (m.waiting, m.place) for n, m in view.models.items() if m.waiting}))
+        self.seen.append(
+            (view.waiting, {n: (m.waiting, m.queue_position) for n, m in view.models.items() if m.waiting})
+        )
         found: list[Victim] = []
         for name, model in sorted(view.evictable.items()):
             pieces: list[int] = []
-            for piece in model.may_go():
+            for piece in model.evictable_pieces():
                 pieces.append(piece)
                 need -= model.footprint.sizes[piece]
                 if need <= 0:
@@ -138,7 +140,7 @@ def test_who_does_not_stream_keeps_all_of_a_model_until_it_has_run() -> None:
 
 def test_a_policy_that_finds_no_room_where_there_is_some_is_told() -> None:
     class Mean(Lru):
-        def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
+        def victims(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
             del view, need, wanted, now
             return []
 

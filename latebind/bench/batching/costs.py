@@ -1,4 +1,4 @@
-"""What requests take by themselves, by profile."""
+"""The seconds that requests take alone, by profile."""
 
 from collections.abc import Sequence
 
@@ -13,6 +13,6 @@ Lengths = Sequence[tuple[int, int]]  # of inputs and answers, in steps
 
 
 def alone(served: ServedModel, lengths: Lengths) -> float:
-    """Return the mean seconds that rows of these lengths take by themselves, by profile."""
+    """Return the mean seconds that rows of these lengths take alone, by profile."""
     estimate = Estimate(served.spec, served.costs)
     return float(np.mean([estimate.whole(1, inputs, outputs) for inputs, outputs in lengths]))

@@ -1,14 +1,15 @@
-"""Batching policies on the live engine, and the same requests simulated with what launches took beside them.
+"""Batching policies on live engines, and the same requests simulated with measured costs.
 
-One engine for each policy, all with the same model directory, backend and core, asked in turn: each round has a block
-for every policy and load, the same rows and arrivals for all. Loads are multiples of what the engine answers one after
-another. Seconds of a request are those from its sending to its answer, as clients of the engine see them.
+There is one engine for each policy, all with the same model directory, backend and core, asked in turn. Each round has
+a block for every policy and load, with the same rows and arrivals for all. Loads are multiples of what the engine
+answers one request after another. Seconds of a request run from its sending to its answer, as clients of the engine see
+them.
 
 Arrivals keep to the pace that the machine has (`bench.live.pace`), and seconds are given at the mean pace of the whole
-run. Before and after each block a calibration tells what launches and messages take: a block is simulated with its own
-(`bench.validate`, decision 27). The simulator knows of a block only when requests were sent, and how long they were.
-Near saturation the pace within a block decides, which nothing beside it tells: so blocks are also simulated told all,
-with what their own launches took.
+run. Before and after each block, a calibration shows what launches and messages take, and the block is simulated with
+those figures (`bench.validate`, decision 27). Of the block itself the simulator only knows when requests were sent, and
+how long they were. Near saturation the pace within a block decides, and calibrations do not show it. So blocks are also
+simulated with what their own launches took.
 """
 
 import asyncio
@@ -25,11 +26,11 @@ from latebind.batching.estimate import Estimate
 from latebind.bench.arrivals import during, rising
 from latebind.bench.batching.live_report import OURS, Block, Floor, LiveReport, Means
 from latebind.bench.live.played import Seconds
-from latebind.bench.live.sent import Sent, Visit
+from latebind.bench.live.requests import Sent, Visit
 from latebind.bench.live.session import Session, session
 from latebind.bench.live.sides import SERIAL, Side, chosen
+from latebind.bench.parallel import Progress, in_parallel
 from latebind.bench.server import pinned
-from latebind.bench.spread import Progress, spread
 from latebind.bench.subject import Setting, Subject
 from latebind.bench.validate.live import Played
 from latebind.bench.validate.logged import Logged
@@ -144,20 +145,20 @@ class _Live:
 
 
 def _stretches(plan: Plan, rate: float, random: Random) -> list[list[float]]:
-    """Return when requests are sent: to calibrate, in the block, and to calibrate again."""
+    """Return the arrival times of the first calibration, of the block, and of the second calibration."""
     before, after = (rising(plan.calibration, rate, random) for _ in range(2))
     return [before, during(plan.seconds, rate, random), after]
 
 
 def _simulate(report: LiveReport, live: _Live, progress: Progress) -> None:
-    """Play all blocks on the virtual clock, and put them beside the live ones."""
+    """Simulate all blocks on the virtual clock, for comparison with the live ones."""
     played = [
         Played(
             report.model, name, [visit for sides in live.visits.values() for _, visit in sides[name]], Logged.read(log)
         )
         for name, log in live.logs.items()
     ]
-    every = spread(
+    every = in_parallel(
         partial(_runs, seed=report.seed),
         played,
         name=lambda one: f"simulating {one.policy}",
@@ -186,12 +187,12 @@ def _of_block(runs: Sequence[Run]) -> list[Seconds]:
 
 
 def _told_at(slower: float, block: Sequence[Sent]) -> Seconds:
-    """Return the seconds of a block as they were where the machine was not so many times slower."""
+    """Return the seconds of a block, divided by how many times slower than usual the machine was."""
     return np.array([one.seconds / slower for one in block])
 
 
 def _floor(serial: Logged, slower: float, visit: Visit) -> Floor:
-    """Return what the requests of a block take alone and at the least, by the launches of the serial engine then."""
+    """Return what requests of a block take alone and at least, by the serial engine's launches around that time."""
     (block,), (served,) = visit.blocks, serial.config.models
     estimate = Estimate(served.spec, served.costs)
     inputs = TYPICAL_STEPS if served.spec.kinds else 1

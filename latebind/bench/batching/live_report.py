@@ -1,4 +1,4 @@
-"""What `bench live` says: means live and simulated, who is ahead, and what could be reached at all."""
+"""Tables of `bench live`: live and simulated means, which policy is ahead, and what could be reached at all."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +19,9 @@ Means = dict[str, list[float]]  # of each round, by side
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one policy made of one block: seconds of each request, live and in several simulated runs.
+    """The outcome of one block under one policy: seconds of each request, live and in several simulated runs.
 
-    `simulated` with what launches took beside the block, `told_all` with what they took in it as well.
+    `simulated` uses the costs of the calibrations around the block, `told_all` those of the block itself as well.
     """
 
     live: Seconds
@@ -31,7 +31,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Below what nobody gets: seconds of the requests of a block `alone`, and the `least` of `simulation.floor`."""
+    """A bound for all policies: seconds of the requests of a block `alone`, and the `least` of `simulation.floor`."""
 
     alone: Seconds
     least: Seconds

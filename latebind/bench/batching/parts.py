@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from latebind.bench.batching.scene import Scene
 from latebind.bench.batching.sides import Group, Side, sides
 from latebind.bench.batching.simulated import Result, Task, covering, run_all, shedding
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 
 MAIN = ("resnet", "gnmt", "transformer")
 OTHERS = ("gnmt-steps", "vgg", "mobilenet", "las", "bert")
@@ -31,7 +31,7 @@ RUSH = 20_000.0  # requests a second, more than any network here keeps up with
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is simulated: seeds, requests of each run, processes (0: one for each core)."""
+    """How much to simulate: seeds, requests of each run, processes (0: one for each core)."""
 
     scene: Scene
     seeds: int = 20
@@ -68,7 +68,7 @@ def measured(plan: Plan, multiples: Sequence[float], progress: Progress) -> list
 
 
 def deadlines(plan: Plan, progress: Progress) -> list[Result]:
-    """Run the policies of figure 15 at a heavy load, each told of each deadline."""
+    """Run the policies of figure 15 at a heavy load, with each deadline."""
     tasks = [
         Task((network,), HEAVY, side, 0, plan.requests, allowed)
         for network, some in DEADLINES.items()
@@ -79,7 +79,7 @@ def deadlines(plan: Plan, progress: Progress) -> list[Result]:
 
 
 def lengths(plan: Plan, progress: Progress) -> list[Result]:
-    """Run LazyBatching with answers taken to be short (section VI-C)."""
+    """Run LazyBatching with answers assumed to be short (section VI-C)."""
     tasks = [
         Task((network,), HEAVY, covering(side, coverage), 0, plan.requests, 0.060)
         for network in ("gnmt", "transformer")
@@ -114,7 +114,7 @@ def colocated(plan: Plan, progress: Progress) -> list[Result]:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What one policy carries, in requests a second.
+    """The throughput of one policy, in requests a second.
 
     `highest` is the most with at most 1 % of answers after 100 ms, `saturated` what is answered when there is always
     enough to do; `in_time` is the share in time at 1.2 times that when it sheds.
@@ -128,7 +128,7 @@ class Capacity:
 
 
 def capacities(plan: Plan, progress: Progress) -> list[Capacity]:
-    """Find what each policy carries; runs are three times as long as usual."""
+    """Find the throughput of each policy; runs are three times as long as usual."""
     found = []
     places = [(network, side) for network in MAIN for side in _few(plan, network)]
     for number, (network, side) in enumerate(places):
@@ -151,7 +151,7 @@ def _late(runs: Sequence[Result]) -> float:
 
 
 def _few(plan: Plan, network: str) -> list[Side]:
-    """Return window 0 at the largest batch, with and without leaving early, and those who are judged."""
+    """Return window 0 at the largest batch, with and without leaving early, and the judged policies."""
     every = sides(recurrent=plan.scene.recurrent(network))
     largest = [side for side in every if side.group in (Group.ZERO, Group.LEAVING) and side.policy.max_batch == 64]
     return largest + [side for side in every if side.group in (Group.LAZY, Group.ORACLE, Group.OURS)]

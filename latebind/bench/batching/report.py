@@ -1,4 +1,4 @@
-"""What simulated runs say: latencies by load, each ratio against its baselines, deadlines, co-located networks."""
+"""Tables of simulated runs: latency by load, ratios against the baselines, deadlines, co-located networks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -170,7 +170,7 @@ def late_rows(runs: Sequence[Result]) -> Rows:
 
 
 def capacity_rows(carried: Sequence[Capacity]) -> Rows:
-    """Return what each policy carries."""
+    """Return the throughput of each policy."""
     return [
         {
             "network": one.network,
@@ -184,7 +184,7 @@ def capacity_rows(carried: Sequence[Capacity]) -> Rows:
 
 
 def _shown(cell: Cell) -> list[tuple[str, Figure]]:
-    """Return the best of each kind of baseline and everybody else."""
+    """Return the best baseline of each kind, and all other sides."""
     found = []
     for group in (Group.WINDOW, Group.ZERO, Group.LEAVING):
         some = [(label, figure) for label, figure in cell.items() if figure.group is group]
@@ -194,7 +194,7 @@ def _shown(cell: Cell) -> list[tuple[str, Figure]]:
 
 
 def _baselines(cell: Cell) -> dict[str, list[Figure]]:
-    """Return what each baseline is the mean or the best of."""
+    """Return the sides over which each baseline takes the mean or the best."""
     window = [figure for figure in cell.values() if figure.group is Group.WINDOW]
     zero = [figure for figure in cell.values() if figure.group is Group.ZERO]
     leaving = [figure for figure in cell.values() if figure.group is Group.LEAVING]

@@ -1,4 +1,4 @@
-"""What is simulated with: networks of the accelerator or models measured on this machine, and how long answers are."""
+"""What simulations run on: networks on the paper's accelerator or models measured here, and the lengths of answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""How long sentences and their translations are: from a file of one's own, or drawn like those of news."""
+"""Lengths of sentences and of their translations, from a file of one's own, or drawn like those of news."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

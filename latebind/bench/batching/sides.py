@@ -1,4 +1,4 @@
-"""Who is compared: policies with their settings, and what each stands for in the comparison."""
+"""The sides that are compared: policies with their settings, and the role of each in the comparison."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +11,7 @@ LARGEST = 64
 
 
 class Group(StrEnum):
-    """What a side stands for."""
+    """The role of a side."""
 
     WINDOW = "GraphB, window of 5 ms or more"
     ZERO = "GraphB, window 0"
@@ -32,9 +32,9 @@ class Side:
 
 
 def sides(*, recurrent: bool, size: int = LARGEST) -> list[Side]:
-    """Return everybody who takes part: each window at the largest batch, and the best of them at every size.
+    """Return all sides: each window at the largest batch, and the best window at every batch size.
 
-    Where all stages run once, all of a batch end together, so nobody can leave it early.
+    If all stages run once, all requests of a batch end together, so none can leave it early.
     """
     sizes = [s for s in SIZES if s <= size]
     found = [_graph(Group.WINDOW, size, window) for window in WINDOWS]

@@ -1,4 +1,4 @@
-"""Simulated runs, many at once: each by network, load, policy and seed, so that any of them can be run again alone."""
+"""Simulated runs, many at a time. Each is given by network, load, policy and seed, so any can be repeated alone."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from latebind.bench.batching.scene import Scene
 from latebind.bench.batching.sides import Group, Side
-from latebind.bench.spread import spread
+from latebind.bench.parallel import in_parallel
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.costs import ModelCosts, in_turn
@@ -37,7 +37,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a task: seconds, shares and requests a second; `models` has mean and p99 of each network.
+    """The outcome of a task: seconds, shares and requests a second; `models` has mean and p99 of each network.
 
     `growth` is the mean latency of the second half over that of the first.
     """
@@ -59,7 +59,7 @@ def run_all(
     def name(task: Task) -> str:
         return f"{task.networks[0]} at {task.load:g}/s"
 
-    return spread(partial(run, scene=scene), tasks, name=name, progress=progress, processes=processes)
+    return in_parallel(partial(run, scene=scene), tasks, name=name, progress=progress, processes=processes)
 
 
 def run(task: Task, scene: Scene) -> Result:
@@ -104,7 +104,7 @@ def _served(served: ServedModel, side: Side) -> ServedModel:
 
 
 def whole(served: ServedModel) -> ServedModel:
-    """Return the network as one stage: the same for a policy that comes between no two of them."""
+    """Return the network as one stage, which is the same for a policy that never acts between stages."""
     costs = ModelCosts((in_turn(served.costs.stages),), output_steps=served.costs.output_steps)
     return replace(served, spec=replace(served.spec, stages=1), costs=costs)
 
@@ -115,7 +115,7 @@ def _latencies(records: Iterable[Record]) -> NDArray[np.float64]:
 
 
 def shedding(side: Side) -> Side:
-    """Return the same policy, refusing and dropping who cannot be in time."""
+    """Return the same policy, refusing and dropping requests that cannot be in time."""
     return replace(side, policy=msgspec.structs.replace(side.policy, shed=True))
 
 

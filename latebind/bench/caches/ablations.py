@@ -1,4 +1,4 @@
-"""Learned caches without one of their parts at a time, measured (GATI, appendix A.2.1)."""
+"""Measures learned caches with one of their parts left out at a time (GATI, appendix A.2.1)."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from latebind.bench.caches.contest import Contender, Plan, Rows, Standings, no_e
 from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.route import answers_of, costs_of, selected, unselected
 from latebind.bench.caches.variants import Explored, with_all
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.learned.compose import Costs, Floats, Seen
 from latebind.learned.lookup import compile_lookup_files
 from latebind.learned.samples import Samples
@@ -18,7 +18,7 @@ from latebind.program.load import load_program
 def compare(
     base: CachedModel, explored: Explored, undistilled: Explored, samples: Samples, plan: Plan, *, tell: Progress
 ) -> Standings:
-    """Run the full choice and those without a part. `undistilled` are the same networks, taught classes alone."""
+    """Run the full method and those without a part. `undistilled` are the same networks, trained on classes alone."""
     seen = explored.answers.against(explored.answers.ends)
     stages = len(base.program.stages)
 
@@ -57,7 +57,7 @@ def _without_selectors(base: CachedModel, explored: Explored, samples: Samples, 
 
 
 def _most_able(explored: Explored, seen: Seen) -> tuple[int, ...]:
-    """Return at every boundary the lookup that alone is right most often, whatever it costs."""
+    """Return for every boundary the lookup that is right most often by itself, whatever it costs."""
     right = seen.right.mean(axis=1)
     best: dict[int, int] = {}
     for place in np.argsort(right, kind="stable").tolist():
@@ -66,7 +66,7 @@ def _most_able(explored: Explored, seen: Seen) -> tuple[int, ...]:
 
 
 def _costs_on(backend: str, base: CachedModel, explored: Explored, samples: Samples) -> Costs:
-    """Measure stages and lookups on another backend, as if that were the hardware that was profiled."""
+    """Measure stages and lookups on another backend, as if the profile had been taken on that."""
     program = load_program(base.directory, backend=backend)
     looks = [selected(compile_lookup_files(one.files, backend=backend, threads=1)) for one in explored.trained]
     return costs_of(with_all(program, explored.trained, looks), samples)

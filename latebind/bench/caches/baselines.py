@@ -1,7 +1,7 @@
 """Learned caches against fewer bits, a smaller model and a cascade of both (GATI, table 6, figures 6 and 8a).
 
-What has exits is given the same promise, by the same search and test, in each precision alike. What has none promises
-nothing; its fidelity is told.
+Every method that has exits is given the same promise, by the same search and test, at each precision alike. Methods
+without exits promise nothing; their fidelity is reported.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from latebind.bench.caches.route import (
     selected,
     unselected,
 )
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.domain.errors import ConfigError
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
@@ -78,12 +78,12 @@ class Form:
 
     @property
     def again(self) -> Stage:
-        """The whole model as the second network of a cascade."""
+        """Return the whole model as the second network of a cascade."""
         return Stage(self.whole.run, again=True)
 
     @property
     def cached_again(self) -> tuple[Stage | Exit, ...]:
-        """The cached model as the second network of a cascade."""
+        """Return the cached model as the second network of a cascade."""
         first, *others = self.cached.pieces
         assert isinstance(first, Stage)
         return (Stage(first.run, again=True), *others)

@@ -1,7 +1,7 @@
-"""Which rule puts which networks where, measured: the paper's programmes and greedy rules, memory, alpha (A.2.1).
+"""Measures rules of composition: the paper's programmes and greedy rules, memory limits and alpha (A.2.1).
 
-All choose among the same trained lookups, by the same costs, and are calibrated alike (`learned.composition`); what
-they chose is then run. Rules that come to the same thresholds in a fold are the same route, which runs once.
+All rules choose among the same trained lookups, by the same costs, and are calibrated alike (`learned.composition`).
+Then their choices are run. Rules that come to the same thresholds in a fold are the same route, which runs once.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from latebind.bench.caches.contest import Contender, Plan, Rows, Standings, no_exits, promised, standings
 from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.variants import Explored
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.learned.compose import Choice, Costs, Floats, Seen
 from latebind.learned.composition import ALPHAS, Composition, Trial
 from latebind.learned.ilp import Variant, relaxed
@@ -27,7 +27,7 @@ Thresholds = Callable[[Rows, Rows], Floats]
 
 
 def composition_of(explored: Explored, stages: int, costs: Costs, promise: Promise) -> Composition:
-    """Return what can be composed of the lookups by these costs, which may be those of another machine."""
+    """Return the problem of choosing among the lookups by these costs, which may be those of another machine."""
     plans = [one.plan for one in explored.trained]
     variants = [
         Variant(plan.stage, plan.kind, 0.0, 1.0, seconds, one.bytes)
@@ -50,7 +50,7 @@ class Rules:
         self._known: dict[Choice, Floats] = {}
 
     def search(self, budget: int | None = None) -> Thresholds:
-        """Return the search on samples, within so many bytes."""
+        """Return the search on samples with this limit of bytes."""
         promise = self.composition.promise
         within = replace(
             self.composition, promise=replace(promise, cache_bytes=promise.cache_bytes if budget is None else budget)

@@ -1,7 +1,7 @@
-"""Methods against each other: thresholds by folds and one promise, then rows one by one in interleaved blocks.
+"""Compares methods: thresholds by folds with one promise for all, then rows one by one in interleaved blocks.
 
-Latency is of calls in this process, closed loop, one thread, batch 1: without server, queue and HTTP (`bench.exits` has
-those). Each row is answered by thresholds that were chosen and shown on other rows.
+Latency is of calls in this process, closed loop, one thread, batch 1, so without server, queue and HTTP (`bench.exits`
+includes those). Each row is answered by thresholds that were chosen and verified on other rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.bench.caches.route import Classes, Route
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
 from latebind.domain.errors import ConfigError
 from latebind.learned.calibrate import calibrate
-from latebind.learned.compose import Choice, Composer, Costs, Floats, Seen, every_choice, path
+from latebind.learned.compose import Choice, Composer, Costs, Floats, Seen, every_choice, threshold_path
 from latebind.learned.promise import Promise
 from latebind.learned.samples import CHOOSE_SHARE, Samples
 
@@ -81,7 +81,7 @@ class Plan:
 
 
 def no_exits(_choose: Rows, _show: Rows) -> Floats:
-    """Set no thresholds: for a method that has no exit."""
+    """Set no thresholds, for a method without exits."""
     return np.empty(0)
 
 
@@ -100,7 +100,7 @@ def promised(
 
     def thresholds(choose: Rows, show: Rows) -> Floats:
         composer = Composer(seen.take(choose), costs, allows=allows, starts=starts)
-        candidates = path(composer, fidelity=promise.fidelity)
+        candidates = threshold_path(composer, fidelity=promise.fidelity)
         found = calibrate(candidates, [seen.take(show)], costs, promise=promise)
         return np.full(len(costs.lookups), np.inf) if found is None else found.thresholds
 

@@ -56,7 +56,7 @@ class CachedModel:
         return Route((Stage(self.uncut),))
 
     def in_bfloat16(self) -> Route:
-        """Return the model in half the bits."""
+        """Return the model in bfloat16."""
         return Route((Stage(load_uncut(self.directory, backend="openvino-bf16")),))
 
     def in_bytes(self, rows: tuple[Tensor, ...]) -> Stage:

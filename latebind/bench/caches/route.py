@@ -1,4 +1,4 @@
-"""A way through networks with exits on it: what every method of the comparison is, baselines and learned caches alike.
+"""A route: a way through networks with exits on it. Every method of the comparison, baselines included, is one.
 
 A model alone is one stage. A cascade is a stage, an exit that looks at its answers, and a stage that takes the input
 again. Learned caches are exits between the stages of one network. So all are calibrated and run by the same code.
@@ -61,7 +61,7 @@ class Route:
         return tuple(piece for piece in self.pieces if isinstance(piece, Exit))
 
     def with_thresholds(self, thresholds: Floats) -> "Route":
-        """Return the route to run: exits whose threshold is infinite are gone, and stages that nobody looks at."""
+        """Return the route to run, without exits of infinite threshold and stages whose output is not used."""
         given = iter(thresholds.tolist())
         set_ = [replace(p, threshold=next(given)) if isinstance(p, Exit) else p for p in self.pieces]
         kept: list[Stage | Exit] = []
@@ -98,7 +98,7 @@ class Answers:
     ends: Classes
 
     def against(self, base: Classes) -> Seen:
-        """Return how often that is what the base model says."""
+        """Compare the answers with the base model's."""
         return Seen(self.scores, self.classes == base, self.ends == base)
 
 

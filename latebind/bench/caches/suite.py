@@ -1,4 +1,4 @@
-"""All parts of the comparison on one set of rows, each when it is asked for. Slow parts share what was trained."""
+"""All parts of the comparison on one set of rows, each run when it is asked for. Slow parts share trained networks."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -11,7 +11,7 @@ from latebind.bench.caches.composition import BUDGETS
 from latebind.bench.caches.contest import Figures, Plan, Standings
 from latebind.bench.caches.models import CachedModel, load_model
 from latebind.bench.caches.variants import Explored, Lessons
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.domain.errors import ConfigError
 from latebind.learned.samples import Samples, checked
 from latebind.learned.train import DISTILLATION

@@ -1,7 +1,7 @@
-"""What a cache that keeps activations and compares costs beside one that learned (GATI, section 2.2 and table 1).
+"""Compares learned caches with caches that store activations and compare them (GATI, section 2.2 and table 1).
 
-Each keeps what came out behind one boundary for some thousand rows and what the base model answered to them. All are
-given the same promise as learned caches: how sure they are is a score, and thresholds are set by `contest.promised`.
+Each stores the activations behind one boundary for some thousand rows, with the base model's answers to them. All are
+given the same promise as learned caches: their confidence is a score, and thresholds are set by `contest.promised`.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from torch import Tensor
 from latebind.bench.caches.contest import Figures, Plan, promised
 from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.route import Answers, Exit, Route, Scored, Stage, answers_of, costs_of, selected
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.domain.errors import ConfigError
-from latebind.learned.activations import capture
+from latebind.learned.activations import record_activations
 from latebind.learned.compose import Costs, send
 from latebind.learned.samples import Samples
 
@@ -144,7 +144,7 @@ def compare(
     """Return what each cache behind `stage` is worth; those that keep rows keep `stored`."""
     tell("keeping activations", 0.0)
     behind = torch.empty(len(stored), *base.program.activations[stage])
-    answers = capture(base.program, stored, torch.arange(len(stored)), {stage: behind})
+    answers = record_activations(base.program, stored, torch.arange(len(stored)), {stage: behind})
     kept = Kept(behind.flatten(1), answers.argmax(dim=1), answers.shape[1])
     caches: dict[str, Cache] = {f"k-NN, k = {k}": Nearest(kept, k) for k in NEIGHBOURS}
     for number, k in enumerate(CLUSTERS):
@@ -217,7 +217,7 @@ def _votes(kept: Kept, places: Tensor, apart: Tensor) -> Scored:
 
 
 def _nearness(apart: Tensor) -> Tensor:
-    """Return from 0 (far) to 1 (the same), so that equal shares can be told apart."""
+    """Return a nearness from 0 (far) to 1 (the same), to break ties between equal shares."""
     return 1.0 / (1.0 + apart.clamp(min=0.0).sqrt())
 
 

@@ -1,4 +1,4 @@
-"""Networks of every kind at every boundary, trained and measured in their place (GATI, section 3.2 and table 4)."""
+"""Trains networks of every kind at every boundary and measures them in place (GATI, section 3.2 and table 4)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from latebind.bench.caches.contest import Plan
 from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.route import Answers, Exit, Look, Route, Stage, answers_of, costs_of, selected
 from latebind.bench.caches.traditional import Row, figures
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.learned.compose import Costs
-from latebind.learned.explore import Explorer, Trained, on_all_cores
-from latebind.learned.explored import Exploration, Origin
+from latebind.learned.exploration_folder import ExplorationFolder, Origin
+from latebind.learned.explore import Explorer, TrainedLookup, on_all_cores
 from latebind.learned.plan import Candidate
 from latebind.learned.samples import Samples
 from latebind.learned.train import DISTILLATION
@@ -43,13 +43,13 @@ class Lessons:
 class Explored:
     """Trained lookups, all on one route, and what they say of the rows of the comparison. Costs are in their place."""
 
-    trained: tuple[Trained, ...]
+    trained: tuple[TrainedLookup, ...]
     route: Route
     answers: Answers
     costs: Costs
 
 
-def name_of(one: Trained) -> str:
+def name_of(one: TrainedLookup) -> str:
     """Name a lookup by kind and boundary."""
     return f"{one.plan.kind} behind {one.plan.stage}"
 
@@ -82,12 +82,12 @@ def _train(
     *,
     tell: Progress,
     distillation: float,
-) -> tuple[Trained, ...]:
+) -> tuple[TrainedLookup, ...]:
     explorer = Explorer(
         program=base.program,
         wide=on_all_cores(base.directory, base.program),
         names=read_model(base.directory).boundaries(entry=base.program.entry),
-        kept=Exploration.open(
+        kept=ExplorationFolder.open(
             folder, Origin.of(base.directory, lessons.fit, seed=seed, presentations=lessons.presentations)
         ),
         seed=seed,
@@ -101,7 +101,7 @@ def _train(
     ).trained
 
 
-def with_all(program: Program, trained: Sequence[Trained], looks: Sequence[Look]) -> Route:
+def with_all(program: Program, trained: Sequence[TrainedLookup], looks: Sequence[Look]) -> Route:
     """Return the model with every lookup at its boundary, one behind another where there are several."""
     pieces: list[Stage | Exit] = []
     for number, stage in enumerate(program.stages):
@@ -115,7 +115,7 @@ def with_all(program: Program, trained: Sequence[Trained], looks: Sequence[Look]
 
 
 def compare(explored: Explored, samples: Samples, plan: Plan) -> list[Row]:
-    """Return what each lookup alone is worth, at the same target."""
+    """Return the figures of each lookup alone, at the same target."""
     return [_row(explored, place, samples, plan) for place in range(len(explored.trained))]
 
 

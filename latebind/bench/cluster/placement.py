@@ -1,7 +1,7 @@
-"""Placement by importance with `late` memories beside the usual ways: goodput at equal machines, and the reverse.
+"""Placement by importance with `late` memories against the usual ways: goodput at equal machines, and the reverse.
 
-The whole trace is played and its second half counts, so whoever learns has seen the past and nothing else. All sides
-get the same requests, seed by seed.
+The whole trace is played and its second half counts, so a side that learns has only seen the past. All sides get the
+same requests, seed by seed.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What `bench cluster` found, as rows of tables and a plot."""
+"""Tables and a plot of `bench cluster`."""
 
 from statistics import fmean
 
@@ -10,7 +10,7 @@ OTHERS = ("usual", "random homes, our router")
 
 
 def gain_rows(found: Contest) -> Rows:
-    """Return for each share of memory what ours gains on the best of the others."""
+    """Return for each share of memory the gain of ours over the best of the others."""
     rows: Rows = []
     for share in found.figures:
         row: dict[str, object] = {"memory": f"{share:g}", "ours, in time": _best(found, share, "ours")}

@@ -1,4 +1,4 @@
-"""A large cluster for a day: of each hour one window is played with all of its requests, on all of its machines."""
+"""A large cluster for a day: one window of each hour is simulated, with all of its requests on all of its machines."""
 
 import resource
 import time
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from latebind.bench.cluster.scenes import Shape, Traced, lasting, requests_at
-from latebind.bench.spread import Progress, spread
+from latebind.bench.parallel import Progress, in_parallel
 from latebind.planning.figures import Figures, figures_of
 from latebind.planning.player import get_ready, play
 from latebind.planning.ways import WAYS
@@ -52,7 +52,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came of a window: requests played, figures of those that count, seconds and bytes that it took."""
+    """The outcome of a window: requests played, figures of those that count, seconds and bytes that it took."""
 
     hour: int
     requests: int
@@ -66,7 +66,9 @@ def play_day(day: Day, tell: Progress, processes: int = 0) -> list[Seen]:
     """Play a window of each hour."""
     get_ready(Fleet((KIND,), SHAPE.models(1, day.seed)), WAYS[0])
     windows = [Window(day, hour) for hour in range(day.hours)]
-    return spread(play_window, windows, name=lambda window: f"hour {window.hour}", progress=tell, processes=processes)
+    return in_parallel(
+        play_window, windows, name=lambda window: f"hour {window.hour}", progress=tell, processes=processes
+    )
 
 
 def play_window(window: Window) -> Seen:
@@ -86,7 +88,7 @@ def play_window(window: Window) -> Seen:
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process has had."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -111,7 +113,7 @@ def day_rows(seen: Sequence[Seen]) -> list[dict[str, object]]:
 
 
 def day_text(day: Day) -> list[str]:
-    """Say what is to be played."""
+    """Return a text of what is simulated."""
     whole, played = day.rate * day.hours * 3600, day.rate * day.hours * 2 * day.window
     return [
         f"{day.machines} machines of {KIND.name}, {day.models} models, {day.hours} hours at {day.rate:g} requests a "

@@ -1,4 +1,4 @@
-"""Models and traffic of a large cluster: a trace's services scaled to so many models and requests a second."""
+"""Models and traffic of a large cluster: a trace's services scaled to a number of models and a request rate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

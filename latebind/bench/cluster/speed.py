@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 
 from latebind.bench.cluster.scenes import Shape, Traced, requests_at
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.domain.config import ResidencyConfig
 from latebind.planning.figures import figures_of
 from latebind.planning.player import Players, play

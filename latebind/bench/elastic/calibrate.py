@@ -1,4 +1,4 @@
-"""The constants of a card from short measurements on the one that is here, for the same simulations."""
+"""Calibrates the constants of the simulated card by short measurements on the one that is here."""
 
 from collections.abc import Callable
 from time import perf_counter

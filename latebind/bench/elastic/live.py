@@ -1,9 +1,9 @@
 """Elastic batching on the live engine, on several cores: against waiting, not waiting, and `late`.
 
-Each side has an engine of its own on the same cores, asked in turn with the same rows at the same times. Baselines are
-there with one worker that has all cores and with a worker for each. All refuse and drop what cannot be answered within
-the target, so answers in time at a load tell the throughput that keeps it. Beside them stands how much work fits on
-the cores at all: nobody can have more in time.
+Each side has an engine of its own on the same cores, asked in turn with the same rows at the same times. Baselines run
+with one worker that has all cores, and with one worker for each core. All sides refuse and drop requests that cannot be
+answered within the target, so the answers in time at a load show the throughput that keeps it. The tables also have how
+much work fits on the cores at all: no side can have more in time.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from latebind.bench.live.played import Played, joined
 from latebind.bench.live.session import Session, session
 from latebind.bench.live.sides import SERIAL, Side, chosen
 from latebind.bench.live.tuning import Figures, least, most
+from latebind.bench.parallel import Progress
 from latebind.bench.server import pinned
-from latebind.bench.spread import Progress
 from latebind.bench.statistics import ratio_of_means
 from latebind.bench.subject import Setting, Subject
 from latebind.domain.config import PolicyConfig, ServedModel
@@ -37,7 +37,7 @@ Rows = list[dict[str, object]]
 
 
 class Kind(StrEnum):
-    """What a side stands for."""
+    """The role of a side."""
 
     NO_WAIT = "no wait"
     OPTIMAL_WAIT = "optimal wait"
@@ -50,7 +50,7 @@ JUDGED, BASELINES = (Kind.ELASTIC, Kind.LATE), (Kind.NO_WAIT, Kind.OPTIMAL_WAIT)
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A side and what it stands for."""
+    """A side and its role."""
 
     kind: Kind
     side: Side
@@ -90,7 +90,7 @@ class Plan:
 
 @dataclass(slots=True)
 class ElasticReport:
-    """What each side made of each load, a round after the other, in blocks of as many seconds as `spans` say."""
+    """Outcomes by load and side, one round after the other; the blocks of a load last `spans` seconds."""
 
     model: str
     seed: int
@@ -105,7 +105,7 @@ class ElasticReport:
 
     @property
     def limit(self) -> float:
-        """The requests a second that the machine can answer: by the profile, or what any side has shown to be more."""
+        """The requests a second that the machine can answer: by the profile, or, if more, as any side has shown."""
         times = [float(np.mean(times)) for times in self.saturated.values()]
         return max(self.fits, 1.0 / (self.alone * min(times)))
 
@@ -114,7 +114,7 @@ class ElasticReport:
         return [self._row(load, name) for load, sides in self.played.items() for name in sides]
 
     def saturated_rows(self) -> Rows:
-        """Return what each side does with always enough to do, and within the target."""
+        """Return the throughput of each side when saturated, and within the target."""
         return [
             {
                 "side": name,
@@ -128,7 +128,7 @@ class ElasticReport:
         ]
 
     def judged_rows(self) -> Rows:
-        """Return for each load how the judged do against the best of each baseline, chosen by the other rounds."""
+        """Return for each load the judged sides against the best baseline of each kind, chosen by the other rounds."""
         rows: Rows = []
         for load, sides in self.played.items():
             for name in [name for name in sides if self.kinds[name] in JUDGED]:
@@ -160,7 +160,7 @@ class ElasticReport:
         return str(ratio_of_means(above, below, seed=self.seed))
 
     def _highest(self, name: str) -> str:
-        """Return the highest load at which as many as the target says are answered in time."""
+        """Return the highest load at which the target share of requests is answered in time."""
         kept = [
             load for load, sides in self.played.items() if (joined(sides[name]).seconds <= self.allowed).mean() >= KEPT
         ]
@@ -209,7 +209,7 @@ def run(
 
 
 def most_answered(served: ServedModel) -> float:
-    """Return how many times as many as one by one a core answers in the batches that are best for it, by the profile.
+    """Return a core's throughput in the best batches as a multiple of that one by one, by the profile.
 
     Each operator on one core: to divide one among several costs more work, not less.
     """

@@ -21,7 +21,7 @@ from latebind.bench.elastic.sides import (
     Side,
 )
 from latebind.bench.elastic.simulated import Burst, Day, Figures, Result, Search, Stable, Steps, Task, highest, run
-from latebind.bench.spread import Progress, spread
+from latebind.bench.parallel import Progress, in_parallel
 from latebind.simulation.agenda import Agenda
 from latebind.simulation.chip import SIX, TITAN_RTX, Chip
 from latebind.simulation.gpu import CopyEngine, Multiprocessors
@@ -71,7 +71,7 @@ class Plan:
             for side in sides
             for seed in range(self.seeds)
         ]
-        loads = spread(
+        loads = in_parallel(
             highest, some, name=partial(_named, "highest load of"), progress=progress, processes=self.processes
         )
         shape = len(networks), len(sides), self.seeds
@@ -83,7 +83,7 @@ class Plan:
     def run(self, tasks: Sequence[Task], progress: Progress) -> list[Result]:
         """Run tasks once for each seed."""
         every = [replace(task, seed=seed) for task in tasks for seed in range(self.seeds)]
-        return spread(run, every, name=partial(_named, "latency of"), progress=progress, processes=self.processes)
+        return in_parallel(run, every, name=partial(_named, "latency of"), progress=progress, processes=self.processes)
 
 
 def _named(what: str, task: Task | Search) -> str:
@@ -93,18 +93,18 @@ def _named(what: str, task: Task | Search) -> str:
 def carried(
     plan: Plan, networks: Sequence[str], progress: Progress, load: Stable | Burst | None = None
 ) -> dict[str, float]:
-    """Return what optimal wait carries within the target: the mean over seeds, at the window that carries most."""
+    """Return the throughput of optimal wait within the target: the mean over seeds, at the best window."""
     found = plan.highest(networks, OPTIMAL, progress, load)
     return {network: max(float(loads.mean()) for loads in sides.values()) for network, sides in found.items()}
 
 
 def throughput(plan: Plan, progress: Progress) -> Found:
-    """Find what everybody carries within the target (figure 9)."""
+    """Find the throughput of all sides within the target (figure 9)."""
     return plan.highest(plan.networks, EVALUATED, progress)
 
 
 def parts_throughput(plan: Plan, progress: Progress) -> Found:
-    """Find what Ebird in parts carries, beside all of it and optimal wait."""
+    """Find the throughput of Ebird in parts, beside all of Ebird and optimal wait."""
     return plan.highest(plan.networks, (*OPTIMAL, *PARTS, ELASTIC), progress)
 
 
@@ -142,7 +142,7 @@ def day(plan: Plan, capacity: Mapping[str, float], progress: Progress) -> list[R
 
 
 def gaps(plan: Plan, progress: Progress) -> dict[float, Found]:
-    """Find what optimal wait carries by the time that a server needs between two batches, beside who needs none."""
+    """Find the throughput of optimal wait by the server's time between two batches, beside sides that need none."""
     pooled = plan.highest(plan.networks, (POOL_ZERO, ELASTIC), progress)
     found: dict[float, Found] = {}
     for launch in LAUNCHES:
@@ -154,7 +154,7 @@ def gaps(plan: Plan, progress: Progress) -> dict[float, Found]:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What 256 inferences take by so many workers, and 256 inputs in so many copies. Seconds."""
+    """Seconds that 256 inferences take on this many workers, and 256 inputs in this many copies."""
 
     pieces: int
     computed: float

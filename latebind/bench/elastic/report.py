@@ -1,4 +1,4 @@
-"""What simulated runs say: throughput and latency of elastic batches against the best of each kind of baseline."""
+"""Tables of simulated runs: throughput and latency of elastic batches against the best baseline of each kind."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Who is compared: what Ebird's evaluation has, what it has not but should, `late`, and Ebird in parts."""
+"""The sides that are compared: those of Ebird's evaluation, some that it lacks, `late`, and Ebird in parts."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 class Side:
     """One policy with its settings and workers, which find inputs on the card where there is a pool.
 
-    Nobody is refused or dropped.
+    No request is refused or dropped.
     """
 
     kind: Kind
@@ -47,7 +47,7 @@ class Side:
 
     @property
     def setting(self) -> str:
-        """What sides of the same kind differ in."""
+        """The setting in which sides of the same kind differ."""
         if self.granularities:
             return ""
         workers = f"{self.workers} workers" if self.workers > 1 else ""

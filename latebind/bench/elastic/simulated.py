@@ -1,4 +1,4 @@
-"""Runs on the simulated card: each by network, side, load and seed, so that any of them can be run again alone."""
+"""Runs on the simulated card. Each is given by network, side, load and seed, so any can be repeated alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -137,11 +137,11 @@ def _within(search: Search, load: float) -> bool:
 
 
 def limit(network: str, chip: Chip) -> float:
-    """Return how many requests a second the card computes when nothing ever keeps it waiting."""
+    """Return the requests a second that the card computes if it never waits."""
     return LARGEST / model(network, chip)[1].busy.step(0, LARGEST)
 
 
 @cache
 def model(network: str, chip: Chip) -> tuple[ServedModel, Footprint]:
-    """Return what the scheduler knows of a network, and what the card does."""
+    """Return a network as the scheduler knows it, and as the card runs it."""
     return SIX[network].served(chip), SIX[network].footprint(chip)

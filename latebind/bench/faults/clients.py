@@ -1,4 +1,4 @@
-"""Clients that keep a record of what became of each request."""
+"""Clients that record what became of each request."""
 
 import asyncio
 import json
@@ -73,7 +73,7 @@ async def session(url: str) -> AsyncIterator[aiohttp.ClientSession]:
 
 @asynccontextmanager
 async def load(clients: Clients, count: int) -> AsyncIterator[list[Asked]]:
-    """Have so many clients ask on while the block lasts; afterwards the list has all that they asked."""
+    """Let this many clients send requests inside the block; afterwards the list has all of them."""
     done, asked = asyncio.Event(), list[Asked]()
     tasks = [asyncio.create_task(clients.ask_on(done)) for _ in range(count)]
     try:

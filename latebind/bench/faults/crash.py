@@ -1,4 +1,4 @@
-"""The engine is killed again and again under load: how long until the next one answers, and who got no answer."""
+"""Kills the engine again and again under load: how long until the next one answers, and which requests get none."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ SERVES = re.compile(r"engine process (\d+) serves")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of it. `seconds` are, of each crash, those until a request that was sent after it was answered."""
+    """The outcome. `seconds` has for each crash the time until a request that was sent after it was answered."""
 
     seconds: list[float]
     requests: int

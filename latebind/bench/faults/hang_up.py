@@ -1,4 +1,4 @@
-"""Clients that leave while a slow model runs: whoever comes after them waits for a stage at most."""
+"""Clients hang up while a slow model runs: a client that comes after them must wait for one stage at most."""
 
 import asyncio
 import tempfile
@@ -13,7 +13,7 @@ from latebind.bench.server import serving
 from latebind.domain.actions import Outcome, Reply, Run
 from latebind.domain.eventlog import Entry, read_log
 from latebind.domain.events import StageDone
-from latebind.program.build import Progress, tell_nobody
+from latebind.program.build import Progress, ignore_progress
 
 LEAVING = 6
 WARM_UP, ALONE = 1, 2  # requests
@@ -21,7 +21,7 @@ WARM_UP, ALONE = 1, 2  # requests
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What the seventh waited for: `stages` ended after the others had left and before it began.
+    """What the seventh client waited for: `stages` that ended after the others had left and before it began.
 
     That took `seconds`; the stage that ran as they left takes `stage` seconds in all.
     """
@@ -41,8 +41,8 @@ class Report:
     behind: list[Behind]
 
 
-def run(times: int, *, layers: int, repeats: int, progress: Progress = tell_nobody) -> Report:
-    """Have six clients leave in the middle of the first stage and a seventh come at once; so many times."""
+def run(times: int, *, layers: int, repeats: int, progress: Progress = ignore_progress) -> Report:
+    """Let six clients hang up in the middle of the first stage while a seventh sends a request, `times` times."""
     with tempfile.TemporaryDirectory() as folder:
         build_slow(
             Path(folder), layers=layers, repeats=repeats, progress=lambda doing, share: progress(doing, 0.8 * share)

@@ -1,4 +1,4 @@
-"""Models for these benchmarks: one whose answer tells its version, and one that is slow."""
+"""Models for these benchmarks: one whose answer shows its version, and a slow one."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from latebind.program.build import Progress, build_program, tell_nobody
+from latebind.program.build import Progress, build_program, ignore_progress
 from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
 
 WIDTH = 16
@@ -15,7 +15,7 @@ FACTORS = (2.0, 3.0)  # of even and of odd versions
 
 
 class Scale(nn.Module):
-    """Its input times a number."""
+    """A model that multiplies its input by a number."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def build_scale(folder: Path) -> None:
         _build(Scale(factor), WIDTH, folder / str(number), name="scale", max_batch=8)
 
 
-def build_slow(root: Path, *, layers: int, repeats: int, progress: Progress = tell_nobody) -> None:
+def build_slow(root: Path, *, layers: int, repeats: int, progress: Progress = ignore_progress) -> None:
     """Make the model `slow`, which takes one row at a time; it is run some fifty times, to measure its stages.
 
     Each layer is a stage, so that all stages take about as long.
@@ -74,7 +74,7 @@ def publish(folder: Path, root: Path, version: int) -> None:
 
 
 def right(version: str, value: float) -> bool:
-    """Tell whether a version of `scale` may answer 1 so."""
+    """Tell whether this is the answer of a version of `scale` to 1."""
     return value == FACTORS[int(version) % 2]
 
 
@@ -86,7 +86,7 @@ def _build(
     name: str,
     max_batch: int,
     min_stage_bytes: int = 0,
-    progress: Progress = tell_nobody,
+    progress: Progress = ignore_progress,
 ) -> None:
     build_program(
         module.eval(),

@@ -1,4 +1,4 @@
-"""New versions of a model take over under load: nobody sees an error, and every answer is of the version it names."""
+"""New versions of a model take over under load: no client sees an error; every answer is of the version it names."""
 
 import asyncio
 import tempfile
@@ -19,7 +19,7 @@ LOAD_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of it. `versions` are those that answered; `seconds` those that each change took."""
+    """The outcome. `versions` are those that answered; `seconds` has the duration of each change."""
 
     seconds: list[float]
     requests: int

@@ -1,4 +1,4 @@
-"""The server is told to end with requests in flight: who gets an answer, how it exits, what it leaves. Linux."""
+"""Ends the server with requests in flight: which get an answer, its exit code, and what it leaves behind. Linux."""
 
 import asyncio
 import tempfile

@@ -1,7 +1,7 @@
-"""What exits gain by the largest batch, at equal load: the same arrivals on all sides.
+"""Measures what exits gain by the largest batch size, at equal load: the same arrivals on all sides.
 
-A gain is what the same policy takes without exits over what it takes with them, in the same round. How it changes with
-the batch is told by rounds too: the median of what each round shows, for a pause of the machine spoils one of them.
+The gain of a policy is its latency without exits over that with exits, in the same round. How it changes with the batch
+size is taken by rounds too: the median over rounds, because a pause of the machine spoils only one of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ import numpy as np
 
 from latebind.bench.arrivals import past
 from latebind.bench.live.contest import Contest
-from latebind.bench.live.sent import PATIENCE
+from latebind.bench.live.requests import PATIENCE
 from latebind.bench.live.sides import SERIAL, Side
 from latebind.bench.live.tuning import Figures
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.bench.statistics import Interval, median_interval
 from latebind.domain.config import PolicyConfig
 from latebind.domain.errors import ConfigError
@@ -47,7 +47,7 @@ class Plan:
 
 
 def sides(kinds: Sequence[str] = tuple(WITHOUT), sizes: Sequence[int] = SIZES) -> dict[str, Side]:
-    """Return all sides of these; in batches of one there is nothing to wait for and nothing to compact."""
+    """Return all sides of these; with batches of one there is neither waiting nor compaction."""
     found = {SERIAL: Side(PolicyConfig("serial", shed=False))}
     for size in sizes:
         whole, late = PolicyConfig("graph", size, shed=False), PolicyConfig("late", size, shed=False)
@@ -93,13 +93,13 @@ class BatchesReport:
         }
 
     def gains(self, figures: Mapping[str, list[float]], kind: str, size: int) -> Figures:
-        """Return for each round the figure without exits over that with."""
+        """Return for each round the figure without exits over that with exits."""
         above, below = (np.array(figures[named(one, size)]) for one in (WITHOUT[kind], kind))
         ratios: Figures = above / below
         return ratios
 
     def kept(self, figures: Mapping[str, list[float]], kind: str, size: int) -> Interval:
-        """Return what of the gain with the first size there is with this one."""
+        """Return the gain at this size as a share of that at the first size."""
         return self._median(self.gains(figures, kind, size) / self.gains(figures, kind, self.plan.sizes[0]))
 
     def _median(self, figures: Figures) -> Interval:

@@ -1,9 +1,9 @@
-"""How many could be in time with any policy: who knew who comes and where each leaves, and interrupted work at will.
+"""An upper bound on answers in time for any policy, even one that knows all arrivals and exits and may preempt at will.
 
-On one worker, where a request takes no less than its share of the batches that are the cheapest for it. All deadlines
-come as long after their request, so the largest set that can be in time, one after another as they came, is the best
-there is, interrupted or not, and found by adding one after another and, where the last is late, leaving out the one
-whose going helps most (Kise, Ibaraki and Mine, 1978).
+It is for one worker on which a request takes its share of the cheapest batches at least. All deadlines are equally long
+after their requests. So the largest set that can be in time, run in order of arrival, is the best there is, preempted
+or not. It is found by adding one request after another and, whenever the last one is late, removing the request whose
+removal helps most (Kise, Ibaraki and Mine, 1978).
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from latebind.domain.config import ServedModel
 
 
 def least_work(whole: ServedModel, exits: ServedModel) -> tuple[float, float]:
-    """Return what a request takes of a worker at least, in units of what one takes alone without exits.
+    """Return the least work of a request, in units of what one takes alone without exits.
 
-    First for who leaves at the first exit, then for who goes through.
+    The first figure is for a request that leaves at the first exit, the second for one that runs to the end.
     """
     alone, ends = whole.costs.remaining(0, 1), list(accumulate(_least(exits)))
     first = min([stage for stage in exits.costs.lookups if exits.costs.hit_rates.get(stage)], default=-1)
@@ -29,7 +29,7 @@ def _least(served: ServedModel) -> list[float]:
 
 
 def most_in_time(times: Sequence[float], work: Sequence[float], allowed: float) -> int:
-    """Return how many of those who come at `times` (ascending) and take so much `work` can end within `allowed`."""
+    """Return how many requests that arrive at `times` (ascending) and take `work` each can end within `allowed`."""
     chosen = _Line(allowed)
     for came, seconds in zip(times, work, strict=True):
         if seconds <= allowed:
@@ -38,7 +38,7 @@ def most_in_time(times: Sequence[float], work: Sequence[float], allowed: float) 
 
 
 class _Line:
-    """Requests that are worked on one after another, all of them in time."""
+    """A sequence of requests that run one after another, all of them in time."""
 
     def __init__(self, allowed: float) -> None:
         self._allowed = allowed
@@ -47,7 +47,7 @@ class _Line:
         self._ends: list[float] = []
 
     def add(self, came: float, work: float) -> None:
-        """Append one, and leave one out where that is late."""
+        """Append a request; if it is late, remove the one whose removal helps most."""
         self.came.append(came)
         self._work.append(work)
         self._work_on(len(self._ends))
@@ -62,7 +62,7 @@ class _Line:
             self._ends.append(end)
 
     def _least_wanted(self) -> int:
-        """Return the place of the one without whom the last would end the soonest."""
+        """Return the index of the request without which the last one would end soonest."""
         best, most, waits = len(self.came) - 1, -1.0, inf
         for place in range(len(self.came) - 1, -1, -1):
             before = self._ends[place - 1] if place else -inf

@@ -13,7 +13,7 @@ from latebind.bench.joint.sides import OURS, Contender, Kind, contenders, knowin
 from latebind.bench.live.contest import Contest
 from latebind.bench.live.played import Played
 from latebind.bench.live.sides import SERIAL, chosen
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 
 LOADS = (0.8, 1.0, 1.2)
 DEADLINES = (2.0, 3.0, 5.0, 10.0)
@@ -40,7 +40,7 @@ class Plan:
         return [Cell(load, deadline) for load in self.loads for deadline in self.deadlines]
 
     def chosen(self) -> dict[str, Contender]:
-        """Return who takes part; raises `ConfigError`."""
+        """Return the sides that take part; raises `ConfigError`."""
         return chosen(contenders(), self.sides, always=(SERIAL, OURS))
 
 
@@ -72,7 +72,7 @@ async def measure(
 def _bound(
     report: JointReport, played: Mapping[str, Played], times: Sequence[float], work: Sequence[float], allowed: float
 ) -> float | None:
-    """Return the answers in time a second that nobody can have more of, where a side tells who may leave early."""
+    """Return an upper bound on answers in time a second, if a side shows which requests may leave early."""
     side = knowing(report.contenders)
     if side is None or not work or not played[side].answered.all():
         return None
@@ -81,6 +81,6 @@ def _bound(
 
 
 def capacity_of(times_over: Mapping[str, list[float]], alone: float) -> Capacity:
-    """Return what the best of several sides does with always enough to do, of times in units of `alone`."""
+    """Return the saturated throughput of the best of several sides, from times in units of `alone`."""
     best = min(times_over, key=lambda name: float(np.mean(times_over[name])))
     return Capacity(best, 1.0 / (alone * float(np.mean(times_over[best]))), alone)

@@ -1,7 +1,7 @@
-"""Joint runs on the live engine: for each side an engine of its own on the same core, asked in turn.
+"""Joint runs on live engines: one for each side, on the same core, asked in turn.
 
 All get the same rows at the same times, with the same deadlines, and all exits have the same calibrated thresholds.
-With folds, every row meets thresholds that were calibrated on others.
+With folds, every row is answered by thresholds that were calibrated on other rows.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from latebind.bench.folds import Folds, answerable
 from latebind.bench.live.contest import Part
 from latebind.bench.live.session import session
 from latebind.bench.live.sides import Side
+from latebind.bench.parallel import Progress
 from latebind.bench.server import pinned
-from latebind.bench.spread import Progress
 from latebind.bench.subject import Setting, Subject
 
 KNOWN = 2_000  # rows, at most, that are asked for: the right answers come first, one after another
@@ -28,7 +28,7 @@ def on_engines(
     folds: Folds | None = None,
     progress: Progress = lambda text, share: None,
 ) -> None:
-    """Have a part ask for rows, once in each fold. Without folds the model is taken as it is. Raises `ConfigError`."""
+    """Run a part on live engines, once in each fold. Without folds the model is used as it is. Raises `ConfigError`."""
 
     async def held(here: Subject, random: Random) -> None:
         progress(f"starting {len(sides)} engines", 0.0)

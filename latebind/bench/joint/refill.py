@@ -1,7 +1,7 @@
-"""Refilling against compaction alone, with always enough to do, and what the cost model says refilling can gain.
+"""Refilling against compaction alone, when saturated, and what refilling can gain by the cost model.
 
-Compaction runs a batch of B to its end with fewer and fewer; refilling gives the places of those who have left to
-others. It pays where a batch costs less than its requests one by one, for then small batches are dear.
+Compaction runs a batch of B requests to its end, while it shrinks; refilling gives the places of requests that have
+left to others. It pays where a batch costs less than its requests one by one, because then small batches are dear.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ import numpy as np
 from latebind.batching.exits import alive
 from latebind.bench.live.contest import Contest
 from latebind.bench.live.sides import SERIAL, Side
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.bench.statistics import ratio_of_means
 from latebind.domain.config import PolicyConfig, ServedModel
 from latebind.domain.costs import Curve
@@ -36,7 +36,7 @@ def refill_bound(curves: Sequence[Curve], shares: Sequence[float], batch: int) -
 
 
 def _at(curve: Curve, batch: float) -> float:
-    """Return the cost of a batch of so many on average; nobody costs nothing."""
+    """Return the cost of a batch of this average size; an empty one costs nothing."""
     low, high = floor(batch), ceil(batch)
     below = curve.at(low) if low else 0.0
     return below if low == high else below + (batch - low) * (curve.at(high) - below)
@@ -64,7 +64,7 @@ def unrolled(served: ServedModel) -> tuple[list[Curve], list[float]]:
 
 
 def sides(served: ServedModel) -> dict[str, Side]:
-    """Return who is compared at the model's largest batch; of a sequence model those who are done leave."""
+    """Return the sides at the model's largest batch; with sequence models, requests that are done leave the batch."""
     most, exits = served.spec.max_batch, not served.spec.kinds
     refilling = ("queues", "late") if exits else ("continuous", "lazy", "lazy+", "late")
     found = {
@@ -77,7 +77,7 @@ def sides(served: ServedModel) -> dict[str, Side]:
 
 @dataclass(slots=True)
 class RefillReport:
-    """Seconds a request with always enough to do, by side, and the most that refilling can gain by the cost model."""
+    """Seconds per request when saturated, by side, and the most that refilling can gain by the cost model."""
 
     predicted: float
     seed: int
@@ -107,7 +107,7 @@ async def measure(
     random: Random,
     tell: Progress,
 ) -> None:
-    """Add what so many rounds show to the report."""
+    """Add the results of this many rounds to the report."""
     for name, times in (await contest.saturated(list(sides(served)), seconds, rounds, random, tell)).items():
         report.times_over.setdefault(name, []).extend(times)
     report.alone.append(contest.alone)

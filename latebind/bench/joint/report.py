@@ -1,4 +1,4 @@
-"""What joint runs say: goodput by load and deadline, each side with an interval over rounds, and ours over each."""
+"""Tables of joint runs: goodput by load and deadline, with intervals over rounds, and our ratio to each side."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one side made of one block: requests over `span` seconds, each due `allowed` seconds after it came."""
+    """The outcome of one block on one side: requests over `span` seconds, each due `allowed` seconds after arrival."""
 
     span: float
     allowed: float
@@ -32,7 +32,7 @@ class Block:
 
     @property
     def in_time(self) -> Flags:
-        """Who was answered by the deadline."""
+        """Whether each request was answered by its deadline."""
         return self.played.seconds <= self.allowed
 
     @property
@@ -70,7 +70,7 @@ class JointReport:
             self.bounds.setdefault(cell, []).append(bound)
 
     def capacity_rows(self) -> Rows:
-        """Return what the base model does, a row for each that was measured."""
+        """Return the base model's capacity, a row for each that was measured."""
         return [
             {"at most a second": f"{one.most:.1f}", "by": one.side, "alone ms": f"{one.alone * 1e3:.2f}"}
             for one in self.capacities
@@ -82,7 +82,7 @@ class JointReport:
         return [self._row(name, blocks, ours) for name, blocks in self.blocks[cell].items()]
 
     def kind_rows(self) -> Rows:
-        """Return for each cell how many times the goodput of the best of each kind ours has, and any policy could.
+        """Return for each cell the goodput of ours, and of the bound, as a multiple of the best side of each kind.
 
         The best is chosen for each round by all other rounds.
         """

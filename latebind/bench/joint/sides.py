@@ -1,13 +1,13 @@
-"""Who is compared, and what each stands for: batching without exits, exits as published, and both under one scheduler.
+"""The sides that are compared: batching without exits, exits as published, and both under one scheduler.
 
-All refuse and drop what cannot be in time, for without that nobody answers anything in time past capacity. A scheduler
-that does not hope for exits counts every request at full depth, which refuses more than it must: so sides with exits
-are there with and without shedding, and the better of both counts.
+All refuse and drop requests that cannot be in time, because without that no side answers anything in time above
+capacity. A scheduler that does not expect exits counts every request with all stages, and refuses more than it must. So
+sides with exits run with and without shedding, and the better of the two counts.
 
-GATI's paper (section 7.2.1) has each batch run until all in it have hit or reached the end, in batches of two of which
-it measures the latency; it knows neither deadlines nor shedding, and says nothing of how a batch is chosen. So it is
-here twice: as published, with batches of up to 16 like all others, unshed; and tuned, the best of all batches of two or
-more, shed or not, which no paper describes.
+In GATI's paper (section 7.2.1) each batch runs until all its requests have hit or reached the end. It measures the
+latency of batches of two. It has neither deadlines nor shedding, and says nothing of how a batch is chosen. So it is
+here twice: as published, with batches of up to 16 like all others, without shedding; and tuned, as the best of all
+batch sizes of two or more, with or without shedding, which no paper describes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ OURS = "late"
 
 
 class Kind(StrEnum):
-    """What a side stands for."""
+    """The role of a side."""
 
     WHOLE = "without exits"
     GATI = "GATI, any batch"
@@ -83,16 +83,16 @@ def contenders() -> dict[str, Contender]:
 
 
 def knowing(every: Mapping[str, Contender]) -> str | None:
-    """Return a side that answers everybody as early as exits allow, and so tells who may leave early; None: none."""
+    """Return a side that answers each request as early as exits allow, and so shows which may leave early; or None."""
     unshed = [name for name, one in every.items() if Kind.GATI in one.kinds and not one.side.policy.shed]
     return unshed[0] if unshed else None
 
 
 def of_kind(every: Mapping[str, Contender], kind: Kind) -> Sequence[str]:
-    """Return the names of those that stand for this."""
+    """Return the names of the sides with this role."""
     return [name for name, contender in every.items() if kind in contender.kinds]
 
 
 def engines(every: Mapping[str, Contender]) -> dict[str, Side]:
-    """Return what to start."""
+    """Return the engines to start."""
     return {name: contender.side for name, contender in every.items()}

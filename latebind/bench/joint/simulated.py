@@ -1,4 +1,4 @@
-"""Joint runs on a virtual clock: the same scheduler and the same parts, with costs in place of engines."""
+"""Joint runs on a virtual clock: the same scheduler and the same parts, with a cost model in place of engines."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from latebind.bench.batching.costs import alone
 from latebind.bench.live.contest import Part
 from latebind.bench.live.played import Played
 from latebind.bench.live.sides import Side
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts, in_turn
@@ -34,7 +34,7 @@ STEEP_AT = 32
 
 
 class Scaling(StrEnum):
-    """How stages take longer with their batch."""
+    """How the time of a stage grows with its batch."""
 
     OWN = "own"
     NPU = "npu"
@@ -82,7 +82,7 @@ def _scaled(costs: ModelCosts, scaling: Scaling) -> ModelCosts:
 
 
 def on_costs(costs: Costs, sides: Mapping[str, Side], part: Part, *, seed: int, progress: Progress) -> None:
-    """Have a part ask simulated sides."""
+    """Run a part on simulated sides."""
     asyncio.run(part(Simulated(costs, sides), Random(seed), progress))
 
 
@@ -115,7 +115,7 @@ class Simulated:
     async def block(
         self, names: Sequence[str], times: Sequence[float], random: Random, *, alone: float, allowed: float
     ) -> dict[str, Played]:
-        """Return what became of requests on each side: with exits all leave where they do on any other."""
+        """Return the outcome of requests on each side; on all sides with exits a request leaves at the same place."""
         del alone  # nothing changes its pace here
         early = [leaving_stage(self._costs.exits, random) for _ in times]
         steps = random.choices(self._costs.whole.costs.output_steps, k=len(times))

@@ -1,4 +1,4 @@
-"""The ledger itself: what was asked, how each request ended, and what must never be. Pure; times are arguments."""
+"""The ledger itself: requests sent, how each ended, and what must never happen. Pure; times are arguments."""
 
 from array import array
 from collections import Counter
@@ -14,7 +14,7 @@ EVIDENCE = 10  # cases of each fault that are told in words
 
 
 class End(StrEnum):
-    """How a request ended. All but those who left are answers."""
+    """How a request ended. All ends except hanging up are answers."""
 
     ANSWERED = "answered"
     REFUSED = "refused"
@@ -23,7 +23,7 @@ class End(StrEnum):
 
 
 class Fault(StrEnum):
-    """What must never be."""
+    """Violations: what must never happen."""
 
     LOST = "lost"
     DUPLICATE = "duplicate"
@@ -34,7 +34,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came: the identity it carries, and the output, `(N, ...)`."""
+    """An answer: the identity that it carries, and the output `(N, ...)`."""
 
     identity: str
     rows: Rows | None
@@ -54,7 +54,7 @@ class Times:
 
 
 class Ledger:
-    """Takes in what is asked and what comes back.
+    """Records requests and what comes back.
 
     `faults` counts what must never be, `evidence` tells the first cases. `times` are kept for each end; `good` counts
     right answers within the deadline. `on_end` hears of every request as it ends.
@@ -73,12 +73,12 @@ class Ledger:
 
     @property
     def open(self) -> int:
-        """How many have not ended."""
+        """The number of requests that have not ended."""
         return len(self._open)
 
     @property
     def whole(self) -> bool:
-        """Whether nothing was that must never be."""
+        """Whether there was no violation."""
         return not self.faults
 
     def ask(self, question: Question, due: float) -> None:
@@ -87,7 +87,7 @@ class Ledger:
         self.asked_count += 1
 
     def answer(self, number: int, given: Answer, now: float) -> None:
-        """Take in an answer to this request."""
+        """Record an answer to this request."""
         found = self._close(number, End.ANSWERED, now)
         if found is None:
             return
@@ -97,7 +97,7 @@ class Ledger:
             self.good.add(due, now - due)
 
     def refuse(self, number: int, end: End, now: float) -> None:
-        """Take in that this request was refused, or its deadline passed."""
+        """Record that this request was refused, or that its deadline passed."""
         self._close(number, end, now)
 
     def leave(self, number: int, now: float) -> None:
@@ -106,13 +106,13 @@ class Ledger:
             self._close(number, End.LEFT, now)
 
     def fail(self, number: int, why: str, now: float) -> None:
-        """Take in an answer that nobody can use."""
+        """Record an unusable answer."""
         found = self._close(number, End.ANSWERED, now)
         if found is not None:
             self._note(Fault.FAILED, f"{_name(found[0])} was answered {why}")
 
     def lose(self, number: int, why: str) -> None:
-        """Note that no answer came to this request, nor will."""
+        """Record that this request has no answer and will get none."""
         found = self._open.pop(number, None)
         if found is not None:
             self._ended.add(number)
@@ -120,7 +120,7 @@ class Ledger:
             self._note(Fault.LOST, f"{_name(found[0])} has no answer: {why}")
 
     def surplus(self, what: str) -> None:
-        """Take in an answer that nobody waits for."""
+        """Record an answer that no request is waiting for."""
         self._note(Fault.DUPLICATE, what)
 
     def overdue(self, before: float) -> list[int]:

@@ -1,4 +1,4 @@
-"""The ledger's end of HTTP: connections that are kept, one request on each at a time, any number of them."""
+"""The ledger's HTTP client: any number of connections that are kept open, with one request at a time on each."""
 
 import asyncio
 from collections import deque
@@ -28,7 +28,7 @@ class Sending:
 
 
 class HttpClient:
-    """Sends requests and tells a ledger what came of them."""
+    """Sends requests and records their outcomes in a ledger."""
 
     def __init__(self, host: str, port: int, ledger: Ledger) -> None:
         self._host, self._port = host, port
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
             self._timer = loop.call_later(question.leaves, self._leave)
 
     def drop(self) -> None:
-        """Close the connection; whatever is under way has been told of."""
+        """Close the connection; the outcome of its request is recorded already."""
         self._question = None
         self._transport.close()
 

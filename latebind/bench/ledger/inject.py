@@ -1,4 +1,4 @@
-"""Faults that are put into a server that runs, on request: its engine killed or stopped, its models loaded again."""
+"""Injects faults into a running server: kills or stops its engine, loads its models again."""
 
 import asyncio
 import http.client
@@ -25,7 +25,7 @@ class NoEngine(ConfigError):
 
 
 class Fault(StrEnum):
-    """What is done to a server."""
+    """The kinds of faults."""
 
     KILL = "kill"
     STOP = "stop"
@@ -34,7 +34,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """One fault: what was done, and when, as a request's number."""
+    """One fault: its kind, and when it was injected, as a request's number."""
 
     fault: Fault
     request: int

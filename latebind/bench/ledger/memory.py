@@ -1,4 +1,4 @@
-"""What the processes of a server take while it is asked, looked at from outside."""
+"""Watches, from outside, the memory of a server's processes while it is under load."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Models whose right answers are known to the last bit, built for the ledger to ask."""
+"""Models for the ledger, whose right answers are known to the last bit."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ y = "second.y"
 
 
 class Affine(nn.Module):
-    """Twice the input and one."""
+    """Multiplies its input by two and adds one."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, WIDTH) float32` to the same shape."""
@@ -77,7 +77,7 @@ class Slow(Turning):
 
 
 class Backwards(nn.Module):
-    """Says the words of its input backwards, each moved on by its place in the answer."""
+    """Returns the words of its input in reverse order, each shifted by its position in the answer."""
 
     padding, start, end = 0, 1, END
     longest_output = LONGEST + 1

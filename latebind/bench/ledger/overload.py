@@ -1,7 +1,7 @@
-"""Peak goodput, and what is left of it where several times as much is asked for.
+"""Measures peak goodput, and what is left of it when several times as much is asked for.
 
-The most of several noisy steps is more than any of them has on average, and a machine has slow minutes. So the peak is
-what the best number of clients gets when it is measured again, right before the overload and right behind it.
+The maximum of several noisy steps is too high on average, and a machine has slow minutes. So the peak is measured
+again with the best number of clients, right before the overload and right after it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from latebind.bench.arrivals import poisson
 from latebind.bench.ledger.books import End, Ledger
 from latebind.bench.ledger.play import Played, Target, connected, play
 from latebind.bench.ledger.questions import Mix, Questions
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 
 CLIENTS = (1, 2, 4, 8, 16, 32)
 PATIENCE = 60.0  # seconds for one answer
@@ -25,7 +25,7 @@ PATIENCE = 60.0  # seconds for one answer
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of the ramp: so many clients, right answers within the deadline a second."""
+    """A step of the ramp: the number of clients, and right answers within the deadline a second."""
 
     clients: int
     goodput: float
@@ -83,7 +83,7 @@ async def run(target: Target, mix: Mix, *, times: float, seconds: float, tell: P
 
 
 async def _closed(target: Target, questions: Questions, numbers: "count[int]", clients: int, seconds: float) -> float:
-    """Return right answers in time a second of so many clients, each of which waits for its answer."""
+    """Return right answers in time a second of this many clients, each of which waits for its answer."""
     loop = asyncio.get_running_loop()
     waiting: dict[int, asyncio.Future[None]] = {}
     ledger = Ledger(questions, on_end=lambda number: waiting.pop(number).set_result(None))

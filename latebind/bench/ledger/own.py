@@ -1,4 +1,4 @@
-"""A server of our own for the ledger to ask: `latebind serve` with models made for it."""
+"""Starts a server of our own for the ledger: `latebind serve` with models made for it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Requests sent at their times whatever becomes of them, until every one has ended. Root of the ledger's tasks."""
+"""Sends requests at their times, whatever becomes of them, until every one has ended. Root of the ledger's tasks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ from latebind.bench.ledger.http import HttpClient
 from latebind.bench.ledger.inject import Injected
 from latebind.bench.ledger.memory import Memory
 from latebind.bench.ledger.questions import Protocol, Question, Questions
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.prompt import be_prompt, be_usual
 
 PATIENCE = 15.0  # seconds past its deadline after which a request counts as lost
@@ -31,7 +31,7 @@ class Target:
 
 
 class Injecting(Interface):
-    """Does something to the server while requests are sent, or looks at it; `done` tells what."""
+    """Acts on the server while requests are sent, or watches it; `done` has what it did."""
 
     done: list[Injected]
 
@@ -40,18 +40,18 @@ class Injecting(Interface):
 
 
 class Client(Interface):
-    """Sends requests; what becomes of them goes into its ledger."""
+    """Sends requests and records their outcomes in its ledger."""
 
     def send(self, question: Question) -> None:
         """Send a request."""
 
     def give_up(self, numbers: set[int]) -> None:
-        """Wait for these no longer."""
+        """Stop waiting for these requests."""
 
 
 @dataclass(slots=True)
 class Played:
-    """What came of it: the ledger, seconds from the first request to the last end, by how much sends were late."""
+    """The outcome: the ledger, seconds from the first request to the last end, and how late requests were sent."""
 
     ledger: Ledger
     began: float = 0.0
@@ -142,7 +142,7 @@ async def _send(
 async def _sweep(
     ledger: Ledger, clients: dict[Protocol, Client], patience: float, requests: int, tell: Progress
 ) -> None:
-    """Give up those whose answer is long overdue, again and again."""
+    """Give up requests whose answer is long overdue, at intervals."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(SWEEP)

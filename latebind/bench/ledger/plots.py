@@ -1,4 +1,4 @@
-"""What the ledger says, as plots over time."""
+"""Plots of the ledger over time."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
-"""What the ledger asks, and what is right: every request is made of its number, and told from others by its answer.
+"""The requests of the ledger and their right answers. Each follows from its number; its answer tells it from others.
 
-Numbers only. A request can be made again at any time, so nothing of it needs to be kept.
+Numbers only. A request can be made again at any time, so nothing of it needs to be stored.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the ledger says, as rows of tables."""
+"""Tables of the ledger."""
 
 import numpy as np
 

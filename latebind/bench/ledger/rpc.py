@@ -1,4 +1,4 @@
-"""The ledger's end of gRPC."""
+"""The ledger's gRPC client."""
 
 import asyncio
 from itertools import cycle

@@ -1,4 +1,4 @@
-"""Requests of the ledger as bytes, and answers read back."""
+"""Encodes the ledger's requests and decodes their answers."""
 
 import json
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ _read = msgspec.json.Decoder(_Reply).decode
 
 
 def http_answer(question: Question, json_bytes: int | None, body: bytes) -> Answer:
-    """Return what the body of a reply says; an answer that cannot be read has no rows."""
+    """Return the decoded body of a reply; an answer that cannot be read has no rows."""
     try:
         reply = _read(body if json_bytes is None else body[:json_bytes])
         start, wanted = json_bytes or 0, KINDS[question.model].output
@@ -74,7 +74,7 @@ def http_answer(question: Question, json_bytes: int | None, body: bytes) -> Answ
 
 
 def http_error(body: bytes) -> str:
-    """Return what an error says."""
+    """Return an error's message."""
     try:
         return str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
@@ -101,7 +101,7 @@ def grpc_request(question: Question) -> bytes:
 
 
 def grpc_answer(question: Question, data: bytes) -> Answer:
-    """Return what a reply says."""
+    """Return the decoded reply."""
     _, reply = _messages()
     message = reply.FromString(data)  # type: ignore[attr-defined]
     wanted = KINDS[question.model].output

@@ -1,4 +1,4 @@
-"""An engine and what it is asked for: always enough to do, or requests at given times, with or without a deadline."""
+"""An engine under test: saturated, or with requests at given times, with or without a deadline."""
 
 import asyncio
 import time
@@ -10,8 +10,8 @@ from math import ceil, inf
 import numpy as np
 
 from latebind.bench.live.played import Played
+from latebind.bench.live.requests import PATIENCE, Sent, ask, in_time
 from latebind.bench.live.rows import Rows
-from latebind.bench.live.sent import PATIENCE, Sent, ask, in_time
 from latebind.domain.errors import Expired, Refused
 from latebind.engine.client import EngineClient
 
@@ -28,7 +28,7 @@ class Asked:
     rows: Rows
 
     async def saturate(self, requests: int, waiting: int) -> float:
-        """Return the seconds a request of so many, answered while `waiting` are always under way.
+        """Return the seconds per request, over `requests`, while `waiting` of them are always under way.
 
         As many are asked for before and after: at the beginning all are at the same step, at the end batches empty.
         """
@@ -46,7 +46,7 @@ class Asked:
         return (ends[waiting + requests - 1] - ends[waiting - 1]) / requests
 
     async def throughput(self, requests: int, batch: int) -> float:
-        """Return the seconds a request of at least so many while there is always more than a batch waiting."""
+        """Return the seconds per request, over at least this many, while more than a batch is always waiting."""
         most = WAITING * batch
         return await self.saturate(most * ceil(requests / most), most)
 

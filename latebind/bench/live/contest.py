@@ -1,15 +1,15 @@
-"""What a comparison asks of those who take part, on engines or simulated: it is written once for both."""
+"""The protocol that a comparison needs, written once for live engines and simulated ones."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any, Protocol
 
 from latebind.bench.live.played import Played
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 
 
 class Contest(Protocol):
-    """Sides that are ready to be asked, with one model. `Session` is the live one."""
+    """Sides that are ready to answer requests for one model. `Session` is the live one."""
 
     @property
     def alone(self) -> float:
@@ -18,12 +18,12 @@ class Contest(Protocol):
     async def saturated(
         self, names: Sequence[str], seconds: float, rounds: int, random: Random, tell: Progress
     ) -> dict[str, list[float]]:
-        """Return for each side and round the time a request takes with always enough to do, in units of `alone`."""
+        """Return for each side and round the time per request when saturated, in units of `alone`."""
 
     async def block(
         self, names: Sequence[str], times: Sequence[float], random: Random, *, alone: float, allowed: float
     ) -> Mapping[str, Played]:
-        """Return what became of requests at these times, each due `allowed` seconds later, on each side."""
+        """Return the outcomes of requests at these times, each due `allowed` seconds later, on each side."""
 
 
 Part = Callable[[Contest, Random, Progress], Coroutine[Any, Any, None]]

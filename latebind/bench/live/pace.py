@@ -1,7 +1,7 @@
-"""The pace of a machine that others share: it changes its speed within seconds, by a third and more.
+"""The pace of a machine that others share: its speed changes within seconds, by a third and more.
 
-So before each block the serial engine is asked for a while, one request after another. How long these take is the
-pace: arrivals and deadlines keep to it, and seconds are given at the mean pace of the whole run.
+So before each block, the serial engine answers some requests one after another. The time that they take is the pace:
+arrivals and deadlines are scaled to it, and results are given at the mean pace of the whole run.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ WARM_UP = 40
 
 
 class Pace:
-    """Asks the serial engine; each time with the same rows."""
+    """Measures the pace by asking the serial engine, each time with the same rows."""
 
     def __init__(self, serial: Asked, requests: int, typical: float) -> None:
         self._serial = serial
@@ -24,14 +24,14 @@ class Pace:
 
     @classmethod
     async def of(cls, serial: Asked, served: ServedModel, seconds: float) -> "Pace":
-        """Find out how many requests take so many seconds, and what all rows take of what these do, by profile."""
+        """Find how many requests take `seconds`, and by profile the mean of all rows over the mean of these."""
         rows = serial.rows
         requests = max(WARM_UP // 4, round(seconds / await serial.saturate(WARM_UP, 1)))
         paced = [rows.lengths_of(row) for row in range(1, requests + 1)]  # between the first and the last asked for
         return cls(serial, requests, alone(served, rows.lengths()) / alone(served, paced))
 
     async def take(self) -> float:
-        """Return how many seconds a request takes now, one after another."""
+        """Return the seconds per request now, one after another."""
         rows = self._serial.rows
         rows.next, following = 0, rows.next
         self._taken.append(self._typical * await self._serial.saturate(self._requests, 1))
@@ -40,5 +40,5 @@ class Pace:
 
     @property
     def mean(self) -> float:
-        """Seconds a request by all paces taken so far."""
+        """The mean of all paces taken so far, in seconds per request."""
         return float(np.mean(self._taken))

@@ -1,4 +1,4 @@
-"""What became of requests that were sent at given times, live or simulated. Numbers only."""
+"""Outcomes of requests that were sent at given times, live or simulated. Numbers only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,22 +25,22 @@ class Played:
 
     @property
     def answered(self) -> Flags:
-        """Who was answered, in time or not."""
+        """Which requests were answered, in time or not."""
         return np.isfinite(self.seconds)
 
     @property
     def fidelity(self) -> float:
-        """The share of answers that are right, NaN where there are none or nobody knows."""
+        """The share of answers that are right; NaN if there are none or if that is not known."""
         right = None if self.alike is None else self.alike[self.answered]
         return nan if right is None or not len(right) else float(right.mean())
 
     def at_pace(self, slower: float) -> "Played":
-        """Return the same with seconds as they were where the machine was not so many times slower."""
+        """Return the same with seconds divided by `slower`, how many times slower than usual the machine was."""
         return Played(self.seconds / slower, self.early, self.alike)
 
 
 def joined(parts: Sequence[Played]) -> Played:
-    """Return several one after another."""
+    """Return several outcomes joined, one after another."""
     alike = [part.alike for part in parts if part.alike is not None]
     return Played(
         np.concatenate([part.seconds for part in parts]),

@@ -1,4 +1,4 @@
-"""The rows that engines are asked for, in turn, and the first answer to each, which the others are held against."""
+"""The rows that engines are asked for in turn, and the first answer to each, with which the others are compared."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,7 +32,7 @@ class Rows:
         return row, {name: array[row : row + 1] for name, array in self._inputs.items()}
 
     def alike(self, row: int, answer: Answer) -> bool:
-        """Tell whether an answer is like the first to the same row, and count those that are not."""
+        """Tell whether an answer is like the first one to the same row, and count it in `others` if not."""
         (output, *_) = self.spec.outputs
         given: np.ndarray[Any, Any] = answer.outputs[output.name][0]
         found = given if self.spec.kinds else np.asarray(given.argmax())

@@ -1,4 +1,4 @@
-"""Engines of several sides with one model, asked in turn: always enough to do, or the same requests for each."""
+"""Engines of several sides with one model, asked in turn: saturated, or with the same requests for each."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,10 +10,10 @@ from latebind.bench.client import Array
 from latebind.bench.live.asked import Asked
 from latebind.bench.live.pace import WARM_UP, Pace
 from latebind.bench.live.played import Played
+from latebind.bench.live.requests import PATIENCE, Visit
 from latebind.bench.live.rows import Rows
-from latebind.bench.live.sent import PATIENCE, Visit
 from latebind.bench.live.sides import SERIAL, Side, started
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.bench.subject import Setting
 from latebind.domain.config import ServedModel
 from latebind.program.stored import read_spec_and_costs
@@ -58,7 +58,7 @@ class Session:
     async def block(
         self, names: Sequence[str], times: Sequence[float], random: Random, *, alone: float, allowed: float = PATIENCE
     ) -> dict[str, Played]:
-        """Return what became of requests at these times on each side, the same rows for all.
+        """Return the outcomes of requests at these times on each side, with the same rows for all.
 
         Times, what is allowed and seconds are those at the pace at which a request takes `alone` seconds serially.
         """

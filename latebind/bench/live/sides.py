@@ -1,4 +1,4 @@
-"""Who is compared on live engines: a policy, whether answers may come early, and what the engine is made of."""
+"""The sides that are compared on live engines: policy, exits on or off, and the engine's configuration."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack

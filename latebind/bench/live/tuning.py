@@ -1,4 +1,4 @@
-"""The best of several baselines, chosen for each round by the other rounds, as one would tune by what has been."""
+"""Chooses the best of several baselines for each round by the other rounds, as one would tune on past traffic."""
 
 from collections.abc import Mapping, Sequence
 

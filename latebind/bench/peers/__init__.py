@@ -1,1 +1,1 @@
-"""Latebind beside other servers, on this machine, behind the same client."""
+"""Compares latebind with other servers on this machine, behind the same client."""

@@ -1,4 +1,4 @@
-"""One call as bytes, in each protocol, and whether a server answers it right."""
+"""One call as bytes in each protocol, and a check that a server answers it correctly."""
 
 import json
 import struct

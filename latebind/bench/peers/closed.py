@@ -1,4 +1,4 @@
-"""A closed loop of clients in Python, for where neither wrk nor h2load is installed. It takes more of the cores."""
+"""A closed loop of clients in Python, for machines without wrk and h2load. It takes more of the cores than those."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The virtual environments of peers: a folder with one for each, made on first use. Latebind needs none of them."""
+"""The virtual environments of peers: one folder for each, made on first use. Latebind itself needs none of them."""
 
 import subprocess
 import sys

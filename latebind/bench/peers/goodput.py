@@ -1,4 +1,4 @@
-"""Requests at Poisson times to every server, one client for all: which share is answered within the deadline."""
+"""Sends requests at Poisson times to every server with the same client: the share answered within the deadline."""
 
 import asyncio
 import time
@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.arrivals import past
-from latebind.bench.live.sent import in_time
+from latebind.bench.live.requests import in_time
+from latebind.bench.parallel import Progress
 from latebind.bench.peers import resnet
 from latebind.bench.peers.calls import Call, check
 from latebind.bench.peers.loads import load
 from latebind.bench.peers.processes import Served
 from latebind.bench.peers.sides import Place
-from latebind.bench.spread import Progress
 
 CLIENTS = 16  # of the closed loop that tells what can be answered
 WARM_UP = 2.0  # seconds
@@ -29,7 +29,7 @@ DRAIN = 0.5  # seconds between two runs
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Loads are shares of the capacity: of the most that any side answers in a closed loop."""
+    """What to measure. Loads are shares of the capacity, which is the most that any side answers in a closed loop."""
 
     loads: tuple[float, ...] = (0.5, 0.8, 1.0, 1.4)
     deadline: float = 0.1
@@ -50,7 +50,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a backend came to: answers a second in a closed loop by side, and every run."""
+    """The results of a backend: answers a second in a closed loop by side, and every run."""
 
     backend: str
     capacity: Mapping[str, float]
@@ -58,7 +58,7 @@ class Found:
 
 
 def run(place: Place, backend: str, wanted: Sequence[str], plan: Plan, tell: Progress) -> Found:
-    """Serve the network on every side and play all loads. Raises `ConfigError` where a server does not answer right."""
+    """Serve the network on every side and play all loads. Raises `ConfigError` if a server answers wrongly."""
     tell("building", 0.0)
     place.folder.mkdir(parents=True, exist_ok=True)
     network = resnet.make(place.folder, backend, plan.seed)

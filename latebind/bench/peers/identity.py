@@ -1,6 +1,6 @@
-"""Requests a second of a model that answers what it is given: what servers themselves cost.
+"""Measures requests a second for a model that returns its input: what the servers themselves cost.
 
-All servers run from the beginning to the end; one is loaded at a time, and all take turns in every round.
+All servers run from the beginning to the end. One is loaded at a time, and all take turns in every round.
 """
 
 import resource
@@ -14,12 +14,12 @@ import psutil
 
 from latebind.bench.client import Array
 from latebind.bench.ledger.questions import Protocol
+from latebind.bench.parallel import Progress
 from latebind.bench.peers.calls import Call, check, written
 from latebind.bench.peers.loads import Loaded, load
 from latebind.bench.peers.ours import IDENTITY, WIDTH
 from latebind.bench.peers.processes import Served
 from latebind.bench.peers.sides import Place, Side
-from latebind.bench.spread import Progress
 
 WARM_UP = 1.0  # seconds of each cell that do not count
 
@@ -97,7 +97,7 @@ def _call(side: Side, protocol: Protocol, rows: Array) -> Call:
 
 
 def _watched(served: Served, call: Call, clients: int, seconds: float) -> tuple[Loaded, float]:
-    """Return what came of a load, and how many cores others had meanwhile."""
+    """Return the outcome of a load, and how many cores other processes used meanwhile."""
     busy, client = _busy(), _client_cpu()
     loaded = load(served, call, clients=clients, seconds=seconds)
     ours = _client_cpu() - client + loaded.cpu * loaded.rate * seconds

@@ -1,4 +1,4 @@
-"""Closed loops of clients that send the same call again and again: wrk for HTTP, h2load for gRPC, else our own."""
+"""Closed loops of clients that repeat the same call: wrk for HTTP, h2load for gRPC, else our own."""
 
 import asyncio
 import json

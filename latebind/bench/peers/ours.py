@@ -1,4 +1,4 @@
-"""A model that answers what it is given, built for latebind as one of those compared."""
+"""A model that returns its input, built for latebind as one of the servers that are compared."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ LARGEST = 32  # rows of a batch, as the peers have it
 
 
 class Identity(nn.Module):
-    """Answers what it is given."""
+    """Returns its input."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, 16) float32` to the same."""

@@ -1,4 +1,4 @@
-"""Servers as processes: started, waited for until they are ready, their CPU time read, ended."""
+"""Servers as processes: starts them, waits until they are ready, reads their CPU time, ends them."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What comparisons come to, as rows of tables."""
+"""Tables of comparisons with peers."""
 
 from collections.abc import Callable, Sequence
 

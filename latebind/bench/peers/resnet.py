@@ -67,7 +67,7 @@ def make(folder: Path, backend: str, seed: int) -> Network:
 
 
 def sides(network: Network) -> dict[str, Side]:
-    """Return who can serve it, by name."""
+    """Return the servers that can serve it, by name."""
     http = (Protocol.BINARY,)
     return {
         LATEBIND: Side(http, partial(_ours, network)),

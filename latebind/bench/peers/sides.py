@@ -1,4 +1,4 @@
-"""Who is compared, each with the settings that did best here, and what protocols it speaks."""
+"""The servers that are compared, each with the settings that did best here, and the protocols that it speaks."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""What a pick takes: while nothing changes, and where waits have changed so much that plans are made anew."""
+"""Measures what picking a model takes: while nothing changes, and when changed waits require new plans."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -43,7 +43,7 @@ class LoadedTask:
 class LoadedResult:
     """What became of each request: the chance that its answer is right, 0 if late or none, and its seconds.
 
-    Who was shed has no seconds (NaN).
+    Requests that were shed have no seconds (NaN).
     """
 
     task: LoadedTask

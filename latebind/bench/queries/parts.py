@@ -1,13 +1,13 @@
-"""What is played: everybody at every deadline of the sweep, the same requests each time."""
+"""The parts of the benchmark: all planners at every deadline of the sweep, with the same requests each time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from latebind.bench.parallel import Progress, in_parallel
 from latebind.bench.queries.loaded import LoadedResult, LoadedTask, run_loaded
 from latebind.bench.queries.sides import Side, sides
 from latebind.bench.queries.simulated import Result, Task, run
 from latebind.bench.queries.traffic import Traffic
-from latebind.bench.spread import Progress, spread
 
 FIRST, LAST = 0.060, 0.200  # seconds: the sweep of figures 11 and 12
 TIGHT, FINE = 0.100, 0.005  # seconds: deadlines up to which the paper finds most to be gained, and how far apart
@@ -50,7 +50,7 @@ def play(plan: Plan, progress: Progress) -> Found:
         for deadline in plan.deadlines
         for side in everybody
     ]
-    results = iter(spread(run, tasks, name=_named, progress=progress, processes=plan.processes))
+    results = iter(in_parallel(run, tasks, name=_named, progress=progress, processes=plan.processes))
     return {deadline: {side: next(results) for side in everybody} for deadline in plan.deadlines}
 
 
@@ -63,7 +63,7 @@ def play_loaded(plan: Plan, progress: Progress) -> FoundLoaded:
         for load, deadline in cells
         for side in some
     ]
-    results = iter(spread(run_loaded, tasks, name=_named, progress=progress, processes=plan.processes))
+    results = iter(in_parallel(run_loaded, tasks, name=_named, progress=progress, processes=plan.processes))
     return {cell: {side: next(results) for side in some} for cell in cells}
 
 

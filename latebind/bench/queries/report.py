@@ -1,4 +1,4 @@
-"""What simulated queries say: accuracy and latency against the paper's baselines, and who answered."""
+"""Tables of simulated queries: accuracy and latency against the paper's baselines, and which models answered."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -144,7 +144,7 @@ def loaded_rows(found: FoundLoaded) -> Rows:
 
 
 def decision_rows(decisions: Sequence[Decision]) -> Rows:
-    """Return what a pick takes."""
+    """Return the time that a pick takes."""
     return [
         {
             "planner": one.planner,

@@ -1,4 +1,4 @@
-"""Who plans the queries of the benchmark, and whether the gate has learned caches."""
+"""The planners of the benchmark, and whether the gate has learned caches."""
 
 from dataclasses import dataclass
 
@@ -38,12 +38,12 @@ def caches_only(name: str) -> Side:
 def replanned(name: str, price: float | None = None) -> Side:
     """Return a planner with learned caches that picks each model as late as possible.
 
-    The own one finds the `price` of a second where none is given.
+    Our own planner finds the `price` of a second if none is given.
     """
     return Side(PlannerConfig(name, price=price))
 
 
 def sides(prices: tuple[float, ...]) -> tuple[Side, ...]:
-    """Return everybody: each planner in three ways, and the own one with each of these prices of a second."""
+    """Return all sides: each planner in three ways, and our own with each of these prices of a second."""
     priced = tuple(replanned(OWN, price) for price in prices)
     return (*(make(name) for make in (baseline, caches_only, replanned) for name in EVERY), *priced)

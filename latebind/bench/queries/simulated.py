@@ -1,4 +1,4 @@
-"""Requests of the traffic application one after another, as in the paper: nobody waits, every pick is a planner's."""
+"""Requests of the traffic application one after another, as in the paper: no queues, a planner picks every model."""
 
 from dataclasses import dataclass
 
@@ -79,7 +79,7 @@ def run(task: Task) -> Result:
 
 
 class _Played:
-    """One side: its planner, and how conditions have turned out so far."""
+    """One side: its planner, and the outcomes of conditions so far."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -89,7 +89,7 @@ class _Played:
         self._outlooks = task.traffic.outlooks(caches=task.side.caches)
 
     def one(self, way: tuple[bool, ...], draw: float) -> tuple[float, bool, list[int]]:
-        """Return how long a request takes that goes this way, whether it left early, and who answered."""
+        """Return the seconds of a request on this path, whether it left early, and which models answered."""
         picks = [NOT_RUN] * len(EVERY_NODE)
         ahead = (OBJECTS,) if self._task.side.planner.replan else tuple(EVERY_NODE)
         planned = {node: self._pick(node, EVERY_NODE, self._task.deadline) for node in ahead}

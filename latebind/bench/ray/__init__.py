@@ -1,1 +1,1 @@
-"""The application on Ray Serve, measured: what it loses, how it scales, what it costs beside one machine alone."""
+"""Measures the application on Ray Serve: what it loses, how it scales, what it costs beside a stand-alone server."""

@@ -1,4 +1,4 @@
-"""A process between client and server that passes bytes on and does nothing else: what any ingress costs at least.
+"""A process between client and server that only passes bytes on: the least that any ingress costs.
 
 Run as a module with the port of a server on this machine; it writes the port that it listens on.
 """

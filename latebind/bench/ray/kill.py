@@ -1,4 +1,4 @@
-"""A replica is killed again and again under the ledger's load: what is lost, and how soon there are as many again."""
+"""Kills a replica again and again under the ledger's load: what is lost, and how soon there are as many again."""
 
 import asyncio
 import signal
@@ -13,8 +13,8 @@ from latebind.bench.ledger.books import Ledger
 from latebind.bench.ledger.inject import Fault, Injected
 from latebind.bench.ledger.play import Played, Target, play
 from latebind.bench.ledger.questions import Mix, Questions
+from latebind.bench.parallel import Progress
 from latebind.bench.ray.replicas import LOOK, busiest_replica, engines, known
-from latebind.bench.spread import Progress
 
 PAUSE = 0.02
 MOST = 60.0  # seconds to wait for a replica in the place of one that was killed
@@ -82,7 +82,7 @@ class Killer:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """What came of it; there were to be `times` kills."""
+    """The outcome; `times` kills were planned."""
 
     played: Played
     recoveries: tuple[Recovery, ...]

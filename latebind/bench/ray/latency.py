@@ -1,7 +1,7 @@
-"""What an answer takes on Ray beside the stand-alone server, at low load, and where the rest goes.
+"""Measures latency on Ray beside the stand-alone server at low load, and where the difference goes.
 
-Both run all the time; calls go to one and the other in turn, one at a time. A third way is to the stand-alone server
-through a process that only passes bytes on (`bare.py`): what it takes longer, no ingress could save.
+Both run all the time. Calls go to one and the other in turn, one at a time. A third way is to the stand-alone server
+through a process that only passes bytes on (`bare.py`): what that adds, no ingress could save.
 """
 
 import time
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from latebind.bench.client import Line, answered, encode, written
 from latebind.bench.ledger import own
 from latebind.bench.ledger.questions import KINDS, LONGEST, MARKS, WIDTH, WORDS
+from latebind.bench.parallel import Progress
 from latebind.bench.peers.processes import tree
 from latebind.bench.ray.bare import HOST, passing_on
 from latebind.bench.ray.replicas import actors
-from latebind.bench.spread import Progress
 from latebind.bench.statistics import Interval, ratio_of_means, ratio_of_quantiles
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import NAME as ENGINE
@@ -80,7 +80,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of it; `cpu` is the time in processors that a call took, in seconds, by side and process."""
+    """The outcome; `cpu` is the CPU seconds of a call, by side and process."""
 
     plan: Plan
     kinds: tuple[Compared, ...]

@@ -1,4 +1,4 @@
-"""The replicas of an application on Ray: which the ingress knows, and their processes on this machine."""
+"""The replicas of an application on Ray: those that the ingress knows, and their processes on this machine."""
 
 import asyncio
 import re
@@ -47,7 +47,7 @@ def engines(process: int) -> Iterator[psutil.Process]:
 
 
 def known(port: int) -> frozenset[str]:
-    """Return the names of the replicas that the ingress has figures of; none where it does not answer."""
+    """Return the names of the replicas whose figures the ingress has; none if it does not answer."""
     connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.request("GET", "/metrics")

@@ -1,4 +1,4 @@
-"""What `bench ray` says, as rows of tables."""
+"""Tables of `bench ray`."""
 
 from latebind.bench.ledger.books import Fault
 from latebind.bench.ray.kill import Killed
@@ -24,7 +24,7 @@ def kill_rows(found: Killed) -> Rows:
 
 
 def kill_verdict(found: Killed) -> list[str]:
-    """Return what did not hold."""
+    """Return the requirements that did not hold."""
     slow = [one for one in found.recoveries if one.seconds >= MOST_RECOVERY]
     left = [one for one in found.recoveries if one.engine_left]
     missing = found.times - len(found.recoveries)
@@ -37,7 +37,7 @@ def kill_verdict(found: Killed) -> list[str]:
 
 
 def scale_rows(found: Scaled) -> Rows:
-    """Return how many replicas there were from when on."""
+    """Return the number of replicas over time."""
     return [{"second": f"{at:.1f}", "replicas": count} for at, count in found.replicas]
 
 
@@ -55,7 +55,7 @@ def scale_summary(found: Scaled) -> Rows:
 
 
 def scale_verdict(found: Scaled) -> list[str]:
-    """Return what did not hold."""
+    """Return the requirements that did not hold."""
     missing = [what for what, at in (("two replicas", found.up), ("one replica again", found.down)) if at is None]
     return [*found.played.ledger.evidence, *(f"there never were {what}" for what in missing)]
 

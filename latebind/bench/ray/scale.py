@@ -1,4 +1,4 @@
-"""From one replica to two under load, and back: what is lost meanwhile, and how long it takes."""
+"""Scales from one replica to two under load, and back: what is lost meanwhile, and how long it takes."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from random import Random
 from latebind.bench.ledger import own
 from latebind.bench.ledger.play import Played, play
 from latebind.bench.ledger.questions import Mix, Questions
+from latebind.bench.parallel import Progress
 from latebind.bench.ray.replicas import Watch
-from latebind.bench.spread import Progress
 
 SETTINGS = "[cluster]\nup_after = {up:g}\ndown_after = {down:g}\n"
 
@@ -69,7 +69,7 @@ def run(folder: Path, mix: Mix, plan: Plan, *, options: list[str], tell: Progres
 
 
 def _times(plan: Plan, random: Random) -> Iterator[float]:
-    """Yield when requests are to be sent."""
+    """Yield the arrival times."""
     time = 0.0
     while True:
         time += random.expovariate(plan.high if time < plan.high_seconds else plan.low)

@@ -1,1 +1,1 @@
-"""What memory that models share costs and saves: mCache (Mo et al. 2025), and how far from the least that is."""
+"""Measures what sharing memory between models costs and saves: mCache (Mo et al. 2025), and the distance to a bound."""

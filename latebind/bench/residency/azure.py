@@ -1,4 +1,4 @@
-"""The Azure Functions trace as the residency benchmarks take it: as services that HTTP or a timer calls."""
+"""The Azure Functions trace as the residency benchmarks use it: services that HTTP or a timer calls."""
 
 from pathlib import Path
 from random import Random

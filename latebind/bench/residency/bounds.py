@@ -1,6 +1,6 @@
-"""The least that loads can take for requests that are all known before: exactly, and from below by linear programmes.
+"""Lower bounds on loading time if all requests are known beforehand: exactly, and by linear programmes.
 
-Memory is empty at first. Whoever plays the same requests one after another (`simulation.order`) takes no less.
+Memory is empty at first. No policy that serves the same requests one after another (`simulation.order`) takes less.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ Footprints = Mapping[str, Footprint]
 
 
 def least_whole(models: Sequence[str], footprints: Footprints, budget: int) -> float:
-    """Return the least seconds of loading where a model is in memory wholly or not at all.
+    """Return the least seconds of loading if each model is in memory either wholly or not at all.
 
     Dynamic programming over all sets that fit: behind a miss lies the model and any part of what lay there before.
     `inf` where a model does not fit. Raises `ConfigError` for more than 12 models.
@@ -44,7 +44,7 @@ def least_whole(models: Sequence[str], footprints: Footprints, budget: int) -> f
 
 
 def least_in_pieces(models: Sequence[str], footprints: Footprints, budget: int) -> float:
-    """Return a bound for whoever may keep any part of a model, but needs all of it in memory to run it.
+    """Return a bound for policies that may keep any part of a model, but need all of it in memory to run it.
 
     `inf` where a model does not fit. Time is taken in proportion to bytes, which is no more than it takes, but for the
     fixed part of a load: the smallest part of a model that may lie there saves all of it.
@@ -54,10 +54,10 @@ def least_in_pieces(models: Sequence[str], footprints: Footprints, budget: int) 
 
 
 def least_streaming(models: Sequence[str], footprints: Footprints, budget: int) -> float:
-    """Return a bound for whoever may let go what a request has passed: only one stage has to be there at a time.
+    """Return a bound for policies that may evict stages behind a request: only one stage must be in memory at a time.
 
     `inf` where a stage does not fit. Time is taken in proportion to bytes, which is no more than it takes. What comes
-    while all stages but the last run is waited for by nobody, so that it need not be kept.
+    while all stages but the last run delays no request, so that it need not be kept.
     """
     rows: list[Row] = []
     for name, kept, behind in _uses(models):
@@ -69,7 +69,7 @@ Row = tuple[list[int], int]  # uses whose model is kept to its next use, and byt
 
 
 def _uses(models: Sequence[str]) -> Iterator[tuple[str, list[int], list[int]]]:
-    """Yield who is used, whose last uses reach across this one, and whose reach behind it."""
+    """Yield the model in use, those whose last uses reach across this one, and those whose reach behind it."""
     last: dict[str, int] = {}
     for use, name in enumerate(models):
         across = [kept for other, kept in last.items() if other != name]
@@ -80,7 +80,7 @@ def _uses(models: Sequence[str]) -> Iterator[tuple[str, list[int], list[int]]]:
 def _solved(
     models: Sequence[str], halves: Mapping[str, tuple["_Part", "_Part"]], budget: int, rows: Sequence[Row]
 ) -> float:
-    """Choose what is kept of each model from each use to the next, so that most seconds are saved.
+    """Choose what is kept of each model from each use to the next, so that the most seconds are saved.
 
     Of each use that is a share of the smallest part, and a share of the rest. Bytes are shares of the budget.
     """
@@ -100,7 +100,7 @@ def _solved(
 
 
 class _Part(NamedTuple):
-    """A part of a model: its bytes, and the seconds that it saves to keep them."""
+    """A part of a model: its bytes, and the seconds that keeping them saves."""
 
     size: int
     seconds: float

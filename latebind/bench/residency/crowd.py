@@ -1,6 +1,6 @@
-"""Real time: the scheduler whole, loads beside runs, and clients that wait for their answers or do not.
+"""Simulates the whole scheduler with a clock: loads beside runs, and clients that wait for their answers or do not.
 
-A batch takes as long as its requests do one after another, so that nothing here comes of batches.
+A batch takes as long as its requests do one after another, so that batching gains nothing here.
 """
 
 import dataclasses
@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from latebind.bench.parallel import Progress, in_parallel
 from latebind.bench.residency.parts import Plan
 from latebind.bench.residency.scenes import Scene
-from latebind.bench.spread import Progress, spread
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
@@ -30,7 +30,7 @@ WORD = TensorSpec("x", "float32", (1,))
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server's way with models: what goes, who is loaded, who may begin; and how it forms batches."""
+    """A server's policies: eviction, order of loads, which requests may begin, and batching."""
 
     label: str
     residency: ResidencyConfig
@@ -62,7 +62,7 @@ SERVERS = (
 
 @dataclass(frozen=True, slots=True)
 class Crowded:
-    """Requests a second, and the mean and longest latency in seconds."""
+    """The outcome: requests a second, and the mean and longest latency in seconds."""
 
     throughput: float
     mean: float
@@ -86,7 +86,7 @@ def crowd(
     tasks = [Task(s, share, one, clients) for s in plan.sevens() for share in shares for one in servers]
     found: dict[tuple[str, float], dict[Server, list[Crowded]]] = {}
     for task, cell in zip(
-        tasks, spread(play, tasks, name=_named, progress=tell, processes=plan.processes), strict=True
+        tasks, in_parallel(play, tasks, name=_named, progress=tell, processes=plan.processes), strict=True
     ):
         by_server = found.setdefault((task.scene.workload, task.share), {})
         by_server.setdefault(task.server, []).append(cell)

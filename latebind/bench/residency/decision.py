@@ -1,4 +1,4 @@
-"""What it costs to decide who leaves memory: a request for a model that is absent, and who goes for it, by policy."""
+"""Measures what an eviction decision costs, by policy: a request for an absent model, and the choice of victims."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from latebind.domain.config import ResidencyConfig
 from latebind.domain.footprint import Footprint
 from latebind.residency import POLICIES, make_policy
 from latebind.residency.base import Oracle, Victim
-from latebind.residency.held import Held
 from latebind.residency.memory import Memory
+from latebind.residency.model_state import ModelState
 
 STAGES = 12
 ABSENT = 0.1  # of the models in memory so many more are not
@@ -73,7 +73,7 @@ class _Play:
             self._load(self._memory.models[name])
 
     def decide(self) -> float:
-        """Let requests come until one needs room: returns the seconds to tell of it and to hear who is to go."""
+        """Let requests arrive until one needs room; return the seconds of telling the policy and choosing victims."""
         while True:
             for name in self._random.choices(self._names, cum_weights=self._weights, k=BETWEEN):
                 if self._memory.models[name].complete:
@@ -86,8 +86,8 @@ class _Play:
             if seconds:
                 return seconds
 
-    def _make_room(self, model: Held) -> float:
-        need = model.lacking(model.missing) - self._memory.free
+    def _make_room(self, model: ModelState) -> float:
+        need = model.missing_bytes(model.missing) - self._memory.free
         if need <= 0:
             self.policy.requested(model, self._now)
             return 0.0
@@ -100,16 +100,16 @@ class _Play:
             self._let_go(victim)
         return seconds
 
-    def _need(self, model: Held, stage: float) -> None:
-        """Have what lies in memory of a model stay from `stage` on."""
-        model.needed = stage
-        self._memory.settle(model)
+    def _need(self, model: ModelState, stage: float) -> None:
+        """Keep what is in memory of a model from `stage` on."""
+        model.needed_from = stage
+        self._memory.update_evictable(model)
 
-    def _request(self, model: Held) -> None:
+    def _request(self, model: ModelState) -> None:
         self._now += self._random.expovariate(1.0)
         self.policy.requested(model, self._now)
 
-    def _load(self, model: Held) -> None:
+    def _load(self, model: ModelState) -> None:
         pieces = model.missing
         self._memory.begin(model.name, pieces)
         self.policy.loaded(self._memory.loaded(model.name, pieces), self._now)

@@ -1,7 +1,7 @@
-"""What loads and unloads leave behind, seen from outside of the process that does them. Linux.
+"""Measures, from outside the process, what loads and unloads leave behind. Linux.
 
-A process of its own has the engine's loader bring a model into memory and let it go, as often as asked; this one reads
-in `/proc` what that process takes.
+In a process of its own the engine's loader loads a model and unloads it, as often as asked; this process reads in
+`/proc` what memory that takes.
 """
 
 import subprocess
@@ -50,7 +50,7 @@ class Leaks:
 
     @property
     def left(self) -> int:
-        """Bytes that the rounds have left behind."""
+        """Bytes that the rounds leaked."""
         return self.after - self.unloaded
 
 
@@ -103,7 +103,7 @@ def _measure(process: subprocess.Popen[str], rounds: int) -> Leaks:
 
 
 def _back(process: int, wanted: float, begun: float) -> float | None:
-    """Return the seconds from `begun` until the process takes no more than so many bytes."""
+    """Return the seconds from `begun` until the process takes at most this many bytes."""
     while time.monotonic() < begun + PATIENCE:
         if resident_bytes(process) <= wanted:
             return time.monotonic() - begun

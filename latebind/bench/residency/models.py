@@ -1,4 +1,4 @@
-"""The models that memory is shared between, as footprints: which seven, and how long loads take."""
+"""The models that share memory, as footprints: which seven, and how long they load."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

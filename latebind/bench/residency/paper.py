@@ -1,4 +1,4 @@
-"""What mCache reports (Mo et al. 2025), to stand beside what is measured here."""
+"""Figures that mCache reports (Mo et al. 2025), to put beside those measured here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,15 +1,15 @@
-"""The parts of mCache's evaluation that need no clock: who has to load how much, one request after another.
+"""The parts of mCache's evaluation that need no clock: loading time of each policy, one request after another.
 
-Queues, loads beside runs and clients that wait for their replies are for a bench in real time.
+Queues, loads beside runs and clients that wait for their replies are in `crowd`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from latebind.bench.parallel import Progress, in_parallel
 from latebind.bench.residency.models import Family, Storage
 from latebind.bench.residency.scenes import Many, Scene, Seven, hours
 from latebind.bench.residency.sides import ABLATED, IAM, KNOWN, LATE, LFU, LRU, RATES, WHOLE, Bound, Cell, Side, policy
-from latebind.bench.spread import Progress, spread
 from latebind.simulation.traces import HTTP, REQUESTS, Pairing, Service
 
 TABLE_3 = (0.4, 0.6, 0.8)  # shares of the memory that all models take
@@ -73,7 +73,7 @@ class Plan:
         tasks = [Task(scene, tuple(sides), self.shares or tuple(shares)) for scene in scenes]
         found: dict[Case, dict[Side, list[Cell | None]]] = {}
         for task, cells in zip(
-            tasks, spread(play, tasks, name=_named, progress=tell, processes=self.processes), strict=True
+            tasks, in_parallel(play, tasks, name=_named, progress=tell, processes=self.processes), strict=True
         ):
             for (share, side), cell in cells.items():
                 by_side = found.setdefault(Case(task.scene.workload, share), {})
@@ -106,17 +106,17 @@ def _named(task: Task) -> str:
 
 
 def table(plan: Plan, sides: Sequence[Side], tell: Progress) -> Found:
-    """Play everybody (table 3, figures 6, 7, 9 and 10)."""
+    """Play all sides (table 3, figures 6, 7, 9 and 10)."""
     return plan.play(plan.sevens(), [LRU, *[side for side in sides if side != LRU]], FIGURE_6, tell)
 
 
 def distribution(plan: Plan, tell: Progress) -> Found:
-    """Play those whose distributions are drawn (figure 8)."""
+    """Play the sides whose distributions are drawn (figure 8)."""
     return plan.play(plan.sevens(), (LRU, IAM, LATE), FIGURE_8, tell)
 
 
 def ablation(plan: Plan, tell: Progress) -> Found:
-    """Play `late` without one thing at a time."""
+    """Play `late` with one of its parts left out at a time."""
     return plan.play(plan.sevens(), ABLATED, TABLE_3, tell)
 
 
@@ -137,7 +137,7 @@ def memory(plan: Plan, tell: Progress) -> Found:
 
 
 def many(plan: Plan, sides: Sequence[Side], tell: Progress) -> Found:
-    """Play everybody with a model for each service, also those that timers call where the trace has any."""
+    """Play all sides with a model for each service, including those that timers call if the trace has any."""
     scenes = plan.many((HTTP,))
     if any(service.trigger == TIMER for service in plan.services):
         scenes += plan.many((HTTP, TIMER))

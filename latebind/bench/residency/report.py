@@ -1,4 +1,4 @@
-"""What plays say: mean loading time and what follows from it, against LRU in the very same hours."""
+"""Tables of plays: mean loading time and figures derived from it, against LRU in the very same hours."""
 
 from collections.abc import Mapping, Sequence
 
@@ -54,7 +54,7 @@ def _means(load: Figures, cells: Sequence[Cell | None], execution: float) -> Row
 
 
 def _papers(case: Case, side: Side) -> Row:
-    """Return what the paper has of this workload: table 3, or figure 7."""
+    """Return the paper's figures for this workload: table 3, or figure 7."""
     if case.workload == Pairing.QUANTILE:
         share = QUANTILE_LOADING.get(case.share) if side.label == "iam" else None
         return {"paper's loading": "" if share is None else f"{share:.0%}"}
@@ -97,7 +97,7 @@ def distribution_rows(found: Found) -> Rows:
 
 
 def saved_rows(found: Found, at: Sequence[float]) -> Rows:
-    """Return how much memory each side needs to load for no longer than LRU does with so much, between what was played.
+    """Return how much memory each side needs to load no longer than LRU at each share, interpolated between shares.
 
     In points of the memory that all models take; each hour by itself.
     """
@@ -129,7 +129,7 @@ def _saved(
 
 
 def enough(shares: Sequence[float], loads: Sequence[float], most: float) -> float:
-    """Return the least share at which no more than `most` seconds are loaded, between ascending `shares` linearly.
+    """Return the least share at which loading takes at most `most` seconds, by linear interpolation of `shares`.
 
     Below the first share that was played nothing is known; it is then taken. Where no share is enough: all memory.
     """
@@ -143,7 +143,7 @@ def enough(shares: Sequence[float], loads: Sequence[float], most: float) -> floa
 
 
 def bound_rows(found: Found) -> Rows:
-    """Return the least that is possible, and how far sides are above the bound for those that stream."""
+    """Return the bounds, and how far sides are above the bound for those that stream."""
     rows: Rows = []
     for case, sides in found.items():
         loads = {side: loading(cells) for side, cells in sides.items()}
@@ -157,7 +157,7 @@ def bound_rows(found: Found) -> Rows:
 
 
 def crowd_rows(found: Mapping[tuple[str, float], Mapping[Server, Sequence[Crowded]]]) -> Rows:
-    """Return what clients get in real time; throughput and latency against the first server, in the same hours."""
+    """Return what clients see of the whole scheduler; throughput and latency against the first server, same hours."""
     rows: Rows = []
     for (workload, share), servers in found.items():
         base = np.array([(one.throughput, one.mean) for one in next(iter(servers.values()))])
@@ -194,7 +194,7 @@ def model_rows(family: Family, storage: Storage) -> Rows:
 
 
 def penalty_rows(storage: Storage) -> Rows:
-    """Return what table 2 has measured beside what is assumed here."""
+    """Return the measurements of table 2 beside what is assumed here."""
     return [
         {
             "model": cold.model,
@@ -208,7 +208,7 @@ def penalty_rows(storage: Storage) -> Rows:
 
 
 def decision_rows(decisions: Sequence[Decision]) -> Rows:
-    """Return what a request that needs room takes until it is known who goes."""
+    """Return the time until a request that needs room has its victims."""
     return [
         {
             "policy": one.policy,

@@ -1,4 +1,4 @@
-"""Requests and the models they are for, each by workload, half of the trace and seed, so that any can be made again."""
+"""Requests and their models, given by workload, half of the trace and seed, so any can be made again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ class Seven:
 
     @property
     def workload(self) -> str:
-        """What sets it apart from others of the same half and seed."""
+        """What distinguishes it from others of the same half and seed."""
         return str(self.pairing)
 
     def made(self) -> tuple[list[Request], dict[str, Footprint]]:
-        """Return requests in the order of time, and the models."""
+        """Return the requests in order of time, and the models."""
         footprints, random = self.storage.footprints(self.family), Random(f"{self.half} {self.seed}")
         models = paired(self.hour, slowest_first(footprints), self.pairing, random)
         return invocations(self.hour, models, random, self.requests), footprints
@@ -49,11 +49,11 @@ class Many:
 
     @property
     def workload(self) -> str:
-        """What sets it apart from others of the same half and seed."""
+        """What distinguishes it from others of the same half and seed."""
         return " and ".join(self.triggers)
 
     def made(self) -> tuple[list[Request], dict[str, Footprint]]:
-        """Return requests in the order of time, and the models."""
+        """Return the requests in order of time, and the models."""
         random = Random(f"{self.half} {self.seed}")
         footprints = self.storage.many(len(self.hour), random)
         return invocations(self.hour, list(footprints), random, self.requests), footprints

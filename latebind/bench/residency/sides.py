@@ -1,4 +1,4 @@
-"""Who decides what lies in memory, and the bounds that stand in the same tables."""
+"""The sides that are compared: eviction policies, and the bounds that stand in the same tables."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ Footprints = Mapping[str, Footprint]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one side makes of one hour: mean seconds of loading of all requests, and the share of hits.
+    """The outcome of one hour on one side: mean loading seconds of all requests, and the share of hits.
 
     `within` is the share of requests that load for no longer than each of `TIMES`. Of a bound only the mean is known.
     """
@@ -49,7 +49,7 @@ class Policy:
     alone: bool = False
 
     def cell(self, requests: Sequence[Request], footprints: Footprints, budget: int) -> Cell | None:
-        """Play it; None where a model cannot run in so much memory."""
+        """Simulate the policy; None if a model cannot run in this much memory."""
         if self.alone or not self.streams:
             footprints = {name: replace(footprint, runs=()) for name, footprint in footprints.items()}
         order = Order(budget, footprints, make_policy(self.config), streams=self.streams, always=self.always)
@@ -64,7 +64,7 @@ class Policy:
 
 
 class Bound(Enum):
-    """The least that is possible with all requests known."""
+    """A lower bound for any policy, even if it knows all requests."""
 
     WHOLE = "least, whole models"
     PIECES = "bound, all of a model to run"
@@ -76,7 +76,7 @@ class Bound(Enum):
         return self.value
 
     def cell(self, requests: Sequence[Request], footprints: Footprints, budget: int) -> Cell | None:
-        """Find it; None where a model cannot run in so much memory."""
+        """Return the bound; None if a model cannot run in this much memory."""
         least = LEAST[self]([request.model for request in requests], footprints, budget)
         return Cell(least / len(requests)) if np.isfinite(least) else None
 

@@ -1,1 +1,1 @@
-"""Simulated latencies beside those of live engines: the same arrivals, with costs that were measured beside them."""
+"""Compares simulated latencies with those of live engines: the same arrivals, with costs measured around them."""

@@ -1,4 +1,4 @@
-"""Clients of a live engine that ask several models, and count what comes where there is always enough to do."""
+"""Clients of a live engine that ask for several models, and count the answers when saturated."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from functools import partial
 from itertools import cycle
 
 from latebind.bench.client import Array
-from latebind.bench.live.sent import PATIENCE, Sent, ask, in_time
+from latebind.bench.live.requests import PATIENCE, Sent, ask, in_time
 from latebind.engine.client import EngineClient
 
 
@@ -23,7 +23,7 @@ class Clients:
         return await in_time([(at, partial(self._ask, model, allowed)) for at, model in calls])
 
     async def saturate(self, model: str, seconds: float, waiting: int) -> float:
-        """Return the answers a second while so many are always under way."""
+        """Return the answers a second while this many requests are always under way."""
         begun, answers = time.monotonic(), 0
 
         async def go_on() -> None:

@@ -1,4 +1,4 @@
-"""What an engine did, counted: figures that tell simulated from live whatever the machine's pace was."""
+"""Counts of what an engine did, which tell simulated from live at any pace of the machine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -10,9 +10,9 @@ from random import Random
 from latebind.bench.arrivals import during, rising
 from latebind.bench.batching.costs import SLOTS
 from latebind.bench.client import Array
-from latebind.bench.live.sent import Sent, Visit
+from latebind.bench.live.requests import Sent, Visit
 from latebind.bench.live.sides import begun
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.bench.subject import Setting
 from latebind.bench.validate.client import Clients
 from latebind.bench.validate.logged import Logged
@@ -48,7 +48,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Engine:
-    """One engine under way."""
+    """One running engine."""
 
     model: str
     policy: str

@@ -1,4 +1,4 @@
-"""The loads of `bench joint`, validated: models and policies on engines of their own, then the same simulated."""
+"""Validates the loads of `bench joint`: models and policies on engines of their own, then the same simulated."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from latebind.bench.client import Array
-from latebind.bench.live.sent import Visit
+from latebind.bench.live.requests import Visit
+from latebind.bench.parallel import Progress, in_parallel
 from latebind.bench.server import pinned
-from latebind.bench.spread import Progress, spread
 from latebind.bench.subject import Setting
 from latebind.bench.validate.counts import average, summed
 from latebind.bench.validate.live import Plan, Played, play
@@ -28,7 +28,7 @@ def run(
     """Play to engines, then on the virtual clock; a round of a load is a visit."""
     with pinned(setting.door_cores):
         played = asyncio.run(play(paths, policies, rows, plan, setting, tell))
-    found = spread(
+    found = in_parallel(
         partial(_simulated, seed=setting.seed), played, name=lambda one: f"simulating {one.policy}", progress=tell
     )
     return [load_of(one, runs) for one, runs in zip(played, found, strict=True)]

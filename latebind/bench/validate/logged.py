@@ -1,4 +1,4 @@
-"""What an engine's event log tells of a stretch of time: how long launches, loads and the ways of messages took."""
+"""Reads from an engine's event log what launches, loads and messages took in a stretch of time."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from latebind.bench.live.sent import Sent
+from latebind.bench.live.requests import Sent
 from latebind.bench.validate.counts import Counts
 from latebind.domain.actions import Load, Outcome, Reply, Run
 from latebind.domain.config import SchedulerConfig
@@ -164,5 +164,7 @@ class _Reader:
 
     def _launch(self, run: Run, seconds: float, fresh: bool) -> Launch:
         rows, inputs = run.rows or len(run.requests), max([self._inputs.get(one, 1) for one in run.requests])
-        longer = self._costs[run.model].longer(run.stage, rows, inputs)
-        return Launch(run.model, run.stage, rows, seconds, fresh, longer)
+        costs = self._costs[run.model]
+        longer = costs.longer(run.stage, rows, inputs)
+        profiled = costs.step(run.stage, rows, inputs, wide=run.wide) / longer
+        return Launch(run.model, run.stage, rows, seconds, profiled, fresh, longer)

@@ -1,4 +1,4 @@
-"""The load of `bench residency-live`, validated: many models in less memory than they take, live and simulated."""
+"""Validates the load of `bench residency-live`: more models than memory holds, live and simulated."""
 
 import asyncio
 import tempfile
@@ -9,11 +9,11 @@ from random import Random
 
 import numpy as np
 
-from latebind.bench.live.sent import Visit
+from latebind.bench.live.requests import Visit
+from latebind.bench.parallel import Progress
 from latebind.bench.residency.live import trace
 from latebind.bench.residency.live.sides import LATE, LRU, SIDES, Setting, order
 from latebind.bench.residency.live.zoo import Zoo, made_up
-from latebind.bench.spread import Progress
 from latebind.bench.validate.client import Clients
 from latebind.bench.validate.counts import average
 from latebind.bench.validate.live import Played

@@ -1,4 +1,4 @@
-"""Two small networks for those who bring none: one for which batches pay, and one for which they do not."""
+"""Two small networks to validate with: one that gains from batches, and one that does not."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.program.build import build_program
 
 PERCEPTRON, RESIDUAL = "perceptron", "residual"

@@ -1,4 +1,4 @@
-"""How much of a core others take: a thread that does nothing but look at the clock, and misses some of it."""
+"""Measures how much of a core other processes take: a thread only reads the clock, and notes the gaps."""
 
 import time
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Pauses:
 
 
 def pauses(core: int, seconds: float = SECONDS) -> Pauses:
-    """Keep a core busy for a while, and see."""
+    """Keep a core busy by reading the clock, and return the pauses."""
     away, longest = 0.0, 0.0
     with pinned((core,)):
         begun = last = time.perf_counter()

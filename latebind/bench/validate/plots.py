@@ -1,4 +1,4 @@
-"""Latencies live and simulated as plots: their distributions, and quantile against quantile."""
+"""Plots of live and simulated latencies: their distributions, and quantile against quantile."""
 
 from collections.abc import Sequence
 

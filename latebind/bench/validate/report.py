@@ -1,4 +1,4 @@
-"""Simulated beside live, as rows of tables: means and percentiles, and their ratios round by round."""
+"""Tables of simulated beside live: means and percentiles, and their ratios round by round."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

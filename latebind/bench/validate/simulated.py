@@ -1,4 +1,4 @@
-"""The blocks of a visit on a virtual clock: the same requests at the same times, on what was measured beside them."""
+"""Simulates the blocks of a visit: the same requests at the same times, with costs measured around them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -11,15 +11,14 @@ from statistics import median
 import numpy as np
 
 from latebind.bench.live.played import Seconds
-from latebind.bench.live.sent import Sent, Visit
+from latebind.bench.live.requests import Sent, Visit
 from latebind.bench.validate.counts import Counts, counted
 from latebind.bench.validate.live import Played
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig
-from latebind.domain.costs import Curve
 from latebind.queries.scheduler import AnyScheduler
 from latebind.simulation.driver import Simulator
-from latebind.simulation.measured import Kind, Measured, Pace, Seen, at_pace, joined, typical
+from latebind.simulation.measured import Kind, Measured, Pace, Seen, Usual, at_pace, joined, typical
 from latebind.simulation.workloads import Arrival
 
 
@@ -41,7 +40,7 @@ def simulated(played: Played, seed: int, *, times: int) -> list[list[Run]]:
 
 
 def told_all(played: Played, seed: int, *, times: int) -> list[list[Run]]:
-    """Return the same of visits that are told what launches and messages of their blocks took as well.
+    """Return the same, but with what launches and messages of the blocks themselves took as well.
 
     The pace of the machine is known then; what is left to differ is what was decided, and chance.
     """
@@ -83,9 +82,9 @@ def _runs(
     return [replay(played.log.config, visit, seen, pace, random, deepcopy(scheduler)) for random in randoms]
 
 
-def pace_of(seen: Seen, rule: Mapping[Kind, Curve], usual: float) -> Pace:
+def pace_of(seen: Seen, rule: Mapping[Kind, Usual], usual: float) -> Pace:
     """Return how many times as long as by a rule launches took, and as `usual` for a byte loads; 1 without any."""
-    runs = [one.typical / rule[one.kind].at(one.rows) for _, one in seen.launches]
+    runs = [one.typical / rule[one.kind].at(one.rows, one.profiled) for _, one in seen.launches]
     loads = [one.seconds / one.size / usual for _, one in seen.loads]
     return Pace(median(runs or [1.0]), median(loads or [1.0]))
 

@@ -23,16 +23,17 @@ class Stream:
     """What is sent: rows by classes that come and go, or as they lie."""
 
     alpha: Annotated[
-        float | None, typer.Option(help="Classes follow Zipf's law with this exponent. Default: rows as they lie.")
+        float | None,
+        typer.Option(help="Draw classes by Zipf's law with this exponent. Default: send the rows in their own order."),
     ] = None
-    phases: Annotated[int, typer.Option(help="How often another class dominates.")] = 2
-    length: Annotated[int, typer.Option(help="Requests of each phase.")] = 10_000
-    passes: Annotated[
-        int, typer.Option(help="Without --alpha: how often all rows are sent, one pass after another.")
-    ] = 1
+    phases: Annotated[int, typer.Option(help="How many phases the stream has; in each, another class dominates.")] = 2
+    length: Annotated[int, typer.Option(help="How many requests a phase has.")] = 10_000
+    passes: Annotated[int, typer.Option(help="Without --alpha: how often all rows are sent.")] = 1
     jitter: Annotated[
         int | None,
-        typer.Option(help="Shift images by up to so many cells, and mirror them, at random. Default: 2 with --alpha."),
+        typer.Option(
+            help="Shift images at random by up to this many cells, and mirror them. Default: 2 with --alpha, else 0."
+        ),
     ] = None
 
     def traffic(self) -> locality_bench.Traffic:
@@ -52,11 +53,16 @@ class Services:
 
     sample: Annotated[
         list[float] | None,
-        typer.Option(help="Most requests that the service runs again, as a share; may be repeated. Default: 0.2."),
+        typer.Option(
+            help="The largest share of all requests that adaptation runs to the end of the network to compare; may "
+            "be repeated. Default: 0.2."
+        ),
     ] = None
     retrain_s: Annotated[
         list[float] | None,
-        typer.Option(help="Seconds until caches are retrained anyway; may be repeated. Default: 900."),
+        typer.Option(
+            help="Seconds after which learned caches are retrained in any case; may be repeated. Default: 900."
+        ),
     ] = None
 
     def each(self) -> list[locality_bench.Service]:
@@ -76,13 +82,14 @@ def locality(
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
-    """What following the traffic is worth: exits off, as built, and adapting; one request after another, paired.
+    """Measure what following the traffic is worth: exits off, as built, and adapting.
 
-    With `--alpha`, thresholds are calibrated on two fifths of the rows and the stream is made of the others. Where
-    `--sample` or `--retrain-s` are repeated, each combination has a server of its own.
+    The sides answer the same stream, one request after another, so differences are paired. With `--alpha`, thresholds
+    are calibrated on two fifths of the rows, and the stream is made of the others. Where `--sample` or `--retrain-s`
+    are repeated, each combination has a server of its own.
 
-    Example: `latebind bench locality models --model resnet56 --data examples.cifar10.data:unseen
-    --data-option data=cifar10/ --alpha 1.5`
+    Example: `latebind bench locality models --model resnet56 --data examples.cifar10.data:unseen --data-option
+    data=cifar10/ --alpha 1.5`
     """
     services = adapting.each()
     with reporting(), kept_awake(conditions.awake), progress(f"asking {2 + len(services)} servers") as tell:
@@ -112,19 +119,19 @@ def locality(
 def drift(
     subject: Subject,
     *,
-    trials: Annotated[int, typer.Option(help="Trials of each kind of change.")] = 20,
+    trials: Annotated[int, typer.Option(help="How many trials each kind of change gets.")] = 20,
     fidelity: Fidelity = 0.97,
-    brighter: Annotated[float, typer.Option(help="What is added to all inputs to make them brighter.")] = 1.5,
+    brighter: Annotated[float, typer.Option(help="How much is added to all inputs to make them brighter.")] = 1.5,
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """How soon a change of class mix or brightness is caught by the guards over fidelity, in requests and samples.
+    """Measure how soon the watch over fidelity catches a change of the class mix or of brightness.
 
-    A trial passes if the version in use is left within 500 samples and 2,000 requests, or fidelity never fell under
-    the target.
+    The delay is counted in requests and in samples. A trial passes if the version in use is left within 500 samples and
+    2,000 requests, or if fidelity never fell below the target.
 
-    Example: `latebind bench drift models --model resnet56 --data examples.cifar10.data:unseen
-    --data-option data=cifar10/`
+    Example: `latebind bench drift models --model resnet56 --data examples.cifar10.data:unseen --data-option
+    data=cifar10/`
     """
     with reporting(), progress("changing the traffic") as tell:
         found = drift_bench.run(subject.load(), trials=trials, fidelity=fidelity, by=brighter, seed=seed, progress=tell)
@@ -139,17 +146,19 @@ def calibration(
     subject: Subject,
     *,
     fidelity: Fidelity = 0.98,
-    confidence: Annotated[float, typer.Option(help="Confidence in it.")] = 0.95,
+    confidence: Annotated[
+        float, typer.Option(help="The confidence with which calibration must show that share.")
+    ] = 0.95,
     answers: AnswersOption = ANSWERS,
-    splits: Annotated[int, typer.Option(help="How many random halves to calibrate on.")] = 20,
+    splits: Annotated[int, typer.Option(help="How many random halves of the rows to calibrate on.")] = 20,
     backend: Backend = None,
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """Whether fidelity is kept: calibrate on random halves of the rows, judge each on the half it has not seen.
+    """Check whether fidelity is kept: calibrate on random halves of the rows, judge each on the other half.
 
-    Example: `latebind bench calibration models --model resnet56 --data examples.cifar10.data:unseen
-    --data-option data=cifar10/ --fidelity 0.98`
+    Example: `latebind bench calibration models --model resnet56 --data examples.cifar10.data:unseen --data-option
+    data=cifar10/ --fidelity 0.98`
     """
     with reporting():
         promise = Promise(fidelity, confidence, answers=answers_of(answers))

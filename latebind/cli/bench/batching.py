@@ -14,7 +14,7 @@ from latebind.bench.batching.plots import load_figures
 from latebind.bench.batching.scene import Scene, measured_models
 from latebind.bench.batching.sentences import read_sentences
 from latebind.bench.batching.simulated import Result
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.cli.bench.options import Backend, Page, Processes
 from latebind.cli.bench.settings import Conditions, Subject
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
@@ -45,13 +45,22 @@ class Runs:
 
     models: Annotated[
         Path | None,
-        typer.Option(help="For measured: a folder of models that `latebind build` made and timed on this machine."),
+        typer.Option(
+            help="For the part measured: a folder of models that `latebind build` made and timed on this machine."
+        ),
     ] = None
-    seeds: Annotated[int, typer.Option(help="Runs of each cell, with seeds from 0 on.")] = 20
-    requests: Annotated[int, typer.Option(help="Requests of each run; the first 20th does not count.")] = 2_000
+    seeds: Annotated[
+        int, typer.Option(help="How often each cell of a table is run, each time with another seed, from 0 on.")
+    ] = 20
+    requests: Annotated[
+        int, typer.Option(help="How many requests each run has; the first twentieth is not counted.")
+    ] = 2_000
     lengths: Annotated[
         Path | None,
-        typer.Option(help="Words in and out of translations: an .npz file with an array (N, 2). Default: drawn."),
+        typer.Option(
+            help="Lengths of sentences in words, input and output: an .npz file with an array (N, 2). Default: "
+            "drawn at random."
+        ),
     ] = None
     processes: Processes = 0
 
@@ -72,18 +81,22 @@ def batching(
     part: Annotated[
         list[Part] | None,
         typer.Option(
-            help="loads: figures 12 to 14; deadlines: figure 15; capacity: the most with 1 % late, and past it; "
-            "colocated, lengths, sizes: section VI-C; others: figure 16; measured: models of this machine (--models). "
-            "May be repeated. Default: all."
+            help="What to simulate. loads: figures 12 to 14; deadlines: figure 15; capacity: the largest load with "
+            "at most 1 % of the answers late, and beyond it; colocated, lengths, sizes: section VI-C; others: "
+            "figure 16; measured: models of this machine (--models). May be repeated. Default: all."
         ),
     ] = None,
     network: Annotated[
         list[str] | None,
-        typer.Option(help=f"For loads: {', '.join(NETWORKS)}; may be repeated. Default: {', '.join(parts.MAIN)}."),
+        typer.Option(
+            help=f"For loads, a network: {', '.join(NETWORKS)}; may be repeated. Default: {', '.join(parts.MAIN)}."
+        ),
     ] = None,
     load: Annotated[
         list[float] | None,
-        typer.Option(help="Requests a second, for --models multiples of their capacity; may be repeated."),
+        typer.Option(
+            help="Offered load in requests a second, or for --models as a multiple of their capacity; may be repeated."
+        ),
     ] = None,
     runs: Runs,
     page: Page = None,
@@ -91,11 +104,12 @@ def batching(
 ) -> None:
     """Compare batching policies on a simulated accelerator (LazyBatching, tables I and II, figures 12 to 16).
 
-    Every ratio is printed against the mean of untuned windows (the paper's 15 times), the best window of 5 ms or more
-    (its 5.3, 2.7 and 2.5 times), and the best of all, window 0 included, without and with leaving early. The best is
-    taken anew at each load. A star marks a baseline that does not keep up with the load; intervals are of the seeds.
+    Every ratio is given against three baselines: the mean of untuned windows (the paper's 15 times), the best window of
+    5 ms or more (its 5.3, 2.7 and 2.5 times), and the best of all windows including 0, without and with leaving early.
+    The best baseline is chosen anew at each load. A star marks a baseline that does not keep up with the load.
+    Intervals are over the seeds.
 
-    Beside the accelerator, --models takes the costs that models here were measured to have.
+    With --models, the costs of models that were measured on this machine are simulated beside the accelerator's.
 
     Example: `latebind bench batching --part loads --network gnmt --load 250 --load 1000 --seeds 5`
     """
@@ -115,26 +129,35 @@ def live(
     *,
     load: Annotated[
         list[float] | None,
-        typer.Option(help="A multiple of what is answered one after another; may be repeated. Default: 0.5, 1, 1.5."),
+        typer.Option(
+            help="Offered load, as a multiple of what the model answers one request at a time; may be repeated. "
+            "Default: 0.5, 1, 1.5."
+        ),
     ] = None,
     side: Annotated[
         list[str] | None,
-        typer.Option(help="Compare only with these, as in the tables: 'GraphB(0, 16)'; may be repeated. Default: all."),
+        typer.Option(
+            help="Compare only with this policy, named as in the tables, such as 'GraphB(0, 16)'; may be repeated. "
+            "Default: all."
+        ),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Blocks of each policy at each load.")] = 10,
-    seconds: Annotated[float, typer.Option(help="Length of a block.")] = 2.0,
-    saturation: Annotated[bool, typer.Option(help="Also measure throughput with always enough to do.")] = True,
+    rounds: Annotated[int, typer.Option(help="How many blocks of requests each policy gets at each load.")] = 10,
+    seconds: Annotated[float, typer.Option(help="How many seconds a block of requests lasts.")] = 2.0,
+    saturation: Annotated[
+        bool, typer.Option(help="Also measure the throughput while requests are always waiting.")
+    ] = True,
     backend: Backend = None,
     conditions: Conditions,
     json_file: JsonFile = None,
 ) -> None:
-    """Compare batching policies on the live engine, and with the same requests simulated.
+    """Compare batching policies on the live engine, and simulate the same requests.
 
-    Each policy has an engine of its own on the same core; they are asked in turn. Exits are off. The best baseline is
-    chosen for each round by all other rounds, as one would tune by what has been. Blocks are simulated with what
-    launches and messages took just before and after (as in `latebind bench validate`), and `told all` with what they
-    took meanwhile as well: near saturation the pace of that very time decides. `alone` is what a request takes with
-    nobody else there, `least` what a policy could reach that knows all lengths and costs nothing itself.
+    Each policy has an engine of its own on the same core; they take turns. Exits are off. The best baseline of a round
+    is the one that was best in all other rounds, as somebody would tune by past traffic. Each block is also simulated
+    with the costs of launches and messages measured just before and after it (as in `latebind bench validate`), and in
+    `told all` also with those measured during it: near saturation the speed of the machine at that moment decides.
+    `alone` is the latency of a request when no other is there, `least` what a policy could reach that knows all lengths
+    in advance and costs nothing itself.
 
     Example: `latebind bench live models --model resnet56 --data images.npz --load 0.8`
     """

@@ -26,9 +26,15 @@ class Fitted:
     """What networks are trained with, where any are."""
 
     fit: Annotated[
-        str | None, typer.Option(help="Samples to train networks with and for caches to keep, as for build.")
+        str | None,
+        typer.Option(
+            help="Samples to train networks on, and for traditional caches to keep, given as for `latebind build "
+            "--data`."
+        ),
     ] = None
-    fit_option: Annotated[list[str] | None, typer.Option(help="key=value for --fit; may be repeated.")] = None
+    fit_option: Annotated[
+        list[str] | None, typer.Option(help="An argument key=value for the function that --fit names; may be repeated.")
+    ] = None
 
     def samples(self, seed: int) -> Samples | None:
         """Return the samples; None where none are named. Raises `ConfigError`."""
@@ -40,8 +46,15 @@ class Promised:
     """What caches promise, and on which rows it is shown."""
 
     fidelity: Fidelity = 0.97
-    confidence: Annotated[float, typer.Option(help="Confidence in it.")] = 0.95
-    folds: Annotated[int, typer.Option(help="Thresholds for each fold of the rows come from the others.")] = 5
+    confidence: Annotated[float, typer.Option(help="The confidence with which calibration must show that share.")] = (
+        0.95
+    )
+    folds: Annotated[
+        int,
+        typer.Option(
+            help="Split the rows into this many folds; the thresholds for each fold are calibrated on the others."
+        ),
+    ] = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +62,22 @@ class Networks:
     """Which networks are trained where, with how many rows."""
 
     kind: Annotated[
-        list[str] | None, typer.Option(help=f"Networks to train; may be repeated. Default: {' '.join(KINDS)}.")
+        list[str] | None, typer.Option(help=f"A kind of network to train; may be repeated. Default: {' '.join(KINDS)}.")
     ] = None
-    lessons: Annotated[int, typer.Option(help="Rows that each network is trained with, repetitions counted.")] = 100_000
+    lessons: Annotated[int, typer.Option(help="How many rows each network is trained on, counting repetitions.")] = (
+        100_000
+    )
     explored: Annotated[
-        Path | None, typer.Option(help="Keep trained networks here: the same run goes on where it was broken off.")
+        Path | None,
+        typer.Option(
+            help="Keep trained networks in this folder, so that an interrupted run continues where it stopped."
+        ),
     ] = None
     boundary: Annotated[
-        list[int] | None, typer.Option(help="Train behind this stage; may be repeated. Default: where caches are.")
+        list[int] | None,
+        typer.Option(
+            help="Train a learned cache behind this stage; may be repeated. Default: where the model has caches."
+        ),
     ] = None
 
     def lessons_of(self, samples: Samples | None) -> Lessons | None:
@@ -70,9 +91,14 @@ class Networks:
 class Kept:
     """How much memory caches take."""
 
-    stored: Annotated[int, typer.Option(help="Rows that traditional caches keep.")] = 10_000
-    budget_mb: Annotated[list[float] | None, typer.Option(help="Memory for learned caches; may be repeated.")] = None
-    cache_mb: Annotated[float, typer.Option(help="Memory for learned caches elsewhere.")] = CACHE_BYTES / 1e6
+    stored: Annotated[int, typer.Option(help="How many rows a traditional cache keeps.")] = 10_000
+    budget_mb: Annotated[
+        list[float] | None,
+        typer.Option(help="Megabytes of memory for learned caches, in the comparison by memory; may be repeated."),
+    ] = None
+    cache_mb: Annotated[
+        float, typer.Option(help="Megabytes of memory for learned caches in all other comparisons.")
+    ] = CACHE_BYTES / 1e6
 
     def budgets(self) -> tuple[int, ...]:
         """Return the bytes that learned caches are composed for."""
@@ -82,11 +108,18 @@ class Kept:
 def caches(
     repository: Repository,
     *,
-    model: Annotated[str, typer.Option(help="The base model.")],
-    data: Annotated[str, typer.Option(help="Rows with labels that trained nothing: .npz or package.module:function.")],
+    model: Annotated[str, typer.Option(help="The base model that everything is compared with.")],
+    data: Annotated[
+        str,
+        typer.Option(help="Rows with labels on which nothing was trained: an .npz file or package.module:function."),
+    ],
     data_option: DataOption = None,
-    smaller: Annotated[str | None, typer.Option(help="A smaller model of the folder, for cascades.")] = None,
-    part: Annotated[list[Part] | None, typer.Option(help="What to compare; may be repeated. Default: all.")] = None,
+    smaller: Annotated[
+        str | None, typer.Option(help="A smaller model of the folder, for the first step of a cascade.")
+    ] = None,
+    part: Annotated[
+        list[Part] | None, typer.Option(help="Which comparison to run; may be repeated. Default: all.")
+    ] = None,
     fitted: Fitted,
     promised: Promised,
     networks: Networks,
@@ -96,13 +129,13 @@ def caches(
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Learned caches beside fewer bits, smaller models, cascades and caches that compare; and without their parts.
+    """Compare learned caches with fewer bits, smaller models, cascades and traditional caches, and ablate them.
 
-    Latency is of calls in this process, batch 1, one thread, without a server. Each part is printed and written as
-    soon as it is done.
+    Latency is that of calls in this process, with batch 1 and one thread, without a server. Each part is printed and
+    written as soon as it is done.
 
-    Example: `latebind bench caches models --model resnet56 --smaller resnet20 --part baselines
-    --data examples.cifar10.data:unseen --data-option data=cifar10/`
+    Example: `latebind bench caches models --model resnet56 --smaller resnet20 --part baselines --data
+    examples.cifar10.data:unseen --data-option data=cifar10/`
     """
     promise = Promise(promised.fidelity, promised.confidence, round(kept.cache_mb * 1e6))
     parts = tuple(dict.fromkeys(part or Part))

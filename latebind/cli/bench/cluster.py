@@ -12,8 +12,8 @@ from latebind.bench.cluster.placement import asked as placed
 from latebind.bench.cluster.report import contest_figure, gain_rows, side_rows
 from latebind.bench.cluster.scale import Day, day_rows, day_text, play_day, took_text
 from latebind.bench.cluster.speed import speed_rows, speeds
+from latebind.bench.parallel import Progress
 from latebind.bench.residency.azure import services_of
-from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Processes, Trace
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
@@ -39,12 +39,13 @@ class Days:
     """How large a cluster is simulated for a day, and what it is asked."""
 
     trace: Trace = None
-    machines: Annotated[int, typer.Option(min=1, help="Of --part scale.")] = 1000
-    models: Annotated[int, typer.Option(min=1, help="Of --part scale.")] = 5000
-    rate: Annotated[float, typer.Option(help="Requests a second, on average over the day, of --part scale.")] = 1e5
-    hours: Annotated[int, typer.Option(min=1, help="How long a day is, of --part scale.")] = 24
+    machines: Annotated[int, typer.Option(min=1, help="For scale: how many machines there are.")] = 1000
+    models: Annotated[int, typer.Option(min=1, help="For scale: how many models there are.")] = 5000
+    rate: Annotated[float, typer.Option(help="For scale: requests a second, on average over the day.")] = 1e5
+    hours: Annotated[int, typer.Option(min=1, help="For scale: how many hours the day has.")] = 24
     window: Annotated[
-        float, typer.Option(help="Seconds of each hour that count, after as many in which memory fills.")
+        float,
+        typer.Option(help="For scale: how many seconds of each hour are counted, after as many in which memory fills."),
     ] = 10.0
 
     def day(self) -> Day:
@@ -56,27 +57,37 @@ class Days:
 class Speed:
     """How much is played to find out how fast."""
 
-    requests: Annotated[int, typer.Option(min=100, help="Of --part speed; a hundredth without compiling.")] = 1_000_000
-    rounds: Annotated[int, typer.Option(min=1, help="Of --part speed.")] = 3
+    requests: Annotated[
+        int,
+        typer.Option(min=100, help="For speed: how many requests to simulate; a hundredth of them without compiling."),
+    ] = 1_000_000
+    rounds: Annotated[int, typer.Option(min=1, help="For speed: how many rounds to measure.")] = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenes:
     """On which clusters sides are compared."""
 
-    few: Annotated[int, typer.Option("--few-machines", min=2, help="Of --part placement; ten models for each.")] = 20
+    few: Annotated[
+        int,
+        typer.Option(
+            "--few-machines", min=2, help="For placement: how many machines there are; there are ten models for each."
+        ),
+    ] = 20
     memory: Annotated[
         list[float] | None,
         typer.Option(
-            help="Memory of all machines over what the models take once, of --part placement; may be repeated. "
+            help="For placement: the memory of all machines, as a multiple of what the models take; may be repeated. "
             f"Default: {', '.join(f'{share:g}' for share in SHARES)}."
         ),
     ] = None
     load: Annotated[
-        float, typer.Option(help="Share of the machines' time that requests take without batches, of --part placement.")
+        float, typer.Option(help="For placement: the share of the machines' time that requests take without batches.")
     ] = 0.5
-    minutes: Annotated[int, typer.Option(help="Of the trace, of --part placement. Default: all.")] = 0
-    seeds: Annotated[int, typer.Option(min=1, help="Of --part placement.")] = 5
+    minutes: Annotated[
+        int, typer.Option(help="For placement: how many minutes of the trace to play. Default: all.")
+    ] = 0
+    seeds: Annotated[int, typer.Option(min=1, help="For placement: how many seeds to play, from 0 on.")] = 5
 
     def scene(self) -> Scene:
         """Return it in the words of the measurement."""
@@ -106,9 +117,9 @@ def cluster(
     part: Annotated[
         list[Part] | None,
         typer.Option(
-            help="scale: a large cluster for a day, sampled in windows; speed: simulated requests a second and core; "
-            "placement: what placement by importance and late memories gain on what is usual. May be repeated. "
-            "Default: all."
+            help="What to simulate. scale: a large cluster for a day, sampled in windows; speed: simulated "
+            "requests a second on one core; placement: what placement by importance and the residency policy "
+            "late gain over the usual ways. May be repeated. Default: all."
         ),
     ] = None,
     days: Days,
@@ -118,17 +129,17 @@ def cluster(
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Simulate large clusters: how long it takes, and what placement and residency gain.
+    """Simulate large clusters: how long that takes, and what placement and residency gain.
 
-    `scale` prints what a day would take and plays a window of each hour, with all of its requests on all machines.
-    `speed` plays on one core, models of one stage and of twenty; the scheduler itself plays a
-    hundredth of it beside, on a tenth of the machines.
-    `placement` plays a whole trace and counts its second half, so that placement only sees the past: ours (placement
-    by importance, `late` memories) beside what is usual (random, least-loaded, two-choices routing with LRU), and
-    beside random homes with LRU behind our own router, all with the same requests, each with or without shedding,
-    whichever is better for it. The best of the usual ways is the measure, in each share of memory; a table has all.
+    `scale` says how long a whole day would take to simulate, and plays a window of each hour, with all of its requests
+    on all machines. `speed` plays models of one stage and of twenty on one core; beside it the scheduler itself plays a
+    hundredth of the requests on a tenth of the machines. `placement` plays a whole trace and counts its second half, so
+    that placement only sees the past. It compares ours (placement by importance, `late` memories) with what is usual
+    (random, least-loaded and two-choices routing, with LRU), and with random homes and LRU behind our own router. All
+    get the same requests, each with or without shedding, whichever is better for it. The measure is the best of the
+    usual ways at each share of memory; a table shows all.
 
-    Without --trace counts are drawn with rates as in the trace.
+    Without --trace, counts are drawn with rates as in the trace.
 
     Example: `latebind bench cluster --part placement --trace invocations_per_function_md.anon.d01.csv --seeds 3`
     """

@@ -10,7 +10,7 @@ import typer
 from latebind.bench.elastic import parts, plots, report
 from latebind.bench.elastic.sides import ELASTIC, EVALUATED, OPTIMAL, PARTS, Kind
 from latebind.bench.elastic.simulated import QOS, Burst, Stable
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.cli.bench.options import Page, Processes
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
@@ -36,9 +36,13 @@ class Part(StrEnum):
 class Runs:
     """How often, how long and under which low load."""
 
-    seeds: Annotated[int, typer.Option(help="Runs of each cell, with seeds from 0 on.")] = 5
-    seconds: Annotated[float, typer.Option(help="How long requests come, in a search for throughput and a day.")] = 10
-    low: Annotated[float, typer.Option(help="The low load, as a share of the high one.")] = 0.1
+    seeds: Annotated[
+        int, typer.Option(help="How often each cell of a table is run, each time with another seed, from 0 on.")
+    ] = 5
+    seconds: Annotated[
+        float, typer.Option(help="How many seconds requests arrive, in a search for the throughput and in a day.")
+    ] = 10
+    low: Annotated[float, typer.Option(help="The low load of the day, as a share of the high load.")] = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +50,16 @@ class Card:
     """The card that is simulated."""
 
     launch_ms: Annotated[
-        float, typer.Option(help="What a server that batches on the host needs between two batches.")
+        float, typer.Option(help="Milliseconds that a server which batches on the host needs between two batches.")
     ] = TITAN_RTX.launch * 1e3
     sharing: Annotated[
-        Sharing, typer.Option(help="How concurrent runs share the card when they want more than all of it.")
+        Sharing, typer.Option(help="How concurrent runs share the GPU when together they want more than all of it.")
     ] = TITAN_RTX.sharing
     calibrated: Annotated[
-        bool, typer.Option("--calibrated", help="Measure the CUDA device here instead of taking a Titan RTX's figures.")
+        bool,
+        typer.Option(
+            "--calibrated", help="Measure the CUDA device of this machine instead of taking the figures of a Titan RTX."
+        ),
     ] = False
 
     def chip(self) -> Chip:
@@ -73,12 +80,14 @@ def elastic(
     part: Annotated[
         list[Part] | None,
         typer.Option(
-            help="rising: figure 2; split: figure 6; bursts: figure 8; throughput: figure 9; ablations: each thing of "
-            "Ebird alone; day: a load that comes and goes; gaps: throughput by the time between two batches. "
-            "May be repeated. Default: all."
+            help="What to simulate. rising: figure 2; split: figure 6; bursts: figure 8; throughput: figure 9; "
+            "ablations: each technique of Ebird by itself; day: a load that rises and falls; gaps: throughput "
+            "by the time between two batches. May be repeated. Default: all."
         ),
     ] = None,
-    network: Annotated[list[str] | None, typer.Option(help=f"{', '.join(SIX)}; may be repeated. Default: all.")] = None,
+    network: Annotated[
+        list[str] | None, typer.Option(help=f"A network: {', '.join(SIX)}; may be repeated. Default: all.")
+    ] = None,
     runs: Runs,
     card: Card,
     processes: Processes = 0,
@@ -87,12 +96,12 @@ def elastic(
 ) -> None:
     """Simulate Ebird's evaluation: six networks on a Titan RTX, batches of 32, 99 % of answers within 200 ms.
 
-    Elastic batches (algorithm 1 with workers of 1, 1, 2, 4, 8 and 16, a pool of inputs on the card) against batches
-    made on the host (no wait, the best of six windows, padded), and against no wait with the pool, by one worker and by
-    2 or 4 of any size, whichever is better; `late` stands beside them.
+    Elastic batches (algorithm 1, workers of 1, 1, 2, 4, 8 and 16, a pool of inputs on the GPU) are compared with
+    batches made on the host (no window, the best of six windows, padded), and with batches without a window that use
+    the pool, on one worker or on 2 or 4 of any size, whichever is better. `late` is shown beside them.
 
-    The high load is what the best window carries. Where each figure of the card comes from, and what is assumed, is
-    told in `latebind/simulation/chip.py`; nothing here is measured on a card.
+    The high load is what the best window sustains. `latebind/simulation/chip.py` says where each figure of the GPU
+    comes from and what is assumed; nothing here is measured on a GPU.
 
     Example: `latebind bench elastic --part throughput --network resnet50 --seeds 3`
     """

@@ -20,13 +20,18 @@ class Judged:
 
     load: Annotated[
         list[float] | None,
-        typer.Option(help="A multiple of what the best baseline does at most; may be repeated. Default: 0.1 to 1.2."),
+        typer.Option(
+            help="Offered load, as a multiple of the best baseline's highest throughput; may be repeated. Default: "
+            "0.1 to 1.2."
+        ),
     ] = None
-    target: Annotated[float, typer.Option(help="Late is what takes longer than so many times one request alone.")] = (
-        10.0
-    )
+    target: Annotated[
+        float,
+        typer.Option(help="An answer is late if it takes longer than this many times the time of one request alone."),
+    ] = 10.0
     side: Annotated[
-        list[str] | None, typer.Option(help="Compare only these, as in the tables; may be repeated. Default: all.")
+        list[str] | None,
+        typer.Option(help="Compare only this side, named as in the tables; may be repeated. Default: all."),
     ] = None
 
 
@@ -34,9 +39,9 @@ def elastic_live(
     subject: Subject,
     *,
     judged: Judged,
-    engine_cores: Annotated[str, typer.Option(help="The cores of the engines, such as 0,1.")] = "0,1",
-    rounds: Annotated[int, typer.Option(help="Blocks of each side at each load.")] = 6,
-    seconds: Annotated[float, typer.Option(help="Length of a block.")] = 2.0,
+    engine_cores: Annotated[str, typer.Option(help="The cores that the engines run on, such as 0,1.")] = "0,1",
+    rounds: Annotated[int, typer.Option(help="How many blocks of requests each side gets at each load.")] = 6,
+    seconds: Annotated[float, typer.Option(help="How many seconds a block of requests lasts.")] = 2.0,
     backend: Backend = None,
     door_core: DoorCore = 0,
     awake: Awake = False,
@@ -45,8 +50,8 @@ def elastic_live(
 ) -> None:
     """Compare elastic batches (Ebird) with TF-Serving's policies on the live engine, on several cores. Exits are off.
 
-    Baselines take part with one worker that has all cores and with a worker for each. The door shares its core with the
-    engines where they have all, for all sides alike.
+    Each baseline takes part twice: with one worker that has all cores, and with one worker for each core. Where the
+    engines have all cores, the door shares one with them, for all sides alike.
 
     Example: `latebind bench elastic-live models --model resnet56 --data images.npz --load 0.1 --load 1`
     """

@@ -22,13 +22,13 @@ def exits(
     log: ServerLog = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Mean latency with exits off and on, one request after another over HTTP, paired, and the fidelity of the answers.
+    """Measure mean latency with exits off and on, one request after another over HTTP, and the answers' fidelity.
 
-    With `--folds 5`, each fifth of the rows meets thresholds that were calibrated on the other four, so rows that
-    trained nothing can serve for both.
+    The two sides answer the same rows, so differences are paired. With `--folds 5`, each fifth of the rows is answered
+    with thresholds that were calibrated on the other four fifths, so the same rows that trained nothing serve for both.
 
-    Example: `latebind bench exits models --model resnet56 --data examples.cifar10.data:unseen
-    --data-option data=cifar10/ --folds 5`
+    Example: `latebind bench exits models --model resnet56 --data examples.cifar10.data:unseen --data-option
+    data=cifar10/ --folds 5`
     """
     setting = conditions.setting(backend, log)
     with reporting(), kept_awake(conditions.awake), progress("asking two servers") as tell:
@@ -53,16 +53,16 @@ def engine(
     *,
     backend: Backend = None,
     batch: Annotated[
-        list[int] | None, typer.Option(help="Rows a call; may be repeated. Default: 1, 2, 4 and 8.")
+        list[int] | None, typer.Option(help="How many rows a call has; may be repeated. Default: 1, 2, 4 and 8.")
     ] = None,
     tuning: Tuning,
     conditions: Conditions,
     json_file: JsonFile = None,
 ) -> None:
-    """What leaving early is worth in the live engine without a door: by the rows of a call, and throughput.
+    """Measure what leaving early is worth in the live engine without a door: by rows of a call, and in throughput.
 
-    Example: `latebind bench engine models --model resnet56 --data examples.cifar10.data:unseen
-    --data-option data=cifar10/ --folds 5`
+    Example: `latebind bench engine models --model resnet56 --data examples.cifar10.data:unseen --data-option
+    data=cifar10/ --folds 5`
     """
     setting = conditions.setting(backend)
     with reporting(), kept_awake(conditions.awake), progress("asking two engines") as tell:

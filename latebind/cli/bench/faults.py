@@ -25,20 +25,30 @@ def faults(
     part: Annotated[
         list[Part] | None,
         typer.Option(
-            help="crash: kill -9 of the engine under load; terminate: SIGTERM with requests in flight; reload: new "
-            "versions under load; hang-up: clients that leave while a slow model runs. May be repeated. Default: all."
+            help="Which fault to cause. crash: kill -9 of the engine under load; terminate: SIGTERM with requests "
+            "in flight; reload: new versions under load; hang-up: clients that leave while a slow model runs. "
+            "May be repeated. Default: all."
         ),
     ] = None,
-    times: Annotated[int, typer.Option(min=1, help="How often the engine is killed and the server told to end.")] = 20,
-    versions: Annotated[int, typer.Option(min=1, help="New versions of the model.")] = 50,
-    in_flight: Annotated[int, typer.Option(min=1, help="Requests in flight when the server is told to end.")] = 32,
-    hang_ups: Annotated[int, typer.Option(min=1, help="How often six clients leave.")] = 5,
-    pause: Annotated[float, typer.Option(help="Seconds of calm before each kill.")] = 1.0,
-    layers: Annotated[int, typer.Option(min=2, help="Layers of the slow model.")] = 12,
-    repeats: Annotated[int, typer.Option(min=1, help="Rows that each of them multiplies by 1024 x 1024.")] = 4096,
+    times: Annotated[
+        int, typer.Option(min=1, help="How often the engine is killed, and how often the server is told to end.")
+    ] = 20,
+    versions: Annotated[
+        int, typer.Option(min=1, help="For reload: how many new versions of the model are put in.")
+    ] = 50,
+    in_flight: Annotated[
+        int, typer.Option(min=1, help="For terminate: how many requests are in flight when the server is told to end.")
+    ] = 32,
+    hang_ups: Annotated[int, typer.Option(min=1, help="For hang-up: how often six clients leave.")] = 5,
+    pause: Annotated[float, typer.Option(help="For crash: seconds without a fault before each kill.")] = 1.0,
+    layers: Annotated[int, typer.Option(min=2, help="For hang-up: how many layers the slow model has.")] = 12,
+    repeats: Annotated[
+        int,
+        typer.Option(min=1, help="For hang-up: how many rows each of these layers multiplies by a 1024 x 1024 matrix."),
+    ] = 4096,
     json_file: JsonFile = None,
 ) -> None:
-    """Hurt a real `latebind serve` on purpose and count what its clients get.
+    """Cause faults in a real `latebind serve` and count what its clients get.
 
     Examples:
 

@@ -18,7 +18,7 @@ from latebind.bench.joint.sides import engines
 from latebind.bench.joint.simulated import Costs, Scaling, on_costs
 from latebind.bench.live.contest import Contest, Part
 from latebind.bench.live.sides import Side
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.cli.bench.options import Backend, DataOption, Model, Page, Repository
 from latebind.cli.bench.settings import Conditions, Tuning
 from latebind.cli.bench.told import ByPart, Rows, Told, tell_parts, write_page
@@ -44,7 +44,7 @@ class Subject:
 
     repository: Repository
     model: Model
-    data: Annotated[str | None, typer.Option(help="Rows to send: an .npz file or package.module:function.")] = None
+    data: Annotated[str | None, typer.Option(help="The rows to send: an .npz file or package.module:function.")] = None
     data_option: DataOption = None
 
     def load(self) -> bench.Subject:
@@ -58,8 +58,10 @@ class Subject:
 class Blocks:
     """How many blocks each side has, and how long they are."""
 
-    rounds: Annotated[int, typer.Option(help="Blocks of each side at each load and deadline, in each fold.")] = 6
-    seconds: Annotated[float, typer.Option(help="Length of a block.")] = 1.5
+    rounds: Annotated[
+        int, typer.Option(help="How many blocks of requests each side gets at each load and deadline, in each fold.")
+    ] = 6
+    seconds: Annotated[float, typer.Option(help="How many seconds a block of requests lasts.")] = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,24 +71,28 @@ class Sides:
     load: Annotated[
         list[float] | None,
         typer.Option(
-            help="For goodput a multiple of what the base model does at most, for batches of what it does serially; "
-            "may be repeated. Default: 0.8, 1 and 1.2; 0.7."
+            help="Offered load. For goodput, a multiple of the base model's highest throughput; for batches, of "
+            "its throughput one request at a time. May be repeated. Default: 0.8, 1 and 1.2 for goodput, 0.7 "
+            "for batches."
         ),
     ] = None
     deadline: Annotated[
         list[float] | None,
-        typer.Option(help="A multiple of what the base model takes alone; may be repeated. Default: 2, 3, 5 and 10."),
+        typer.Option(
+            help="The deadline, as a multiple of the time that the base model takes for one request alone; may be "
+            "repeated. Default: 2, 3, 5 and 10."
+        ),
     ] = None
     side: Annotated[
         list[str] | None,
         typer.Option(
-            help="For goodput: compare only with these, as in the tables. For batches: 'late', 'compacted' or "
+            help="For goodput: compare only these, named as in the tables. For batches: 'late', 'compacted' or "
             "'GATI batched'. May be repeated. Default: all."
         ),
     ] = None
     batch: Annotated[
         list[int] | None,
-        typer.Option(help="For batches: a largest batch; may be repeated. Default: 1, 2, 4, 8 and 16."),
+        typer.Option(help="For batches: the size of the largest batch; may be repeated. Default: 1, 2, 4, 8 and 16."),
     ] = None
 
     def by_load(self, blocks: Blocks) -> goodput.Plan:
@@ -104,12 +110,16 @@ class Sides:
 class Clock:
     """Whether it is simulated, and with which costs."""
 
-    simulated: Annotated[bool, typer.Option("--simulated", help="On a virtual clock, with the measured costs.")] = False
+    simulated: Annotated[
+        bool,
+        typer.Option("--simulated", help="Simulate on a virtual clock, with the measured costs, instead of measuring."),
+    ] = False
     scaling: Annotated[
         Scaling,
         typer.Option(
-            help="Simulated: how stages grow with their batch. own: as measured; npu: as ResNet on LazyBatching's "
-            "accelerator; steep: 32 in 2.5 times the time of one, as where weights come from memory."
+            help="For --simulated: how the time of a stage grows with its batch. own: as measured; npu: as ResNet "
+            "on LazyBatching's accelerator; steep: 32 rows take 2.5 times as long as one, as where weights "
+            "come from memory."
         ),
     ] = Scaling.OWN
 
@@ -136,8 +146,9 @@ def joint(
     part: Annotated[
         What,
         typer.Option(
-            help="goodput: answers in time, by load and deadline; batches: what exits gain by the largest batch; "
-            "refill: refilling against compaction, saturated, beside what the cost model says."
+            help="What to measure. goodput: answers within the deadline, by load and deadline; batches: what exits "
+            "gain, by the largest batch; refill: refilling a batch against compacting it, saturated, beside "
+            "what the cost model expects."
         ),
     ] = What.GOODPUT,
     sides: Sides,
@@ -151,17 +162,18 @@ def joint(
 ) -> None:
     """Compare policies with and without exits on the same model, core, arrivals, deadlines and thresholds.
 
-    Each side has an engine of its own; they are asked in turn, at the pace that the machine has. The best of each kind
-    is chosen for each round by all other rounds. All refuse and drop what cannot be in time, for without that nobody
-    answers anything in time past capacity. All sides at all loads and deadlines take over an hour: --side, --load and
-    --deadline choose among them. --simulated takes a minute.
+    Each side has an engine of its own; they take turns. The best baseline of each kind in a round is the one that was
+    best in all other rounds. Every side refuses and drops requests that cannot be in time, because otherwise nothing is
+    answered in time beyond capacity. All sides at all loads and deadlines take over an hour: choose among them with
+    --side, --load and --deadline. --simulated takes a minute.
 
-    GATI is there as published, where all of a batch of up to 16 wait for the last and nobody is shed, and tuned, at its
-    best batch of 2 or more, shed or not. Where 'GATI, unshed' takes part, it shows who may leave early, and so what no
-    policy could do more of, even one that knew who comes and leaves where.
+    GATI takes part as published, where the rows of a batch of up to 16 wait for the last one and no request is shed,
+    and tuned, at its best batch of 2 or more, with or without shedding. Where 'GATI, unshed' takes part, its run shows
+    which requests can leave early, and so what no policy could exceed, even one that knew all arrivals and exits in
+    advance.
 
-    Example: `latebind bench joint models --model resnet56 --data examples.cifar10.data:unseen
-    --data-option data=cifar10/ --folds 5 --load 1 --deadline 3 --rounds 2`
+    Example: `latebind bench joint models --model resnet56 --data examples.cifar10.data:unseen --data-option
+    data=cifar10/ --folds 5 --load 1 --deadline 3 --rounds 2`
     """
     with reporting(), kept_awake(conditions.awake):
         live = None if clock.simulated else subject.load()

@@ -36,10 +36,13 @@ class Server:
     """Which server is asked."""
 
     url: Annotated[
-        str | None, typer.Option(help="Ask this server, which serves the models. Default: one is made and started.")
+        str | None,
+        typer.Option(help="The URL of a running server with these models. Default: one is built and started."),
     ] = None
-    grpc: Annotated[str | None, typer.Option(help="Where that server speaks gRPC, as 127.0.0.1:8001.")] = None
-    process: Annotated[int, typer.Option("--pid", help="Its first process, for --inject and to see its memory.")] = 0
+    grpc: Annotated[str | None, typer.Option(help="Where that server speaks gRPC, such as 127.0.0.1:8001.")] = None
+    process: Annotated[
+        int, typer.Option("--pid", help="The process id of that server, needed for --inject and to read its memory.")
+    ] = 0
 
     def target(self, folder: Path, models: Sequence[str], options: Sequence[str]) -> AbstractContextManager[Target]:
         """Return it; where no URL is given, one of its own, made in `folder`. Raises `ConfigError`."""
@@ -55,13 +58,13 @@ class Server:
 class Traffic:
     """How many requests come, and when."""
 
-    requests: Annotated[int, typer.Option(min=1, help="How many to send.")] = 20_000
-    rate: Annotated[float, typer.Option(min=0.1, help="Requests a second.")] = 500.0
+    requests: Annotated[int, typer.Option(min=1, help="How many requests to send.")] = 20_000
+    rate: Annotated[float, typer.Option(min=0.1, help="How many requests to send in a second.")] = 500.0
     trace: Annotated[
         Path | None,
-        typer.Option(help="As uneven by minutes as this day of the Azure Functions trace, CSV or .npz."),
+        typer.Option(help="Vary the rate by the minute as this day of the Azure Functions trace does (CSV or .npz)."),
     ] = None
-    minute: Annotated[float, typer.Option(min=0.01, help="Seconds that a minute of the trace lasts here.")] = 1.0
+    minute: Annotated[float, typer.Option(min=0.01, help="How many seconds a minute of the trace lasts.")] = 1.0
 
     def arrivals(self, seed: int) -> Iterator[float]:
         """Yield when requests are sent, in seconds."""
@@ -76,15 +79,24 @@ class Asked:
     """What is asked, and by whom."""
 
     model: Annotated[
-        list[str] | None, typer.Option(help=f"Ask only {', '.join(KINDS)}; may be repeated. Default: all but slow.")
+        list[str] | None,
+        typer.Option(help=f"Ask only this model: {', '.join(KINDS)}; may be repeated. Default: all but slow."),
     ] = None
-    protocol: Annotated[list[Protocol] | None, typer.Option(help="May be repeated. Default: all it speaks.")] = None
-    rows: Annotated[int, typer.Option(min=1, max=16, help="Rows of the largest call.")] = 8
+    protocol: Annotated[
+        list[Protocol] | None,
+        typer.Option(help="The protocol that clients speak; may be repeated. Default: all that the server speaks."),
+    ] = None
+    rows: Annotated[int, typer.Option(min=1, max=16, help="How many rows the largest call has.")] = 8
     deadline_ms: Annotated[
-        list[float] | None, typer.Option(help="Deadlines, one is drawn; may be repeated. Default: 30, 200, 200, 2000.")
+        list[float] | None,
+        typer.Option(help="A deadline; each request draws one of them; may be repeated. Default: 30, 200, 200, 2000."),
     ] = None
-    leave: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of clients that hang up after sending.")] = 0.04
-    break_off: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share that hang up within the body.")] = 0.02
+    leave: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="The share of clients that hang up after they sent their request.")
+    ] = 0.04
+    break_off: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="The share of clients that hang up in the middle of the body.")
+    ] = 0.02
 
     def models(self, usual: Sequence[str]) -> tuple[str, ...]:
         """Return which models are asked, the `usual` ones where none is named. Raises `ConfigError`."""
@@ -113,10 +125,11 @@ class Faults:
     inject: Annotated[
         list[Fault] | None,
         typer.Option(
-            help="kill -9 the engine, stop it for a second, or reload all models (needs --manage); may be repeated."
+            help="A fault to inject: kill -9 the engine, stop it for a second, or reload all models (needs "
+            "--manage); may be repeated."
         ),
     ] = None
-    times: Annotated[int, typer.Option(min=1, help="How often each fault is put in, evenly.")] = 3
+    times: Annotated[int, typer.Option(min=1, help="How often each fault is injected, at even intervals.")] = 3
 
     def options(self) -> list[str]:
         """Return words for `latebind serve` that they need."""
@@ -141,20 +154,24 @@ def ledger(
     asked: Asked,
     faults: Faults,
     overload: Annotated[
-        float | None, typer.Option(min=1.0, help="Instead: find the peak goodput, then ask for so many times as much.")
+        float | None,
+        typer.Option(min=1.0, help="Do this instead: find the peak goodput, then offer this many times as much."),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.5, help="Length of a step to that peak.")] = 4.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.5, help="How many seconds each step of the search for that peak lasts.")
+    ] = 4.0,
     serve: ServeWords = None,
     seed: Seed = 0,
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Ask a server in an open loop, and account for every request: exactly one final answer, its own, and right.
+    """Send requests in an open loop and account for each: exactly one final answer, its own, and correct.
 
     Requests are mixed: models (arithmetic, a chain of stages with a learned cache, a query over both, a sequence
-    model), protocols, rows, deadlines, priorities, clients that hang up. Inputs are unlike each other, and what is
-    right is known to the last bit. Latency counts from when a request was to be sent. Refusals and expired deadlines
-    are answers. Exit code 1 where anything was lost, doubled, swapped, wrong or failed, with the evidence.
+    model), protocols, rows, deadlines, priorities, clients that hang up. All inputs differ, and the correct answer is
+    known to the last bit. Latency counts from the time at which a request was due to be sent. Refusals and expired
+    deadlines count as answers. The exit code is 1 if anything was lost, doubled, swapped, wrong or failed; the evidence
+    is printed.
 
     Examples:
 

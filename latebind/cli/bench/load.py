@@ -16,15 +16,19 @@ from latebind.cli.console import JsonFile, console, reporting, save, show
 def load(
     subject: Subject,
     *,
-    requests: Annotated[int, typer.Option(help="Requests of each side.")] = 2000,
-    rate: Annotated[float | None, typer.Option(help="Requests a second. Default: by --load.")] = None,
-    share: Annotated[float, typer.Option("--load", help="Rate as a share of what is answered one by one.")] = 0.7,
-    deadline_ms: Annotated[float, typer.Option(help="How long an answer may take.")] = 1000.0,
+    requests: Annotated[int, typer.Option(help="How many requests each side gets.")] = 2000,
+    rate: Annotated[float | None, typer.Option(help="Requests a second. Default: as --load says.")] = None,
+    share: Annotated[
+        float, typer.Option("--load", help="The rate, as a share of what the model answers one request at a time.")
+    ] = 0.7,
+    deadline_ms: Annotated[
+        float, typer.Option(help="The deadline of every request, in milliseconds after its arrival.")
+    ] = 1000.0,
     page: Page = None,
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """Latency under Poisson traffic over HTTP with exits off and on, the same arrivals for both."""
+    """Measure latency under Poisson traffic over HTTP with exits off and on, with the same arrivals for both."""
     with reporting():
         deadline = deadline_ms / 1e3
         report = load_bench.run(subject.load(), requests=requests, rate=rate, load=share, deadline=deadline, seed=seed)
@@ -39,8 +43,10 @@ def load(
 def flood(
     subject: Subject,
     *,
-    rounds: Annotated[int, typer.Option(help="Pairs of phases, without and with the flood.")] = 5,
-    seconds: Annotated[float, typer.Option(help="Length of a phase.")] = 3.0,
+    rounds: Annotated[
+        int, typer.Option(help="How many pairs of phases to measure, one without and one with the flood.")
+    ] = 5,
+    seconds: Annotated[float, typer.Option(help="How many seconds a phase lasts.")] = 3.0,
     engine_core: Core = 1,
     door_core: DoorCore = 0,
     json_file: JsonFile = None,

@@ -17,12 +17,16 @@ def memory(
     repository: Repository,
     model: Model,
     granularities: Annotated[
-        str | None, typer.Option(help="Largest batches of the workers. Default: 1,1,2,4,8,16, as the model allows.")
+        str | None,
+        typer.Option(
+            help="The largest batch of each worker, one number for each. Default: 1,1,2,4,8,16, as far as the "
+            "model allows."
+        ),
     ] = None,
     backend: Backend = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Memory of one worker, of several over one copy of the weights, and of several with a copy each.
+    """Measure the memory of one worker, of several that share the weights, and of several with a copy each.
 
     Example: `latebind bench memory models --model resnet56`
     """

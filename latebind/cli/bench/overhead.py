@@ -6,7 +6,7 @@ import typer
 
 from latebind.batching import POLICIES
 from latebind.bench import boundary as boundary_bench
-from latebind.bench import many, nodes
+from latebind.bench import many_models, stage_length
 from latebind.bench import scheduler as scheduler_bench
 from latebind.bench import stages as stages_bench
 from latebind.cli.bench.options import Seed
@@ -19,34 +19,43 @@ NODE_REQUESTS, NODE_SEEDS = 500, 2
 
 
 def scheduler(
-    policy: Annotated[list[str] | None, typer.Option(help="May be repeated. Default: all.")] = None,
-    events: Annotated[int, typer.Option(help="Events of each measurement.")] = 6_000,
-    rounds: Annotated[int, typer.Option(help="Measurements of each cell; the least counts.")] = 3,
-    launch_us: Annotated[float, typer.Option(help="What a launch costs, as `bench boundary` finds it.")] = 30.0,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="A policy to measure; may be repeated. Default: all.")
+    ] = None,
+    events: Annotated[int, typer.Option(help="How many events each measurement has.")] = 6_000,
+    rounds: Annotated[
+        int, typer.Option(help="How often each cell of the table is measured; the smallest time counts.")
+    ] = 3,
+    launch_us: Annotated[
+        float, typer.Option(help="Microseconds that a launch costs, as `latebind bench boundary` measures it.")
+    ] = 30.0,
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """What scheduler and policies cost on one core: a boundary, a decision, many models, and when stages are worth it.
+    """Measure what scheduler and policies cost on one core, and how short stages may be.
 
-    CPU time of the thread, which means something on a busy machine as well, and by the clock. Boundaries are those of a
-    model with a lookup behind some stages at which nobody leaves: the mean of all where nobody rests, of these apart
-    those without and behind a lookup, and those beside others who rest at a stage.
+    It measures a stage boundary, a decision and many models. Times are CPU time of the thread, which means something on
+    a busy machine too, and clock time beside it. Boundaries are those of a model with learned caches behind some of its
+    stages, at which no request leaves: the mean of all while no request rests; of these, separately, the boundaries
+    without and with a lookup; and those while other requests rest at a stage.
     """
     with reporting():
         speeds = scheduler_bench.run(policies=policy or tuple(POLICIES), events=events, rounds=rounds, seed=seed)
-        costs = many.run(events=events // 3, rounds=rounds)
-        worth = nodes.run(launch=launch_us * 1e-6, requests=NODE_REQUESTS, seeds=NODE_SEEDS)
+        costs = many_models.run(events=events // 3, rounds=rounds)
+        worth = stage_length.run(launch=launch_us * 1e-6, requests=NODE_REQUESTS, seeds=NODE_SEEDS)
     show(
         f"scheduler, {events} events, least of {rounds} rounds, seed {seed}; CPU (by the clock); boundaries of "
         f"{scheduler_bench.STAGES} stages, {len(scheduler_bench.LOOKUPS)} with a lookup, where nobody leaves",
         [_speed_row(speed) for speed in speeds],
     )
     show(
-        f"many models, {many.BUSY} of which {many.WAITING} requests each wait for or run, {events // 3} events",
+        f"many models, {many_models.BUSY} of which {many_models.WAITING} requests each wait for or run, "
+        f"{events // 3} events",
         [_many_row(cost) for cost in costs],
     )
     show(
-        f"{nodes.STAGES} stages under `lazy+`, a launch of {launch_us:g} us: mean latency as one stage over theirs",
+        f"{stage_length.STAGES} stages under `lazy+`, a launch of {launch_us:g} us: "
+        "mean latency as one stage over theirs",
         [_worth_row(one) for one in worth],
     )
     save(json_file, {"speeds": speeds, "models": costs, "worth": worth})
@@ -66,7 +75,7 @@ def _speed_row(speed: scheduler_bench.Speed) -> Row:
     }
 
 
-def _many_row(cost: many.Cost) -> Row:
+def _many_row(cost: many_models.Cost) -> Row:
     return {
         "policy": cost.policy,
         "memory": "limited" if cost.memory else "no bound",
@@ -75,7 +84,7 @@ def _many_row(cost: many.Cost) -> Row:
     }
 
 
-def _worth_row(worth: nodes.Worth) -> Row:
+def _worth_row(worth: stage_length.Worth) -> Row:
     ratios = zip(worth.lengths, worth.ratios, strict=True)
     return {
         "learned caches": "at two stages" if worth.exits else "none",
@@ -86,18 +95,25 @@ def _worth_row(worth: nodes.Worth) -> Row:
 
 def stages(
     network: Annotated[
-        list[str] | None, typer.Option(help=f"{' or '.join(stages_bench.NETWORKS)}; may be repeated. Default: both.")
+        list[str] | None,
+        typer.Option(help=f"The network to cut: {' or '.join(stages_bench.NETWORKS)}; may be repeated. Default: both."),
     ] = None,
-    backend: Annotated[list[str] | None, typer.Option(help="May be repeated. Default: eager and openvino.")] = None,
+    backend: Annotated[
+        list[str] | None, typer.Option(help="A backend to measure; may be repeated. Default: eager and openvino.")
+    ] = None,
     min_stage_ms: Annotated[
-        list[float] | None, typer.Option(help="What a stage is worth at least; may be repeated, for a sweep.")
+        list[float] | None, typer.Option(help="The least time that a stage takes; repeat it for a sweep.")
     ] = None,
-    limit: Annotated[bool, typer.Option(help="Whether a chain may take at most 5 % over the uncut model.")] = True,
-    runs: Annotated[int, typer.Option(help="Pairs of runs for each ratio.")] = 100,
-    threads: Annotated[int, typer.Option(help="Threads of each side.")] = 1,
+    limit: Annotated[
+        bool, typer.Option(help="Let a chain of stages take at most 5 % longer than the uncut model.")
+    ] = True,
+    runs: Annotated[int, typer.Option(help="How many pairs of runs each ratio is taken from.")] = 100,
+    threads: Annotated[int, typer.Option(help="How many threads each side has.")] = 1,
     json_file: JsonFile = None,
 ) -> None:
-    """Where networks can be cut, and what a chain of stages costs over the uncut network: paired, interleaved.
+    """Show where networks can be cut, and measure what a chain of stages costs compared with the uncut network.
+
+    Both sides run alternately, and each ratio is of a pair of runs.
 
     Example: `latebind bench stages --network resnet56 --backend openvino --no-limit --min-stage-ms 0.3`
     """
@@ -132,13 +148,15 @@ def _chain_row(row: stages_bench.Row) -> Row:
 
 def boundary(
     *,
-    policy: Annotated[list[str] | None, typer.Option(help="May be repeated. Default: graph and lazy+.")] = None,
-    backend: Annotated[str, typer.Option(help="What runs the stages.")] = "openvino",
+    policy: Annotated[
+        list[str] | None, typer.Option(help="A policy to measure; may be repeated. Default: graph and lazy+.")
+    ] = None,
+    backend: Annotated[str, typer.Option(help="The backend that runs the stages.")] = "openvino",
     requests: Annotated[int, typer.Option(help="Requests of each side.")] = 2000,
     conditions: Conditions,
     json_file: JsonFile = None,
 ) -> None:
-    """What a stage boundary costs in the engine, and how long a stage must be for its boundary to cost little of it.
+    """Measure what a stage boundary costs in the engine, and how long a stage must be to make that cost small.
 
     Example: `latebind bench boundary --awake`
     """

@@ -10,10 +10,10 @@ import typer
 
 from latebind.bench.ledger.questions import Protocol
 from latebind.bench.live.sides import chosen
+from latebind.bench.parallel import Progress
 from latebind.bench.peers import goodput, identity, plots, report
 from latebind.bench.peers.loads import tool
 from latebind.bench.peers.sides import SIDES, Place
-from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Seed, ServeWords
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
@@ -32,22 +32,36 @@ class Part(StrEnum):
 class Compared:
     """What is asked of whom, by how many clients, how long."""
 
-    protocol: Annotated[list[Protocol] | None, typer.Option(help="May be repeated. Default: all.")] = None
-    clients: Annotated[list[int] | None, typer.Option(min=1, help="May be repeated. Default: 1 and 16.")] = None
+    protocol: Annotated[
+        list[Protocol] | None, typer.Option(help="The protocol that clients speak; may be repeated. Default: all.")
+    ] = None
+    clients: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="How many clients call at the same time; may be repeated. Default: 1 and 16."),
+    ] = None
     side: Annotated[
-        list[str] | None, typer.Option(help=f"Compare only these: {', '.join(SIDES)}; may be repeated. Default: all.")
+        list[str] | None,
+        typer.Option(help=f"Compare only this server: {', '.join(SIDES)}; may be repeated. Default: all."),
     ] = None
     load: Annotated[
         list[float] | None,
-        typer.Option(help="Goodput: a share of what the best side answers; may be repeated. Default: 0.5 0.8 1.0 1.4."),
+        typer.Option(
+            help="For goodput: offered load, as a share of what the best side answers; may be repeated. Default: "
+            "0.5 0.8 1.0 1.4."
+        ),
     ] = None
     backend: Annotated[
         list[str] | None,
-        typer.Option(help="Goodput: eager or openvino, for all; may be repeated. Default: both."),
+        typer.Option(help="For goodput: the backend of all sides, eager or openvino; may be repeated. Default: both."),
     ] = None
-    deadline_ms: Annotated[float, typer.Option(min=1.0, help="Goodput: how long an answer may take.")] = 100.0
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds in which all take turns.")] = 5
-    seconds: Annotated[float | None, typer.Option(min=1.0, help="Length of a run. Default: 2, goodput 8.")] = None
+    deadline_ms: Annotated[
+        float,
+        typer.Option(min=1.0, help="For goodput: the deadline of every request, in milliseconds after its arrival."),
+    ] = 100.0
+    rounds: Annotated[int, typer.Option(min=1, help="How many rounds there are; in each, every side has its turn.")] = 5
+    seconds: Annotated[
+        float | None, typer.Option(min=1.0, help="How many seconds a run lasts. Default: 2, and 8 for goodput.")
+    ] = None
 
     def protocols(self) -> tuple[Protocol, ...]:
         """Return the protocols to speak."""
@@ -65,13 +79,17 @@ class Compared:
 
 def peers(
     folder: Annotated[
-        Path, typer.Option("--peers", help="Folder of the peers' virtual environments; what is not there is installed.")
+        Path,
+        typer.Option(
+            "--peers", help="The folder of the peers' virtual environments; those that are missing are installed."
+        ),
     ],
     *,
     part: Annotated[
         list[Part] | None,
         typer.Option(
-            help="identity: what servers themselves cost; goodput: ResNet-18 at Poisson times, answers in time. May be "
+            help="What to compare. identity: what the servers themselves cost, with a model that does nothing; "
+            "goodput: answers within the deadline from ResNet-18, with requests at Poisson times. May be "
             "repeated. Default: all."
         ),
     ] = None,
@@ -83,9 +101,10 @@ def peers(
 ) -> None:
     """Compare latebind with NVIDIA Triton's C++ server (Python backend), FastAPI and LitServe on this machine.
 
-    The peers live in virtual environments of their own, which this command makes on first use; latebind needs none of
-    them. Servers and clients share all cores. Every server answers a call right before it is measured. Clients are wrk
-    (HTTP) and h2load (gRPC) where they are installed, else our own, which takes more of the cores.
+    The peers live in virtual environments of their own, which this command creates on first use; latebind itself needs
+    none of them. Servers and clients share all cores. Every server must answer a call correctly before it is measured.
+    The clients are wrk (HTTP) and h2load (gRPC) where they are installed, else clients of our own, which take more of
+    the cores.
 
     Examples:
 

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from latebind.bench.parallel import Progress
 from latebind.bench.queries import parts, plots, report
 from latebind.bench.queries.decision import decision
 from latebind.bench.queries.sides import EVERY
 from latebind.bench.queries.traffic import Traffic
-from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Processes, Seed
 from latebind.cli.bench.told import ByPart, Rows, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
@@ -41,28 +41,38 @@ WRONG = (0.003, 0.01)
 class Played:
     """At which deadlines, with which learned caches, how many requests, under which loads."""
 
-    step_ms: Annotated[float, typer.Option(help="How far apart the deadlines are, from 60 to 200 ms.")] = 20.0
-    deadline_ms: Annotated[list[float] | None, typer.Option(help="Deadlines instead of those; may be repeated.")] = None
-    requests: Annotated[int, typer.Option(help="Requests of each planner at each deadline, the same for all.")] = 20_000
+    step_ms: Annotated[float, typer.Option(help="The step between two deadlines, which go from 60 to 200 ms.")] = 20.0
+    deadline_ms: Annotated[
+        list[float] | None, typer.Option(help="A deadline to take instead of those; may be repeated.")
+    ] = None
+    requests: Annotated[
+        int, typer.Option(help="How many requests each planner gets at each deadline, the same for all.")
+    ] = 20_000
     price: Annotated[
         list[float] | None,
         typer.Option(
-            help="Run `expected` also with this price of a second, in shares of accuracy; may be repeated. Default: 0 "
-            "and 1."
+            help="Also run the planner `expected` with this price of a second, as a share of accuracy; may be "
+            "repeated. Default: 0 and 1."
         ),
     ] = None
     gain: Annotated[
-        float, typer.Option(help="How much quicker caches make the gate on average. Default: as the paper reports.")
+        float,
+        typer.Option(
+            help="How many times faster learned caches make the gate on average. Default: as the paper reports."
+        ),
     ] = 0.0
-    places: Annotated[int, typer.Option(help="Learned caches of a gate.")] = 8
-    wrong: Annotated[list[float] | None, typer.Option(help="Share of early exits that are wrong; may be repeated.")] = (
-        None
-    )
+    places: Annotated[int, typer.Option(help="How many learned caches the gate has.")] = 8
+    wrong: Annotated[
+        list[float] | None, typer.Option(help="The share of early exits that are wrong; may be repeated.")
+    ] = None
     load: Annotated[
         list[float] | None,
-        typer.Option(help="Loads, 1 being what 4 workers carry with the baseline of equal split; may be repeated."),
+        typer.Option(
+            help="Offered load; 1 is what 4 workers sustain with the baseline that splits the deadline equally. "
+            "May be repeated."
+        ),
     ] = None
-    loaded_requests: Annotated[int, typer.Option(help="Requests of each planner under each load.")] = 4000
+    loaded_requests: Annotated[int, typer.Option(help="How many requests each planner gets at each load.")] = 4000
 
     def plan(self, seed: int, processes: int) -> parts.Plan:
         """Return what is simulated. Raises `ConfigError`."""
@@ -93,9 +103,10 @@ def queries(
     part: Annotated[
         list[Part] | None,
         typer.Option(
-            help="gains: figure 11, and the planners against each other; tight: accuracy and latency at once, "
-            "deadlines of 60 to 100 ms in steps of 5; models: figure 12; wrong: what remains where learned caches err; "
-            "loaded: Poisson arrivals into the scheduler; decision: what a pick takes. May be repeated. Default: all."
+            help="What to simulate. gains: figure 11, and the planners against each other; tight: accuracy and "
+            "latency at once, with deadlines of 60 to 100 ms in steps of 5; models: figure 12; wrong: what is "
+            "left of the gain when learned caches err; loaded: Poisson arrivals into the scheduler; decision: "
+            "how long the planner takes to pick a model. May be repeated. Default: all."
         ),
     ] = None,
     played: Played,
@@ -106,13 +117,13 @@ def queries(
 ) -> None:
     """Simulate GATI's section 7.3: a gate, then faces (46 %) or vehicles (45 %), each with the models of table 5.
 
-    Planners: the deadline split equally or in proportion, with and without replanning, and `expected`, which makes the
-    expected accuracy of the whole query the greatest, less the price of its time: without `--price` one that divides
-    what learned caches earn between accuracy and latency (`latebind/queries/bargain.py`). A request is right if all
-    its steps are, and in time; it counts by how likely that is with the models that ran. Where the gate's learned
-    caches are is told in `latebind/bench/queries/traffic.py`. Requests come one after another, as in the paper, but in
-    the part `loaded`.
-    Intervals (95 %) are over requests, paired.
+    The planners are: the deadline split equally or in proportion, each with and without replanning, and `expected`.
+    That one maximises the expected accuracy of the whole query, less the price of its time. Without `--price` it takes
+    the price that divides what learned caches earn between accuracy and latency (`latebind/queries/bargain.py`).
+
+    A request is right if all of its steps are right and it is in time; it counts with the probability of that, given
+    the models that ran. `latebind/bench/queries/traffic.py` says where the gate's learned caches are. Requests come one
+    after another, as in the paper, except in the part `loaded`. Intervals (95 %) are over requests, paired.
 
     Example: `latebind bench queries --part gains --step-ms 10 --price 1`
     """

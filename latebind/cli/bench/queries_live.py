@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from latebind.bench.parallel import Progress
 from latebind.bench.queries.live import overhead, plots, replanning, report
 from latebind.bench.queries.live.asked import Rows
 from latebind.bench.queries.live.sides import Served, Setting, find_query, sides
 from latebind.bench.server import pinned
-from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Awake, Backend, Core, DataOption, DoorCore, Page, Repository, Seed
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
@@ -43,14 +43,16 @@ class Asking:
     deadline_ms: Annotated[
         list[float] | None,
         typer.Option(
-            help="A deadline; may be repeated. Default: three that are just too short for a plan made beforehand to "
-            "reach the best models, by less than learned caches save; where that is, is found out first, by asking."
+            help="A deadline; may be repeated. Default: three deadlines, found by trial calls, at which a plan "
+            "made in advance just misses the best models, by less time than learned caches save."
         ),
     ] = None
-    split: Annotated[Split, typer.Option(help="How deadlines are split where they are.")] = Split.PROPORTIONAL
-    requests: Annotated[int, typer.Option(min=1, help="Rows for each side at each deadline.")] = 2000
+    split: Annotated[Split, typer.Option(help="How the planners that split the deadline among the steps do it.")] = (
+        Split.PROPORTIONAL
+    )
+    requests: Annotated[int, typer.Option(min=1, help="How many rows each side is sent at each deadline.")] = 2000
     rate: Annotated[
-        float, typer.Option(min=0.0, help="Requests a second, on average; 0: one after another, as in the paper.")
+        float, typer.Option(min=0.0, help="Requests a second on average; 0 sends one after another, as in the paper.")
     ] = 0.0
 
     def plan(self, seed: int) -> replanning.Plan:
@@ -69,13 +71,15 @@ class Asking:
 class Beyond:
     """How it is found out what a query takes beyond its models."""
 
-    rounds: Annotated[int, typer.Option(min=1, help="For overhead: how often throughput is measured.")] = 5
-    clients: Annotated[int, typer.Option(min=1, help="For overhead: clients that always wait.")] = overhead.CLIENTS
+    rounds: Annotated[int, typer.Option(min=1, help="For overhead: how often the throughput is measured.")] = 5
+    clients: Annotated[int, typer.Option(min=1, help="For overhead: how many clients always wait for an answer.")] = (
+        overhead.CLIENTS
+    )
     caches: Annotated[
         bool,
         typer.Option(
-            help="For overhead: ask learned caches, so that a step that most requests leave early costs little beside "
-            "the other."
+            help="For overhead: use learned caches, so that a step which most requests leave early costs little "
+            "beside the other."
         ),
     ] = False
 
@@ -89,7 +93,7 @@ class Engines:
     door_core: DoorCore = 0
     other_core: Annotated[
         int | None,
-        typer.Option(help="For overhead: the core of a second worker. Default: that of door and client."),
+        typer.Option(help="For overhead: the core of a second worker. Default: the core of the door and the client."),
     ] = None
     awake: Awake = False
     seed: Seed = 0
@@ -107,14 +111,16 @@ class Engines:
 def queries_live(
     repository: Repository,
     *,
-    data: Annotated[str, typer.Option(help="Rows to send, with labels: an .npz file or package.module:function.")],
+    data: Annotated[str, typer.Option(help="Rows with labels to send: an .npz file or package.module:function.")],
     data_option: DataOption = None,
-    query: Annotated[str | None, typer.Option(help="Which query of the folder. Default: the only one.")] = None,
+    query: Annotated[
+        str | None, typer.Option(help="The name of the query in the folder. Default: the only one.")
+    ] = None,
     part: Annotated[
         list[Part] | None,
         typer.Option(
-            help="replanning: learned caches and planning again against neither; overhead: the query against its "
-            "models alone. May be repeated. Default: both."
+            help="What to measure. replanning: learned caches with replanning, against neither; overhead: the "
+            "query against its models alone. May be repeated. Default: both."
         ),
     ] = None,
     asking: Asking,
@@ -123,20 +129,21 @@ def queries_live(
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Compare how a query's models are picked, on live engines, and find out what a query takes beyond its models.
+    """Compare planners of a query on live engines, and measure what a query takes beyond its models.
 
-    `static` has no learned caches and picks all models as the query comes; `replanned` splits the deadline likewise,
-    but picks each model as its step begins, by what learned caches have saved; `expected` picks by expected accuracy.
-    All are asked for the same rows, in blocks in turn. Nothing is refused or dropped for being late, so that every row
-    counts on every side; who was late is counted. Differences are paired by row, with 95 % intervals.
+    `static` has no learned caches and picks all models when the query arrives. `replanned` splits the deadline in the
+    same way, but picks each model when its step begins, with the time that learned caches have saved. `expected` picks
+    by expected accuracy. All sides are sent the same rows, in blocks that take turns. Nothing is refused or dropped for
+    being late, so that every row counts on every side; late answers are counted. Differences are paired by row, with 95
+    % intervals.
 
-    `overhead` has learned caches with `--caches`. A query on one worker runs all of its steps on the same core, so it
-    carries no more than its models one after another, which the last line of its table says, by the clock and by CPU
-    time, which others on the machine change less. With a worker and a core for each step it is held against each step
-    alone on the same workers, and against the slower one alone on one worker: who has more cores than that has an easy
-    bar, and where steps are not alike workers share the longer one. The last table says from which length of steps on
-    a query carries 0.95 of them, if what it takes beyond them does not change with it. Batches are as large as models
-    take with as many `--clients` as an engine has slots, 64.
+    `overhead` uses learned caches only with `--caches`. On one worker, a query runs all of its steps on the same core,
+    so its throughput can be no more than that of its models one after another. The last line of the table gives the
+    ratio of the two, by the clock and by CPU time, which other load on the machine changes less. With one worker and
+    core for each step, the query is compared with each step alone on the same workers, and with the slower step alone
+    on one worker. More cores than that make the bar easy, and workers share the longer step where steps differ. The
+    last table gives the length of steps from which a query reaches 0.95 of them, if its extra time does not change with
+    that length. Batches are as large as the models take when `--clients` equals the engine's 64 slots.
 
     Examples:
 

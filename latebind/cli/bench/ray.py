@@ -32,10 +32,10 @@ class Part(StrEnum):
 class Killing:
     """The ledger while replicas are killed."""
 
-    requests: Annotated[int, typer.Option(min=1, help="Requests of the ledger.")] = 50_000
-    rate: Annotated[float, typer.Option(min=0.1, help="Of these a second.")] = 150.0
-    replicas: Annotated[int, typer.Option(min=1, help="Replicas that the ledger asks.")] = 2
-    times: Annotated[int, typer.Option(min=1, help="How often one is killed.")] = 3
+    requests: Annotated[int, typer.Option(min=1, help="For ledger: how many requests to send.")] = 50_000
+    rate: Annotated[float, typer.Option(min=0.1, help="For ledger: how many requests to send in a second.")] = 150.0
+    replicas: Annotated[int, typer.Option(min=1, help="For ledger: how many replicas there are.")] = 2
+    times: Annotated[int, typer.Option(min=1, help="For ledger: how often a replica is killed.")] = 3
 
     def run(self, folder: Path, seed: int, options: list[str]) -> Result:
         """Keep the ledger, and return what it says."""
@@ -66,10 +66,14 @@ class Killing:
 class Scaling:
     """More requests than a replica is for, then few."""
 
-    high: Annotated[float, typer.Option(min=0.1, help="Requests a second that two replicas are for.")] = 200.0
-    high_seconds: Annotated[float, typer.Option(min=1.0, help="For so long.")] = 40.0
-    low: Annotated[float, typer.Option(min=0.1, help="Requests a second afterwards.")] = 4.0
-    low_seconds: Annotated[float, typer.Option(min=1.0, help="For so long.")] = 60.0
+    high: Annotated[
+        float, typer.Option(min=0.1, help="For scale: a rate, in requests a second, that takes two replicas.")
+    ] = 200.0
+    high_seconds: Annotated[float, typer.Option(min=1.0, help="For scale: how many seconds the high rate lasts.")] = (
+        40.0
+    )
+    low: Annotated[float, typer.Option(min=0.1, help="For scale: the rate afterwards, in requests a second.")] = 4.0
+    low_seconds: Annotated[float, typer.Option(min=1.0, help="For scale: how many seconds the low rate lasts.")] = 60.0
 
     def run(self, folder: Path, seed: int, options: list[str]) -> Result:
         """Load the server, and return how many replicas it had when."""
@@ -92,8 +96,10 @@ class Scaling:
 class Timing:
     """Calls one after another, beside the stand-alone server."""
 
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the comparison of latencies.")] = 5
-    calls: Annotated[int, typer.Option(min=1, help="Calls of each kind in a round, on each side.")] = 200
+    rounds: Annotated[int, typer.Option(min=1, help="For latency: how many rounds to compare.")] = 5
+    calls: Annotated[
+        int, typer.Option(min=1, help="For latency: how many calls of each kind a round has, on each side.")
+    ] = 200
 
     def run(self, folder: Path, seed: int, options: list[str]) -> Result:
         """Time the calls, and return what they took; there is nothing that could be wrong."""
@@ -114,8 +120,8 @@ def ray(
     part: Annotated[
         list[Part] | None,
         typer.Option(
-            help="ledger: a replica is killed under load; scale: from one to two replicas and back; latency: beside "
-            "the stand-alone server. May be repeated. Default: all."
+            help="What to measure. ledger: a replica is killed under load; scale: from one to two replicas and "
+            "back; latency: compared with the stand-alone server. May be repeated. Default: all."
         ),
     ] = None,
     killing: Killing,

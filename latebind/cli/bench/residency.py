@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from latebind.bench.parallel import Progress
 from latebind.bench.residency import parts, plots, report
 from latebind.bench.residency.azure import services_of
 from latebind.bench.residency.crowd import CLIENTS, PATIENCE, SERVERS, crowd
@@ -13,7 +14,6 @@ from latebind.bench.residency.decision import decision_table
 from latebind.bench.residency.models import BANDWIDTH, EVEN, FIXED, UNEVEN, Family, Storage
 from latebind.bench.residency.paper import EXECUTION
 from latebind.bench.residency.sides import Policy, policy
-from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Trace
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
@@ -47,27 +47,45 @@ class Played:
     trace: Trace = None
     policies: Annotated[
         list[str] | None,
-        typer.Option("--policy", help=f"{', '.join(POLICIES)}; may be repeated; LRU is always there. Default: all."),
+        typer.Option("--policy", help=f"A policy beside LRU: {', '.join(POLICIES)}; may be repeated. Default: all."),
     ] = None
     pairing: Annotated[
-        list[Pairing] | None, typer.Option(help="Which service gets which model; may be repeated. Default: all.")
+        list[Pairing] | None,
+        typer.Option(help="How models are assigned to the services of the trace; may be repeated. Default: all ways."),
     ] = None
     memory: Annotated[
         list[float] | None,
-        typer.Option(help="Percent of what all models take; may be repeated. Default: the paper's of each part."),
+        typer.Option(
+            help="The memory, in percent of what all models take; may be repeated. Default: what the paper takes "
+            "in each part."
+        ),
     ] = None
     family: Annotated[
-        Family, typer.Option(help="Seven models: a, as they are served most; b, none of them above a fifth of all.")
+        Family,
+        typer.Option(
+            help="Which seven models. a: those that are served most; b: none takes more than a fifth of all memory."
+        ),
     ] = Family.A
     uneven: Annotated[
-        bool, typer.Option("--uneven", help="Loads take 0.5 to 3 times what their bytes take, by model.")
+        bool,
+        typer.Option(
+            "--uneven", help="Make the loads of each model take 0.5 to 3 times as long as its bytes alone would."
+        ),
     ] = False
-    bandwidth: Annotated[float, typer.Option(help="MB a second that are loaded.")] = BANDWIDTH / 1e6
-    execution: Annotated[float, typer.Option(help="Seconds that a request takes beside loading.")] = EXECUTION
-    clients: Annotated[int, typer.Option(min=1, help="Of --part crowd.")] = CLIENTS
-    requests: Annotated[int, typer.Option(min=1, help="Requests of an hour, where the trace has as many.")] = REQUESTS
-    seeds: Annotated[int, typer.Option(min=1, help="Hours on each half of the trace, with seeds from 0 on.")] = 10
-    processes: Annotated[int, typer.Option(help="Hours at a time. Default: one for each core.")] = 0
+    bandwidth: Annotated[float, typer.Option(help="Megabytes that are loaded in a second.")] = BANDWIDTH / 1e6
+    execution: Annotated[float, typer.Option(help="Seconds that a request takes beside the loading of its model.")] = (
+        EXECUTION
+    )
+    clients: Annotated[int, typer.Option(min=1, help="For --part crowd: how many clients there are.")] = CLIENTS
+    requests: Annotated[
+        int, typer.Option(min=1, help="How many requests an hour has, where the trace has as many.")
+    ] = REQUESTS
+    seeds: Annotated[
+        int, typer.Option(min=1, help="How many hours are played on each half of the trace, with seeds from 0 on.")
+    ] = 10
+    processes: Annotated[
+        int, typer.Option(help="How many hours are played at the same time. Default: one for each core.")
+    ] = 0
 
     def plan(self) -> parts.Plan:
         """Return what is played. Raises `ConfigError`."""
@@ -112,12 +130,12 @@ def residency(
     part: Annotated[
         list[Part] | None,
         typer.Option(
-            help="models: what is loaded, and table 2; table: table 3, figures 6, 7, 9, 10; cdf: figure 8; "
-            "ablation: late without one thing at a time; known: with requests that wait; memory: how much is saved at "
-            "equal loading time; many: a model for each service; bounds: the least that is possible, and late "
-            "told all rates; decision: what one takes with 10,000 models; "
-            "crowd: clients that each wait for their answer, in real time; open: as they come, in real time. "
-            "May be repeated. Default: all."
+            help="What to play. models: the models that are loaded, and table 2; table: table 3, figures 6, 7, 9, "
+            "10; cdf: figure 8; ablation: late without one of its techniques at a time; known: with requests "
+            "that wait; memory: how much memory is saved at equal loading time; many: a model for each "
+            "service; bounds: the least loading that is possible, and late told all rates; decision: the time "
+            "of one decision with 10,000 models; crowd: clients that each wait for their answer, in real "
+            "time; open: requests as they come, in real time. May be repeated. Default: all."
         ),
     ] = None,
     played: Played,
@@ -126,15 +144,15 @@ def residency(
 ) -> None:
     """Play mCache's evaluation: seven models in less memory than they take, requests after an Azure trace.
 
-    Requests are played one after another, each loads what it misses before the next: that is the paper's latency, which
-    leaves queueing out. What comes while the stages before it run is waited for by nobody. Which service gets which
-    model, instants and the hour are drawn by seed, on both halves of the trace. Intervals are of 95 %, paired with LRU
-    in the very same hours.
-    `iam-oracle` and `belady` are told the future and `late-oracle` all rates; the others learn from what came.
+    Requests are played one after another, and each loads what is missing before the next one begins. That is the
+    paper's latency, which leaves queueing out. Stages that load while the stages before them run cost no waiting. The
+    seed draws which service gets which model, the instants and the hour, on both halves of the trace. Intervals are of
+    95 %, paired with LRU in the very same hours. `iam-oracle` and `belady` are told the future and `late-oracle` is
+    told all rates; the other policies learn from past requests.
 
-    A load takes 0.15 s and its bytes over the bandwidth: LRU then loads for as long as in table 3, within a sixth. A
-    request takes 0.26 s beside. Without --trace counts are drawn with rates as in the trace: policies rank the same,
-    and what they gain on LRU is within a few points.
+    A load takes 0.15 s plus its bytes divided by the bandwidth; with that, LRU loads for as long as in table 3, within
+    a sixth. A request takes 0.26 s beside loading. Without --trace, counts are drawn with rates as in the trace: the
+    policies rank the same, and their gain over LRU is within a few points.
 
     Example: `latebind bench residency --part table --pairing random --policy iam --policy late --seeds 3`
     """

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from latebind.bench.live.sides import chosen
+from latebind.bench.parallel import Progress
 from latebind.bench.residency import leaks
 from latebind.bench.residency.azure import services_of
 from latebind.bench.residency.live import cold, crowd, plots, report, trace
 from latebind.bench.residency.live.sides import SIDES, Setting
 from latebind.bench.residency.live.zoo import Zoo, weigh
-from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Seed
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
@@ -40,19 +40,35 @@ class Played:
 
     share: Annotated[
         list[float] | None,
-        typer.Option(help="Share of the models' memory, 0 to 1; repeat for crowd. Default: 0.4; crowd 0.4 and 0.6."),
+        typer.Option(
+            help="The memory that models may use, as a share (0 to 1) of what all of them take; may be repeated "
+            "for crowd. Default: 0.4, and for crowd 0.4 and 0.6."
+        ),
     ] = None
     file: Annotated[
         Path | None,
-        typer.Option("--trace", help="A day of the Azure Functions trace, CSV or .npz. Default: counts like it."),
+        typer.Option(
+            "--trace",
+            help="A day of the Azure Functions trace, as the published CSV or as .npz. Default: counts drawn with "
+            "rates as in the trace.",
+        ),
     ] = None
-    pairing: Annotated[Pairing, typer.Option(help="Which service gets which model.")] = Pairing.RANDOM
-    speed: Annotated[float, typer.Option(min=0.01, help="How many times faster than the trace requests come.")] = 10.0
-    seconds: Annotated[float, typer.Option(min=0.1, help="Length of a block.")] = 20.0
-    warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds before that do not count.")] = 5.0
-    rounds: Annotated[int, typer.Option(min=1, help="Blocks of each side; cold: first answers of each kind.")] = 3
+    pairing: Annotated[Pairing, typer.Option(help="How models are assigned to the services of the trace.")] = (
+        Pairing.RANDOM
+    )
+    speed: Annotated[float, typer.Option(min=0.01, help="How many times faster than in the trace requests arrive.")] = (
+        10.0
+    )
+    seconds: Annotated[float, typer.Option(min=0.1, help="How many seconds a block of requests lasts.")] = 20.0
+    warm_up: Annotated[
+        float, typer.Option(min=0.0, help="Seconds at the start of each block that are not counted.")
+    ] = 5.0
+    rounds: Annotated[
+        int, typer.Option(min=1, help="How many blocks each side gets; for cold, how many first answers of each kind.")
+    ] = 3
     side: Annotated[
-        list[str] | None, typer.Option(help=f"Compare only these: {'; '.join(SIDES)}; may be repeated. Default: all.")
+        list[str] | None,
+        typer.Option(help=f"Compare only this side: {'; '.join(SIDES)}; may be repeated. Default: all."),
     ] = None
 
     def shares(self) -> tuple[float, ...]:
@@ -84,10 +100,15 @@ class Played:
 class Much:
     """How much there is to do in the parts without a trace."""
 
-    clients: Annotated[int, typer.Option(min=1, help="Clients of the crowd.")] = crowd.CLIENTS
-    largest: Annotated[int, typer.Option(min=1, help="So many models, the largest, start cold.")] = 3
-    resident: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of one that starts partly resident.")] = 0.5
-    loads: Annotated[int, typer.Option(min=1, help="Loads and unloads of the part about leaks.")] = 1000
+    clients: Annotated[int, typer.Option(min=1, help="How many clients the crowd has.")] = crowd.CLIENTS
+    largest: Annotated[int, typer.Option(min=1, help="For cold: how many models start cold, the largest first.")] = 3
+    resident: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="For cold: the share of a model's stages in memory where it starts partly resident."
+        ),
+    ] = 0.5
+    loads: Annotated[int, typer.Option(min=1, help="For leaks: how often models are loaded and unloaded.")] = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +116,12 @@ class Engines:
     """How every side is served."""
 
     tier: Annotated[
-        str, typer.Option(help=f"{' or '.join(TIERS)}: whether what goes leaves the page cache, and is read again.")
+        str, typer.Option(help=f"Where evicted stages stay, {' or '.join(TIERS)}; from disk they are read again.")
     ] = "disk"
-    workers: Annotated[int, typer.Option(min=1, help="Workers of each engine, of one thread each.")] = 1
-    patience: Annotated[float, typer.Option(help="Seconds that nobody is to wait for a model while others load.")] = 30
+    workers: Annotated[int, typer.Option(min=1, help="How many workers each engine has, with one thread each.")] = 1
+    patience: Annotated[
+        float, typer.Option(help="The most seconds that a request waits for its model while others are loaded.")
+    ] = 30
 
     def setting(self) -> Setting:
         """Return it in the words of the measurement. Raises `ConfigError`."""
@@ -111,13 +134,16 @@ class Engines:
 
 
 def residency_live(
-    models: Annotated[Path, typer.Argument(help="A folder of several models, such as examples/zoo builds.")],
+    models: Annotated[
+        Path, typer.Argument(help="A folder of several models, such as the one that examples/zoo builds.")
+    ],
     *,
     part: Annotated[
         list[Part] | None,
         typer.Option(
-            help="trace: an hour's requests, played faster; crowd: clients that send as soon as they have an answer; "
-            "cold: first answers of the largest models; leaks: what loads leave behind. May be repeated. Default: all."
+            help="What to measure. trace: the requests of an hour, played faster; crowd: clients that send again "
+            "as soon as they have an answer; cold: the first answers of the largest models; leaks: what loads "
+            "leave behind in memory. May be repeated. Default: all."
         ),
     ] = None,
     played: Played,
@@ -127,19 +153,20 @@ def residency_live(
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Compare what lies in memory on live engines that may take less than their models do.
+    """Compare residency policies on live engines that have less memory than their models take.
 
-    Every side is an engine of its own with all models of the folder, started for its block with none of their files in
-    the page cache, and asked the same things at the same times. As it starts it reads them all; with --tier page-cache
-    they lie there from then on, and loads read memory. Tables say what came from where.
+    Every side is an engine of its own with all models of the folder. It is started for its block with none of their
+    files in the page cache, and every side is sent the same requests at the same times. An engine reads all files as it
+    starts. With --tier page-cache they stay in the page cache from then on, so loads read memory. The tables say what
+    was read from where.
 
-    Nothing is refused or dropped for being late, learned caches are off, and rows are made up. `lru, in order` is how
-    servers do it: whole models, requests in the order in which they came, and nothing runs while a model loads. `lru`
-    and `iam` have all of this server but whole models.
+    Nothing is refused or dropped for being late, learned caches are off, and rows are made up. `lru, in order` is what
+    servers usually do: whole models, requests in order of arrival, and nothing runs while a model loads. `lru` and
+    `iam` have everything of this server except loading by stages: they load whole models.
 
-    What an engine's process takes is read in /proc every tenth of a second, beside what it takes with nothing loaded.
-    A block ends when everybody is answered, which takes long for a side that cannot keep up: an open trace has no
-    steady latency there, so look at a lower --speed too.
+    The memory of an engine's process is read from /proc every tenth of a second, and compared with the memory it takes
+    with nothing loaded. A block ends when every request is answered, which takes long for a side that cannot keep up.
+    An open trace has no steady latency then, so try a lower --speed too.
 
     Examples:
 

@@ -10,7 +10,7 @@ import typer
 
 from latebind.bench.chart import Plot
 from latebind.bench.page import write_plots
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.cli.console import errors, progress, show
 
 Rows = list[dict[str, object]]

@@ -13,10 +13,10 @@ import typer
 
 from latebind.bench.client import Array
 from latebind.bench.live.sides import chosen
+from latebind.bench.parallel import Progress
 from latebind.bench.residency.live.sides import LATE, LRU, SIDES
 from latebind.bench.residency.live.sides import Setting as MemorySetting
 from latebind.bench.residency.live.zoo import made_up, weigh
-from latebind.bench.spread import Progress
 from latebind.bench.subject import Setting
 from latebind.bench.validate import live, loads, memory, plots
 from latebind.bench.validate.networks import NETWORKS, build, build_many
@@ -65,13 +65,24 @@ class Asked:
 class Played:
     """How much is asked in how many blocks, and with how much memory."""
 
-    load: Annotated[float, typer.Option(min=0.01, help="A multiple of what each policy answers at most.")] = 0.7
-    deadline: Annotated[float, typer.Option(min=1.0, help="A multiple of what a request takes alone.")] = 10.0
-    rounds: Annotated[int, typer.Option(min=1, help="Visits of each engine; or rounds with the memory.")] = 5
-    blocks: Annotated[int, typer.Option(min=1, help="Of a visit, or of a round with the memory.")] = 5
-    share: Annotated[float, typer.Option(min=0.01, max=1.0, help="Of the memory that all models take.")] = 0.5
+    load: Annotated[
+        float, typer.Option(min=0.01, help="Offered load, as a multiple of each policy's highest throughput.")
+    ] = 0.7
+    deadline: Annotated[
+        float, typer.Option(min=1.0, help="The deadline, as a multiple of the time that one request takes alone.")
+    ] = 10.0
+    rounds: Annotated[
+        int, typer.Option(min=1, help="How often each engine is visited; for memory, how many rounds there are.")
+    ] = 5
+    blocks: Annotated[
+        int, typer.Option(min=1, help="How many blocks of requests a visit has, or for memory a round.")
+    ] = 5
+    share: Annotated[
+        float, typer.Option(min=0.01, max=1.0, help="For memory: the share of what all models take that may be used.")
+    ] = 0.5
     side: Annotated[
-        list[str] | None, typer.Option(help=f"What goes from the memory: {'; '.join(SIDES)}. Default: late and lru.")
+        list[str] | None,
+        typer.Option(help=f"For memory, the policy of a side: {'; '.join(SIDES)}. Default: late and lru."),
     ] = None
 
     def plan(self) -> live.Plan:
@@ -86,20 +97,26 @@ class Played:
 
 def validate(
     repository: Annotated[
-        Path | None, typer.Argument(help="A folder of models. Default: two are built, for the memory seven.")
+        Path | None,
+        typer.Argument(help="A folder of models. Default: two models are built, and seven for the part memory."),
     ] = None,
     *,
     part: Annotated[
         list[Part] | None,
-        typer.Option(help="loads: models and policies; memory: many models in less than they take. Default: both."),
+        typer.Option(
+            help="What to validate. loads: models and policies; memory: many models in less memory than they take. "
+            "Default: both."
+        ),
     ] = None,
-    model: Annotated[list[str] | None, typer.Option(help="Only these of the folder; may be repeated.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Take only this model of the folder; may be repeated.")
+    ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Rows to send, an .npz file or package.module:function. Default: made up.")
+        str | None, typer.Option(help="The rows to send: an .npz file or package.module:function. Default: made up.")
     ] = None,
     data_option: DataOption = None,
     policy: Annotated[
-        list[str] | None, typer.Option(help=f"Only these: {', '.join(live.POLICIES)}; may be repeated.")
+        list[str] | None, typer.Option(help=f"Take only this policy: {', '.join(live.POLICIES)}; may be repeated.")
     ] = None,
     played: Played,
     backend: Backend = None,
@@ -107,15 +124,15 @@ def validate(
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Hold simulated latencies against those of live engines: the same requests, at the same times, with deadlines.
+    """Compare simulated latencies with those of live engines: the same requests, times and deadlines.
 
-    Every model has an engine for each policy, on the same core. Rounds visit them in turn. A visit plays blocks of
-    requests that come at random, and before and after each a stretch at rising rates, which calibrates: launches, the
-    ways of messages, the machine's pace. The simulator knows nothing of the blocks but when clients sent requests, and
-    where these left the network. A ratio is the median of the rounds', simulated over live.
+    Every model has an engine for each policy, all on the same core. Rounds visit them in turn. A visit plays blocks of
+    requests at random times, and before and after each block a stretch at rising rates, from which it calibrates the
+    costs of launches and messages and the speed of the machine. Of the blocks, the simulator is told only when clients
+    sent requests and where these left the network. A ratio is the median over the rounds, simulated over live.
 
-    Latencies are those of clients of the engine, without HTTP. With --part memory models come and go, as in `latebind
-    bench residency-live`.
+    Latencies are those of clients of the engine, without HTTP. With --part memory, models are loaded and evicted, as in
+    `latebind bench residency-live`.
 
     Examples:
 

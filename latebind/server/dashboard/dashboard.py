@@ -1,4 +1,4 @@
-"""What the page asks for: its files, the figures of now with what has changed since, and pictures of the workers."""
+"""What the page asks for: its files, current figures with their recent history, and pictures of the workers."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ FRESH = (*JSON, (b"cache-control", b"no-store"), *SAFE)
 
 
 class Dashboard:
-    """One for a door that has one."""
+    """The dashboard of one door."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -29,7 +29,7 @@ class Dashboard:
         return await self._files.reply(name)
 
     async def figures(self, since: int, replies: Mapping[int, int]) -> Reply:
-        """Return all figures and the rows of the history behind number `since`; `replies` are counted by status."""
+        """Return all figures, and the rows of the history after number `since`; `replies` are counted by status."""
         await self._watch.look()
         service = self._service
         listed = {entry["name"]: entry for entry in service.index()}
@@ -45,16 +45,16 @@ class Dashboard:
         return Reply(msgspec.json.encode(told), FRESH)
 
     async def picture(self) -> Reply:
-        """Return what is under way. Raises `Unavailable`."""
+        """Return what the engine is doing. Raises `Unavailable`."""
         return Reply(msgspec.json.encode(await self._watch.picture()), FRESH)
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         await self._watch.close()
 
 
 def _described(entry: IndexEntry | None, spec: ModelSpec | None) -> dict[str, object]:
-    """Return what the page tells of a model of the repository; of one that is served, its stages and steps too."""
+    """Return what the page shows of a model of the repository; if it is served, with its stages and steps."""
     if spec is None:
         return {**(entry or {}), "stages": 0, "lookups": (), "steps": ()}
     state, reason = ("READY", "") if entry is None else (entry["state"], entry["reason"])

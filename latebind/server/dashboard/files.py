@@ -1,4 +1,4 @@
-"""The files of the page, and plotly's script out of the package that brings it; each with what a browser may do."""
+"""The page's files, and plotly's script from its installed package, with the headers that restrict a browser."""
 
 import asyncio
 from importlib.resources import files
@@ -14,7 +14,7 @@ TYPES = {
     ".js": b"text/javascript; charset=utf-8",
 }
 PLOTLY = "plotly.js"
-POLICY = (  # styles may stand in the page because plotly puts some there; they can fetch nothing from elsewhere
+POLICY = (  # inline styles are allowed because plotly writes some; they can fetch nothing from other sites
     b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
@@ -28,7 +28,7 @@ FOR_AN_HOUR = (b"cache-control", b"private, max-age=3600")
 
 
 class Files:
-    """Reads the page's files once, when the first is asked for; no other path is ever looked at."""
+    """Reads the page's files once, when the first is asked for. No other path can be read."""
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
@@ -54,7 +54,7 @@ def _read() -> dict[str, bytes]:
 
 
 async def _plotly() -> Reply:
-    """Return the script of plotly without importing the package; the page does without where it is not installed."""
+    """Return plotly's script without importing plotly; the page works without it where it is not installed."""
     spec = find_spec("plotly")
     if spec is None or spec.origin is None:
         raise NotFound("charts need plotly: pip install 'latebind[report]'")

@@ -1,4 +1,4 @@
-"""The last minutes, second by second: what has changed of each model's figures from one snapshot to the next. Pure."""
+"""The last minutes as rows: how each model's figures changed from one snapshot to the next. Pure."""
 
 from collections import deque
 
@@ -6,15 +6,15 @@ import msgspec
 
 from latebind.server.gateway import ModelMetrics, Snapshot
 
-SECONDS = 300.0  # that are remembered
+SECONDS = 300.0  # how long rows are kept
 REFUSED = ("refused_full", "refused_late", "refused_loading", "not_loaded")
 LOST = ("expired", "failed")
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True):
-    """What has become of a model's requests in the time of a row; `latency` counts answers as its histogram does.
+    """How a model's requests ended in the time of a row. `latency` counts answers in the buckets of its histogram.
 
-    `pending` is how many had been accepted and had not ended when it was over.
+    `pending` is how many requests were accepted and had not ended at the end of the row.
     """
 
     answered: int
@@ -26,7 +26,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What happened in the `seconds` until `at` (Unix time). Models of which there is nothing to tell are left out."""
+    """What happened in the `seconds` before `at` (Unix time). Models without any change are left out."""
 
     number: int
     at: float
@@ -35,7 +35,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class History:
-    """Takes snapshots in the order of time and keeps a row of each for `SECONDS`."""
+    """Takes snapshots in order of time and keeps a row for each, for `SECONDS`."""
 
     def __init__(self) -> None:
         self._rows: deque[Row] = deque()
@@ -43,7 +43,7 @@ class History:
         self._before: tuple[float, dict[str, ModelMetrics]] | None = None
 
     def add(self, snapshot: Snapshot, at: float) -> None:
-        """Take in a snapshot; the first, and the first behind a pause, only begins."""
+        """Add a snapshot. The first one, and the first after a pause, only marks the beginning of the next row."""
         models = snapshot["models"]
         if self._before is not None and at > self._before[0]:
             then, before = self._before
@@ -56,18 +56,18 @@ class History:
             self._rows.popleft()
 
     def pause(self) -> None:
-        """Begin anew with the next snapshot: what happens until then is in no row."""
+        """Begin anew with the next snapshot: what happens until then appears in no row."""
         self._before = None
 
     def since(self, number: int) -> list[Row]:
-        """Return the rows behind that of this number, 0 for all; all too where it is not known."""
+        """Return the rows after the one with this number; all rows for 0 or for an unknown number."""
         if number > self._number:
             number = 0
         return [row for row in self._rows if row.number > number]
 
 
 def _change(now: ModelMetrics, before: ModelMetrics | None) -> Change:
-    """Return what has come since; all of it where the counts have begun anew, as those of a new engine do."""
+    """Return the change since `before`; everything if the counts have begun anew, as those of a new engine do."""
     ended, latency = now["requests"], now["latency_seconds"]["counts"]
     if before is not None and before["latency_seconds"]["count"] <= now["latency_seconds"]["count"]:
         were, earlier = before["requests"], before["latency_seconds"]["counts"]

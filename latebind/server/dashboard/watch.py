@@ -1,4 +1,4 @@
-"""Looks at the engine once a second as long as somebody looks at the page, however many they are."""
+"""Takes a snapshot of the engine once a second while anybody looks at the page, however many look."""
 
 import asyncio
 import logging
@@ -12,15 +12,15 @@ from latebind.server.gateway import Snapshot
 from latebind.server.service import Service
 
 EVERY = 1.0  # seconds from one snapshot to the next
-LINGER = 300.0  # seconds without anybody who looks, until no more are taken
-PATIENCE = 2.0  # seconds for an engine to answer as the door closes
+LINGER = 300.0  # seconds after the last look until no more snapshots are taken
+PATIENCE = 2.0  # seconds that the engine has to answer when the door closes
 SOONEST = 0.1  # seconds from one picture to the next
 
 logger = logging.getLogger(__name__)
 
 
 class Watch:
-    """The last snapshot, the history of those before, and pictures; all are of the same engine for all who look."""
+    """The last snapshot, the history of those before, and pictures, shared by everybody who looks."""
 
     def __init__(
         self, service: Service, *, every: float = EVERY, linger: float = LINGER, patience: float = PATIENCE
@@ -41,11 +41,11 @@ class Watch:
 
     @property
     def idle(self) -> bool:
-        """Whether no more snapshots are taken, for nobody looks."""
+        """Whether no snapshots are taken at the moment, because nobody looks."""
         return self._watching is None
 
     async def look(self) -> None:
-        """Have the snapshot be at most about a second old, and go on like that for as long as somebody looks."""
+        """Return once the snapshot is at most about a second old, and keep taking snapshots for a while."""
         self._looked = time.monotonic()
         if self._closed.is_set():
             return
@@ -54,7 +54,7 @@ class Watch:
         await self._seen.wait()
 
     async def picture(self) -> Picture:
-        """Return what is under way; those who ask at about the same time get the same. Raises `Unavailable`."""
+        """Return what the engine is doing; calls at about the same time get the same picture. Raises `Unavailable`."""
         async with self._drawing:
             if time.monotonic() - self._drawn >= SOONEST:
                 self._picture = await self._service.picture()
@@ -62,7 +62,10 @@ class Watch:
             return self._picture
 
     async def close(self) -> None:
-        """Take no more snapshots; what was asked is awaited for a while, or its answer would be taken for another's."""
+        """Stop taking snapshots, but wait a while for one that was asked for.
+
+        Otherwise its reply would be taken for that to a later question.
+        """
         self._closed.set()
         if self._watching is not None:
             await asyncio.wait({self._watching}, timeout=self._patience)
@@ -77,17 +80,17 @@ class Watch:
                 self._seen.set()
                 await self._rest()
         finally:
-            self._seen.set()  # nobody waits for a watch that broke down
+            self._seen.set()  # so that nobody waits for a watch that has failed
             self._seen = asyncio.Event()
             self._watching = None
 
     async def _rest(self) -> None:
-        """Return a while later, or as soon as the door closes."""
+        """Return after a while, or as soon as the door closes."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._closed.wait(), self._every)
 
     async def _take(self) -> None:
-        """Take a snapshot; without an engine the last one stands."""
+        """Take a snapshot; if there is no engine, keep the last one."""
         try:
             self.snapshot = await self._service.metrics()
         except LatebindError as error:

@@ -1,30 +1,30 @@
-"""The HTTP application: finds a request's verb, lets it answer, and sees to it that every request gets one reply."""
+"""The HTTP application: finds the verb for a request, lets it answer, and makes sure of exactly one reply."""
 
 import asyncio
 from collections.abc import Sequence
 from urllib.parse import unquote_to_bytes
 
 from latebind.domain.errors import NotFound, Unavailable
-from latebind.server.calls import CLIENT
+from latebind.server.calls import CLIENT_HEADER
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.rest.body import ClientGone
-from latebind.server.rest.desk import Desk
+from latebind.server.rest.context import Context
 from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.infer import infer
 from latebind.server.rest.request import Reply, Request, error_reply, reply_to
 from latebind.server.rest.routes import PAGE, ROUTES, Route
-from latebind.server.rest.shortcut import Shortcut, ShortWay
+from latebind.server.rest.shortcut import InferShortcut, Shortcut
 from latebind.server.service import Service
 
 KNOWN = (*ROUTES, *PAGE)
 
 
 class RestApp:
-    """Answers requests for the models behind `service`, by the verbs of `routes`; those that take it by `shortcut`.
+    """Answers requests for the models behind `service` with the verbs of `routes`, or through the `shortcut`.
 
-    Where it is `behind` an ingress, that tells whose they are.
+    `behind_ingress`: an ingress sends the client's address in a header.
     """
 
     def __init__(
@@ -35,17 +35,17 @@ class RestApp:
         dashboard: Dashboard | None = None,
         *,
         routes: Sequence[Route] = KNOWN,
-        short: ShortWay | None = None,
-        behind: bool = False,
+        short: InferShortcut | None = None,
+        behind_ingress: bool = False,
     ) -> None:
-        self._desk = Desk(service, limits, dashboard)
-        self.shortcut: ShortWay = short or Shortcut(self._desk, behind=behind)
-        self._behind = behind
+        self._context = Context(service, limits, dashboard)
+        self.shortcut: InferShortcut = short or Shortcut(self._context, behind_ingress=behind_ingress)
+        self._behind_ingress = behind_ingress
         self._doorkeeper = doorkeeper
         self._routes = routes
 
     async def __call__(self, exchange: Exchange) -> Reply | None:
-        """Return the reply to one request, whatever happens; None for a client that has gone."""
+        """Return the reply to one request, whatever happens; None if its client has gone."""
         try:
             reply = await self._reply(exchange)
         except ClientGone:
@@ -54,11 +54,11 @@ class RestApp:
             reply = error_reply(Unavailable("the server shut down before it had the answer"))
         except Exception as error:  # the root of the request's task: report, answer, go on serving
             reply = reply_to(error)
-        self._desk.replies[reply.status] += 1
+        self._context.replies[reply.status] += 1
         return reply
 
     async def _reply(self, exchange: Exchange) -> Reply:
-        """Find the verb for path and method and let it answer."""
+        """Find the verb for path and method, and let it answer."""
         path = _path(exchange.target)
         others: list[str] = []
         for pattern, method, access, verb in self._routes:
@@ -69,10 +69,10 @@ class RestApp:
                 others.append(method)
                 continue
             self._doorkeeper.admit(access, exchange.headers)
-            if self._behind:
-                exchange.client = dict(exchange.headers).get(CLIENT, b"").decode("latin-1")
+            if self._behind_ingress:
+                exchange.client = dict(exchange.headers).get(CLIENT_HEADER, b"").decode("latin-1")
             request = Request(exchange, found.groupdict())
-            reply = await verb(self._desk, request)
+            reply = await verb(self._context, request)
             if verb is infer:
                 self.shortcut.learn(request)
             return reply
@@ -82,9 +82,9 @@ class RestApp:
 
 
 def _path(target: bytes) -> str:
-    """Return the path that a target means. Raises `NotFound`."""
+    """Return the decoded path of a target. Raises `NotFound`."""
     if b"%" in target:
-        if b"%2f" in target.lower():  # else a proxy that guards paths would see another one
+        if b"%2f" in target.lower():  # a proxy that guards paths would read this as another path
             raise NotFound("there is no such path: a slash in it is written as a slash")
         target = unquote_to_bytes(target)
     return target.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The body of an HTTP request as it arrives, within its limits of bytes and seconds. It knows nothing of tensors."""
+"""The body of an HTTP request as it arrives, with limits on its bytes and seconds. It knows nothing of tensors."""
 
 import asyncio
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from latebind.domain.errors import Refused, TooLarge
 from latebind.server.limits import BodyTimeout, Limits, UnsupportedEncoding
-from latebind.server.rest.compression import WINDOWS, Inflating
+from latebind.server.rest.compression import WINDOWS, Inflater
 from latebind.server.rest.messages import Message, Receive
 
 NOTHING = memoryview(b"")
@@ -36,10 +36,10 @@ class Body:
 
     What is collected counts among what is `held`, until `release`, and may be `Refused`.
 
-    `size` are the bytes that the headers tell of, None where they do not; so many have arrived. Of a body that is
-    compressed, bytes are those of `Inflating`, which raises `InvalidRequest` too. Nothing is read that nobody asks for,
-    so that a client whose body has to wait is held back by TCP. What happens before: the event loop reads from the
-    socket into a `bytes`, and the parser cuts the body's part out of it, which is what comes here.
+    `size` is the number of bytes that the headers announce, or None; `arrived` is how many have arrived. For a
+    compressed body, bytes are those after decompression (`Inflater`, which raises `InvalidRequest` too). Nothing is
+    read before it is asked for, so TCP holds back a client whose body has to wait. Before this, the event loop has read
+    from the socket into a `bytes`, and the parser has cut the part of the body out of it.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Body:
         self.arrived = 0
         self._receive: Receive = receive
         self._limits = limits
-        self._seconds = limits.body_seconds  # that are left for the client, who does not pay for waits of ours
+        self._seconds = limits.body_seconds  # left for the client; time in which nobody reads does not count
         self._held = held or Held(limits.body_bytes)
         self._holds = 0
         self._unread = NOTHING
@@ -64,11 +64,11 @@ class Body:
                 raise UnsupportedEncoding("no Transfer-Encoding but chunked is taken: compress by Content-Encoding")
         if self.size is not None and self.size > limits.body_bytes:
             raise self._too_large()
-        if isinstance(self._receive, Inflating):
+        if isinstance(self._receive, Inflater):
             self.size = None
 
     async def read(self, size: int | None = None) -> bytes:
-        """Return the next `size` bytes, or all that come; fewer where the body ends before."""
+        """Return the next `size` bytes, or all; fewer if the body ends before."""
         missing = sys.maxsize if size is None else size
         if await self.available() and len(self._unread) >= missing:
             return bytes(self._cut(missing))
@@ -87,7 +87,7 @@ class Body:
         self._holds = 0
 
     async def read_into(self, place: memoryview) -> bool:
-        """Copy the next bytes, as many as there is place for, and tell whether the body had so many."""
+        """Fill `place` with the next bytes, and tell whether the body had that many."""
         filled = 0
         while filled < len(place) and await self.available():
             part = self._cut(len(place) - filled)
@@ -96,22 +96,22 @@ class Body:
         return filled == len(place)
 
     async def measure(self) -> int:
-        """Return how many bytes the body has; where its headers do not tell, it has to be collected."""
+        """Return how many bytes the body has. If its headers do not say, the whole body is read first."""
         if self.size is None:
             whole = await self.read()
             self._unread, self.size = memoryview(whole), len(whole)
         return self.size
 
     async def available(self) -> bool:
-        """Tell whether there is more of the body, once that is known."""
+        """Tell whether there is more of the body; waits until that is known."""
         while not self._unread and self._more:
             await self._take()
         return bool(self._unread)
 
     def _inflate(self, encoding: bytes) -> None:
-        if encoding not in WINDOWS or isinstance(self._receive, Inflating):
+        if encoding not in WINDOWS or isinstance(self._receive, Inflater):
             raise UnsupportedEncoding("this Content-Encoding is not taken: send the body in gzip or deflate, or plain")
-        self._receive = Inflating(self._receive, encoding, self._limits)
+        self._receive = Inflater(self._receive, encoding, self._limits)
 
     def _cut(self, most: int) -> memoryview:
         unread = self._unread
@@ -122,7 +122,7 @@ class Body:
         return unread[:most]
 
     async def _take(self) -> None:
-        """Take the next message in. The first one mostly brings everything, and a time-out is dear."""
+        """Receive the next message. The first has no time-out: it usually brings everything, and one is expensive."""
         message = await (self._receive_in_time() if self._begun else self._receive())
         self._begun = True
         if message["type"] == "http.disconnect":

@@ -1,7 +1,7 @@
-"""Bodies of the protocol's infer call between bytes and arrays, for one model: JSON and the binary tensor extension.
+"""Translates infer calls of one model between bytes and arrays: JSON and the binary tensor extension.
 
-No input or output happens here save for outputs that go to shared memory, and nothing knows of HTTP beyond the number
-in `Inference-Header-Content-Length`.
+It does no input or output except for outputs that go to shared memory. Of HTTP it knows only the number in
+`Inference-Header-Content-Length`.
 """
 
 import re
@@ -11,17 +11,17 @@ import numpy as np
 
 from latebind.domain.errors import InvalidRequest, TooLarge
 from latebind.domain.model import ModelSpec
-from latebind.server.calls import Asked, Call, Calls, Given, check_priority, check_timeout
-from latebind.server.frames import Told, is_framed
+from latebind.server.calls import Call, CallInput, Calls, OutputRequest, check_priority, check_timeout
 from latebind.server.gateway import Answer
 from latebind.server.limits import Limits
 from latebind.server.rest.encoding import encode
-from latebind.server.rest.question import NO_DATA, Encoded, InferRequest, InputTensor, RequestedOutput
+from latebind.server.rest.infer_json import NO_DATA, Encoded, InferRequest, InputTensor, RequestedOutput
 from latebind.server.shared_memory import Regions
+from latebind.server.templates import ReplyParameters, has_template
 from latebind.server.tensors import Tensor
 
-MOST_KNOWN = 256  # texts of calls whose meaning is kept
-LONGEST_KNOWN = 2048  # bytes of one, its numbers left out
+MOST_KNOWN = 256  # JSON texts whose calls are kept
+LONGEST_KNOWN = 2048  # bytes of such a text, without its numbers
 DATA = b'"data"'
 NO_NUMBER = re.compile(rb"[\[,:]\s*-?(?:NaN|Infinity)")
 
@@ -29,7 +29,7 @@ NO_NUMBER = re.compile(rb"[\[,:]\s*-?(?:NaN|Infinity)")
 class Codec:
     """Translates the infer calls of one model. Raises `InvalidRequest` and `TooLarge`, before any array is made.
 
-    Bytes of binary data are none of its business: `server/rest/filling.py` takes them to their slots.
+    It does not handle the bytes of binary data: `server/rest/filling.py` copies them to their slots.
     """
 
     def __init__(self, spec: ModelSpec, limits: Limits, regions: Regions | None = None) -> None:
@@ -45,7 +45,7 @@ class Codec:
         return self._calls.metadata()
 
     def decode(self, text: bytes, following: int | None = 0) -> Call:
-        """Return the call that this JSON describes; so many bytes are to follow, None where nobody knows yet."""
+        """Return the call that this JSON describes; `following` is how many bytes follow it, None if not known yet."""
         recalled = None if following is None else self._recalled(text, following)
         if recalled is not None:
             return recalled
@@ -64,7 +64,7 @@ class Codec:
         if following is not None and size != len(text) + following:
             raise wrong_size(size, len(text) + following)
         inputs = [
-            Given(tensor, given.shape) if binary else self._given(tensor, given) for tensor, given, binary in plan
+            CallInput(tensor, given.shape) if binary else self._given(tensor, given) for tensor, given, binary in plan
         ]
         call = Call(tuple(inputs), rows, wanted, size, request.id, timeout, priority)
         if size > len(text):
@@ -74,9 +74,9 @@ class Codec:
         return call
 
     def recall(self, text: bytes, following: int) -> tuple[Call, int, int] | None:
-        """Return a call that came before, all but its values, and where in this JSON these begin and end.
+        """Return a call that came before, without its values, and where in this JSON the values begin and end.
 
-        Those that follow the JSON begin and end behind it. None where nothing of the kind came before.
+        For binary values, both positions are the end of the JSON. None if no such call came before.
         """
         known = self._known.get(text)
         if known is not None:
@@ -88,12 +88,12 @@ class Codec:
         return known, begin, end
 
     def values(self, call: Call, numbers: bytes) -> bytes | None:
-        """Return the values of a call that stand in its JSON as bytes; None where anything may be wrong with them."""
+        """Return the values of a call, given as `numbers` in its JSON, as bytes; None if they may be wrong."""
         (given,) = call.inputs
         return given.tensor.packed(numbers, given.shape)
 
     def _recalled(self, text: bytes, following: int) -> Call | None:
-        """Return a call that came before, with the values that stand in this JSON, if there is nothing wrong."""
+        """Return a call that came before, with the values in this JSON; None if there is none or they may be wrong."""
         recalled = self.recall(text, following)
         if recalled is None:
             return None
@@ -104,54 +104,54 @@ class Codec:
         return None if values is None else _with_numbers(call, values, len(text))
 
     def decode_raw(self, size: int) -> Call:
-        """Return the call of a body of so many bytes without JSON: one row of the only input, all outputs binary."""
+        """Return the call of a body of `size` bytes without JSON: one row of the only input, all outputs in binary."""
         inputs = self._calls.inputs
         if len(inputs) != 1:
             raise InvalidRequest(f"a body without JSON fits one input, but {self.spec.name!r} has {len(inputs)}")
         (tensor,) = inputs.values()
-        return Call((Given(tensor, tensor.one_row(size)),), 1, self._calls.wanted((), binary=True), size)
+        return Call((CallInput(tensor, tensor.one_row(size)),), 1, self._calls.wanted((), binary=True), size)
 
     def check_json_size(self, size: int) -> None:
-        """Raise `TooLarge` for a JSON part of more bytes than are taken."""
+        """Raise `TooLarge` for a JSON part that has more bytes than the limit."""
         if size > self._limits.json_bytes:
             most = self._limits.json_bytes
             raise TooLarge(f"the JSON part has {size} bytes, more than {most}: send large tensors as binary data")
 
-    def encode(self, answer: Answer, call: Call, told: Told) -> Encoded:
-        """Return the body that gives the client the outputs it wants; `told` returns the parameters of the reply."""
-        return encode(self.spec, answer, call, told)
+    def encode(self, answer: Answer, call: Call, reply_parameters: ReplyParameters) -> Encoded:
+        """Return the body of the reply, with the outputs that the client wants."""
+        return encode(self.spec, answer, call, reply_parameters)
 
     def _keep(self, text: bytes, call: Call) -> None:
-        """Keep what a text means whose tensors all follow it: clients send the same one again and again."""
+        """Keep the call of a JSON text whose tensors all follow in binary; clients send the same text repeatedly."""
         follow = all(given.rows is None and given.place is None for given in call.inputs)
-        if follow and not call.id and not call.elsewhere and len(text) <= LONGEST_KNOWN:
+        if follow and not call.id and not call.uses_shared_memory and len(text) <= LONGEST_KNOWN:
             if len(self._known) == MOST_KNOWN:
                 self._known.clear()
-            self._known[text] = msgspec.structs.replace(call, frames={} if is_framed(call) else None)
+            self._known[text] = msgspec.structs.replace(call, templates={} if has_template(call) else None)
 
     def _keep_around(self, text: bytes, numbers: bytes, call: Call) -> None:
-        """Keep what a text means but for the flat numbers of its only input: clients send other ones in the same.
+        """Keep the call of a JSON text without the flat numbers of its only input, which change from call to call.
 
-        Where the key is there once and nothing is escaped, that what stands for the numbers is a flat list is all that
-        another text with the same before and behind can differ in.
+        If the key `data` occurs once and nothing is escaped, another text with the same parts before and behind can
+        differ only in that list.
         """
         begin, end = _numbers(text)
-        if text[begin:end] != numbers or text.count(DATA) != 1 or b"\\" in text or call.id or call.elsewhere:
+        if text[begin:end] != numbers or text.count(DATA) != 1 or b"\\" in text or call.id or call.uses_shared_memory:
             return
         if len(text) - (end - begin) <= LONGEST_KNOWN:
             if len(self._around) == MOST_KNOWN:
                 self._around.clear()
             (given,) = call.inputs
             self._around[text[:begin], text[end:]] = msgspec.structs.replace(
-                call, inputs=(Given(given.tensor, given.shape),), frames={} if is_framed(call) else None
+                call, inputs=(CallInput(given.tensor, given.shape),), templates={} if has_template(call) else None
             )
 
-    def _given(self, tensor: Tensor, given: InputTensor) -> Given:
-        """Return an input that does not follow as binary: it stands in the JSON or lies in shared memory."""
+    def _given(self, tensor: Tensor, given: InputTensor) -> CallInput:
+        """Return an input that does not follow in binary: its data are in the JSON or in shared memory."""
         reference = None if given.parameters is None else given.parameters.reference()
         if reference is None:
-            return Given(tensor, given.shape, tensor.from_json(bytes(given.data), shape=given.shape))
-        return Given(tensor, given.shape, place=self._calls.place(reference, tensor, given.shape))
+            return CallInput(tensor, given.shape, tensor.from_json(bytes(given.data), shape=given.shape))
+        return CallInput(tensor, given.shape, place=self._calls.place(reference, tensor, given.shape))
 
     def _parse(self, text: bytes) -> InferRequest:
         self.check_json_size(len(text))
@@ -163,7 +163,7 @@ class Codec:
 
 
 def _hint(text: bytes) -> str:
-    """Return what to do about a text that is no JSON for one of the usual reasons."""
+    """Return advice for a text that is not JSON for one of the usual reasons."""
     if not text.strip():
         return ". The body is empty: send what /v2/openapi.json describes"
     if NO_NUMBER.search(text) is not None:
@@ -172,29 +172,29 @@ def _hint(text: bytes) -> str:
 
 
 def _numbers(text: bytes) -> tuple[int, int]:
-    """Return where the first list behind the first `DATA` begins and ends, if it is one of numbers."""
+    """Return where the first list after the first `DATA` begins and ends, if it is a list of numbers."""
     begin = text.find(b"[", text.find(DATA))
     return begin, text.find(b"]", begin) + 1
 
 
 def _with_numbers(known: Call, values: bytes, size: int) -> Call:
-    """Return a call that has been recalled, with the values that stand in its JSON of so many bytes."""
+    """Return a recalled call with the values from its JSON, which has `size` bytes."""
     (given,) = known.inputs
     rows = np.frombuffer(values, given.tensor.dtype).reshape(given.shape)
     given.tensor.check((rows,))
-    return msgspec.structs.replace(known, inputs=(Given(given.tensor, given.shape, rows),), size=size)
+    return msgspec.structs.replace(known, inputs=(CallInput(given.tensor, given.shape, rows),), size=size)
 
 
-def _asked(output: RequestedOutput) -> Asked:
-    """Return what the client asks for. Raises `InvalidRequest`."""
+def _asked(output: RequestedOutput) -> OutputRequest:
+    """Return an output as the client asks for it. Raises `InvalidRequest`."""
     parameters = output.parameters
     if parameters is None:
-        return Asked(output.name)
-    return Asked(output.name, parameters.binary_data, parameters.classification, parameters.reference())
+        return OutputRequest(output.name)
+    return OutputRequest(output.name, parameters.binary_data, parameters.classification, parameters.reference())
 
 
 def _is_binary(given: InputTensor, needed: int) -> bool:
-    """Tell whether this input's data follow as binary, as many bytes as are needed."""
+    """Tell whether the data of an input follow in binary, with exactly `needed` bytes."""
     parameters = given.parameters
     size = None if parameters is None else parameters.binary_data_size
     lies = parameters is not None and parameters.shared_memory_region is not None
@@ -209,7 +209,7 @@ def _is_binary(given: InputTensor, needed: int) -> bool:
 
 
 def wrong_size(stated: int, size: int | str) -> InvalidRequest:
-    """Return what to raise where the parts of a body do not fill it; `size` may be words for no known number."""
+    """Return the error for a body whose parts do not add up; `size` may be words for an unknown number."""
     return InvalidRequest(f"JSON and binary data are said to have {stated} bytes, but the body has {size}")
 
 
@@ -221,7 +221,7 @@ STEPS[list(b"]}")] = -1
 
 
 def check_depth(text: bytes, most: int) -> None:
-    """Raise `InvalidRequest` where JSON is nested more than `most` deep. Linear in time, with no recursion."""
+    """Raise `InvalidRequest` if JSON is nested more than `most` deep. Linear time, no recursion."""
     if text.count(b"[") + text.count(b"{") <= most:
         return
     without_escapes = text.replace(rb"\\", b"").replace(rb"\"", b"")

@@ -2,40 +2,40 @@
 
 from latebind.domain.errors import TurnedOff
 from latebind.server.dashboard.dashboard import Dashboard
-from latebind.server.rest.desk import Desk
+from latebind.server.rest.context import Context
 from latebind.server.rest.request import Reply, Request
 
 
-async def to_the_page(desk: Desk, request: Request) -> Reply:
-    """`GET /dashboard`: the paths in the page are relative to its folder, so that a proxy may put it anywhere."""
+async def to_the_page(context: Context, request: Request) -> Reply:
+    """`GET /dashboard`: redirects, since paths in the page are relative, so that a proxy may put it anywhere."""
     del request
-    _turned_on(desk)
+    _turned_on(context)
     return Reply(headers=((b"location", b"dashboard/"),), status=307)
 
 
-async def page(desk: Desk, request: Request) -> Reply:
+async def page(context: Context, request: Request) -> Reply:
     """`GET /dashboard/`."""
     del request
-    return await _turned_on(desk).file()
+    return await _turned_on(context).file()
 
 
-async def file(desk: Desk, request: Request) -> Reply:
+async def file(context: Context, request: Request) -> Reply:
     """`GET /dashboard/NAME`."""
-    return await _turned_on(desk).file(request.names["file"])
+    return await _turned_on(context).file(request.names["file"])
 
 
-async def figures(desk: Desk, request: Request) -> Reply:
-    """`GET /dashboard/data[/NUMBER]`: figures, and the history behind the row of this number."""
-    return await _turned_on(desk).figures(int(request.names["since"] or 0), desk.replies)
+async def figures(context: Context, request: Request) -> Reply:
+    """`GET /dashboard/data[/NUMBER]`: the figures, and the rows of the history after that number."""
+    return await _turned_on(context).figures(int(request.names["since"] or 0), context.replies)
 
 
-async def picture(desk: Desk, request: Request) -> Reply:
-    """`GET /dashboard/picture`: what is under way."""
+async def picture(context: Context, request: Request) -> Reply:
+    """`GET /dashboard/picture`: what the engine is doing."""
     del request
-    return await _turned_on(desk).picture()
+    return await _turned_on(context).picture()
 
 
-def _turned_on(desk: Desk) -> Dashboard:
-    if desk.dashboard is None:
+def _turned_on(context: Context) -> Dashboard:
+    if context.dashboard is None:
         raise TurnedOff("the dashboard is off: start the server with --dashboard")
-    return desk.dashboard
+    return context.dashboard

@@ -1,4 +1,4 @@
-"""Whom HTTP lets in, by its token and by the host and origin that browsers tell. `access.py` knows what tokens open."""
+"""Decides which HTTP requests are let in, by token, Host and Origin. `access.py` knows the tokens."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,12 +11,12 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 class Doorkeeper:
-    """Looks at the headers of a call.
+    """Checks the headers of a call.
 
-    A page on any site can have a browser call a server on loopback, and read the answers once it points a name of its
-    own there (DNS rebinding). So on loopback the Host must be a loopback name, the address listened on or one of
-    `allow_hosts`, and an Origin must be the host that the call is for. Where `allow_hosts` are given, they count on
-    other addresses too. Health is told to whoever asks.
+    A page on any site can make a browser call a server on loopback, and can read the answers once it points a host name
+    of its own there (DNS rebinding). So on loopback the Host must be a loopback name, the address listened on or one of
+    `allow_hosts`, and an Origin must be the host that is called. If `allow_hosts` are given, this applies to other
+    addresses too. Health checks are always let in.
     """
 
     def __init__(self, config: DoorConfig, guard: Guard) -> None:
@@ -27,7 +27,7 @@ class Doorkeeper:
         self._origins = _lower(config.allow_hosts)
 
     def admit(self, access: Access, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Let a call of this kind pass, or raise `Foreign`, `InvalidRequest` or `Denied`."""
+        """Return if a call of this kind may go on, else raise `Foreign`, `InvalidRequest` or `Denied`."""
         if access is Access.OPEN:
             return
         found = dict(headers)
@@ -49,7 +49,7 @@ class Doorkeeper:
             raise Foreign("the Host of the request is none of this server's: name it with --allow-host")
 
     def _check_origin(self, origin: bytes, host: bytes) -> None:
-        """Refuse what a page of another site asks for; the scheme may differ, for a proxy may add TLS."""
+        """Refuse a call from a page of another site. The scheme may differ, because a proxy may add TLS."""
         authority = origin.lower().partition(b"://")[2]
         if not authority or (authority != host.lower() and authority not in self._origins):
             raise Foreign("the request comes from a page of another site, which may not call this server")

@@ -1,37 +1,51 @@
-"""One HTTP request as it comes in on its connection, and what may happen to whoever sent it meanwhile."""
+"""One HTTP request as its body arrives on its connection, and what happens if its client hangs up meanwhile."""
 
 from asyncio import AbstractEventLoop, Future, Task, current_task
 from typing import Any, Protocol
 
 from latebind.server.rest.messages import DISCONNECT, Message
 
-HIGH_WATER = 1 << 16  # bytes of a body that nobody has read yet; past them the client has to wait
+HIGH_WATER = 1 << 16  # unread bytes of a body beyond which reading from the client stops
 
 
 class Line(Protocol):
-    """The connection, as far as a request needs it."""
+    """What a request needs of its connection."""
 
     def hold(self) -> None:
-        """Read no more for now."""
+        """Stop reading from the connection."""
 
     def read_on(self) -> None:
-        """Read again."""
+        """Read from the connection again."""
 
     def go_on(self) -> None:
-        """Read on, and tell a client that waits for this to send its body."""
+        """Read again, and send `100 Continue` to a client that waits for it before it sends its body."""
 
 
 class Exchange:
-    """A request whose head is complete. Its body may be under way.
+    """A request whose head is complete; its body may still be on its way.
 
-    `target` is the path as it was sent, without a query; `headers` have lower-case names; `client` is the address that
-    it came from. `lost` tells whether the client has hung up. `head` is all before the body as it came, where
-    that was at the beginning of a piece and within it; else it is empty.
+    `target` is the path as sent, without the query string. `headers` have lower-case names. `client` is the address it
+    came from. `disconnected` tells whether the client has hung up. `head` are all bytes before the body, if they came
+    at the beginning of one piece of data; otherwise it is empty.
     """
 
     __slots__ = (
-        "_line", "_loop", "_more", "_news", "_parts", "_unread", "_waiting", "answered", "client", "expects", "head",
-        "headers", "keep_alive", "lost", "method", "target",
+        "_line",
+        "_loop",
+        "_more",
+        "_news",
+        "_parts",
+        "_unread",
+        "_waiting",
+        "answered",
+        "client",
+        "disconnected",
+        "expects",
+        "head",
+        "headers",
+        "keep_alive",
+        "method",
+        "target",
     )  # fmt: skip
 
     def __init__(
@@ -52,9 +66,9 @@ class Exchange:
         self.headers = headers
         self.client = client
         self.keep_alive = keep_alive
-        self.expects = expects  # to be told to go on before it sends its body
+        self.expects = expects  # a `100 Continue` before it sends its body
         self.head = head
-        self.lost = False
+        self.disconnected = False
         self.answered = False
         self._line = line
         self._loop = loop
@@ -65,21 +79,21 @@ class Exchange:
         self._waiting: Task[Any] | None = None
 
     async def receive(self) -> Message:
-        """Return what has come of the body since, or that the client has gone; waits where nothing has."""
-        if not self._parts and self._more and not self.lost:
+        """Return what has arrived of the body, or that the client has gone; waits while there is neither."""
+        if not self._parts and self._more and not self.disconnected:
             self._line.go_on()
             self._news = self._loop.create_future()
             await self._news
-        if self.lost:
+        if self.disconnected:
             return DISCONNECT
         parts, self._parts, self._unread = self._parts, [], 0
         if not self._more:
-            self._line.read_on()  # else nobody would hear that the client hangs up
+            self._line.read_on()  # otherwise a hang-up of the client would not be noticed
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         return {"type": "http.request", "body": body, "more_body": self._more}
 
     def feed(self, part: bytes) -> None:
-        """Take in the next part of the body; nobody wants it once there is an answer."""
+        """Take the next part of the body; it is dropped once there is an answer."""
         if self.answered:
             return
         self._parts.append(part)
@@ -89,24 +103,24 @@ class Exchange:
         self._wake()
 
     def complete(self) -> None:
-        """Note that the body is whole."""
+        """Note that the body is complete."""
         self._more = False
         self._wake()
 
     def watch(self) -> None:
-        """Have the running task cancelled when the client hangs up from now on.
+        """From now on, cancel the running task when the client hangs up.
 
-        ASGI's own way, to wait for `http.disconnect`, takes a second task for each request: a fifth of the door's work.
+        ASGI's own way, waiting for `http.disconnect`, takes a second task for each request: a fifth of the door's work.
         """
         self._waiting = current_task(self._loop)
 
     def unwatch(self) -> None:
-        """Let the task be."""
+        """Do not cancel the task any more."""
         self._waiting = None
 
-    def lose(self) -> None:
+    def disconnect(self) -> None:
         """Note that the client has hung up."""
-        self.lost = True
+        self.disconnected = True
         self._wake()
         if self._waiting is not None:
             self._waiting.cancel()

@@ -1,4 +1,4 @@
-"""An infer call's body on its way into slots: JSON first, then each chunk of binary data copied once, as it arrives."""
+"""Copies an infer call's body into slots: JSON first, then each chunk of binary data once, as it arrives."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -11,18 +11,18 @@ from latebind.server.gateway import Array, Claim
 from latebind.server.rest.body import Body
 from latebind.server.rest.codec import Codec, wrong_size
 
-BRIEF: Final = 1 << 10  # bytes of which a copy is quicker made than a view
+BRIEF: Final = 1 << 10  # up to so many bytes, slices of `bytes` are faster than those of a view
 
 
 async def read_call(codec: Codec, body: Body, json_bytes: int | None) -> Call:
-    """Read what describes the call: the first `json_bytes` of the body (None: all of it, 0: there is no JSON).
+    """Read the call's description: the first `json_bytes` of the body (None: the whole body, 0: no JSON).
 
     Raises what `Body` and `Codec` raise.
     """
     if json_bytes is None:
         return codec.decode(await body.read())
     if json_bytes == 0:
-        await body.available()  # nobody gets slots who has sent nothing yet
+        await body.available()  # a client that has sent nothing yet gets no slots
         return codec.decode_raw(await body.measure())
     if body.size is not None and json_bytes > body.size:
         raise _no_json(json_bytes, body.size)
@@ -51,7 +51,7 @@ async def fill(call: Call, body: Body, rows: Mapping[str, Sequence[Array]]) -> N
 
 
 def fill_now(call: Call, data: bytes, begin: int, claim: Claim) -> None:
-    """Do what `fill` does where all of the body is there: binary data are those of `data` from `begin` on."""
+    """Do what `fill` does for a body that is complete; its binary data begin at `begin` in `data`."""
     there = data if len(data) <= BRIEF else memoryview(data)
     for given in call.inputs:
         tensor = given.tensor
@@ -66,7 +66,7 @@ def fill_now(call: Call, data: bytes, begin: int, claim: Claim) -> None:
 
 
 def _copy(there: bytes | memoryview, begin: int, places: Sequence[memoryview]) -> int:
-    """Fill these places from `begin` on and return where what is left begins."""
+    """Fill the places with the bytes from `begin` on, and return where the remaining bytes begin."""
     for place in places:
         end = begin + len(place)
         place[:] = there[begin:end]
@@ -75,7 +75,7 @@ def _copy(there: bytes | memoryview, begin: int, places: Sequence[memoryview]) -
 
 
 async def _take(call: Call, body: Body, places: Sequence[Array]) -> None:
-    """Let the next bytes of the body fill these places."""
+    """Fill the places with the next bytes of the body."""
     for place in places:
         if not await body.read_into(place.reshape(-1).view(np.uint8).data):
             raise wrong_size(call.size, body.arrived)

@@ -1,4 +1,4 @@
-"""`POST /v2/models/NAME[/versions/N]/infer`: a body becomes a call, its answer a body."""
+"""`POST /v2/models/NAME[/versions/N]/infer`: turns a body into a call, and its answer into a body."""
 
 import asyncio
 import re
@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from latebind.domain.errors import InvalidRequest
-from latebind.server.calls import WAITED, Call, waited
+from latebind.server.calls import WAITED_HEADER, Call, with_time_waited
 from latebind.server.gateway import Answer
 from latebind.server.rest.body import Body, ClientGone
 from latebind.server.rest.codec import Codec
-from latebind.server.rest.compression import SMALL, accepted, packed
-from latebind.server.rest.desk import Desk
+from latebind.server.rest.compression import SMALL, accepted, compressed
+from latebind.server.rest.context import Context
 from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.filling import fill, read_call
 from latebind.server.rest.request import Reply, Request
@@ -22,68 +22,68 @@ T = TypeVar("T")
 JSON_LENGTH = b"inference-header-content-length"
 TRACEPARENT = b"traceparent"  # W3C Trace Context: the caller's span
 VARY = (b"vary", b"accept-encoding")
-# With W3C Server Timing: how long the request waited and ran in the engine, in milliseconds.
+# W3C Server Timing: how long the request waited and ran in the engine, in milliseconds.
 TIMING: Final = b"server-timing: queue;dur=%.3f, compute;dur=%.3f\r\n"
 JSON_LINES: Final = b"content-type: application/json\r\n" + TIMING
 BINARY_LINES: Final = b"content-type: application/octet-stream\r\n" + TIMING + JSON_LENGTH + b": %d\r\n"
 NUMBER = re.compile(rb"[0-9]{1,18}")
 
 
-async def infer(desk: Desk, request: Request) -> Reply:
+async def infer(context: Context, request: Request) -> Reply:
     """Answer one call."""
-    spec = desk.service.model(request.model, request.version)
-    codec = desk.codec(spec)
+    spec = context.service.model(request.model, request.version)
+    codec = context.codec(spec)
     length = json_bytes(request)
-    body = Body(request.headers, request.receive, desk.limits, desk.held)
+    body = Body(request.headers, request.receive, context.limits, context.held)
     try:
-        call = waited(await read_call(codec, body, length), request.header(WAITED))
+        call = with_time_waited(await read_call(codec, body, length), request.header(WAITED_HEADER))
         filled = partial(fill, call, body)
         parent = (request.header(TRACEPARENT) or b"").decode("latin-1")
-        work = desk.service.infer(spec, call, filled, client=request.client, version=request.version, parent=parent)
+        work = context.service.infer(spec, call, filled, client=request.client, version=request.version, parent=parent)
         answer = await while_connected(work, request.exchange)
     finally:
         body.release()
-    reply = infer_reply(desk, codec, call, answer)
-    return await as_accepted(request.header(b"accept-encoding"), reply) if len(reply.body) >= SMALL else reply
+    reply = infer_reply(context, codec, call, answer)
+    return await compressed_for(request.header(b"accept-encoding"), reply) if len(reply.body) >= SMALL else reply
 
 
-def infer_reply(desk: Desk, codec: Codec, call: Call, answer: Answer) -> Reply:
-    """Return what the client of a call is sent."""
-    encoded = codec.encode(answer, call, desk.service.told)
-    waited, ran = desk.service.milliseconds(answer)
+def infer_reply(context: Context, codec: Codec, call: Call, answer: Answer) -> Reply:
+    """Return the reply to an answered call."""
+    encoded = codec.encode(answer, call, context.service.reply_parameters)
+    waited, ran = context.service.milliseconds(answer)
     if encoded.json_bytes is None:
         return Reply(encoded.body, lines=JSON_LINES % (waited, ran))
     return Reply(encoded.body, lines=BINARY_LINES % (waited, ran, encoded.json_bytes))
 
 
 async def while_connected(work: Coroutine[Any, Any, T], exchange: Exchange) -> T:
-    """Await `work`, but cancel it and raise `ClientGone` when the client hangs up first."""
+    """Await `work`; if the client hangs up first, cancel it and raise `ClientGone`."""
     exchange.watch()
     try:
         return await work
     except asyncio.CancelledError:
-        if exchange.lost:
+        if exchange.disconnected:
             raise ClientGone from None
         raise
     finally:
         exchange.unwatch()
 
 
-async def as_accepted(accepts: bytes | None, reply: Reply) -> Reply:
-    """Return the reply in an encoding that a client with this `Accept-Encoding` takes, where that makes it smaller.
+async def compressed_for(accepts: bytes | None, reply: Reply) -> Reply:
+    """Return the reply compressed for a client with this `Accept-Encoding`, if that makes it smaller.
 
-    Replies of other calls go as they are: tritonclient's asynchronous client says that it takes gzip, but does not undo
-    it there.
+    Only infer replies are compressed: tritonclient's asynchronous client says that it accepts gzip, but does not
+    decompress other replies.
     """
     encoding = accepted(accepts)
-    body = None if encoding is None else await packed(reply.body, encoding)
+    body = None if encoding is None else await compressed(reply.body, encoding)
     if encoding is None or body is None:
         return reply
     return Reply(body, (*reply.headers, (b"content-encoding", encoding), VARY), lines=reply.lines)
 
 
 def json_bytes(request: Request) -> int | None:
-    """Return what `Inference-Header-Content-Length` says, None without it."""
+    """Return the number in `Inference-Header-Content-Length`, None without that header."""
     given = [value for name, value in request.headers if name == JSON_LENGTH]
     if not given:
         return None

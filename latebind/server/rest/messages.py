@@ -1,4 +1,4 @@
-"""How a body comes to whoever reads it, piece by piece: messages as ASGI has them."""
+"""The messages in which a body is passed to its reader, piece by piece, in ASGI's form."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The OpenAPI description of every route of the protocol, by hand beside `routes.py`; a test holds the two together."""
+"""The OpenAPI description of all routes of the protocol, written by hand; a test compares it with `routes.py`."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from latebind import __version__
 from latebind.repository.manifest import NAME
-from latebind.server.rest.desk import Desk
+from latebind.server.rest.context import Context
 from latebind.server.rest.request import Reply, Request, json_reply
 from latebind.server.rest.schemas import SCHEMAS
 
@@ -46,9 +46,9 @@ JSON_LENGTH: Json = {
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One line of the description. Brackets in `path` may be left out; `reply` and `body` name schemas.
+    """One operation of the description. `reply` and `body` name schemas; brackets in `path` are optional parts.
 
-    Where it is about health, 400 has the same schema as 200.
+    A `health` operation has the same schema for 400 as for 200.
     """
 
     method: str
@@ -95,9 +95,9 @@ OPERATIONS = (
 )
 
 
-async def description(desk: Desk, request: Request) -> Reply:
+async def description(context: Context, request: Request) -> Reply:
     """`GET /v2/openapi.json`."""
-    del desk, request
+    del context, request
     return json_reply(document())
 
 
@@ -126,7 +126,7 @@ def document() -> Json:
 
 
 def _variants(path: str) -> Iterator[str]:
-    """Yield the path with and without what stands in brackets."""
+    """Yield the path with and without its parts in brackets."""
     yield path.replace("[", "").replace("]", "")
     if "[" in path:
         yield re.sub(r"\[.*?\]", "", path)

@@ -1,6 +1,6 @@
-"""HTTP/1.1 on one connection: httptools parses, each request is answered in its turn, limits are counted as bytes come.
+"""HTTP/1.1 on one connection: httptools parses, requests are answered in order, limits are counted as bytes arrive.
 
-uvicorn's server accepts connections, tells the time and drains. Its own protocol, with ASGI between, took a third of
+uvicorn's server accepts connections, keeps the date and drains. Its own protocol, with ASGI in between, took a third of
 what a small request costs the door; this one takes an eighth (decision 2).
 """
 
@@ -31,33 +31,34 @@ LENGTH: Final = b"content-length: %d" + END
 LAST: Final = b"content-length: %d" + CLOSED
 NO_HTTP = "the request is no HTTP/1.1 that this server understands"
 PIPELINED: Final = 16  # requests that may wait for the one before them on their connection
-UNREAD_SECONDS: Final = 0.05  # that an idle connection stays open as the door closes, for what lies in it to be read
-TOGETHER: Final = 1 << 15  # bytes of a body that are copied behind the head of a reply, for one write
+UNREAD_SECONDS: Final = 0.05  # an idle connection stays open so long when the door closes, to read what has arrived
+TOGETHER: Final = 1 << 15  # a body of up to so many bytes is joined with the head of its reply, for one write
 
 
-class Short(Interface):
-    """A request that is answered by `HttpProtocol.reply`, without a task."""
+class DirectRequest(Interface):
+    """A request that is answered through `HttpProtocol.reply`, without a task."""
 
     expects: bool
 
     def begin(self) -> None:
-        """Have it answered."""
+        """Start to answer it."""
 
-    def lose(self) -> None:
+    def disconnect(self) -> None:
         """Note that the client has hung up."""
 
 
-Take = Callable[["HttpProtocol", bytes, str], Short | None]
+Take = Callable[["HttpProtocol", bytes, str], DirectRequest | None]
 
 
 class HttpProtocol(Protocol):
-    """Serves one connection; `answer` has the reply to each request, None where nobody is there to get it.
+    """Serves one connection. `answer` returns the reply to a request, or None if its client has gone.
 
-    What comes while nothing is under way is shown to `take` first, which may have a shorter way for a whole request.
+    Data that arrive while no request is under way are first offered to `take`, which may answer a whole request
+    directly.
 
-    Refuses requests past the limits, and those that are no HTTP, as `{"error": ...}`; the connection ends there. Bytes
-    that bring the parser nowhere (an unfinished head, chunk extension or trailer) are bounded too: the parser keeps
-    them and has no limit of its own. Connections past their number are refused, and `Sweeper` ends idle ones.
+    A request that exceeds a limit or is not HTTP gets `{"error": ...}`, and the connection is closed. Bytes that do not
+    let the parser make progress (an incomplete head, chunk extension or trailer) are bounded here, because the parser
+    keeps them and has no limit of its own. Connections beyond their limit are refused; `Sweeper` closes idle ones.
     """
 
     def __init__(
@@ -77,18 +78,18 @@ class HttpProtocol(Protocol):
         self._answer = answer
         self._take = take
         self._limits = limits
-        self.familiar: Any = None  # what `take` keeps of the call that came last
+        self.last_call: Any = None  # kept by `take`: the last call of this connection
         self._parser = httptools.HttpRequestParser(self)
-        # What follows a request that closes is dropped once that is answered, not a reason to drop the answer.
+        # Data behind a request that closes the connection are ignored; they must not prevent its answer.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._client = ""
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._expects = False
-        self._incoming: Exchange | None = None  # whose body comes
-        self._current: Exchange | Short | None = None  # whose answer is made
-        self._within = False  # a request, of which the parser has a part
-        self._piece = b""  # with which a request begins
+        self._incoming: Exchange | None = None  # the request whose body is arriving
+        self._current: Exchange | DirectRequest | None = None  # the request that is being answered
+        self._within = False  # the parser has a part of a request
+        self._piece = b""  # the data in which the current request begins
         self._pipelined: deque[Exchange] = deque()
         self._held = False
         self._writable = True
@@ -119,13 +120,13 @@ class HttpProtocol(Protocol):
         connections.discard(self)
         for exchange in (self._current, *self._pipelined):
             if exchange is not None:
-                exchange.lose()
+                exchange.disconnect()
         self._pipelined.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser and see whether it gets on."""
+        """Offer the data to `take`, else feed the parser and check that it makes progress."""
         if self._transport.is_closing():
-            return  # what came behind a refusal
+            return  # data after a request that was refused
         if not self._within:
             if self._current is None and self._writable and not self._ending:
                 short = self._take(self, data, self._client)
@@ -147,11 +148,11 @@ class HttpProtocol(Protocol):
             self._refuse(self._head_too_large())
 
     def pause_writing(self) -> None:
-        """Begin no other reply until the client has taken what was written."""
+        """Start no other reply until the client has taken what was written."""
         self._writable = False
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Answer the next request."""
         self._writable = True
         if self._current is None:
             self._next()
@@ -178,14 +179,14 @@ class HttpProtocol(Protocol):
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Start the request, unless its head is too large or asks for what is no plain HTTP/1."""
+        """Start the request, unless its head is too large or asks for more than plain HTTP/1."""
         self._progressed = True
         self._heads += 1
         parser = self._parser
         size = len(self._target) + sum([len(name) + len(value) for name, value in self._headers])
         if size > self._limits.header_bytes:
             self._refusal = self._head_too_large()
-        elif parser.should_upgrade():  # the parser takes what follows, its body too, for another protocol
+        elif parser.should_upgrade():  # the parser would take all that follows, also the body, for another protocol
             self._refusal = InvalidRequest("this server speaks HTTP/1.1 alone: send the request without Upgrade")
         elif not self._target.startswith(b"/"):
             self._refusal = InvalidRequest("the target of the request is no path: this server is no proxy")
@@ -233,19 +234,19 @@ class HttpProtocol(Protocol):
     # What requests need ---------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Read no more for now."""
+        """Stop reading from the connection."""
         if not self._held:
             self._held = True
             self._transport.pause_reading()
 
     def read_on(self) -> None:
-        """Read again."""
+        """Read from the connection again."""
         if self._held:
             self._held = False
             self._transport.resume_reading()
 
     def go_on(self) -> None:
-        """Read on, and tell a client that waits for this to send its body."""
+        """Read again, and send `100 Continue` to a client that waits for it before it sends its body."""
         self.read_on()
         if self._current is not None and self._current.expects:
             self._current.expects = False
@@ -254,7 +255,7 @@ class HttpProtocol(Protocol):
     # What the server and `Sweeper` need -----------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Close once everything that has come is answered, what nobody has read yet too: closing would reset it."""
+        """Close once everything that has arrived is answered, unread data too: closing would reset them."""
         self._ending = True
         self._loop.call_later(UNREAD_SECONDS, self._close_idle)
 
@@ -262,21 +263,21 @@ class HttpProtocol(Protocol):
         if self._current is None and not self._pipelined:
             self._transport.close()
 
-    def stillness(self) -> object:
-        """Return what stays the same while the client sends no whole head, or takes nothing of a reply."""
+    def idle_state(self) -> object:
+        """Return a value that stays the same while the client sends no complete head, or takes nothing of a reply."""
         unsent = self._transport.get_write_buffer_size()
         if not unsent and self._current is not None:
-            return None  # its request is under way, with limits of its own
+            return None  # a request is under way, which has its own limits
         return self._heads, unsent
 
     def give_up(self) -> None:
-        """Close the connection of a client that neither brings nor takes anything."""
+        """Close the connection of a client that neither sends nor takes anything."""
         self._transport.abort()
 
     # Replies --------------------------------------------------------------------------------------------------------
 
     def _next(self) -> None:
-        """Have the next request answered, if there is one and its answer can be written."""
+        """Start to answer the next request, if there is one and its reply can be written."""
         if not self._pipelined or not self._writable or self._transport.is_closing():
             return
         self._current = exchange = self._pipelined.popleft()
@@ -286,10 +287,10 @@ class HttpProtocol(Protocol):
         task.add_done_callback(tasks.discard)
 
     async def _serve(self, exchange: Exchange) -> None:
-        """Root of a request's task; `answer` fails for no reason."""
+        """The root of a request's task; `answer` does not raise."""
         reply = await self._answer(exchange)
         exchange.answered = True
-        if exchange.lost or self._transport.is_closing():
+        if exchange.disconnected or self._transport.is_closing():
             return
         if reply is None:
             self._transport.close()
@@ -297,14 +298,14 @@ class HttpProtocol(Protocol):
         self._finish(reply, head_only=exchange.method == "HEAD", keep_alive=exchange.keep_alive)
 
     def reply(self, to: object, reply: Reply) -> None:
-        """Send the reply to a request that `take` took, if the client is still there."""
+        """Send the reply to a request that `take` accepted, if its client is still there."""
         if to is self._current and not self._transport.is_closing():
             self._finish(reply, head_only=False, keep_alive=True)
 
     def pass_on(self, to: object, written: bytes) -> None:
-        """Send the reply to a request that `take` took as another door wrote it, if the client is still there.
+        """Send a complete reply, as another door wrote it, to a request that `take` accepted.
 
-        That left the connection open.
+        Nothing is sent if the client has gone. The other door has left its connection open.
         """
         if to is not self._current or self._transport.is_closing():
             return
@@ -318,11 +319,11 @@ class HttpProtocol(Protocol):
         self._done(goes_on)
 
     def _goes_on(self, keep_alive: bool) -> bool:
-        """Return whether the connection stays open once the current request is answered."""
+        """Tell whether the connection stays open after the current request."""
         return keep_alive and not (self._ending and not self._pipelined)
 
     def _done(self, goes_on: bool) -> None:
-        """The current request is answered."""
+        """Go on after the current request was answered."""
         self._current = None
         if not goes_on:
             self._transport.close()
@@ -332,7 +333,7 @@ class HttpProtocol(Protocol):
             self.go_on()
 
     def _head(self) -> bytes:
-        """Return the head that is complete, where it was all at the beginning of what came."""
+        """Return the current request's head, if all of it was at the beginning of one piece of data; else empty."""
         piece, self._piece = self._piece, b""
         return piece[: piece.find(END) + len(END)]
 
@@ -351,14 +352,14 @@ class HttpProtocol(Protocol):
             self._transport.writelines((b"".join(lines), body))
 
     def _usual_lines(self) -> bytes:
-        """Return the lines that all replies of this second have: uvicorn's, the date among them."""
+        """Return the header lines that all replies of this second share: uvicorn's, among them the date."""
         headers = self._state.default_headers
         if headers is not self._usual[0]:
             self._usual = headers, b"".join([b"%b: %b\r\n" % header for header in headers])
         return self._usual[1]
 
     def _refuse(self, error: LatebindError) -> None:
-        """Reply and close; only close where the answer to an earlier request is being made, or this one has its own."""
+        """Reply with an error and close; only close if another reply is being made, or this request has one."""
         has_reply = self._incoming is not None and self._incoming.answered
         if self._current in (None, self._incoming) and not has_reply and not self._transport.is_closing():
             body = orjson.dumps({"error": str(error)})

@@ -1,28 +1,28 @@
-"""What there is to serve, and changes of it: index, load and unload of the protocol's model repository extension.
+"""The model repository extension over HTTP: index, load and unload.
 
-There is one repository, so the name of one in the path selects nothing.
+There is only one repository, so the name of a repository in the path has no effect.
 """
 
 import msgspec
 
-from latebind.server.rest.desk import Desk
+from latebind.server.rest.context import Context
 from latebind.server.rest.request import Reply, Request, json_reply, read_json
 
 
 class IndexRequest(msgspec.Struct):
-    """The JSON of an index call: where `ready`, only models that are."""
+    """The JSON of an index call; `ready` asks only for models that are ready."""
 
     ready: bool = False
 
 
 class LoadRequest(msgspec.Struct):
-    """The JSON of a load call; `version` is the one parameter that is taken."""
+    """The JSON of a load call; `version` is the only parameter with an effect."""
 
     parameters: dict[str, object] = {}
 
 
 class UnloadParameters(msgspec.Struct):
-    """Whether queries that need the model go with it; clients may send more parameters, which mean nothing here."""
+    """Whether to unload the queries that need the model too; other parameters are ignored."""
 
     unload_dependents: bool = False
 
@@ -33,21 +33,21 @@ class UnloadRequest(msgspec.Struct):
     parameters: UnloadParameters = msgspec.field(default_factory=UnloadParameters)
 
 
-async def index(desk: Desk, request: Request) -> Reply:
+async def index(context: Context, request: Request) -> Reply:
     """`POST /v2/repository[/NAME]/index`, with an empty body or an object."""
-    asked = await read_json(request, IndexRequest, desk.limits)
-    return json_reply(desk.service.index(ready=asked.ready))
+    asked = await read_json(request, IndexRequest, context.limits)
+    return json_reply(context.service.index(ready=asked.ready))
 
 
-async def load(desk: Desk, request: Request) -> Reply:
-    """`POST /v2/repository[/NAME]/models/NAME/load`; answered when the model serves."""
-    asked = await read_json(request, LoadRequest, desk.limits)
-    await desk.service.load(request.model, asked.parameters)
+async def load(context: Context, request: Request) -> Reply:
+    """`POST /v2/repository[/NAME]/models/NAME/load`; answered once the model is served."""
+    asked = await read_json(request, LoadRequest, context.limits)
+    await context.service.load(request.model, asked.parameters)
     return Reply()
 
 
-async def unload(desk: Desk, request: Request) -> Reply:
-    """`POST /v2/repository[/NAME]/models/NAME/unload`; answered when nobody is served by the model any more."""
-    asked = await read_json(request, UnloadRequest, desk.limits)
-    await desk.service.unload(request.model, unload_dependents=asked.parameters.unload_dependents)
+async def unload(context: Context, request: Request) -> Reply:
+    """`POST /v2/repository[/NAME]/models/NAME/unload`; answered once no call uses the model any more."""
+    asked = await read_json(request, UnloadRequest, context.limits)
+    await context.service.unload(request.model, unload_dependents=asked.parameters.unload_dependents)
     return Reply()

@@ -1,4 +1,4 @@
-"""What a verb gets and gives back: an HTTP request without its route, a reply, and JSON either way."""
+"""What a verb gets and returns: an HTTP request whose route is known, a reply, and JSON in both."""
 
 from collections.abc import Mapping
 from math import ceil
@@ -22,9 +22,9 @@ MORE: dict[int, Headers] = {401: ((b"www-authenticate", b"Bearer"),), 503: ((b"r
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a verb may look at. A `Struct`, like `Reply`, because it is made three times as fast as a dataclass.
+    """What a verb may read of a request. A `Struct`, like `Reply`: making one takes a third of a dataclass's time.
 
-    `names` are the parts of the path that its route names.
+    `names` are the named parts of the path.
     """
 
     exchange: Exchange
@@ -42,7 +42,7 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def receive(self) -> Receive:
-        """What has the body come."""
+        """The function that returns the next message of the body."""
         return self.exchange.receive
 
     @property
@@ -69,7 +69,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What goes back. `lines` are headers that are written already."""
+    """A reply. `lines` are headers in their final form, as bytes."""
 
     body: bytes = b""
     headers: Headers = ()
@@ -94,19 +94,19 @@ def json_reply(value: object) -> Reply:
 
 
 def health_reply(word: str, well: bool, **about: str) -> Reply:
-    """Return what health checks are told: 200 or 400, as Triton does, with what KServe has in the body."""
+    """Return the reply to a health check: 200 or 400, as Triton does, with KServe's body."""
     return Reply(orjson.dumps({**about, word: well}), JSON, 200 if well else 400)
 
 
 def reply_to(error: Exception) -> Reply:
-    """Return what a client is told of whatever its request came to; what it should not see is reported here."""
+    """Return the reply to a request that failed; an error that clients must not see is logged and gets an id."""
     if isinstance(error, FOR_CLIENTS):
         return error_reply(error)
     return Reply(orjson.dumps({"error": report(error)}), JSON, 500)
 
 
 def error_reply(error: LatebindError) -> Reply:
-    """Return the one envelope of errors."""
+    """Return the reply for an error that clients may see."""
     headers = (*JSON, *MORE.get(error.http_status, ()))
     if isinstance(error, Loading):
         headers = (*JSON, (b"retry-after", b"%d" % max(1, ceil(error.seconds))))

@@ -7,11 +7,11 @@ from typing import Any
 from latebind.repository.manifest import NAME
 from latebind.server.access import Access
 from latebind.server.rest import about, dashboard, openapi, regions, repository, settings
-from latebind.server.rest.desk import Desk
+from latebind.server.rest.context import Context
 from latebind.server.rest.infer import infer
 from latebind.server.rest.request import Reply, Request
 
-Verb = Callable[[Desk, Request], Coroutine[Any, Any, Reply]]
+Verb = Callable[[Context, Request], Coroutine[Any, Any, Reply]]
 
 NAMED = rf"(?P<model>{NAME.pattern})"
 MODEL_ALONE = rf"/v2/models/{NAMED}"

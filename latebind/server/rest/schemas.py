@@ -1,4 +1,4 @@
-"""The schemas of the OpenAPI description: what the bodies of calls and replies look like, as JSON Schema."""
+"""The JSON Schemas of the OpenAPI description: the bodies of calls and replies."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ def _list(items: Json) -> Json:
 
 
 def _object(required: Mapping[str, Json] | None = None, /, **optional: Json) -> Json:
-    """Describe an object with these properties, of which clients may send and servers tell more."""
+    """Describe an object with these properties. It may have more, both from clients and in replies."""
     found: dict[str, object] = {"type": "object", "properties": {**(required or {}), **optional}}
     if required:
         found["required"] = list(required)

@@ -1,31 +1,31 @@
-"""Trace and logging settings: read and changed. What a change answers is what holds from then on."""
+"""Trace and log settings over HTTP: read and changed. A change returns the settings that hold from then on."""
 
 from typing import Any
 
-from latebind.server.rest.desk import Desk
+from latebind.server.rest.context import Context
 from latebind.server.rest.request import Reply, Request, json_reply, read_json
 
 
-async def traces(desk: Desk, request: Request) -> Reply:
+async def traces(context: Context, request: Request) -> Reply:
     """`GET /v2[/models/NAME]/trace/setting`."""
-    return json_reply(desk.service.trace_settings(_model(request)))
+    return json_reply(context.service.trace_settings(_model(request)))
 
 
-async def update_traces(desk: Desk, request: Request) -> Reply:
+async def update_traces(context: Context, request: Request) -> Reply:
     """`POST /v2[/models/NAME]/trace/setting`."""
-    given = await read_json(request, dict[str, Any], desk.limits)
-    return json_reply(desk.service.update_trace_settings(given, _model(request)))
+    given = await read_json(request, dict[str, Any], context.limits)
+    return json_reply(context.service.update_trace_settings(given, _model(request)))
 
 
-async def log(desk: Desk, request: Request) -> Reply:
+async def log(context: Context, request: Request) -> Reply:
     """`GET /v2/logging`."""
     del request
-    return json_reply(desk.service.log_settings())
+    return json_reply(context.service.log_settings())
 
 
-async def update_log(desk: Desk, request: Request) -> Reply:
+async def update_log(context: Context, request: Request) -> Reply:
     """`POST /v2/logging`."""
-    return json_reply(desk.service.update_log_settings(await read_json(request, dict[str, Any], desk.limits)))
+    return json_reply(context.service.update_log_settings(await read_json(request, dict[str, Any], context.limits)))
 
 
 def _model(request: Request) -> str | None:

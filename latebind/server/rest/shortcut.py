@@ -1,71 +1,75 @@
-"""The short way of an infer call: no parser, no task. Most calls of a busy server take it.
+"""The shortcut of an infer call: no parser, no task. Most calls of a busy server take it.
 
-It is open to a call whose head came before, word for word, and was answered, whose body is there with the head, and
-that finds places at once. All others go the long way, which also tells what is wrong with them.
+It is open to a call whose head has come before, byte for byte, and was answered, whose body arrives together with the
+head, and for which slots are free at once. All other calls take the normal way, which also reports what is wrong with
+them.
 """
 
 import asyncio
 from typing import Final, Protocol
 
 from latebind.domain.errors import UserError
-from latebind.server.calls import WAITED, Call
+from latebind.server.calls import WAITED_HEADER, Call
+from latebind.server.direct import DirectCall, DirectCalls, Outcome
 from latebind.server.gateway import Answer, Claim
-from latebind.server.quick import Outcome, Quick, Quicks
 from latebind.server.rest.codec import Codec
 from latebind.server.rest.compression import SMALL, accepted
-from latebind.server.rest.desk import Desk
+from latebind.server.rest.context import Context
 from latebind.server.rest.filling import fill_now
-from latebind.server.rest.infer import as_accepted, infer_reply, json_bytes
-from latebind.server.rest.protocol import HttpProtocol, Short
+from latebind.server.rest.infer import compressed_for, infer_reply, json_bytes
+from latebind.server.rest.protocol import DirectRequest, HttpProtocol
 from latebind.server.rest.request import Reply, Request, reply_to
 
 END: Final = b"\r\n\r\n"
 MOST_HEADS: Final = 1024
 LONGEST_HEAD: Final = 4096
-OTHERWISE = frozenset({b"transfer-encoding", b"content-encoding", b"traceparent", WAITED})  # what asks for the long way
+# Headers of calls that must go the long way.
+NEEDS_LONG_WAY = frozenset({b"transfer-encoding", b"content-encoding", b"traceparent", WAITED_HEADER})
 
 
-class ShortWay(Protocol):
-    """What may answer calls without parser and task."""
+class InferShortcut(Protocol):
+    """Something that can answer infer calls without parser and task."""
 
     def learn(self, request: Request) -> None:
-        """Note the head of a call that was answered."""
+        """Remember the head of a call that was answered."""
 
-    def take(self, line: HttpProtocol, data: bytes, client: str) -> Short | None:
-        """Begin to answer what has come on an idle connection; None where that goes the long way, untouched."""
+    def take(self, connection: HttpProtocol, data: bytes, client: str) -> DirectRequest | None:
+        """Start to answer data on an idle connection; None, with nothing changed, if they take the normal way."""
 
     def give_up(self) -> None:
-        """Tell all who are on the way that there is no time left."""
+        """Answer all calls that are under way that there is no time left for them."""
 
 
-class Known:
-    """What the head of a call says; its body has `size` bytes, the first `json_bytes` of which are JSON (None: all).
+class KnownHead:
+    """What the head of a call says.
 
-    `client` is the address that it came from, where that stands in the head; `last` is the last body that came with it.
+    The body has `size` bytes, of which the first `json_bytes` are JSON (None: all). `client` is the address of the
+    caller if the head contains it. `last` is the last call that came with this head.
     """
 
     __slots__ = ("accepts", "client", "json_bytes", "last", "model", "size", "version")
 
-    def __init__(self, request: Request, size: int, *, behind: bool) -> None:
+    def __init__(self, request: Request, size: int, *, behind_ingress: bool) -> None:
         accepts = request.header(b"accept-encoding")
         self.model = request.model
         self.version = request.version
         self.size = size
         self.json_bytes = json_bytes(request)
         self.accepts = accepts if accepted(accepts) else None
-        self.client = request.client if behind else None
-        self.last: Familiar | None = None
+        self.client = request.client if behind_ingress else None
+        self.last: LastCall | None = None
 
 
-class Familiar:
-    """A call that may come again with other values: `before` are head and text up to these, `behind` the text's rest.
+class LastCall:
+    """A call that may come again with other values.
 
-    All has `size` bytes. Values behind the text have nothing behind them.
+    `before` are the head and the JSON up to the values, `behind` is the rest of the JSON; together with the values
+    these are `size` bytes. Binary values follow the JSON, and then `behind` is empty.
     """
 
     __slots__ = ("before", "behind", "call", "codec", "known", "size")
 
-    def __init__(self, known: Known, codec: Codec, call: Call, *, before: bytes, behind: bytes, size: int) -> None:
+    def __init__(self, known: KnownHead, codec: Codec, call: Call, *, before: bytes, behind: bytes, size: int) -> None:
         self.known = known
         self.codec = codec
         self.call = call
@@ -74,43 +78,48 @@ class Familiar:
         self.size = size
 
     def fits(self, data: bytes) -> bool:
-        """Tell whether this is the same call but for its values."""
+        """Tell whether `data` is the same call except for its values."""
         return len(data) == self.size and data.startswith(self.before) and data.endswith(self.behind)
 
 
-Asked = tuple[Known, Codec, Call, bytes, int]  # with the bytes that have its binary data, and where they begin there
+# With the bytes that hold its binary data, and where these begin.
+FoundCall = tuple[KnownHead, Codec, Call, bytes, int]
 
 
 class Shortcut:
-    """Knows the heads of calls, and which calls are on the short way. One for a door.
+    """Remembers the heads of calls and has the direct calls that are under way. One for each door.
 
-    Heads tell whose the calls are where it is `behind` an ingress.
+    `behind_ingress`: the head of a call contains its client's address.
     """
 
-    def __init__(self, desk: Desk, *, behind: bool = False) -> None:
-        self.desk = desk
-        self.quicks = Quicks(desk.service)
-        self._behind = behind
-        self._heads: dict[bytes, Known] = {}
-        self._packing: set[asyncio.Task[None]] = set()
+    def __init__(self, context: Context, *, behind_ingress: bool = False) -> None:
+        self.context = context
+        self.direct_calls = DirectCalls(context.service)
+        self._behind_ingress = behind_ingress
+        self._heads: dict[bytes, KnownHead] = {}
+        self._compressing: set[asyncio.Task[None]] = set()
 
     def learn(self, request: Request) -> None:
-        """Note the head of a call that was answered; calls with the same one need not be looked at again."""
-        head, size = request.exchange.head, size_beside(request)
+        """Remember the head of a call that was answered, if the same head will always mean the same."""
+        head, size = request.exchange.head, fixed_body_size(request)
         if size is None or head in self._heads:
             return
         if len(self._heads) == MOST_HEADS:
             self._heads.clear()
-        self._heads[head] = Known(request, size, behind=self._behind)
+        self._heads[head] = KnownHead(request, size, behind_ingress=self._behind_ingress)
 
-    def take(self, line: HttpProtocol, data: bytes, client: str) -> Short | None:
-        """Begin to answer what has come on an idle connection; None where that goes the long way, untouched."""
-        last: Familiar | None = line.familiar
-        asked = self._again(line, last, data) if last is not None and last.fits(data) else self._asked(line, data)
+    def take(self, connection: HttpProtocol, data: bytes, client: str) -> DirectRequest | None:
+        """Start to answer data on an idle connection; None, with nothing changed, if they take the normal way."""
+        last: LastCall | None = connection.last_call
+        asked = (
+            self._again(connection, last, data)
+            if last is not None and last.fits(data)
+            else self._asked(connection, data)
+        )
         if asked is None:
             return None
         known, codec, call, data, begin = asked
-        claim = self.desk.service.claim_now(codec.spec, call)
+        claim = self.context.service.claim_now(codec.spec, call)
         if claim is None:
             return None
         try:
@@ -118,31 +127,31 @@ class Shortcut:
         except UserError:
             claim.release()
             return None
-        return RestCall(self, line, known, codec, call, claim, client if known.client is None else known.client)
+        return RestCall(self, connection, known, codec, call, claim, client if known.client is None else known.client)
 
     def give_up(self) -> None:
-        """Tell all who are on the way that there is no time left."""
-        self.quicks.give_up()
+        """Answer all calls that are under way that there is no time left for them."""
+        self.direct_calls.give_up()
 
-    def pack(self, line: HttpProtocol, to: Quick, reply: Reply, accepts: bytes) -> None:
-        """Send a reply in an encoding that its client takes."""
-        packing = asyncio.get_running_loop().create_task(_packed(line, to, reply, accepts))
-        self._packing.add(packing)
-        packing.add_done_callback(self._packing.discard)
+    def compress_and_send(self, connection: HttpProtocol, to: DirectCall, reply: Reply, accepts: bytes) -> None:
+        """Send a reply in a content encoding that its client accepts."""
+        compressing = asyncio.get_running_loop().create_task(_send_compressed(connection, to, reply, accepts))
+        self._compressing.add(compressing)
+        compressing.add_done_callback(self._compressing.discard)
 
-    def _asked(self, line: HttpProtocol, data: bytes) -> Asked | None:
-        """Return what is asked by a call with a head that is known, and keep it with the connection."""
+    def _asked(self, connection: HttpProtocol, data: bytes) -> FoundCall | None:
+        """Find the call in data that begin with a known head, and remember it for the connection."""
         body = data.find(END) + len(END)
         known = self._heads.get(data[:body])
         if known is None or len(data) - body != known.size:
             return None
-        line.familiar = last = known.last
+        connection.last_call = last = known.last
         if last is not None and last.fits(data):
-            return self._again(line, last, data)
-        spec = self.desk.service.at_once(known.model, known.version)
+            return self._again(connection, last, data)
+        spec = self.context.service.spec_for_direct_call(known.model, known.version)
         if spec is None:
             return None
-        codec = self.desk.codec(spec)
+        codec = self.context.codec(spec)
         split = body + (known.size if known.json_bytes is None else known.json_bytes)
         text, following = data[body:split], len(data) - split
         recalled = codec.recall(text, following)
@@ -150,15 +159,17 @@ class Shortcut:
             return _new(known, codec, text, data, split)
         call, begin, end = recalled
         before, behind = data[: body + begin], text[end:]
-        known.last = line.familiar = last = Familiar(known, codec, call, before=before, behind=behind, size=len(data))
-        return self._again(line, last, data)
+        known.last = connection.last_call = last = LastCall(
+            known, codec, call, before=before, behind=behind, size=len(data)
+        )
+        return self._again(connection, last, data)
 
-    def _again(self, line: HttpProtocol, last: Familiar, data: bytes) -> Asked | None:
-        """Return what is asked by a call that has come before, of the model as it is served now."""
+    def _again(self, connection: HttpProtocol, last: LastCall, data: bytes) -> FoundCall | None:
+        """Find the call in data that equal a remembered call except for the values; the model must still be served."""
         known, codec, call = last.known, last.codec, last.call
-        if self.desk.service.at_once(known.model, known.version) is not codec.spec:
-            known.last = line.familiar = None
-            return self._asked(line, data)
+        if self.context.service.spec_for_direct_call(known.model, known.version) is not codec.spec:
+            known.last = connection.last_call = None
+            return self._asked(connection, data)
         begin = len(last.before)
         if not last.behind:
             return known, codec, call, data, begin
@@ -167,60 +178,67 @@ class Shortcut:
         return None if values is None else (known, codec, call, values, 0)
 
 
-class RestCall(Quick):
-    """A call that came over HTTP."""
+class RestCall(DirectCall):
+    """A direct call that came over HTTP."""
 
-    __slots__ = ("_codec", "_known", "_line", "_shortcut")
+    __slots__ = ("_codec", "_connection", "_known", "_shortcut")
 
     def __init__(
-        self, shortcut: Shortcut, line: HttpProtocol, known: Known, codec: Codec, call: Call, claim: Claim, client: str
+        self,
+        shortcut: Shortcut,
+        connection: HttpProtocol,
+        known: KnownHead,
+        codec: Codec,
+        call: Call,
+        claim: Claim,
+        client: str,
     ) -> None:
-        super().__init__(shortcut.quicks, claim, call, client)
+        super().__init__(shortcut.direct_calls, claim, call, client)
         self._shortcut = shortcut
-        self._line = line
+        self._connection = connection
         self._known = known
         self._codec = codec
 
     def encode(self, what: Outcome) -> Reply:
-        """Return the reply, that to an error too."""
+        """Return the reply for an answer or an error."""
         try:
             if isinstance(what, Answer):
-                return infer_reply(self._shortcut.desk, self._codec, self._call, what)
+                return infer_reply(self._shortcut.context, self._codec, self._call, what)
             return reply_to(what)
         except Exception as error:  # the root of the call: report, answer, go on serving
             return reply_to(error)
 
     def send(self, reply: Reply) -> None:
-        """Send it, packed where that pays and the client takes it."""
+        """Send the reply, compressed if that pays and the client accepts it."""
         accepts = self._known.accepts
-        self._shortcut.desk.replies[reply.status] += 1
+        self._shortcut.context.replies[reply.status] += 1
         if accepts is None or len(reply.body) < SMALL:
-            self._line.reply(self, reply)
+            self._connection.reply(self, reply)
         else:
-            self._shortcut.pack(self._line, self, reply, accepts)
+            self._shortcut.compress_and_send(self._connection, self, reply, accepts)
 
 
-def _new(known: Known, codec: Codec, text: bytes, data: bytes, split: int) -> Asked | None:
-    """Return what is asked by a call that has not come before, if nothing is wrong with it and all of it is there."""
+def _new(known: KnownHead, codec: Codec, text: bytes, data: bytes, split: int) -> FoundCall | None:
+    """Return a call that has not come before, if nothing is wrong with it and all of it is there."""
     try:
         call = codec.decode(text, len(data) - split)
     except UserError:
         return None
-    return None if call.elsewhere else (known, codec, call, data, split)
+    return None if call.uses_shared_memory else (known, codec, call, data, split)
 
 
-async def _packed(line: HttpProtocol, to: Quick, reply: Reply, accepts: bytes) -> None:
-    line.reply(to, await as_accepted(accepts, reply))
+async def _send_compressed(connection: HttpProtocol, to: DirectCall, reply: Reply, accepts: bytes) -> None:
+    connection.reply(to, await compressed_for(accepts, reply))
 
 
-def size_beside(request: Request) -> int | None:
-    """Return how many bytes come behind a call's head, where the same head will always mean the same; else None."""
+def fixed_body_size(request: Request) -> int | None:
+    """Return the size of the body behind a head; None if the same head may mean something else next time."""
     exchange = request.exchange
     head, names = exchange.head, [name for name, _ in exchange.headers]
     size = request.header(b"content-length")
     if not 0 < len(head) <= LONGEST_HEAD or not exchange.keep_alive or exchange.expects or size is None:
         return None
-    if not OTHERWISE.isdisjoint(names):
+    if not NEEDS_LONG_WAY.isdisjoint(names):
         return None
-    lines_end_alike = head.count(b"\n") == len(names) + 2  # else it is not sure where the head does
+    lines_end_alike = head.count(b"\n") == len(names) + 2  # else it is not certain where the head ends
     return int(size) if lines_end_alike else None

@@ -1,6 +1,6 @@
-"""Closes connections whose client brings nothing and takes nothing. What is under way in the server is left alone.
+"""Closes connections whose client sends nothing and takes nothing; requests that are under way are left alone.
 
-Looked at from outside now and then, so that a request pays for no timer of its own.
+All connections are checked from outside at intervals, so no request needs a timer of its own.
 """
 
 import asyncio
@@ -9,27 +9,30 @@ from typing import Protocol
 
 
 class Connected(Protocol):
-    """A connection, as far as this looks at it."""
+    """What the sweeper needs of a connection."""
 
-    def stillness(self) -> object:
-        """Return something that stays the same only while the client alone could bring it on; None if it need not."""
+    def idle_state(self) -> object:
+        """Return a value that stays the same only as long as the client makes no progress.
+
+        None if the connection does not wait for its client.
+        """
 
     def give_up(self) -> None:
         """Close it."""
 
 
 class Sweeper:
-    """Gives up connections that stayed the same for `patience` seconds."""
+    """Closes connections whose state has been the same for `patience` seconds."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
-        self._still: dict[Connected, tuple[object, float]] = {}  # since when
+        self._still: dict[Connected, tuple[object, float]] = {}  # the state, and since when it is the same
 
     def sweep(self, connections: Iterable[Connected], now: float) -> None:
-        """Look at all connections, at time `now`."""
+        """Check all connections at time `now`."""
         before, self._still = self._still, {}
         for connection in tuple(connections):
-            state = connection.stillness()
+            state = connection.idle_state()
             if state is None:
                 continue
             then, since = before.get(connection, (state, now))

@@ -1,4 +1,4 @@
-"""Infer calls of one model between protobuf messages and arrays. No input or output happens here."""
+"""Translates infer calls of one model between protobuf messages and arrays. No input or output happens here."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
@@ -8,20 +8,20 @@ import orjson
 
 from latebind.domain.errors import Expired, InvalidRequest
 from latebind.domain.model import ModelSpec
-from latebind.server.calls import Asked, Call, Calls, Given, check_id, check_priority, check_timeout
-from latebind.server.frames import Frame, Told, framed
+from latebind.server.calls import Call, CallInput, Calls, OutputRequest, check_id, check_priority, check_timeout
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
-from latebind.server.results import result, sent
+from latebind.server.results import raw_output, result
 from latebind.server.rpc.messages import Message, ModelInferResponse
 from latebind.server.rpc.wire import Raw, joined
 from latebind.server.shared_memory import Reference, Regions
+from latebind.server.templates import ReplyParameters, Template, template_of
 from latebind.server.tensors import Tensor
 
 MOST_DIMENSIONS = 64
 MICROSECONDS = 1e6
 
-# datatype -> the field of InferTensorContents that has its values; what is not here comes as raw contents
+# datatype -> the field of InferTensorContents with its values; other datatypes come as raw contents only
 CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -46,9 +46,9 @@ class RpcCodec:
         return self._calls.metadata()
 
     def decode(self, request: Message, raw: Raw, seconds: float | None = None) -> Call:
-        """Return the call that a request with these raw contents is; its client waits so many seconds, or for ever.
+        """Return the call of a request with these raw contents; `seconds` is how long its client still waits.
 
-        Raises `Expired` where it waits no more.
+        None stands for a client without a deadline. Raises `Expired` if the client no longer waits.
         """
         timeout, priority = _schedule(request.parameters)
         inputs, outputs = request.inputs, request.outputs
@@ -60,39 +60,39 @@ class RpcCodec:
             raise InvalidRequest(f"raw_input_contents has {len(raw)} entries: more than there are inputs for")
         return Call(given, rows, wanted, 0, check_id(request.id), sooner(timeout, seconds), priority)
 
-    def encode(self, answer: Answer, call: Call, told: Told) -> bytes:
-        """Return the response that gives the client the outputs it wants; `told` returns its parameters."""
-        (described,) = framed(self.spec, answer, call, told, _described)
+    def encode(self, answer: Answer, call: Call, reply_parameters: ReplyParameters) -> bytes:
+        """Return the serialised response, with the outputs that the client wants."""
+        (described,) = template_of(self.spec, answer, call, reply_parameters, _described)
         raw: list[bytes | memoryview] = []
         for wanted in call.wanted:
             if wanted.place is None:
-                raw.append(sent(wanted, answer))
+                raw.append(raw_output(wanted, answer))
             else:
                 wanted.place.write(result(wanted, answer).raw())
-                raw.append(b"")  # clients count on an entry for each output
+                raw.append(b"")  # clients expect an entry for each output
         return joined(described, raw)
 
-    def _given(self, tensor: Tensor, given: Message, contents: Iterator[bytes | memoryview] | None) -> Given:
+    def _given(self, tensor: Tensor, given: Message, contents: Iterator[bytes | memoryview] | None) -> CallInput:
         """Return an input: a view of the next raw contents, its typed contents, or its place in shared memory."""
         shape = tuple(given.shape)
         reference = _reference(given.parameters) if given.parameters else None
         if reference is not None:
             if given.HasField("contents"):
                 raise InvalidRequest(f"{tensor.title} has contents and a place in shared memory: send one of them")
-            return Given(tensor, shape, place=self._calls.place(reference, tensor, shape))
+            return CallInput(tensor, shape, place=self._calls.place(reference, tensor, shape))
         array = _typed(tensor, shape, given) if contents is None else _viewed(tensor, shape, given, contents)
         tensor.check((array,))
-        return Given(tensor, shape, array)
+        return CallInput(tensor, shape, array)
 
 
 def parameter(given: Message) -> object:
-    """Return what a parameter says, None where it says nothing."""
+    """Return the value of a parameter, None if it has none."""
     kind = given.WhichOneof("parameter_choice")
     return None if kind is None else getattr(given, kind)
 
 
 def _schedule(parameters: Mapping[str, Message]) -> tuple[int, int]:
-    """Return time-out and priority of a request; other parameters are let through unread."""
+    """Return time-out and priority of a request; unknown parameters are ignored."""
     if not parameters:
         return 0, 0
     if "sequence_id" in parameters and parameter(parameters["sequence_id"]):
@@ -108,7 +108,7 @@ def _number(parameters: Mapping[str, Message], name: str) -> int:
 
 
 def sooner(timeout: int, seconds: float | None) -> int:
-    """Return the time-out in microseconds, which the patience of the client bounds."""
+    """Return the time-out in microseconds, at most the `seconds` that the client still waits."""
     if seconds is None:
         return timeout
     if seconds <= 0:
@@ -116,18 +116,18 @@ def sooner(timeout: int, seconds: float | None) -> int:
     return max(1, int(min(timeout or inf, seconds * MICROSECONDS)))
 
 
-def _asked(output: Message) -> Asked:
-    """Return what the client asks for. Raises `InvalidRequest` for what is not served."""
+def _asked(output: Message) -> OutputRequest:
+    """Return an output as the client asks for it. Raises `InvalidRequest` for what is not supported."""
     parameters = output.parameters
     if not parameters:
-        return Asked(output.name)
-    return Asked(output.name, classes=_number(parameters, "classification"), reference=_reference(parameters))
+        return OutputRequest(output.name)
+    return OutputRequest(output.name, classes=_number(parameters, "classification"), reference=_reference(parameters))
 
 
-def _described(spec: ModelSpec, answer: Answer, call: Call, told: Told) -> Frame:
+def _described(spec: ModelSpec, answer: Answer, call: Call, reply_parameters: ReplyParameters) -> Template:
     """Return a response without its raw contents."""
     reply = ModelInferResponse(model_name=spec.name, model_version=spec.version, id=call.id)
-    for key, value in told(spec, answer).items():
+    for key, value in reply_parameters(spec, answer).items():
         _tell(reply.parameters[key], value)
     for wanted in call.wanted:
         found = result(wanted, answer)
@@ -143,7 +143,7 @@ def _shape(given: Message) -> Sequence[int]:
 
 
 def _reference(parameters: Mapping[str, Message]) -> Reference | None:
-    """Return the bytes of shared memory that are meant. Raises `InvalidRequest` where it is unclear which."""
+    """Return the bytes of shared memory, if any. Raises `InvalidRequest` if it is unclear which."""
     size = _number(parameters, "shared_memory_byte_size") if "shared_memory_byte_size" in parameters else None
     offset = _number(parameters, "shared_memory_offset")
     if "shared_memory_region" in parameters:
@@ -182,7 +182,7 @@ def _typed(tensor: Tensor, shape: tuple[int, ...], given: Message) -> Array:
 
 
 def _tell(place: Message, value: object) -> None:
-    """Write a parameter of a response; what the protocol has no form for, such as a list, becomes JSON."""
+    """Write a parameter of a response; values without a protobuf form, such as lists, become JSON."""
     match value:
         case bool():
             place.bool_param = value

@@ -1,4 +1,4 @@
-"""One call on a connection of the lean door: what has come of its request, what is to be sent, and who answers it."""
+"""One call on a connection of the nghttp2 door: the request as it comes, the response as it goes, and who answers."""
 
 import asyncio
 import time
@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from latebind.domain.errors import Expired, InvalidRequest, Refused, Unsupported, UserError
-from latebind.server.quick import Quick
+from latebind.server.direct import DirectCall
 from latebind.server.rpc.framing import HEAD, STATUSES, Messages, framed, percent_encoded, seconds
 from latebind.server.rpc.nghttp2 import Block, Header
 from latebind.server.rpc.reception import CallFailed, Reception
 from latebind.server.rpc.routes import Answer, Method
 
-WAITING = 4  # messages of a stream that may lie here unread; then its client is held back
-UNSENT = 1 << 16  # bytes of a stream that may lie here unsent; then whoever writes waits
+WAITING = 4  # unread messages of a stream beyond which its client is held back
+UNSENT = 1 << 16  # unsent bytes of a stream beyond which whoever writes waits
 
 HEADERS: tuple[Header, ...] = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 RESPONSE = Block(HEADERS)
 WELL = Block([(b"grpc-status", b"0")])
 
 
-class Wire(Protocol):
-    """What an exchange asks of its connection."""
+class StreamTransport(Protocol):
+    """What an exchange needs of its connection."""
 
     address: str
 
@@ -31,40 +31,40 @@ class Wire(Protocol):
         ...
 
     def resume(self, stream: int) -> None:
-        """There are data to send."""
+        """Send the data of a stream that has some again."""
         ...
 
     def reset(self, stream: int) -> None:
-        """End the stream once all is sent; the client shall send no more on it."""
+        """Reset the stream after everything is sent; the client must send no more on it."""
         ...
 
     def consumed(self, stream: int, size: int) -> None:
-        """Let the client send so many bytes more."""
+        """Let the client send `size` bytes more."""
         ...
 
 
 class Exchange:
-    """A call. Its connection tells it what comes; it is the `Caller` of the verb that answers."""
+    """One call. Its connection passes in what arrives; to the verb that answers, it is the `Caller`."""
 
-    def __init__(self, wire: Wire, stream: int, reception: Reception, most: int) -> None:
+    def __init__(self, transport: StreamTransport, stream: int, reception: Reception, most: int) -> None:
         self.headers: dict[bytes, bytes] = {}
         self.ended = False  # the client sends no more
-        self._wire = wire
+        self._transport = transport
         self._stream = stream
         self._reception = reception
         self._most = most
         self._method: Method | None = None
         self._messages: Messages | None = None
-        self._come: deque[bytes] = deque()
+        self._received: deque[bytes] = deque()
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
-        self._held = 0  # bytes that came and are here until the call ends
-        self._kept_back = 0  # bytes that the client may not send yet
+        self._held = 0  # bytes of the request that are in memory until the call ends
+        self._kept_back = 0  # bytes that came but are not acknowledged yet, which holds the client back
         self._out = bytearray()
         self._responded = False
         self._trailers: Block | None = None
         self._task: asyncio.Task[None] | None = None
-        self._quick: Quick | None = None
+        self._direct_call: DirectCall | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline: float | None = None
         self._loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ class Exchange:
     # What the connection tells
 
     def begin(self, methods: Mapping[bytes, Method]) -> None:
-        """The headers are complete."""
+        """Find the method: the headers are complete."""
         try:
             self._method = self._found(methods)
             timeout = self.headers.get(b"grpc-timeout")
@@ -88,54 +88,54 @@ class Exchange:
             self._task = self._loop.create_task(self._follow(self._method))
 
     def feed(self, chunk: bytes) -> None:
-        """Data have come."""
+        """Take the next part of the request."""
         if self._trailers is not None or self._method is None:
-            self._wire.consumed(self._stream, len(chunk))
+            self._transport.consumed(self._stream, len(chunk))
             return
         self._held += len(chunk)
         self._reception.hold(len(chunk))
-        if self._messages is None and not self._come and chunk[0] == 0 and len(chunk) == HEAD + _size(chunk):
-            self._come.append(chunk[HEAD:])
+        if self._messages is None and not self._received and chunk[0] == 0 and len(chunk) == HEAD + _size(chunk):
+            self._received.append(chunk[HEAD:])
         else:
             self._cut(chunk)
-        if self._method.stream is not None and len(self._come) >= WAITING:
+        if self._method.stream is not None and len(self._received) >= WAITING:
             self._kept_back += len(chunk)
         else:
-            self._wire.consumed(self._stream, len(chunk))
+            self._transport.consumed(self._stream, len(chunk))
         self._wake_reader()
 
     def end(self) -> None:
-        """The client sends no more."""
+        """Answer the call: the client sends no more."""
         self.ended = True
         self._wake_reader()
         method = self._method
         if method is None or self._trailers is not None or method.answer is None:
             return
-        if len(self._come) != 1 or (self._messages is not None and self._messages.within):
+        if len(self._received) != 1 or (self._messages is not None and self._messages.within):
             self.fail(InvalidRequest("the request is not one message"))
             return
-        self._quick = self._reception.take(method, self._come[0], self, self._tell)
-        if self._quick is not None:
-            self._quick.begin()
+        self._direct_call = self._reception.take(method, self._received[0], self, self._on_answer)
+        if self._direct_call is not None:
+            self._direct_call.begin()
         else:
             self._task = self._loop.create_task(self._answer(method, method.answer))
 
     def close(self) -> None:
-        """The stream is no more; who still works for it may stop."""
+        """Cancel the call: its stream is closed."""
         self._release(self._held)
         if self._timer is not None:
             self._timer.cancel()
         self._drop()
-        self._quick = None  # which tells this exchange: a cycle, that would wait for the collector
+        self._direct_call = None  # it refers to this exchange: a cycle that would wait for the garbage collector
         self._wake_writer()
 
     def is_late(self, now: float, patience: float) -> bool:
-        """Tell whether a request for a single answer has not come to its end in so many seconds."""
+        """Tell whether a request for a single answer has not arrived completely within `patience` seconds."""
         waits = self._method is not None and self._method.answer is not None and not self.ended
         return waits and self._trailers is None and now - self._begun > patience
 
     def take(self, most: int) -> tuple[bytes, Block | None] | None:
-        """Return the next bytes to send, with trailers behind the last."""
+        """Return the next bytes to send, with trailers behind the last ones; None if there are none yet."""
         out = self._out
         if not out and self._trailers is None:
             return None
@@ -146,39 +146,39 @@ class Exchange:
         if out or self._trailers is None:
             return data, None
         if not self.ended:
-            self._wire.reset(self._stream)
+            self._transport.reset(self._stream)
         return data, self._trailers
 
     # The caller that verbs see
 
     def seconds(self) -> float | None:
-        """Return how long the client still waits."""
+        """Return how long the client still waits; None without a deadline."""
         return None if self._deadline is None else self._deadline - self._loop.time()
 
     def address(self) -> str:
         """Return the address that the call came from."""
-        return self._wire.address
+        return self._transport.address
 
     def header(self, name: str) -> str:
-        """Return what the client sent beside its request."""
+        """Return the value of a header that the client sent, or an empty text."""
         return self.headers.get(name.encode(), b"").decode("latin-1")
 
     async def read(self) -> bytes | None:
-        """Return the next request of a stream."""
-        while not self._come:
+        """Return the next request of a stream, None after the last."""
+        while not self._received:
             if self.ended:
                 return None
             self._reader = self._loop.create_future()
             await self._reader
-        if self._kept_back and len(self._come) <= WAITING:
+        if self._kept_back and len(self._received) <= WAITING:
             kept, self._kept_back = self._kept_back, 0
-            self._wire.consumed(self._stream, kept)
-        message = self._come.popleft()
+            self._transport.consumed(self._stream, kept)
+        message = self._received.popleft()
         self._release(len(message))
         return message
 
     async def write(self, reply: bytes) -> None:
-        """Send the next response of a stream; waits where the client takes none."""
+        """Send the next response of a stream; waits while the client takes none."""
         self._send(framed(reply))
         while len(self._out) >= UNSENT:
             self._writer = self._loop.create_future()
@@ -187,25 +187,25 @@ class Exchange:
     # How it ends
 
     def fail(self, error: Exception) -> None:
-        """End with the status of an error."""
+        """End the call with the status of an error."""
         self._finish(CallFailed(error))
 
     def _expire(self) -> None:
-        """The client waits no longer."""
+        """End the call: its deadline has passed."""
         if self._trailers is None:
             self._out.clear()
             self.fail(Expired("the deadline of the call passed before its answer: allow more time"))
             self._drop()
 
     def _drop(self) -> None:
-        """Let whoever works for this call stop."""
+        """Cancel whatever works for this call."""
         if self._task is not None:
             self._task.cancel()
-        if self._quick is not None:
-            self._quick.lose()
+        if self._direct_call is not None:
+            self._direct_call.disconnect()
 
-    def _tell(self, what: bytes | Exception) -> None:
-        """End with a response, or with the status of an error."""
+    def _on_answer(self, what: bytes | Exception) -> None:
+        """End the call with a response, or with the status of an error."""
         if self._trailers is not None:
             return
         if isinstance(what, Exception):
@@ -216,7 +216,7 @@ class Exchange:
 
     async def _answer(self, method: Method, answer: Answer) -> None:
         try:
-            reply = await self._reception.answer(method, answer, self._come.popleft(), self)
+            reply = await self._reception.answer(method, answer, self._received.popleft(), self)
         except CallFailed as failed:
             self._finish(failed)
         else:
@@ -237,20 +237,20 @@ class Exchange:
         trailers = (status, (b"grpc-message", percent_encoded(failed.text)))
         if self._responded:
             self._trailers = Block(trailers)
-            self._wire.resume(self._stream)
+            self._transport.resume(self._stream)
             return
         self._responded, self._trailers = True, Block(trailers)
-        self._wire.respond(self._stream, Block((*HEADERS, *trailers)), data=False)
+        self._transport.respond(self._stream, Block((*HEADERS, *trailers)), data=False)
         if not self.ended:
-            self._wire.reset(self._stream)
+            self._transport.reset(self._stream)
 
     def _send(self, data: bytes) -> None:
         self._out += data
         if self._responded:
-            self._wire.resume(self._stream)
+            self._transport.resume(self._stream)
         else:
             self._responded = True
-            self._wire.respond(self._stream, RESPONSE, data=True)
+            self._transport.respond(self._stream, RESPONSE, data=True)
 
     def _found(self, methods: Mapping[bytes, Method]) -> Method:
         """Return the method that is called. Raises `InvalidRequest` and `Unsupported`."""
@@ -267,7 +267,7 @@ class Exchange:
             self._messages = Messages(self._most, self.headers.get(b"grpc-encoding", b""))
         try:
             self._reception.check_bytes()
-            self._come.extend(self._messages.feed(chunk))
+            self._received.extend(self._messages.feed(chunk))
         except (UserError, Refused) as error:
             self.fail(error)
 
@@ -285,7 +285,7 @@ class Exchange:
 
 
 def too_many(most: int) -> Refused:
-    """Return what calls past the limit are told."""
+    """Return the error of calls beyond the limit."""
     return Refused(f"{most} calls are under way: try again later")
 
 

@@ -3,11 +3,11 @@
 from latebind.domain.errors import LatebindError
 from latebind.server.faults import FOR_CLIENTS, report
 
-MOST_CHARACTERS = 1000  # it travels as a header, which clients bound
+MOST_CHARACTERS = 1000  # the message is sent as a header, whose size clients limit
 
 
-def told(error: Exception) -> tuple[str, str]:
-    """Return the name of the status and the message; what was not written for clients is logged."""
+def status_and_message(error: Exception) -> tuple[str, str]:
+    """Return the name of the status and the message; errors not meant for clients are logged instead."""
     status = error.grpc_status if isinstance(error, LatebindError) else LatebindError.grpc_status
     text = str(error) if isinstance(error, FOR_CLIENTS) else report(error)
     return status, text[:MOST_CHARACTERS]

@@ -1,4 +1,4 @@
-"""gRPC's own framing on HTTP/2: messages in a stream of bytes, time-outs, statuses and compression. Pure."""
+"""gRPC's framing on HTTP/2: messages in a stream of bytes, time-outs, statuses and compression. Pure."""
 
 import zlib
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ PLAIN = frozenset(range(0x20, 0x7F)) - {ord("%")}
 class Messages:
     """Cuts the bytes of a stream into messages. Raises `TooLarge` and `InvalidRequest`.
 
-    `encoding` is how those are compressed that say so; no message has more than `most` bytes.
+    `encoding` is the compression of messages that are marked as compressed; no message may have more than `most` bytes.
     """
 
     __slots__ = ("_compressed", "_encoding", "_filled", "_head", "_message", "_most")
@@ -43,7 +43,7 @@ class Messages:
 
     @property
     def within(self) -> bool:
-        """Whether a message has begun and not ended."""
+        """Whether a message has begun and is not complete."""
         return self._message is not None or bool(self._head)
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
@@ -61,7 +61,7 @@ class Messages:
                     yield self._end()
 
     def _begin(self, chunk: bytes, at: int) -> int:
-        """Read what stands before a message and return where that begins, or the end of the chunk."""
+        """Read the header of a message; return where its content begins, or the end of the chunk."""
         end = at + HEAD - len(self._head)
         self._head += chunk[at:end]
         if len(self._head) < HEAD:
@@ -82,12 +82,12 @@ class Messages:
 
 
 def framed(message: bytes) -> bytes:
-    """Return a message as it is sent."""
+    """Return a message with its header."""
     return b"\0" + len(message).to_bytes(4) + message
 
 
 def seconds(timeout: bytes) -> float:
-    """Return what `grpc-timeout` says. Raises `InvalidRequest`."""
+    """Return the seconds that `grpc-timeout` states. Raises `InvalidRequest`."""
     number, unit = timeout[:-1], UNITS.get(timeout[-1:])
     if unit is None or not number.isdigit() or len(number) > 8:
         raise InvalidRequest("grpc-timeout is no time-out: send a number of up to 8 digits and a unit")
@@ -95,7 +95,7 @@ def seconds(timeout: bytes) -> float:
 
 
 def inflated(data: bytes, encoding: bytes, most: int) -> bytes:
-    """Return a message as it was before it was compressed. Raises `InvalidRequest` and `TooLarge`."""
+    """Return a compressed message decompressed. Raises `InvalidRequest` and `TooLarge`."""
     window = WINDOWS.get(encoding)
     if window is None:
         raise InvalidRequest("the message is compressed in a way that is not known: use gzip, deflate or none")
@@ -112,5 +112,5 @@ def inflated(data: bytes, encoding: bytes, most: int) -> bytes:
 
 
 def percent_encoded(text: str) -> bytes:
-    """Return a message as `grpc-message` takes it."""
+    """Return a text in the form that `grpc-message` requires."""
     return b"".join([b"%c" % byte if byte in PLAIN else b"%%%02X" % byte for byte in text.encode("utf-8", "replace")])

@@ -1,4 +1,4 @@
-"""`ModelInfer` and `ModelStreamInfer`: a request becomes a call, its answer a response."""
+"""`ModelInfer` and `ModelStreamInfer`: turns a request into a call, and its answer into a response."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from latebind.domain.errors import LatebindError, Unavailable
-from latebind.server.calls import WAITED, Call, waited
+from latebind.server.calls import WAITED_HEADER, Call, with_time_waited
 from latebind.server.gateway import Array
 from latebind.server.rpc.codec import parameter
-from latebind.server.rpc.desk import Caller, Desk, Streaming
-from latebind.server.rpc.faults import told
+from latebind.server.rpc.context import Caller, Context, Streaming
+from latebind.server.rpc.faults import status_and_message
 from latebind.server.rpc.messages import Message, ModelStreamInferResponse
 from latebind.server.rpc.wire import in_stream, read_request
 
@@ -21,27 +21,27 @@ TRACEPARENT = "traceparent"  # metadata: the caller's span, as in W3C Trace Cont
 FINAL_WANTED, FINAL = "triton_enable_empty_final_response", "triton_final_response"  # parameters
 
 Answer = asyncio.Task[bytes]
-Infer = Callable[[Desk, bytes, Caller], Awaitable[bytes]]
+Infer = Callable[[Context, bytes, Caller], Awaitable[bytes]]
 
 
-async def infer(desk: Desk, data: bytes, caller: Caller) -> bytes:
+async def infer(context: Context, data: bytes, caller: Caller) -> bytes:
     """Answer one call."""
-    request, raw = read_request(data, desk.limits)
+    request, raw = read_request(data, context.limits)
     version = request.model_version or None
-    spec = desk.service.model(request.model_name, version)
-    codec = desk.codec(spec)
-    call = waited(codec.decode(request, raw, caller.seconds()), caller.header(WAITED.decode()))
+    spec = context.service.model(request.model_name, version)
+    codec = context.codec(spec)
+    call = with_time_waited(codec.decode(request, raw, caller.seconds()), caller.header(WAITED_HEADER.decode()))
     filled, address = partial(fill, call), caller.address()
     parent = caller.header(TRACEPARENT)
-    answer = await desk.service.infer(spec, call, filled, client=address, version=version, parent=parent)
-    told = desk.service.told
+    answer = await context.service.infer(spec, call, filled, client=address, version=version, parent=parent)
+    reply_parameters = context.service.reply_parameters
     if request.parameters and _is_set(request, FINAL_WANTED):
-        return codec.encode(answer, call, lambda spec, answer: {**told(spec, answer), FINAL: True})
-    return codec.encode(answer, call, told)
+        return codec.encode(answer, call, lambda spec, answer: {**reply_parameters(spec, answer), FINAL: True})
+    return codec.encode(answer, call, reply_parameters)
 
 
 async def fill(call: Call, rows: Mapping[str, Sequence[Array]]) -> None:
-    """Write the inputs into `rows`, those of a claim. Raises `InvalidRequest` for what lies in shared memory."""
+    """Write the inputs into `rows`, those of a claim. Raises `InvalidRequest` for shared memory that cannot be used."""
     for given in call.inputs:
         places = given.places(rows)
         if given.place is None:
@@ -52,24 +52,25 @@ async def fill(call: Call, rows: Mapping[str, Sequence[Array]]) -> None:
 
 
 class InferStream:
-    """One stream of calls. They run at the same time, at most `Limits.stream_calls`, and are answered in their order.
+    """One stream of infer calls: at most `Limits.stream_calls` run at once, and are answered in order.
 
-    An error is a response; where the client wants it so, it ends the stream with its status. `one` answers each.
+    An error is sent as a response or, if the client wants that, ends the stream with its status. `one` answers each
+    call.
     """
 
-    def __init__(self, desk: Desk, caller: Streaming, one: Infer = infer) -> None:
+    def __init__(self, context: Context, caller: Streaming, one: Infer = infer) -> None:
         self._infer = one
-        self._desk = desk
+        self._context = context
         self._caller = caller
         self._statuses = caller.header(STATUSES) in ("true", "True", "1")
         self._answers: asyncio.Queue[Answer | None] = asyncio.Queue()
-        self._places = asyncio.Semaphore(desk.limits.stream_calls)
+        self._places = asyncio.Semaphore(context.limits.stream_calls)
         self._reader = asyncio.create_task(self._read())
         self._reader.add_done_callback(lambda _: self._answers.put_nowait(END))
         self._ended = False
 
     async def serve(self) -> None:
-        """Return when the client has all its answers. Raises `Unavailable` where the door closed before."""
+        """Return when the client has all its answers. Raises `Unavailable` if the door closed before."""
         try:
             while (answer := await self._answers.get()) is not END:
                 await self._caller.write(await answer)
@@ -85,7 +86,7 @@ class InferStream:
         self._reader.cancel()
 
     async def _read(self) -> None:
-        """Begin calls as they come."""
+        """Start calls as requests arrive."""
         await self._places.acquire()
         while (data := await self._caller.read()) is not None:
             self._answers.put_nowait(asyncio.create_task(self._answer(data)))
@@ -93,23 +94,23 @@ class InferStream:
 
     async def _answer(self, data: bytes) -> bytes:
         try:
-            return in_stream(await self._infer(self._desk, data, self._caller))
+            return in_stream(await self._infer(self._context, data, self._caller))
         except Exception as error:  # the root of a task: the client is told, the others go on
             if self._statuses:
                 raise
             return self._refusal(data, error)
 
     def _refusal(self, data: bytes, error: Exception) -> bytes:
-        reply = ModelStreamInferResponse(error_message=told(error)[1])
+        reply = ModelStreamInferResponse(error_message=status_and_message(error)[1])
         with suppress(LatebindError):  # of what is no request there is no id
-            request, _ = read_request(data, self._desk.limits)
+            request, _ = read_request(data, self._context.limits)
             reply.infer_response.id = request.id
             reply.infer_response.model_name = request.model_name
         written: bytes = reply.SerializeToString()
         return written
 
     async def _forget(self) -> None:
-        """Cancel what is left where the client has gone or an error ended the stream."""
+        """Cancel what is left after the client has gone or an error has ended the stream."""
         left: list[asyncio.Task[Any]] = [self._reader]
         while not self._answers.empty():
             answer = self._answers.get_nowait()

@@ -1,4 +1,4 @@
-"""The protocol's messages, which come with the package of its clients. Imported only where gRPC is on."""
+"""The protocol's protobuf messages, from the package of its clients. Imported only where gRPC is on."""
 
 from typing import Any
 
@@ -36,5 +36,5 @@ def request_type(method: Any) -> Message:
 
 
 def from_json(value: object, message: Message) -> Message:
-    """Fill a message from what its JSON would say and return it; what it has no field for is left out."""
+    """Fill a message from its JSON form and return it; unknown fields are ignored."""
     return json_format.ParseDict(value, message, ignore_unknown_fields=True)

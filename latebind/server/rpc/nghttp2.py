@@ -1,7 +1,7 @@
-"""HTTP/2 by nghttp2, the library that curl and Apache have it from, through its C interface. It knows nothing of gRPC.
+"""A ctypes binding of nghttp2, the HTTP/2 library that curl and Apache use. It knows nothing of gRPC.
 
-What a server needs of it and no more. Its functions are called on the event loop alone; callbacks of one table serve
-all connections and find theirs by the number that their session was made with.
+It has only what a server needs. Its functions are called on the event loop alone. All connections share one table of
+callbacks, which find their connection by the number that its session was created with.
 """
 
 import ctypes as c
@@ -54,7 +54,7 @@ class _Source(c.Structure):
 
 
 class Block:
-    """Headers as nghttp2 takes them; those that are sent again and again are made once."""
+    """Headers in nghttp2's form; headers that are sent often are converted once."""
 
     __slots__ = ("count", "pairs")
 
@@ -65,14 +65,14 @@ class Block:
 
 
 class Events(Protocol):
-    """What a session tells whoever has it, while it takes bytes in. Nothing here may raise."""
+    """What a session reports to its owner while it takes bytes in. None of these methods may raise."""
 
     def begun(self, stream: int) -> None:
         """Headers of a stream follow."""
         ...
 
     def header(self, name: bytes, value: bytes) -> bool:
-        """Take one of them; False refuses the stream."""
+        """Take one header; False refuses the stream."""
         ...
 
     def headed(self, stream: int) -> None:
@@ -80,7 +80,7 @@ class Events(Protocol):
         ...
 
     def chunk(self, stream: int, data: bytes) -> None:
-        """Data have come."""
+        """Take data."""
         ...
 
     def ended(self, stream: int) -> None:
@@ -88,16 +88,16 @@ class Events(Protocol):
         ...
 
     def closed(self, stream: int) -> None:
-        """A stream is no more, whoever ended it."""
+        """The stream is closed, whoever closed it."""
         ...
 
     def read(self, stream: int, most: int) -> tuple[bytes, Block | None] | None:
-        """Return the next bytes to send, with trailers behind the last; None where there are none yet."""
+        """Return the next bytes to send, with trailers behind the last ones; None if there are none yet."""
         ...
 
 
 class Library:
-    """nghttp2 and the sessions that are open. Raises `ConfigError` where it is not installed."""
+    """nghttp2, and the sessions that are open. Raises `ConfigError` if it is not installed."""
 
     def __init__(self) -> None:
         try:
@@ -118,7 +118,7 @@ class Library:
         self._make_tables()
 
     def open(self, events: Events, settings: Sequence[tuple[int, int]], *, window: int) -> "Session":
-        """Return a session for a new connection; `window` bytes of it may be on their way."""
+        """Return a session for a new connection; its client may have `window` bytes on their way."""
         self._numbers += 1
         session = Session(self._functions, self._sessions, self._numbers, self.source)
         self._sessions[self._numbers] = events
@@ -126,7 +126,7 @@ class Library:
         return session
 
     def _declare(self) -> None:
-        """Tell ctypes what functions take and return that are called for every request."""
+        """Tell ctypes the argument and result types of the functions that are called for every request."""
         functions: Any = self._functions
         functions.nghttp2_session_mem_recv.argtypes = (_POINTER, c.c_char_p, c.c_size_t)
         functions.nghttp2_session_mem_recv.restype = c.c_ssize_t
@@ -206,7 +206,7 @@ class Library:
 
 
 class Session:
-    """One connection's end of HTTP/2: bytes in, events out, and the other way round. `Library.open` makes it."""
+    """HTTP/2 on one connection: bytes in, events out, and the reverse. `Library.open` makes it."""
 
     def __init__(self, functions: Any, sessions: dict[int, Events], number: int, source: _Source) -> None:
         self._functions = functions
@@ -219,7 +219,7 @@ class Session:
         self._receive, self._send = functions.nghttp2_session_mem_recv, functions.nghttp2_session_mem_send
 
     def begin(self, callbacks: Any, options: Any, settings: Sequence[tuple[int, int]], window: int) -> None:
-        """Make the session and say what the server takes."""
+        """Create the session and send the server's settings."""
         functions, number = self._functions, c.c_void_p(self._number)
         functions.nghttp2_session_server_new2(c.byref(self._session), callbacks, number, options)
         found = (_Setting * len(settings))(*[_Setting(*setting) for setting in settings])
@@ -227,18 +227,18 @@ class Session:
         functions.nghttp2_session_set_local_window_size(self._session, 0, 0, window)
 
     def receive(self, data: bytes) -> bool:
-        """Take bytes in, which tells of events, and say whether the connection can go on."""
+        """Take bytes in, which reports events; return whether the connection can go on."""
         return bool(self._receive(self._session, data, len(data)) >= 0)
 
     def to_send(self) -> bytes:
-        """Return what is to be sent now."""
+        """Return the bytes to send now."""
         parts = []
         while (size := self._send(self._session, self._out_place)) > 0:
             parts.append(c.string_at(self._out.value or 0, size))
         return b"".join(parts)
 
     def respond(self, stream: int, head: Block, *, data: bool) -> None:
-        """Answer with these headers; where there are `data`, `Events.read` is asked for them."""
+        """Answer with these headers; if there are `data`, `Events.read` is asked for them."""
         source = c.byref(self._source) if data else None
         self._functions.nghttp2_submit_response(self._session, stream, head.pairs, head.count, source)
 
@@ -247,27 +247,27 @@ class Session:
         self._functions.nghttp2_session_resume_data(self._session, stream)
 
     def reset(self, stream: int, error: int) -> None:
-        """End a stream without an answer, or after it."""
+        """Reset a stream, with or without an answer before."""
         self._functions.nghttp2_submit_rst_stream(self._session, 0, stream, error)
 
     def consume(self, stream: int, size: int) -> None:
-        """Let the client send so many bytes more, on this stream and in all."""
+        """Let the client send `size` bytes more, on this stream and on the connection."""
         self._functions.nghttp2_session_consume(self._session, stream, size)
 
     def ping(self) -> None:
-        """Ask the client for a sign that it is there."""
+        """Ask the client to show that it is still there."""
         self._functions.nghttp2_submit_ping(self._session, 0, None)
 
     def terminate(self) -> None:
-        """Say that no new stream is taken, and that the connection ends."""
+        """Announce that no new stream is accepted and that the connection will end."""
         self._functions.nghttp2_session_terminate_session(self._session, NO_ERROR)
 
     def is_over(self) -> bool:
-        """Tell whether nothing is to be read or written any more."""
+        """Tell whether there is nothing left to read or write."""
         functions, session = self._functions, self._session
         return not (functions.nghttp2_session_want_read(session) or functions.nghttp2_session_want_write(session))
 
     def close(self) -> None:
-        """Give its memory back; nothing may be called after this."""
+        """Free the session's memory; nothing may be called after this."""
         self._functions.nghttp2_session_del(self._session)
         del self._sessions[self._number]

@@ -1,49 +1,49 @@
-"""The shared memory of clients: what they register, what is there, and what they are done with."""
+"""Shared memory of clients over gRPC: register regions, list them, unregister them."""
 
-from latebind.server.rpc.desk import Caller, Desk
+from latebind.server.rpc.context import Caller, Context
 from latebind.server.rpc.messages import Message, from_json, service_pb2
 from latebind.server.shared_memory import CudaRegions, Registration
 
 CUDA = CudaRegions()
 
 
-async def status(desk: Desk, request: Message, caller: Caller) -> Message:
+async def status(context: Context, request: Message, caller: Caller) -> Message:
     """`SystemSharedMemoryStatus`, of all regions where it names none."""
     del caller
-    found = {str(region["name"]): region for region in desk.service.regions.status(request.name or None)}
+    found = {str(region["name"]): region for region in context.service.regions.status(request.name or None)}
     return from_json({"regions": found}, service_pb2.SystemSharedMemoryStatusResponse())
 
 
-async def register(desk: Desk, request: Message, caller: Caller) -> Message:
+async def register(context: Context, request: Message, caller: Caller) -> Message:
     """`SystemSharedMemoryRegister`."""
     del caller
-    desk.service.regions.register(request.name, Registration(request.key, request.byte_size, request.offset))
+    context.service.regions.register(request.name, Registration(request.key, request.byte_size, request.offset))
     return service_pb2.SystemSharedMemoryRegisterResponse()
 
 
-async def unregister(desk: Desk, request: Message, caller: Caller) -> Message:
+async def unregister(context: Context, request: Message, caller: Caller) -> Message:
     """`SystemSharedMemoryUnregister`, of all regions where it names none."""
     del caller
-    desk.service.regions.unregister(request.name or None)
+    context.service.regions.unregister(request.name or None)
     return service_pb2.SystemSharedMemoryUnregisterResponse()
 
 
-async def cuda_status(desk: Desk, request: Message, caller: Caller) -> Message:
+async def cuda_status(context: Context, request: Message, caller: Caller) -> Message:
     """`CudaSharedMemoryStatus`."""
-    del desk, caller
+    del context, caller
     CUDA.status(request.name or None)
     return service_pb2.CudaSharedMemoryStatusResponse()
 
 
-async def cuda_register(desk: Desk, request: Message, caller: Caller) -> Message:
+async def cuda_register(context: Context, request: Message, caller: Caller) -> Message:
     """`CudaSharedMemoryRegister`."""
-    del desk, caller
+    del context, caller
     CUDA.register(request.name)
     return service_pb2.CudaSharedMemoryRegisterResponse()
 
 
-async def cuda_unregister(desk: Desk, request: Message, caller: Caller) -> Message:
+async def cuda_unregister(context: Context, request: Message, caller: Caller) -> Message:
     """`CudaSharedMemoryUnregister`, which some clients call whatever they use."""
-    del desk, caller
+    del context, caller
     CUDA.unregister(request.name or None)
     return service_pb2.CudaSharedMemoryUnregisterResponse()

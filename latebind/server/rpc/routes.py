@@ -6,14 +6,14 @@ from typing import Protocol
 
 from latebind.server.access import Access
 from latebind.server.rpc import about, regions, settings
-from latebind.server.rpc.desk import Caller, Desk, Streaming
+from latebind.server.rpc.context import Caller, Context, Streaming
 from latebind.server.rpc.infer import InferStream, infer
 from latebind.server.rpc.messages import HEALTH, INFERENCE, Message, request_type
 from latebind.server.rpc.watch import HealthWatch
 from latebind.server.rpc.wire import parse
 
-Verb = Callable[[Desk, Message, Caller], Awaitable[Message]]
-Answer = Callable[[Desk, bytes, Caller], Awaitable[bytes]]
+Verb = Callable[[Context, Message, Caller], Awaitable[Message]]
+Answer = Callable[[Context, bytes, Caller], Awaitable[bytes]]
 
 VERBS: dict[str, Verb] = {
     "ServerLive": about.server_live,
@@ -54,10 +54,10 @@ READS = frozenset(
 
 
 class Stream(Protocol):
-    """A call of many messages."""
+    """A call with a stream of requests and responses."""
 
     async def serve(self) -> None:
-        """Return when it has ended."""
+        """Serve it until it ends."""
         ...
 
     def end(self) -> None:
@@ -65,11 +65,11 @@ class Stream(Protocol):
         ...
 
 
-STREAMS: dict[str, Callable[[Desk, Streaming], Stream]] = {"ModelStreamInfer": InferStream, "Watch": HealthWatch}
+STREAMS: dict[str, Callable[[Context, Streaming], Stream]] = {"ModelStreamInfer": InferStream, "Watch": HealthWatch}
 
 
 def access(method: str) -> Access:
-    """Return what a caller has to show for a method; what is not listed above may change something."""
+    """Return what a caller has to show for a method; methods not listed above count as changing something."""
     if method in HEALTHS:
         return Access.OPEN
     return Access.ORDINARY if method in READS else Access.MUTATING
@@ -77,16 +77,16 @@ def access(method: str) -> Access:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of a service by its path: who answers a single call, or who serves a stream."""
+    """A method of a service: `answer` serves a single call, or `stream` makes what serves a stream."""
 
     path: str
     access: Access
     answer: Answer | None = None
-    stream: Callable[[Desk, Streaming], Stream] | None = None
+    stream: Callable[[Context, Streaming], Stream] | None = None
 
     @property
     def infers(self) -> bool:
-        """Whether it is `infer` that answers."""
+        """Whether it is the method that `infer` answers."""
         return self.answer is infer
 
 
@@ -106,8 +106,8 @@ def _method(service: Message, method: Message) -> Method:
 
 
 def _translated(verb: Verb, request: Message) -> Answer:
-    async def answer(desk: Desk, data: bytes, caller: Caller) -> bytes:
-        reply: bytes = (await verb(desk, parse(request, data), caller)).SerializeToString()
+    async def answer(context: Context, data: bytes, caller: Caller) -> bytes:
+        reply: bytes = (await verb(context, parse(request, data), caller)).SerializeToString()
         return reply
 
     return answer

@@ -1,4 +1,4 @@
-"""The short way of an infer call over gRPC: no task. It is open to calls that find places at once."""
+"""The shortcut of an infer call over gRPC: no task. It is open to calls for which slots are free at once."""
 
 from collections.abc import Callable
 
@@ -7,22 +7,22 @@ import numpy as np
 
 from latebind.domain.errors import LatebindError
 from latebind.server.calls import Call
-from latebind.server.frames import is_framed
+from latebind.server.direct import DirectCall, DirectCalls, Outcome
 from latebind.server.gateway import Answer, Array, Claim
-from latebind.server.quick import Outcome, Quick, Quicks
 from latebind.server.rpc.codec import RpcCodec, sooner
-from latebind.server.rpc.desk import Caller, Desk
+from latebind.server.rpc.context import Caller, Context
 from latebind.server.rpc.infer import TRACEPARENT
 from latebind.server.rpc.wire import RAW_INPUT, read_request, varint
+from latebind.server.templates import has_template
 from latebind.server.tensors import Tensor
 
 MOST_KNOWN = 256  # messages whose meaning is kept
-LONGEST_KNOWN = 2048  # bytes of one before its raw contents
+LONGEST_KNOWN = 2048  # bytes of such a message before its raw contents
 Then = Callable[[bytes | Exception], None]
 
 
-class Known:
-    """What a message says beside its only raw contents, those of `tensor` in this shape. `call` has no rows."""
+class KnownMessage:
+    """The meaning of a message without its only raw contents, which fill `tensor` in this shape. `call` has no rows."""
 
     __slots__ = ("call", "codec", "shape", "tensor")
 
@@ -34,74 +34,75 @@ class Known:
 
 
 class Shortcut:
-    """Begins calls and keeps those that are under way. One for a door."""
+    """Starts direct calls and keeps those that are under way. One for each door."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._quicks = Quicks(desk.service)
-        self._known: dict[bytes, Known] = {}  # by a message up to its raw contents, its length and theirs included
-        self._begins: dict[int, int] = {}  # where those may begin in messages of so many bytes
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._direct_calls = DirectCalls(context.service)
+        self._known: dict[bytes, KnownMessage] = {}
+        self._begins: dict[int, int] = {}  # by the size of a message, where its raw contents may begin
 
     @property
     def busy(self) -> bool:
         """Whether any call is under way."""
-        return bool(self._quicks.under_way)
+        return bool(self._direct_calls.under_way)
 
     async def emptied(self) -> None:
         """Return when no call is under way."""
-        await self._quicks.emptied()
+        await self._direct_calls.emptied()
 
-    def take(self, data: bytes, caller: Caller, then: Then) -> Quick | None:
-        """Begin a call, `then` being told what came of it; None where it goes the long way, untouched."""
+    def take(self, data: bytes, caller: Caller, then: Then) -> DirectCall | None:
+        """Start a call, and call `then` with its response or error; None, with nothing changed, for the normal way."""
         try:
             return self._taken(data, caller, then)
-        except LatebindError:  # which the long way tells
+        except LatebindError:  # the normal way reports it
             return None
 
     def give_up(self) -> None:
-        """Tell all who are on the way that there is no time left."""
-        self._quicks.give_up()
+        """Answer all calls that are under way that there is no time left for them."""
+        self._direct_calls.give_up()
 
-    def _taken(self, data: bytes, caller: Caller, then: Then) -> Quick | None:
+    def _taken(self, data: bytes, caller: Caller, then: Then) -> DirectCall | None:
         if caller.header(TRACEPARENT):
             return None
         asked = self._asked(data, caller.seconds())
         if asked is None:
             return None
         codec, call, rows = asked
-        claim = self._desk.service.claim_now(codec.spec, call)
+        claim = self._context.service.claim_now(codec.spec, call)
         if claim is None:
             return None
         for given, array in zip(call.inputs, rows, strict=True):
             for place, row in zip(given.places(claim.rows), array, strict=True):
                 place[...] = row
-        return RpcCall(self._quicks, claim, call, caller.address(), codec=codec, then=then)
+        return RpcCall(self._direct_calls, claim, call, caller.address(), codec=codec, then=then)
 
     def _asked(self, data: bytes, seconds: float | None) -> tuple[RpcCodec, Call, list[Array]] | None:
-        """Return a call and the rows of its inputs, if it may go this way."""
+        """Return a call and the rows of its inputs; None if it has to take the normal way."""
+        service = self._context.service
         begin = self._begins.get(len(data), 0)
         known = self._known.get(data[:begin])
-        if known is not None and self._desk.service.at_once(known.codec.spec.name, None) is known.codec.spec:
+        if known is not None and service.spec_for_direct_call(known.codec.spec.name, None) is known.codec.spec:
             rows = np.frombuffer(data, known.tensor.dtype, offset=begin).reshape(known.shape)
             known.tensor.check((rows,))
             call = known.call
             if seconds is not None:
                 call = msgspec.structs.replace(call, timeout=sooner(call.timeout, seconds))
             return known.codec, call, [rows]
-        request, raw = read_request(data, self._desk.limits)
-        spec = self._desk.service.at_once(request.model_name, request.model_version or None)
+        request, raw = read_request(data, self._context.limits)
+        spec = service.spec_for_direct_call(request.model_name, request.model_version or None)
         if spec is None or request.parameters:
             return None
-        codec = self._desk.codec(spec)
+        codec = self._context.codec(spec)
         call = codec.decode(request, raw, seconds)
-        if call.elsewhere:
+        if call.uses_shared_memory:
             return None
         if len(raw) == 1:
             self._learn(data, raw[0], codec, call)
         return codec, call, [given.rows for given in call.inputs if given.rows is not None]
 
     def _learn(self, data: bytes, raw: bytes | memoryview, codec: RpcCodec, call: Call) -> None:
-        """Keep what all means that stands before the only raw contents: clients send the same again and again."""
+        """Keep the meaning of everything before the only raw contents: clients send the same again and again."""
         begin, (given,) = len(data) - len(raw), call.inputs
         before = data[:begin]
         if call.id or begin > LONGEST_KNOWN or not before.endswith(b"%c%b" % (RAW_INPUT, varint(len(raw)))):
@@ -110,20 +111,22 @@ class Shortcut:
             self._known.clear()
             self._begins.clear()
         inputs = (msgspec.structs.replace(given, rows=None),)
-        frames: dict[tuple[int, ...], tuple[bytes, ...]] | None = {} if is_framed(call) else None
-        # Timeout and priority there are no parameters to tell of.
-        bare = msgspec.structs.replace(call, inputs=inputs, timeout=0, frames=frames)
-        self._known[before] = Known(codec, bare, given.tensor, tuple(given.shape))
+        templates: dict[tuple[int, ...], tuple[bytes, ...]] | None = {} if has_template(call) else None
+        # A request without parameters has neither timeout nor priority.
+        bare = msgspec.structs.replace(call, inputs=inputs, timeout=0, templates=templates)
+        self._known[before] = KnownMessage(codec, bare, given.tensor, tuple(given.shape))
         self._begins[len(data)] = begin
 
 
-class RpcCall(Quick):
-    """A call that came over gRPC; `then` is told its response, or what went wrong."""
+class RpcCall(DirectCall):
+    """A direct call that came over gRPC; `then` gets its response or its error."""
 
     __slots__ = ("_codec", "_then")
 
-    def __init__(self, every: Quicks, claim: Claim, call: Call, client: str, *, codec: RpcCodec, then: Then) -> None:
-        super().__init__(every, claim, call, client)
+    def __init__(
+        self, calls: DirectCalls, claim: Claim, call: Call, client: str, *, codec: RpcCodec, then: Then
+    ) -> None:
+        super().__init__(calls, claim, call, client)
         self._codec = codec
         self._then = then
 
@@ -132,7 +135,7 @@ class RpcCall(Quick):
         if not isinstance(what, Answer):
             return what
         try:
-            return self._codec.encode(what, self._call, self._all.service.told)
+            return self._codec.encode(what, self._call, self._calls.service.reply_parameters)
         except Exception as error:  # the root of the call: its client is told, others go on
             return error
 

@@ -1,4 +1,4 @@
-"""Protobuf by hand, where that saves copies of tensors: raw contents are taken out of a message and put behind one."""
+"""Protobuf by hand, where that avoids copies of tensors: raw contents are cut out of a message or appended to one."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,14 +10,14 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # kinds of fields
 RAW_INPUT = 7 << 3 | BYTES  # ModelInferRequest.raw_input_contents
 RAW_OUTPUT = b"\x32"  # ModelInferResponse.raw_output_contents, field 6
 INFER_RESPONSE = b"\x12"  # ModelStreamInferResponse.infer_response, field 2
-SMALL = 1 << 16  # up to here protobuf's own parser is quicker, and what it makes of a message cannot be large
+SMALL = 1 << 16  # up to this size protobuf's own parser is faster, and its result cannot be large
 MOST_FIELDS = 4096
 
 Raw = Sequence[bytes | memoryview]
 
 
 def parse(kind: Message, data: bytes) -> Message:
-    """Return the message of this class that `data` is. Raises `InvalidRequest`."""
+    """Return the message of this class that `data` encode. Raises `InvalidRequest`."""
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -25,10 +25,10 @@ def parse(kind: Message, data: bytes) -> Message:
 
 
 def read_request(data: bytes, limits: Limits) -> tuple[Message, Raw]:
-    """Return an infer request and its raw contents, those of a large one as views of `data`, without a copy.
+    """Return an infer request and its raw contents; for a large request these are views of `data`, not copies.
 
-    Raises `InvalidRequest` and, where a large one describes more than JSON may, `TooLarge`: the parser may take 40
-    times the bytes of what it reads.
+    Raises `InvalidRequest`, and `TooLarge` if the rest of a large request has more bytes than JSON may have: the parser
+    may take 40 times the bytes that it reads.
     """
     if len(data) <= SMALL:
         request = parse(ModelInferRequest, data)
@@ -40,7 +40,7 @@ def read_request(data: bytes, limits: Limits) -> tuple[Message, Raw]:
 
 
 def split(data: bytes) -> tuple[bytes, list[memoryview]]:
-    """Return an infer request without its raw contents, and these. Raises `InvalidRequest`."""
+    """Return an infer request without its raw contents, and these contents. Raises `InvalidRequest`."""
     view = memoryview(data)
     described: list[memoryview] = []
     raw: list[memoryview] = []
@@ -59,7 +59,7 @@ def split(data: bytes) -> tuple[bytes, list[memoryview]]:
 
 
 def joined(described: bytes, raw: Iterable[bytes | memoryview]) -> bytes:
-    """Return an infer response with these raw contents behind what it has."""
+    """Return a serialised infer response with these raw contents appended."""
     parts: list[bytes | memoryview] = [described]
     for content in raw:
         parts += (RAW_OUTPUT, varint(memoryview(content).nbytes), content)
@@ -67,12 +67,12 @@ def joined(described: bytes, raw: Iterable[bytes | memoryview]) -> bytes:
 
 
 def in_stream(reply: bytes) -> bytes:
-    """Return an infer response as one of a stream."""
+    """Return an infer response wrapped as the response of a stream."""
     return b"".join((INFER_RESPONSE, varint(len(reply)), reply))
 
 
 def varint(number: int) -> bytes:
-    """Return a number as protobuf writes it."""
+    """Return a number in protobuf's variable-length encoding."""
     written = bytearray()
     while number > 0x7F:
         written.append(number & 0x7F | 0x80)
@@ -97,7 +97,7 @@ def _skip(data: bytes, at: int, kind: int) -> tuple[int, int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a place and the place behind it."""
+    """Return the number at a position, and the position behind it."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

@@ -1,6 +1,6 @@
 """How many simulated machines are up, by the rule that decides for Ray (`cluster/scaling.py`)."""
 
-from latebind.cluster.scaling import Load, Since, next_since, wanted
+from latebind.cluster.scaling import Load, Since, next_since, replicas_needed
 from latebind.simulation.cluster.fleet import Fleet
 from latebind.simulation.cluster.policies import Demand
 from latebind.simulation.cluster.tables import NANO, Tables, tables_of
@@ -28,7 +28,7 @@ class BySlack:
         load = Load(float(demand.rates.sum()) / up, demand.slack, demand.late, self._busy(fleet, demand) / up)
         loads = [load] * up
         self._since = next_since(loads, up, self._since, now)
-        found = wanted(loads, up, self._since, now, up=self._up, down=self._down)
+        found = replicas_needed(loads, up, self._since, now, up=self._up, down=self._down)
         if found != up:
             self._machines, self._changed, self._since = found, now, Since()
         return found

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from latebind.bench.arrivals import during, rising
-from latebind.bench.live.sent import Sent, Visit
+from latebind.bench.live.requests import Sent, Visit
 from latebind.bench.residency.live.zoo import Weighed, Zoo, made_up
 from latebind.bench.subject import Setting
 from latebind.bench.validate import live, loads, memory
@@ -29,7 +29,7 @@ from latebind.program.stored import read_spec_and_costs
 from latebind.queries.scheduler import AnyScheduler
 from latebind.repository.directory import ModelDirectory
 from latebind.scheduler import Scheduler
-from latebind.simulation.measured import Launch, Loading, Pace, Seen
+from latebind.simulation.measured import Launch, Loading, Pace, Seen, Usual
 from tests.models import served
 
 NET = served("net", stages=1, seconds=0.002, per_row=0.001)
@@ -86,7 +86,8 @@ def test_what_ran_in_blocks_does_not_tell_in_what_is_simulated(played: Played) -
     (visit,) = played.visits
     begun = visit.blocks[0][0].sent
     slower = tuple(
-        (at, one if not begun <= at < begun + 0.9 else type(one)("net", 0, 1, 0.03)) for at, one in played.log.launches
+        (at, one if not begun <= at < begun + 0.9 else type(one)("net", 0, 1, 0.03, 0.002))
+        for at, one in played.log.launches
     )
     other = Logged(played.log.config, slower, (), played.log.heard)
     ((run,),) = simulated(Played("net", "graph", [visit], other), 0, times=1)
@@ -141,9 +142,11 @@ def test_the_pace_changes_evenly_from_one_calibration_to_the_next() -> None:
 
 
 def test_the_pace_is_that_of_the_median_launch_and_load() -> None:
-    launches = tuple((0.1 * number, Launch("net", 0, 1, seconds)) for number, seconds in enumerate((0.002, 0.004, 0.1)))
+    launches = tuple(
+        (0.1 * number, Launch("net", 0, 1, seconds, 0.001)) for number, seconds in enumerate((0.002, 0.004, 0.1))
+    )
     loads = ((0.0, Loading(1000, 0.002)), (0.5, Loading(2000, 0.012)), (0.6, Loading(1000, 0.004)))
-    rule = {("net", 0, False): Curve((1,), (0.002,))}
+    rule = {("net", 0, False): Usual(Curve((1,), (0.002,)), (0.001, 0.001))}
     assert pace_of(Seen(1.0, launches, loads=loads), rule, 1e-6) == Pace(runs=2.0, loads=4.0)
     assert pace_of(Seen(1.0), rule, 1e-6) == Pace(1.0, 1.0)
 

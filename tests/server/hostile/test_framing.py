@@ -208,7 +208,7 @@ def test_what_is_collected_of_bodies_is_bounded_over_all_connections() -> None:
     """A client of many connections could have each of them hold the largest JSON there may be."""
     head = b"POST /v2/models/scalar/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
     with opened(limits=Limits(held_bytes=100_000)) as site:
-        held = site.door._app._desk.held
+        held = site.door._app._context.held
         with site.connect() as first:
             first.sendall(head + b" " * 60_000)
             while held.bytes < 60_000:

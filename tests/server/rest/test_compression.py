@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from latebind.domain.errors import InvalidRequest, TooLarge
 from latebind.server.limits import Limits
-from latebind.server.rest.compression import Inflating, accepted
+from latebind.server.rest.compression import Inflater, accepted
 from tests.server.bodies import DOUBLE, request
 from tests.server.conftest import Site, opened
 
@@ -33,7 +33,7 @@ def undone(parts: list[bytes], encoding: str = "gzip", limits: Limits | None = N
         return next(messages, end)
 
     async def read() -> bytes:
-        inflating = Inflating(receive, encoding.encode(), limits or Limits())
+        inflating = Inflater(receive, encoding.encode(), limits or Limits())
         found = bytearray()
         while True:
             message = await inflating()

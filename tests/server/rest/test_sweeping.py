@@ -28,7 +28,7 @@ class Line:
     state: object = 0
     given_up: int = field(default=0)
 
-    def stillness(self) -> object:
+    def idle_state(self) -> object:
         return self.state
 
     def give_up(self) -> None:
@@ -129,24 +129,24 @@ def test_a_request_that_takes_longer_is_left_alone() -> None:
     with opened() as site, site.connect() as connection:
         connection.sendall(STUCK_CALL)
         site.await_(site.gateway.stuck.wait())
-        assert stillness(site) is None
+        assert idle_state(site) is None
 
 
 def test_a_connection_with_short_calls_alone_is_no_idle_one() -> None:
     with opened() as site, site.connect() as connection:
         ask(connection, binary(1.0))
-        before = stillness(site)
+        before = idle_state(site)
         ask(connection, binary(1.0))
         assert site.gateway.short == 1
-        assert None is not stillness(site) != before
+        assert None is not idle_state(site) != before
 
 
-def stillness(site: Site) -> object:
+def idle_state(site: Site) -> object:
     """Return what the sweeper is told of the only connection, in the door's own time."""
 
     async def told() -> object:
         (connection,) = site.door._server.server_state.connections
-        return cast(HttpProtocol, connection).stillness()
+        return cast(HttpProtocol, connection).idle_state()
 
     return site.await_(told())
 

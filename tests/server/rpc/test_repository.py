@@ -15,7 +15,7 @@ from latebind.server.door import Door
 from latebind.server.gateway import IndexEntry
 from latebind.server.limits import Limits
 from latebind.server.rpc.about import load
-from latebind.server.rpc.desk import Desk
+from latebind.server.rpc.context import Context
 from latebind.server.service import Service
 from tests.server.arithmetic import Arithmetic
 from tests.server.rpc.conftest import GRPC, X, tensor
@@ -81,14 +81,14 @@ def test_models_are_loaded_and_unloaded() -> None:
 def test_a_version_may_be_named_and_nothing_is_uploaded() -> None:
     async def test() -> None:
         shelf = Shelf()
-        desk = Desk(Service(Arithmetic(), catalogue=shelf, manage=True), Limits())
+        context = Context(Service(Arithmetic(), catalogue=shelf, manage=True), Limits())
         request = service_pb2.RepositoryModelLoadRequest(model_name="half")
         request.parameters["version"].string_param = "3"
-        await load(desk, request, None)  # type: ignore[arg-type]
+        await load(context, request, None)  # type: ignore[arg-type]
         assert shelf.asked == [("load", "half", "3")]
         request.parameters["file:1"].bytes_param = b"code"
         with pytest.raises(InvalidRequest, match="send no 'file:1'"):
-            await load(desk, request, None)  # type: ignore[arg-type]
+            await load(context, request, None)  # type: ignore[arg-type]
 
     asyncio.run(test())
 

@@ -1,1 +1,1 @@
-"""What peers serve: each file runs in the virtual environment of its peer and imports nothing of latebind."""
+"""Applications that peers serve: each file runs in its peer's virtual environment and imports nothing of latebind."""

@@ -1,7 +1,7 @@
-"""What the peers compute: float32 rows in, float32 rows out.
+"""The networks that peers serve: float32 rows in, float32 rows out.
 
-ResNet-18 is code and weights that the environment names; eager torch or OpenVINO run it, in float32 and as many threads
-as each worker may have.
+ResNet-18 comes as code and weights that environment variables name. Eager torch or OpenVINO runs it, in float32, with
+as many threads as each worker may have.
 """
 
 import os

@@ -9,7 +9,7 @@ from networks import load
 
 
 class TritonPythonModel:
-    """What Triton's stub looks for."""
+    """The class that Triton's stub looks for."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Take in what the model is."""

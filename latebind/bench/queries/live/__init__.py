@@ -1,1 +1,1 @@
-"""Queries on engines here: planners with and without learned caches, and what a query takes beyond its models."""
+"""Queries on live engines: planners with and without learned caches, and what a query costs beyond its models."""

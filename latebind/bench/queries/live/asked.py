@@ -1,4 +1,4 @@
-"""An engine that is asked for a query, or for one of its models, and what became of each request."""
+"""An engine that is asked for a query, or for one of its models, and the outcome of each request."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.client import Array
-from latebind.bench.live.sent import in_time
+from latebind.bench.live.requests import in_time
 from latebind.bench.queries.live.sides import Served
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
@@ -66,7 +66,7 @@ class Rows:
 
 
 class Asked:
-    """One engine under way and the rows that it is asked for."""
+    """One running engine and the rows that it is asked for."""
 
     def __init__(self, engine: EngineClient, rows: Rows) -> None:
         self.models = engine.models
@@ -96,7 +96,7 @@ class Asked:
         return [await self.call(name, row, allowed=allowed) for row in rows]
 
     async def at(self, name: str, rows: Sequence[int], times: Sequence[float], *, allowed: float) -> list[Call]:
-        """Ask for rows at these times, whoever waits; returns when all are answered."""
+        """Ask for rows at these times, without waiting for answers; return when all are answered."""
         begun = time.perf_counter()
         due = zip(rows, times, strict=True)
         return await in_time([(at, partial(self.call, name, row, allowed=allowed, sent=begun + at)) for row, at in due])

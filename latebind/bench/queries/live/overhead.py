@@ -1,4 +1,4 @@
-"""What a query takes beyond its models, and what it carries beside them: on one engine, and with a worker a step."""
+"""Measures what a query costs beyond its models, and its throughput beside theirs: one worker, or one for each step."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from time import process_time
 
+from latebind.bench.parallel import Progress
 from latebind.bench.peers.processes import cpu_seconds
 from latebind.bench.queries.live.asked import Asked, Call, Rows
 from latebind.bench.queries.live.replanning import BLOCK, begun
 from latebind.bench.queries.live.sides import BEST, Served, Setting
-from latebind.bench.spread import Progress
 
 CLIENTS = 16
 QUERY, BY_CLIENTS = "query", "its models, called by clients"

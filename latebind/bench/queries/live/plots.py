@@ -1,4 +1,4 @@
-"""Live runs of queries as a plot: what is right against how long it takes."""
+"""Plots of live runs of queries: accuracy against latency."""
 
 from latebind.bench.chart import MARKED, Plot, blank
 from latebind.bench.queries.live.asked import mean

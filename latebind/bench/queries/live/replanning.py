@@ -1,4 +1,4 @@
-"""The same pictures to a query that is planned in several ways, at several deadlines: accuracy, latency, violations."""
+"""Sends the same pictures to a query with several planners, at several deadlines: accuracy, latency, violations."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -7,10 +7,10 @@ from random import Random
 from statistics import median
 
 from latebind.bench.arrivals import past
+from latebind.bench.parallel import Progress
 from latebind.bench.queries.live.asked import Asked, Call, Rows
-from latebind.bench.queries.live.region import BETWEEN, between, reached, saved
 from latebind.bench.queries.live.sides import REPLANNED, STATIC, Served, Setting, Side, started
-from latebind.bench.spread import Progress
+from latebind.bench.queries.live.useful_deadlines import BETWEEN, between, reached, saved
 from latebind.domain.query import Query
 
 BLOCK = 25  # rows that a side is asked for in turn
@@ -20,7 +20,7 @@ TIMED = 100  # rows by which models are timed
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked: `requests` of each side at each of `deadlines` (seconds; none: as `region` finds them).
+    """What is asked: `requests` of each side at each of `deadlines` (seconds; none: those of `useful_deadlines`).
 
     One after another, or at `rate` a second on average.
     """

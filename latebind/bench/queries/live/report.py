@@ -1,4 +1,4 @@
-"""What live runs of queries come to, as rows of tables. Differences are paired row by row."""
+"""Tables of live runs of queries. Differences are paired row by row."""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -22,7 +22,7 @@ HELD = 0.95  # of the steps, which a query is to carry
 
 
 def model_rows(found: Found) -> Rows:
-    """Return what each model takes by itself, and what the way there and back adds."""
+    """Return the latency of each model alone, and what the way to the engine and back adds."""
     rows = [{"model": name, "median ms in the engine": _ms(seconds)} for name, seconds in found.timed.models.items()]
     more = {
         "(the query, beyond its models)": found.timed.beyond,

@@ -1,4 +1,4 @@
-"""Who answers a query: how its models are picked, when, and whether answers may come early."""
+"""The sides that answer a query: how its models are picked, when, and whether answers may come early."""
 
 import re
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ BEST = Side(PlannerConfig(price=0.0), exits=False)  # with much time, the most a
 
 
 def sides(split: str) -> dict[str, Side]:
-    """Return who is compared where the deadline is split by `split`: equal or proportional."""
+    """Return the sides that are compared if the deadline is split by `split`: equal or proportional."""
     return {
         STATIC: Side(PlannerConfig(split, replan=False), exits=False),
         REPLANNED: Side(PlannerConfig(split)),
@@ -78,7 +78,7 @@ def find_query(repository: Path, name: str | None) -> Served:
 
 @contextmanager
 def planned(file: Path, planner: PlannerConfig) -> Iterator[Path]:
-    """Write a query that is planned in another way into a folder of its own, for a while."""
+    """Write the query with another planner into a folder of its own, which exists inside the block."""
     with TemporaryDirectory(prefix="latebind-") as folder:
         copy = Path(folder) / file.name
         copy.write_text(with_planner(file.read_text(encoding="utf-8"), planner), encoding="utf-8")

@@ -1,1 +1,1 @@
-"""Models in less memory than they take, on engines: a trace, a crowd of clients, cold starts, what stays behind."""
+"""Live engines with more models than memory holds: a trace, a crowd of clients, cold starts, and leaks."""

@@ -1,4 +1,4 @@
-"""An engine with many models and the requests that it is asked: at given times, or by clients that wait for answers."""
+"""An engine with many models under test: requests at given times, or clients that wait for their answers."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from functools import partial
 from math import inf, nan
 from random import Random
 
-from latebind.bench.live.sent import in_time
+from latebind.bench.live.requests import in_time
 from latebind.bench.residency.live.sides import Setting, order
 from latebind.bench.residency.live.watched import Taken, Watch, taken
 from latebind.bench.residency.live.zoo import Zoo, made_up
@@ -42,7 +42,7 @@ class Call:
 
 
 class Asked:
-    """An engine under way; `base` is what its process takes with nothing loaded, `budget` what models may take."""
+    """A running engine; `base` is the memory of its process with nothing loaded, `budget` what models may take."""
 
     def __init__(self, engine: EngineClient, zoo: Zoo, budget: int, base: Taken, seed: int) -> None:
         self.zoo = zoo
@@ -53,11 +53,11 @@ class Asked:
         self._next = 0
 
     def watch(self) -> Watch:
-        """Return who looks at the engine's process from outside."""
+        """Return a watch over the memory of the engine's process."""
         return Watch(self._engine.process_id, self._base, budget=self.budget, folder=self.zoo.folder)
 
     async def memory(self) -> dict[str, MemoryMetrics]:
-        """Return what the engine tells of the memory of its models."""
+        """Return the engine's own figures of its models' memory."""
         return (await self._engine.metrics())["memory"]["models"]
 
     async def call(self, model: str, begun: float, sent: float) -> Call:
@@ -75,12 +75,12 @@ class Asked:
         return await self.call(model, time.perf_counter(), 0.0)
 
     async def play(self, requests: Sequence[Request]) -> list[Call]:
-        """Send requests at their times, whoever waits; returns when all have ended."""
+        """Send requests at their times, without waiting for answers; return when all have ended."""
         begun = time.perf_counter()
         return await in_time([(one.time, partial(self.call, one.model, begun, one.time)) for one in requests])
 
     async def crowd(self, clients: Sequence[Iterator[str]], seconds: float) -> list[Call]:
-        """Have each client send its next request as soon as it has its answer, for so many seconds."""
+        """Let each client send its next request as soon as it has its answer, for this many seconds."""
         begun, found = time.perf_counter(), list[Call]()
 
         async def client(models: Iterator[str]) -> None:

@@ -1,7 +1,7 @@
-"""The first answer of a model that others have pushed out of memory, whole or in part: how long it takes.
+"""Measures the first answer of a model that others have pushed out of memory, whole or in part.
 
-Everything goes the public way: other models are asked for until so much of it has gone, as the engine itself tells.
-Where a part is to stay, there are only as many others, and what they leave of the memory is that part.
+Everything uses the public protocol: other models are asked for until enough of it is evicted, as the engine reports.
+If a part is to stay, only so many others are asked for that they leave that part in memory.
 """
 
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import cycle
 
+from latebind.bench.parallel import Progress
 from latebind.bench.residency.live.asked import Asked, asked
 from latebind.bench.residency.live.sides import LATE, LRU, SIDES, Setting
 from latebind.bench.residency.live.trace import loads
 from latebind.bench.residency.live.zoo import Weighed, Zoo
-from latebind.bench.spread import Progress
 
 ROOM = 1.05  # of the largest model's bytes: what all may take together at least
 STEPS = 3
@@ -31,7 +31,7 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The first answer of a model: the share of it that was there, the seconds, bytes read and those from the cache."""
+    """The first answer of a model: its share in memory before, seconds, bytes read and those from the page cache."""
 
     model: str
     start: Start
@@ -82,7 +82,7 @@ def _beside(zoo: Zoo, name: str, resident: float) -> Zoo:
 
 
 async def _first(here: Asked, name: str, start: Start, share: float) -> list[First]:
-    """Push a model out until at most `share` of it is there, ask for it, and then once more."""
+    """Evict a model until at most `share` of it is in memory, ask for it, and then once more."""
     there = await _pushed_out(here, name, share, here.zoo.largest_first)
     if there > share:
         return []
@@ -98,7 +98,7 @@ async def _first(here: Asked, name: str, start: Start, share: float) -> list[Fir
 
 
 async def _pushed_out(here: Asked, name: str, share: float, names: Sequence[str]) -> float:
-    """Ask for other models in turn until at most `share` of this one is there; returns what is."""
+    """Ask for other models in turn until at most `share` of this one is in memory; return the share that is."""
     others = cycle([other for other in names if other != name])
     for _ in range(ASKED):
         there = await _share_there(here, name)

@@ -1,15 +1,15 @@
-"""Clients that send their next request as soon as they have an answer: how much goes through, and who waits longest."""
+"""Clients that send their next request as soon as they have an answer: throughput, and the longest wait."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
 from random import Random
 
+from latebind.bench.parallel import Progress
 from latebind.bench.residency.live.asked import Call, asked
 from latebind.bench.residency.live.sides import SIDES, Setting
 from latebind.bench.residency.live.trace import Block, Plan, loads, made, popularity, requests_of
 from latebind.bench.residency.live.zoo import Zoo
-from latebind.bench.spread import Progress
 from latebind.simulation.traces import HOUR
 
 CLIENTS = 32  # as mCache's
@@ -62,12 +62,12 @@ async def run(
 
 
 def throughput(block: Block, plan: Plan) -> float:
-    """Return the answers a second behind the warm-up."""
+    """Return the answers a second after the warm-up."""
     return len(_counted(block, plan)) / plan.seconds
 
 
 def longest_wait(block: Block) -> float:
-    """Return the seconds that somebody waited at most until its batch began."""
+    """Return the longest wait of any request until its batch began, in seconds."""
     return max((call.waited for call in block.calls if call.ended < inf), default=inf)
 
 

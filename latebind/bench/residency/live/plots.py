@@ -1,4 +1,4 @@
-"""Live runs as plots: latencies, memory over time, throughput, first answers."""
+"""Plots of live runs: latency, memory over time, throughput, first answers."""
 
 from collections.abc import Sequence
 

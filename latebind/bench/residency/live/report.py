@@ -1,4 +1,4 @@
-"""What live runs come to, as rows of tables."""
+"""Tables of live runs."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -22,7 +22,7 @@ Rows = list[dict[str, object]]
 
 
 def zoo_rows(zoo: Zoo) -> Rows:
-    """Return what each model takes and how long it loads."""
+    """Return the memory and the loading time of each model."""
     return [
         {
             "model": name,
@@ -52,7 +52,7 @@ def trace_rows(blocks: Blocks, seed: int) -> Rows:
 
 
 def load_rows(blocks: Mapping[str, Sequence[Block]]) -> Rows:
-    """Return what each side loaded, and where it came from. A load of `late` is of a piece."""
+    """Return what each side loaded, and from where. A load of `late` is one piece."""
     return [
         {
             "side": name,
@@ -81,7 +81,7 @@ def memory_rows(blocks: Mapping[str, Sequence[Block]]) -> Rows:
 
 
 def crowd_rows(crowds: Crowds, plan: Plan, setting: Setting, seed: int) -> Rows:
-    """Return answers a second, over those of LRU in order, and who waited longest."""
+    """Return answers a second, their ratio to LRU in order, and the longest wait."""
     rows: Rows = []
     for share, sides in crowds.items():
         base = np.array([throughput(block, plan) for block in sides[IN_ORDER]]) if IN_ORDER in sides else None
@@ -126,7 +126,7 @@ def cold_rows(firsts: Sequence[First]) -> Rows:
 
 
 def leak_rows(leaks: Leaks) -> Rows:
-    """Return what loads and unloads left behind."""
+    """Return what loads and unloads leaked."""
     return [
         {
             "loads": leaks.rounds,

@@ -1,4 +1,4 @@
-"""Who is compared where models do not all fit in memory: what goes, who is loaded first, and what happens meanwhile."""
+"""The sides that are compared with limited memory: eviction policy, order of loads, and what runs meanwhile."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,15 +1,15 @@
-"""Requests of an hour after a trace, played faster, to one side after another: the same for each."""
+"""Plays requests of an hour of a trace, sped up, to one side after another: the same for each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from latebind.bench.parallel import Progress
 from latebind.bench.residency.live.asked import Asked, Call, asked
 from latebind.bench.residency.live.sides import SIDES, Setting
 from latebind.bench.residency.live.watched import Growth
 from latebind.bench.residency.live.zoo import Zoo
 from latebind.bench.residency.scenes import halves
-from latebind.bench.spread import Progress
 from latebind.domain.errors import ConfigError
 from latebind.engine.crew import at_once
 from latebind.simulation.traces import HOUR, REQUESTS, Pairing, Request, Service, hour_of, invocations, paired
@@ -37,7 +37,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one side made of one round. `calls` are those that count, and `lost` how many of them had no answer.
+    """The outcome of one round on one side. `calls` are those that count, and `lost` how many of them had no answer.
 
     Weights may take `budget` bytes, `beside` those of slots and batches. What was loaded, warm-up included: so many
     times pieces or models, bytes that were read and those of them that lay in the page cache.

@@ -26,7 +26,7 @@ class Taken:
 
 
 def taken(process: int) -> Taken:
-    """Return what a process takes now."""
+    """Return the memory of a process now."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     found = {line.split(":")[0]: line.split() for line in lines if line.startswith(("VmRSS", "RssFile"))}
     return Taken(int(found["VmRSS"][1]) * KIB, int(found["RssFile"][1]) * KIB)
@@ -68,7 +68,7 @@ class Watch:
 
     @contextmanager
     def looking(self) -> Iterator[Self]:
-        """Look while the block lasts, which gets this."""
+        """Watch while the block lasts; yields this object."""
         thread = Thread(target=self._work, name="watch")
         thread.start()
         try:
@@ -79,7 +79,7 @@ class Watch:
 
     @property
     def growth(self) -> Growth:
-        """What was seen so far."""
+        """The growth seen so far."""
         return Growth(tuple(self._all), tuple(self._weights))
 
     def _work(self) -> None:

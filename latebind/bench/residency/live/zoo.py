@@ -1,4 +1,4 @@
-"""The models of a folder as they are found before anything is compared: what they take and how long they load."""
+"""The models of a folder before the comparison: the memory they take and how long they load."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 
 from latebind.bench.client import Array
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
@@ -55,7 +55,7 @@ class Zoo:
         return sorted(self.models, key=lambda name: -self.models[name].size)
 
     def having(self, name: str, model: Weighed) -> "Zoo":
-        """Return the same with one more."""
+        """Return the same zoo with one more model."""
         return Zoo(self.folder, {**self.models, name: model})
 
     def beside_weights(self, names: Sequence[str], slots: int, workers: int) -> int:
@@ -65,7 +65,7 @@ class Zoo:
         return file_bytes(specs, dict.fromkeys(names, slots)) + workers * working
 
     def drop_cached(self) -> None:
-        """Have the files of all models leave the page cache, so that who reads them reads the disk."""
+        """Drop the files of all models from the page cache, so that reads go to the disk."""
         for model in self.models.values():
             for file in model.path.rglob("*"):
                 if file.is_file():
@@ -73,7 +73,7 @@ class Zoo:
 
 
 def weigh(folder: Path, progress: Progress = lambda text, share: None) -> Zoo:
-    """Load every piece of every model once, from disk, and let it go again. Raises what `open_model` raises."""
+    """Load every piece of every model once, from disk, and unload it again. Raises what `open_model` raises."""
     paths = find_models(folder)
     if len(paths) < 2:
         raise ConfigError(f"{folder} has one model: give a folder of several, which are to share the memory")

@@ -167,10 +167,9 @@ def together(s: State, lane: int, profile: int, stage: int, count: int, waiting:
     limit = min(most, count)
     if limit == 1:
         return 1
-    least_of_all, answered, size = inf, 0.0, 1
+    least_of_all, size = inf, 1
     while size:
         least_of_all = min(least_of_all, of.soon(s)[profile, stage, size] / size)
-        answered = max(answered, of.answered(s)[profile, size])
         size = next_size(size, most)
     least_here, size = inf, 1
     while size:
@@ -180,7 +179,7 @@ def together(s: State, lane: int, profile: int, stage: int, count: int, waiting:
     while of.soon(s)[profile, stage, size] / size > NEARLY * least_here:
         size = next_size(size, limit)
     best, least, coming = size, inf, rate(s, lane, now)
-    busy, part, others = coming / answered, coming * of.alive(s)[profile, stage], waiting - count
+    busy, part, others = coming / of.answered(s)[profile, most], coming * of.alive(s)[profile, stage], waiting - count
     size = 1
     while size:
         cost = of.soon(s)[profile, stage, size] / size

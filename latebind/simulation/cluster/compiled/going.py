@@ -1,4 +1,4 @@
-"""Who goes for others to have room: `residency/whole.py` and the policies that ask it, compiled."""
+"""Who goes for others to have room: `residency/whole_models.py` and the policies that ask it, compiled."""
 
 from math import inf
 

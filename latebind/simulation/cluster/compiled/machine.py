@@ -90,11 +90,36 @@ def stage_done(s: State, machine: int, worker: int, now: float) -> None:
                 end(s, machine, request, ANSWERED, now)
             request = later
     b.stage += 1
+    if config.sheds and w.count > 1:
+        let_go(s, machine, worker, now)
     w.running = 0
     memory.touch(s, machine, machine * config.models + b.model)
     batches.settle(s, machine, worker, batch, now)
     of.machines(s)[machine].undecided |= w.count > 0
     go_on(s, machine, now)
+
+
+@compiled
+def let_go(s: State, machine: int, worker: int, now: float) -> None:
+    """End those whose deadline has passed while they rested."""
+    w, batch = of.workers(s)[worker], of.workers(s)[worker].bottom
+    while batch:
+        above = of.batches(s)[batch].above
+        if batch != w.running and of.requests(s)[of.batches(s)[batch].soonest].deadline < now:
+            expire(s, machine, batch, now, now)
+            if not of.batches(s)[batch].count:
+                batches.drop(s, machine, worker, batch)
+        batch = above
+
+
+@compiled
+def expire(s: State, machine: int, batch: int, earliest: float, now: float) -> None:
+    """End those of a batch who are due before `earliest`."""
+    b = of.batches(s)[batch]
+    while b.count and of.requests(s)[b.soonest].deadline < earliest:
+        request = b.soonest
+        batches.leave(s, batch, request)
+        end(s, machine, request, EXPIRED, now)
 
 
 @compiled
@@ -272,12 +297,8 @@ def most_answers(s: State, machine: int, worker: int, now: float) -> None:
 @compiled
 def shed_begun(s: State, machine: int, worker: int, batch: int, earliest: float, now: float) -> None:
     """Tell those who have begun and are due before `earliest` that they cannot be in time."""
-    b = of.batches(s)[batch]
-    while b.count and of.requests(s)[b.soonest].deadline < earliest:
-        request = b.soonest
-        batches.leave(s, batch, request)
-        end(s, machine, request, EXPIRED, now)
-    if not b.count:
+    expire(s, machine, batch, earliest, now)
+    if not of.batches(s)[batch].count:
         batches.settle(s, machine, worker, batch, now)
 
 

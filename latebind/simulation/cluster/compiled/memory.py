@@ -1,4 +1,4 @@
-"""What is loaded and what goes, of models that come whole: `residency/loads.py`, `room.py` and `doors.py`, compiled.
+"""What is loaded and evicted, of models that are loaded whole: `load_planner.py`, `eviction.py`, `gate.py`, compiled.
 
 A part of one may stay when it goes. Nobody asks for learned caches here, and one load is under way at a time.
 """

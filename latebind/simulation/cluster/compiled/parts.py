@@ -1,4 +1,4 @@
-"""Who goes in part, for others to have room: `Late._pieces` and `residency/lots.py`, compiled."""
+"""Who goes in part, for others to have room: `Late._pieces` and `residency/piece_groups.py`, compiled."""
 
 from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled

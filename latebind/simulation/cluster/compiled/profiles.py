@@ -105,6 +105,7 @@ def work_out(
                 while size < batch:
                     least, size = min(least, seconds[profile, stage, size] / size), 2 * size
                 work[profile, batch] += shares[profile, stage] * least
+            answered[profile, batch] = 1.0 / work[profile, batch]
             left = 0.0
             for stage in range(counts[profile] - 1, -1, -1):
                 left += seconds[profile, stage, batch]
@@ -123,5 +124,4 @@ def work_out(
                     if not stage:
                         chance_seconds[profile, batch, ends] = passed
                         chance_shares[profile, batch, ends] = answers / batch
-                        answered[profile, batch] = answers / passed
                     ends += 1

@@ -46,7 +46,7 @@ def heard(s: State, machine: int, lane: int, now: float) -> None:
 
 @compiled
 def believe(s: State, machine: int, lane: int, now: float) -> None:
-    """Weigh the gaps that a model may have: `rates.JumpingGaps.heard`."""
+    """Weigh the gaps that a model may have: `rates.JumpingGaps.observe`."""
     window, a = of.settings(s)[0].window, of.lanes(s)[lane]
     belief = of.beliefs(s)[ring_of(s, lane)]
     if not a.heard:
@@ -178,7 +178,7 @@ def lot(s: State, machine: int, lane: int, core: bool) -> float:
 
 @compiled
 def pays(s: State, machine: int, wanted: int, count: int, waiting: int, now: float) -> bool:
-    """Tell whether the first `count` of `some` are to go for a model that nobody waits for: `Wishes.pays`."""
+    """Tell whether the first `count` of `some` are to go for a model that nobody waits for: `RefusedModels.pays`."""
     config, loss = of.settings(s)[0], 0.0
     for place in range(count):
         lane = of.some(s)[place]

@@ -1,0 +1,189 @@
+"""gRPC through the ingress: a message crosses to a replica as the body of an HTTP request, and back.
+
+So one kind of connection carries everything, and a call that is lost or cancelled is treated alike whatever it came by.
+"""
+
+import re
+import time
+from collections.abc import Mapping
+
+import orjson
+
+from latebind.cluster.merging import merged_statistics
+from latebind.cluster.relay import Header, Relay
+from latebind.cluster.upstream import STATUS
+from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, UserError
+from latebind.server.access import Access, Guard
+from latebind.server.calls import CLIENT_HEADER
+from latebind.server.rest.body import Body
+from latebind.server.rest.context import Context as RestContext
+from latebind.server.rest.infer import while_connected
+from latebind.server.rest.request import Reply, Request
+from latebind.server.rest.routes import Route
+from latebind.server.rpc.context import Caller, Context
+from latebind.server.rpc.infer import STATUSES, TRACEPARENT, InferStream
+from latebind.server.rpc.messages import INFERENCE, Message, from_json, service_pb2
+from latebind.server.rpc.reception import CallFailed, Reception
+from latebind.server.rpc.routes import Answer, Method, methods
+from latebind.server.rpc.wire import parse, read_request
+
+PATH = "/rpc"
+SECONDS = b"latebind-seconds"
+CARRIED = (TRACEPARENT, STATUSES)  # what verbs look at of what came beside a request
+MODEL_CHANGES = {
+    "RepositoryModelLoad": service_pb2.RepositoryModelLoadRequest,
+    "RepositoryModelUnload": service_pb2.RepositoryModelUnloadRequest,
+}
+ALL_REPLICAS = frozenset(
+    {"TraceSetting", "LogSettings"}
+    | {f"{kind}SharedMemory{verb}" for kind in ("System", "Cuda") for verb in ("Register", "Unregister")}
+)
+NAME_FIRST = 0x0A  # how a request begins whose first field is text, as `model_name` is
+
+
+class ReplicaError(UserError):
+    """What a replica said: its status and its message."""
+
+    def __init__(self, status: str, text: str) -> None:
+        super().__init__(text)
+        self.grpc_status = status
+
+
+def relayed(relay: Relay) -> dict[str, Method]:
+    """Return the methods of a door, by path, with verbs that ask replicas."""
+    return {path: _relayed(relay, method) for path, method in methods().items()}
+
+
+def replica_route() -> Route:
+    """Return the route by which a replica answers such calls; it lets nobody in but the ingress."""
+    found = methods()
+
+    async def verb(context: RestContext, request: Request) -> Reply:
+        method = found.get(request.names["method"])
+        if method is None or method.answer is None:
+            raise NotFound("there is no such method")
+        body = await Body(request.headers, request.receive, context.limits).read()
+        reception = Reception(Context(context.service, context.limits), Guard())
+        try:
+            answer = reception.answer(method, method.answer, body, _Relayed(request))
+            return Reply(await while_connected(answer, request.exchange))
+        except CallFailed as failed:
+            return Reply(failed.text.encode(), ((STATUS, failed.status.encode()),))
+
+    return re.compile(PATH + r"(?P<method>/[A-Za-z0-9.]+/[A-Za-z]+)"), "POST", Access.MUTATING, verb
+
+
+def model_name(data: bytes, context: Context) -> str:
+    """Return the model that an infer request is for. Raises `InvalidRequest`."""
+    if len(data) > 2 and data[0] == NAME_FIRST and data[1] < 0x80:
+        return data[2 : 2 + data[1]].decode("utf-8", "replace")
+    name: str = read_request(data, context.limits)[0].model_name
+    return name
+
+
+def _relayed(relay: Relay, method: Method) -> Method:
+    name = method.path.rpartition("/")[2]
+    if name == "ModelStreamInfer":
+        one = _asking(relay, f"/{INFERENCE.full_name}/ModelInfer", named=True)
+        return Method(method.path, method.access, stream=lambda context, caller: InferStream(context, caller, one))
+    if method.answer is None or method.access is Access.OPEN:
+        return method  # health: the ingress knows whether there are replicas
+    if name == "ModelStatistics":
+        return Method(method.path, method.access, _statistics(relay))
+    if name in MODEL_CHANGES:
+        return Method(method.path, method.access, _wishing(relay, method.path, MODEL_CHANGES[name]))
+    answer = (
+        _asking_all(relay, method.path) if name in ALL_REPLICAS else _asking(relay, method.path, name == "ModelInfer")
+    )
+    return Method(method.path, method.access, answer)
+
+
+def _asking(relay: Relay, path: str, named: bool) -> Answer:
+    """Have one replica answer, one that the model belongs to where the request names a model."""
+
+    async def answer(context: Context, data: bytes, caller: Caller) -> bytes:
+        model = model_name(data, context) if named else ""
+        parts = relay.request("POST", PATH.encode() + path.encode(), _headers(caller), data)
+        return _message(await relay.one(model, parts))
+
+    return answer
+
+
+def _asking_all(relay: Relay, path: str) -> Answer:
+    async def answer(context: Context, data: bytes, caller: Caller) -> bytes:
+        del context
+        parts = relay.request("POST", PATH.encode() + path.encode(), _headers(caller), data)
+        first, *_ = [_message(reply) for reply in await relay.all(parts)]
+        return first
+
+    return answer
+
+
+def _wishing(relay: Relay, path: str, kind: Message) -> Answer:
+    """Have all replicas load or unload a model, those too that start later."""
+
+    async def answer(context: Context, data: bytes, caller: Caller) -> bytes:
+        del context
+        parts = relay.request("POST", PATH.encode() + path.encode(), _headers(caller), data)
+        first, *_ = [_message(reply) for reply in await relay.wish(parse(kind, data).model_name, parts)]
+        return first
+
+    return answer
+
+
+def _statistics(relay: Relay) -> Answer:
+    async def answer(context: Context, data: bytes, caller: Caller) -> bytes:
+        del context, caller
+        request = parse(service_pb2.ModelStatisticsRequest, data)
+        one = f"/{request.name}" if request.name else ""
+        version = f"/versions/{request.version}" if request.version else ""
+        replies = await relay.all(relay.request("GET", f"/v2/models{one}{version}/stats".encode(), (), b""))
+        found = [orjson.loads(reply.body) for reply in replies]
+        failed = next((text["error"] for text in found if "error" in text), None)
+        if failed is not None:
+            raise NotFound(failed)
+        written: bytes = from_json(merged_statistics(found), service_pb2.ModelStatisticsResponse()).SerializeToString()
+        return written
+
+    return answer
+
+
+def _headers(caller: Caller) -> list[Header]:
+    seconds = caller.seconds()
+    headers = [(CLIENT_HEADER, caller.address().encode())]
+    if seconds is not None:
+        headers.append((SECONDS, b"%.6f" % seconds))
+    headers += [(name.encode(), value.encode("latin-1")) for name in CARRIED if (value := caller.header(name))]
+    return headers
+
+
+def _message(reply: Reply) -> bytes:
+    """Return the message in a reply of a replica, or raise what it says instead."""
+    status = dict(reply.headers).get(STATUS)
+    if status is not None:
+        raise ReplicaError(status.decode(), reply.body.decode("utf-8", "replace"))
+    if reply.status != 200:
+        raise LatebindError(f"a replica answered {reply.status}")
+    return reply.body
+
+
+class _Relayed:
+    """The caller of a call that the ingress sent on."""
+
+    def __init__(self, request: Request) -> None:
+        self._client = request.client
+        self._headers: Mapping[bytes, bytes] = dict(request.headers)
+        self._begun = time.monotonic()
+        try:
+            self._seconds = float(self._headers[SECONDS]) if SECONDS in self._headers else None
+        except ValueError:
+            raise InvalidRequest("latebind-seconds is no number") from None
+
+    def seconds(self) -> float | None:
+        return None if self._seconds is None else self._seconds - (time.monotonic() - self._begun)
+
+    def address(self) -> str:
+        return self._client
+
+    def header(self, name: str) -> str:
+        return self._headers.get(name.encode(), b"").decode("latin-1")

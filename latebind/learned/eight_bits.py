@@ -1,0 +1,103 @@
+"""The network itself in eight bits, as a lookup before it that answers every request that quicker lookups miss.
+
+It needs no training. Its answers are calibrated and watched like those of any other lookup, so it is used only if they
+equal the base model's often enough. With exits off, every request gets the base model's own answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from latebind.learned.activations import batches
+from latebind.learned.explore import ExplorationResult, Explorer, TrainedLookup, all_cores, first_row
+from latebind.learned.head import Head
+from latebind.learned.latency import SureLookup, latency_aside, latency_before_sure, latency_in_place
+from latebind.learned.lookup import LookupFunction, compile_lookup_files
+from latebind.learned.networks import BYTES
+from latebind.learned.plan import Candidate
+from latebind.learned.quantise import has_bytes, quantise
+from latebind.learned.samples import Samples
+from latebind.learned.stored import FEATURES, LookupFiles, Rows
+from latebind.program.graph import Graph, Value, Weight
+from latebind.program.program import Program
+from latebind.program.stored import read_graph, read_model
+from latebind.repository.directory import WEIGHTS, ModelDirectory
+from latebind.repository.tensors import read_tensors
+
+LINEAR = "aten.linear.default"
+RANGE_ROWS = 256  # rows that set the quantisation ranges
+
+
+def eight_bit_lookup(
+    directory: ModelDirectory, explorer: Explorer, fit: Samples, found: ExplorationResult
+) -> list[TrainedLookup]:
+    """Return the network of `directory` in eight bits as a lookup before it; an empty list if that is impossible.
+
+    It takes an empty first stage, a backend and a processor that multiply bytes faster, convolutions, and a linear
+    layer at the end. `found` has the other lookups: this one keeps features of the same unseen rows as they do.
+    """
+    program = explorer.program
+    if not (program.entry and program.backend.startswith("openvino") and has_bytes()):
+        return []
+    assert isinstance(fit.inputs, tuple)
+    graph = read_graph(directory, read_model(directory))
+    files = to_eight_bit_lookup(graph, read_tensors(directory, WEIGHTS), fit.inputs[0][found.unseen[:RANGE_ROWS]])
+    if files is None:
+        return []
+    function = compile_lookup_files(files, backend=program.backend, threads=program.threads)
+    place = (program, first_row(fit), 0, function)
+    curve = latency_in_place(*place)
+    beside = latency_aside(*place) if explorer.beside else None
+    plan = Candidate(0, BYTES, curve.at(1))
+    known = found.trained[0].lessons
+    assert known is not None
+    with all_cores(program.threads):
+        features = _features(function, fit.take(found.unseen))
+    return [
+        TrainedLookup(plan, files, function, curve, Rows({plan.name: features}, known.answers, known.classes), beside)
+    ]
+
+
+def to_eight_bit_lookup(graph: Graph, weights: Mapping[str, Tensor], rows: Tensor) -> LookupFiles | None:
+    """Return a network with one input that ends in a linear layer as a lookup, its convolutions in eight bits.
+
+    `rows` `(N, ...)` set the quantisation ranges. Returns None if it ends otherwise or has no convolution.
+    """
+    last = graph.nodes[-1]
+    match last.args:
+        case (Value(features), Weight(weight), *bias) if last.op == LINEAR and len(graph.outputs) == 1:
+            rest = Graph(graph.inputs, graph.nodes[:-1], ((FEATURES, features),))
+        case _:
+            return None
+    coarse, found = quantise(rest, weights, rows)
+    if coarse == rest:
+        return None
+    classes, width = weights[weight].shape
+    answer = nn.Linear(width, classes)
+    with torch.no_grad():
+        answer.weight.copy_(weights[weight])
+        answer.bias.zero_()
+        for one in bias:
+            assert isinstance(one, Weight)
+            answer.bias.copy_(weights[one.name])
+    return LookupFiles(coarse, {name: found[name] for name in coarse.weights()}, Head.of(answer).always_sure())
+
+
+def before_sure(program: Program, row: tuple[Tensor, ...], trained: Sequence[TrainedLookup]) -> list[TrainedLookup]:
+    """Return the lookups with their latency if the first sure one is in use; as they are if none is sure."""
+    ends = [SureLookup(one.plan.stage, one.function) for one in trained if one.files.head.sure]
+    if not ends:
+        return list(trained)
+    end = min(ends, key=lambda one: one.stage)
+    return [
+        replace(one, before_sure=latency_before_sure(program, row, one.plan.stage, one.function, end))
+        if one.plan.stage <= end.stage
+        else one
+        for one in trained
+    ]
+
+
+def _features(function: LookupFunction, rows: Samples) -> Tensor:
+    return torch.cat([function.features(batch[0])[0].clone() for _, batch in batches(rows)]).bfloat16()

@@ -1,0 +1,65 @@
+"""The least that a query, or what comes after a node, takes: nobody is in time who has not even that. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from latebind.domain.outlook import Outlook
+from latebind.domain.query import Query
+
+Outlooks = Mapping[str, Outlook]
+
+
+class LowerBound:
+    """The steps of a query that run in any case, and those before them: others take nothing, for they may not run."""
+
+    def __init__(self, query: Query) -> None:
+        self._nodes = query.nodes
+        every = range(len(query.nodes))
+        self._all = self._that_count(every)
+        self._after = [self._that_count(_behind(query, number)) for number in every]
+
+    def seconds(self, outlooks: Outlooks) -> float:
+        """Return the seconds of the longest path, each step with its quickest model."""
+        if not self._all:
+            return 0.0
+        own = [min([outlooks[m].wait + outlooks[m].ends[0] for m in self._nodes[i].models]) for i in self._all]
+        return self._longest(self._all, own)
+
+    def seconds_after(self, number: int, outlooks: Outlooks) -> float:
+        """Return the same for what follows a node; nobody knows yet how long it would wait."""
+        steps = self._after[number]
+        if not steps:
+            return 0.0
+        return self._longest(steps, [min([outlooks[m].ends[0] for m in self._nodes[i].models]) for i in steps])
+
+    def _that_count(self, among: Iterable[int]) -> Sequence[int]:
+        kept, before = list[int](), set[int]()
+        for number in sorted(among, reverse=True):
+            if not self._nodes[number].guarded or number in before:
+                kept.append(number)
+                before.update(self._nodes[number].after)
+        return kept[::-1]
+
+    def _longest(self, steps: Sequence[int], own: Sequence[float]) -> float:
+        """Return the longest path through `steps`, which take their `own` seconds where they run in any case."""
+        ends: dict[int, float] = {}
+        for number, seconds in zip(steps, own, strict=True):
+            node = self._nodes[number]
+            begins = max([ends[i] for i in node.after if i in ends], default=0.0)
+            ends[number] = begins + (0.0 if node.guarded else seconds)
+        return max(ends.values())
+
+
+def longest_path(query: Query) -> int:
+    """Return how many nodes are on the longest path."""
+    steps: list[int] = []
+    for node in query.nodes:
+        steps.append(1 + max([steps[i] for i in node.after], default=0))
+    return max(steps)
+
+
+def _behind(query: Query, number: int) -> set[int]:
+    found: set[int] = set()
+    for i in range(number + 1, len(query.nodes)):
+        if not {number, *found}.isdisjoint(query.nodes[i].after):
+            found.add(i)
+    return found

@@ -1,0 +1,67 @@
+"""One query as the scheduler has it: the order of its nodes, who picks their models, and what that goes by. Pure."""
+
+from latebind.domain.query import Query, StepRows
+from latebind.queries import make_planner
+from latebind.queries.bounds import LowerBound, longest_path
+from latebind.queries.branches import Branches
+from latebind.queries.estimates import Estimates
+from latebind.queries.overhead import StepOverhead
+from latebind.queries.view import Choice, PlanView
+from latebind.scheduler import Scheduler
+
+
+class ServedQuery:
+    """What all requests for a query have in common. Nodes go by number, and behind them the outputs.
+
+    Each node waits for so many `before` it and, once it has ended, those `behind` it wait for one less. The `first`
+    wait for nobody. In `rows` are the first rows of a node's options (`StepRows`), in `models` their names, and whether
+    a node has a condition in `guarded`.
+    """
+
+    def __init__(self, query: Query, rows: StepRows, scheduler: Scheduler) -> None:
+        after = [*(frozenset(node.after) for node in query.nodes), frozenset(range(len(query.nodes)))]
+        self.query = query
+        self.name = query.name
+        self.before = [len(nodes) for nodes in after]
+        self.behind = [tuple([i for i, nodes in enumerate(after) if number in nodes]) for number in range(len(after))]
+        self.first = [number for number, nodes in enumerate(after) if not nodes]
+        self.rows = rows.first[query.name]
+        self.models = [node.models for node in query.nodes]
+        self.guarded = [*(node.guarded for node in query.nodes), False]
+        self.branches = Branches()
+        self.overhead = StepOverhead()
+        self._scheduler = scheduler
+        self._planner = make_planner(query.planner)
+        self._models = tuple(dict.fromkeys(model for node in query.nodes for model in node.models))
+        self._length = 1 + longest_path(query)
+        self._least = LowerBound(query)
+        self._estimates = Estimates(self._least, {})
+        self._looked = False  # whether that is of what the scheduler knows now
+
+    def pick(self, node: int, opened: frozenset[int], left: float, allowed: float) -> Choice:
+        """Have the planner pick a model; before each step and behind the last, tensors take their time.
+
+        So many seconds are `left` of those that were `allowed`.
+        """
+        overhead = self.overhead.seconds
+        outlook = self.estimates.of_step(overhead)
+        view = PlanView(self.query, opened, left - overhead, outlook, self.branches, allowed - overhead * self._length)
+        return self._planner.pick(view, node)
+
+    def is_late(self, seconds: float) -> bool:
+        """Tell whether a query would be late in so many with all models in memory; else it asks for the others."""
+        return seconds < Estimates(self._least, self._scheduler.outlooks(self._models, loaded=True)).least
+
+    @property
+    def estimates(self) -> Estimates:
+        """What a query is to expect now; the same as long as nothing is another."""
+        if not self._looked:
+            outlooks = self._scheduler.outlooks(self._models)
+            if outlooks != self._estimates.outlooks:
+                self._estimates = Estimates(self._least, outlooks)
+            self._looked = True
+        return self._estimates
+
+    def invalidate(self) -> None:
+        """Hear that the scheduler has heard of something."""
+        self._looked = False

@@ -1,0 +1,131 @@
+"""The state that decisions about memory share: who waits for which model, what is loading, what is pinned. Pure.
+
+Events change it as they come. `refresh` brings a model up to date before anything is decided about it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+
+from latebind.batching.lane import Lane
+from latebind.batching.table import SubBatch
+from latebind.batching.view import Models
+from latebind.batching.worker import Crew
+from latebind.residency.memory import Memory
+from latebind.residency.model_state import ModelState
+
+
+class ResidencyState:
+    """Read by everything that decides about memory; changed only by that and by `Residency`.
+
+    `waiting` are the models that requests wait for. `dirty` are the models for which a request arrived, started,
+    continued or ended since they were last refreshed. `target` is the model that is being loaded, until it is complete.
+    `streaming` are the models that run piece by piece because not all of them fits. While `draining`, no request
+    starts, because a model that has been waited for too long needs room.
+    """
+
+    def __init__(self, memory: Memory, lanes: Mapping[str, Lane], queues: Models, crew: Crew) -> None:
+        self.memory = memory
+        self.lanes = lanes
+        self.waiting: dict[str, ModelState] = {}
+        self.dirty: set[str] = set()
+        self.target: ModelState | None = None
+        self.streaming: set[str] = set()
+        self.draining = False
+        self._queues = queues
+        self._crew = crew
+        self._newest = -1  # the request that arrived last
+        # For each model that was loaded, the last request that had arrived by then. The model stays until all requests
+        # for it up to that one have started.
+        self._guards: dict[str, int] = {}
+
+    # Events ---------------------------------------------------------------------------------------------------------
+
+    def arrived(self, name: str, requests: Sequence[int]) -> None:
+        """Note that requests have been accepted."""
+        self._newest = max(self._newest, *requests)
+        self.dirty.add(name)
+
+    def loaded(self, model: ModelState) -> None:
+        """Note that pieces have been loaded."""
+        self._guards[model.name] = self._newest
+        if model.complete:
+            self.target = None
+            self.streaming.discard(model.name)
+        self.dirty.add(model.name)
+
+    def failed(self, model: ModelState) -> None:
+        """Note that pieces could not be loaded."""
+        self.target = None
+        self.streaming.discard(model.name)
+        self.dirty.add(model.name)
+
+    def set_target(self, model: ModelState) -> bool:
+        """Make a model the one that is being loaded; return whether it was another one before."""
+        changes = model is not self.target
+        if changes and self.target is not None:
+            self.dirty.add(self.target.name)
+        self.target = model
+        return changes
+
+    def refresh(self, name: str) -> ModelState:
+        """Update how many requests wait for a model, which of its pieces are needed and whether it is pinned."""
+        model, lane = self.memory.models[name], self.lanes[name]
+        model.waiting = len(lane)
+        if model.waiting:
+            self.waiting[name] = model
+        else:
+            self.waiting.pop(name, None)
+        model.needed_from = min([batch.stage for batch in self.started() if batch.spec is lane.spec], default=inf)
+        self.pin(model, self.must_pin(model))
+        return model
+
+    def pin(self, model: ModelState, pinned: bool) -> None:
+        """Pin a model as a whole, or let everything be evicted that no started request needs."""
+        model.pinned = pinned
+        self.memory.update_evictable(model)
+
+    # Questions ------------------------------------------------------------------------------------------------------
+
+    def must_pin(self, model: ModelState) -> bool:
+        """Return whether nothing of a model may be evicted, because requests that have not started wait for it."""
+        if model.name in self.streaming and model.needed_from < inf:
+            return False
+        return model.waiting > 0 and (not self.draining or model is self.target or self.is_guarded(model))
+
+    def is_guarded(self, model: ModelState) -> bool:
+        """Return whether a request that waited when the model was loaded still waits."""
+        lane = self.lanes[model.name]
+        return len(lane) > 0 and model.complete and lane.oldest.id <= self._guards.get(model.name, -1)
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a load is under way."""
+        return self.target is not None and bool(self.target.loading)
+
+    def started(self) -> Iterable[SubBatch]:
+        """Return the sub-batches that have started and not ended."""
+        return self._crew.started()
+
+    def can_progress(self) -> bool:
+        """Return whether a worker runs something, or could without waiting for memory."""
+        runs = any(worker.running is not None or worker.table.entries for worker in self._crew.workers)
+        return runs or self._queues.requests > 0
+
+    def busy(self) -> bool:
+        """Return whether any request has started, or may start."""
+        return any(True for _ in self._crew.started()) or self._queues.requests > 0
+
+    def is_resident(self, batch: SubBatch) -> bool:
+        """Return whether the next stage of a sub-batch is in memory."""
+        return batch.stage in self.memory.models[batch.spec.name].resident
+
+    def check(self) -> None:
+        """Raise `AssertionError` where an invariant does not hold."""
+        self.memory.check()
+        for worker in self._crew.workers:
+            for entry in worker.table.entries:
+                assert self.is_resident(entry), f"stage {entry.stage} of {entry.spec.name} may run and is not in memory"
+            assert worker.running or not any(map(self.is_resident, worker.aside)), "a batch that could run is set aside"
+        loading = any(model.loading for model in self.memory.models.values())
+        goes_on = loading or self.can_progress() or not any(lane.held for lane in self.lanes.values())
+        assert goes_on, "requests wait for a model and nothing is loaded for them"

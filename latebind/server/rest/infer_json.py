@@ -1,0 +1,82 @@
+"""The JSON of an infer call as clients write it, and an encoded reply. Only classes: mypyc would drop their options."""
+
+from typing import Annotated
+
+import msgspec
+
+from latebind.domain.errors import InvalidRequest
+from latebind.server.calls import LONGEST_ID
+from latebind.server.shared_memory import Reference
+
+NO_DATA = msgspec.Raw()
+
+
+class TensorParameters(msgspec.Struct, gc=False):
+    """The parameters that place a tensor in shared memory."""
+
+    shared_memory_region: str | None = None
+    shared_memory_byte_size: int | None = None
+    shared_memory_offset: int = 0
+
+    def reference(self) -> Reference | None:
+        """Return the bytes of shared memory, if any. Raises `InvalidRequest` if it is unclear which."""
+        if self.shared_memory_region is not None:
+            return Reference(self.shared_memory_region, self.shared_memory_byte_size, self.shared_memory_offset)
+        if self.shared_memory_byte_size is not None or self.shared_memory_offset:
+            raise InvalidRequest("a place in shared memory is given without its shared_memory_region")
+        return None
+
+
+class InputParameters(TensorParameters, gc=False):
+    """The parameters of an input."""
+
+    binary_data_size: int | None = None
+
+
+class OutputParameters(TensorParameters, gc=False):
+    """The parameters of a requested output."""
+
+    binary_data: bool | None = None
+    classification: int = 0
+
+
+class RequestParameters(msgspec.Struct, gc=False):
+    """The parameters of a request; unknown ones are ignored. `timeout` is in microseconds, 0 for the default."""
+
+    timeout: int = 0
+    binary_data_output: bool = False
+    priority: int = 0
+    sequence_id: int | str = 0
+
+
+class InputTensor(msgspec.Struct, gc=False):
+    """An input as the client sends it; `data` is decoded only after shape and datatype were checked."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: InputParameters | None = None
+    data: msgspec.Raw = NO_DATA
+
+
+class RequestedOutput(msgspec.Struct, gc=False):
+    """An output that the client wants."""
+
+    name: str
+    parameters: OutputParameters | None = None
+
+
+class InferRequest(msgspec.Struct, gc=False):
+    """The JSON of an infer call."""
+
+    inputs: list[InputTensor]
+    id: Annotated[str, msgspec.Meta(max_length=LONGEST_ID)] = ""
+    parameters: RequestParameters = msgspec.field(default_factory=RequestParameters)
+    outputs: list[RequestedOutput] | None = None
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """The body of a reply; `json_bytes` is the length of its JSON part where binary data follows, else None."""
+
+    body: bytes
+    json_bytes: int | None = None

@@ -1,0 +1,144 @@
+"""The network itself in eight bits as a lookup: what it answers, and that it is sure of everything."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from latebind.domain.costs import EMPTY_STAGE, Curve, ModelCosts
+from latebind.domain.model import ModelSpec
+from latebind.learned.build import build_caches, recalibrate
+from latebind.learned.compose import Composer, Costs, Seen, send
+from latebind.learned.eight_bits import to_eight_bit_lookup
+from latebind.learned.head import SURE, Head, HeadFunction
+from latebind.learned.lookup import compile_lookup_files
+from latebind.learned.quantise import PER_CHANNEL, has_bytes
+from latebind.learned.stored import LookupFiles, StoredCaches, StoredLookup, read_caches, with_caches
+from latebind.program.build import build_program
+from latebind.program.export import Exported, export
+from tests.digits import CALIBRATE, FIT, digits, samples, trained
+
+ROWS = torch.randn(48, 8, 6, 6, generator=torch.Generator().manual_seed(0))
+
+
+def exported(*, ends: nn.Module | None = None) -> tuple[Exported, Tensor]:
+    """A small network of convolutions, and what it answers."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        body = [nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, stride=2), nn.ReLU(), nn.Flatten()]
+        network = nn.Sequential(*body, nn.Linear(64, 5), *([ends] if ends else [])).eval()
+    with torch.inference_mode():
+        return export(network, (ROWS[:1],)), network(ROWS)
+
+
+def of(given: Exported) -> LookupFiles | None:
+    return to_eight_bit_lookup(given.graph, given.weights, ROWS)
+
+
+def made(given: Exported) -> LookupFiles:
+    files = of(given)
+    assert files is not None
+    return files
+
+
+def test_it_answers_nearly_as_the_network_and_is_always_sure() -> None:
+    given, expected = exported()
+    answers, scores = compile_lookup_files(made(given), backend="eager", threads=1)(ROWS)
+    assert not np.array_equal(answers, expected.numpy())
+    assert np.abs(answers - expected.numpy()).max() < 0.05 * float(expected.abs().max())
+    assert scores.tolist() == [SURE] * len(ROWS)
+
+
+def test_only_convolutions_are_coarse_and_the_last_layer_is_the_networks() -> None:
+    given, _ = exported()
+    files = made(given)
+    assert sum(node.op == PER_CHANNEL for node in files.graph.nodes) == 2
+    assert torch.equal(files.head.answer_weight, given.weights["5.weight"])
+    assert torch.equal(files.head.answer_bias, given.weights["5.bias"])
+    assert "5.weight" not in files.weights
+
+
+def test_a_network_with_another_end_or_without_convolutions_is_none() -> None:
+    assert of(exported(ends=nn.ReLU())[0]) is None
+    plain = export(nn.Sequential(nn.Flatten(), nn.Linear(288, 5)).eval(), (ROWS[:1],))
+    assert of(plain) is None
+
+
+def test_a_head_that_is_always_sure_keeps_its_answers() -> None:
+    head = Head.of(nn.Linear(3, 2))
+    features = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    sure = head.always_sure()
+    assert (head.sure, sure.sure, sure.without_selector().sure) == (False, True, False)
+    assert np.array_equal(HeadFunction(head)(features)[0], HeadFunction(sure)(features)[0])
+    assert Head.from_tensors(sure.tensors()).sure
+
+
+def test_whom_a_quick_lookup_leaves_a_sure_one_answers_and_nobody_goes_on() -> None:
+    random = np.random.default_rng(0)
+    quick = random.random(400)
+    scores = np.stack([quick, np.full(400, float(SURE))])
+    seen = Seen(scores, np.stack([quick > 0.3, np.ones(400, dtype=np.bool_)]))
+    costs = Costs((0.0, 0.0, 1.0), (0.05, 0.4), sure=(1,))
+    thresholds = Composer(seen, costs).choose(100.0)
+    result = send(thresholds, seen, costs)
+    assert set(result.left_at.tolist()) == {0, 1}
+    assert not result.wrong.any()
+    assert result.seconds.max() == pytest.approx(0.45)
+
+
+def test_the_tail_ends_with_the_first_that_is_sure() -> None:
+    costs = Costs((0.5, 0.0, 1.0, 0.5), (0.1, 0.4, 0.2), sure=(1,))
+    assert costs.tail((0, 1, 2)) == pytest.approx(0.5)  # of 2.0: the first stage, and two lookups
+    assert costs.tail((0, 2)) == pytest.approx(1.15)
+    assert replace(costs, beside=(0.0, 0.0, 0.0)).tail((0, 1)) == pytest.approx(0.45)
+
+
+def test_the_scheduler_is_told_what_a_lookup_takes_before_a_sure_one_if_that_is_in_use() -> None:
+    quick = StoredLookup(0, "slim", 10, Curve((1,), (0.5,)), 1.0, 0.6, 1.0, before_sure=Curve((1,), (0.3,)))
+    sure = StoredLookup(0, "bytes", 10, Curve((1,), (1.6,)), float(SURE), 0.4, 1.0, before_sure=Curve((1,), (1.5,)))
+    spec = ModelSpec("net", "1", (), (), 2, 1)
+    costs = ModelCosts((EMPTY_STAGE, Curve((1,), (3.0,))))
+    found = [
+        with_caches(spec, costs, StoredCaches(4, 0.9, 0.9, 1.0, 1.0, 1, used))[1].lookups[0].at(1)
+        for used in ((quick,), (quick, sure), (replace(quick, before_sure=None), sure))
+    ]
+    assert found == pytest.approx([0.5, 1.8, 2.0])  # an older build has not measured it
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_bytes(), reason="this processor is not faster with bytes")
+def test_a_build_has_it_beside_the_others_and_so_has_another_calibration(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    images, labels = digits()
+    built = build_program(
+        trained(images[:FIT], labels[:FIT]),
+        {"image": images[:8]},
+        directory=tmp_path / "1",
+        name="digits",
+        backends=["openvino"],
+        max_batch=2,
+    )
+    fit, held_out = samples(0, FIT), samples(FIT, FIT + CALIBRATE)
+    kinds = ("pooled", "bytes")
+    report = build_caches(
+        built.directory,
+        fit,
+        held_out,
+        fidelity=0.9,
+        confidence=0.9,
+        candidates=1,
+        kinds=kinds,
+        presentations=1_000,
+        aside=False,
+    )
+    alone = {one.kind: one.fidelity for one in report.tried}
+    assert alone.keys() == set(kinds)
+    assert alone["bytes"] > 0.97
+    again = recalibrate(report.directory, held_out, fidelity=0.9, confidence=0.9, aside=False)
+    caches = read_caches(again.directory)
+    assert caches is not None
+    assert {one.kind for one in caches.every} == {one.kind for one in report.tried}
+    assert all(one.before_sure is not None for one in caches.every)

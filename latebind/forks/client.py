@@ -1,6 +1,7 @@
 """The client of the fork server: starts it, asks it for processes and learns how they ended. Decision 28 says why."""
 
 import asyncio
+import errno
 import os
 import select
 import signal
@@ -20,6 +21,7 @@ import msgspec
 from latebind.forks.messages import MESSAGE_BYTES, STATUS, Fork, ForkResult
 from latebind.forks.socket_path import short_path
 
+HANDLES = 2  # on a process: itself, and how it ends
 UNKNOWN = 255  # the status of a process that outlived the fork server
 LENT = b"lent"
 LEND_SECONDS = 30.0  # to wait for a lender, which may still be importing
@@ -166,7 +168,7 @@ class ForkServer:
         connected = self._connected()
         try:
             socket.send_fds(connected, [message], descriptors)
-            answer, handles, _, _ = socket.recv_fds(connected, MESSAGE_BYTES, 2)
+            answer, handles, _, _ = socket.recv_fds(connected, MESSAGE_BYTES, HANDLES)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise EndedError from error
         if not answer:
@@ -174,6 +176,10 @@ class ForkServer:
         result = msgspec.json.decode(answer, type=ForkResult)
         if result.error is not None:
             raise OSError(result.error, os.strerror(result.error))
+        if len(handles) < HANDLES:  # this process can open no more files; the forked one then sees that its end closed
+            for handle in handles:
+                os.close(handle)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return Forked(result.process, *handles)
 
     def _disconnect(self) -> None:

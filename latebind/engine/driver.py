@@ -29,6 +29,7 @@ from latebind.domain.events import Arrived, Event, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace, Tracer
+from latebind.engine.event_log_file import EventLogFile
 from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended, pack_stepped
 from latebind.engine.running import IDLE, Running
@@ -64,7 +65,7 @@ class Driver:
         staging: Staging,
         tensors: Tensors | None = None,
         loader: Loader | None = None,
-        log: EventLog | None = None,
+        log: EventLog | EventLogFile | None = None,
         running: Running | None = None,
     ) -> None:
         self._config = config
@@ -90,11 +91,16 @@ class Driver:
         self._listener = NO_THREAD
         self._ready: deque[Run | list[TensorAction]] = deque()
         self._closed = False
+        self._failure: Exception | None = None
         for worker in workers:
             worker.report_exits_to(self._handle_report)
 
     def run(self) -> None:
-        """Serve with this thread and one for each worker, until `listen` returns None."""
+        """Serve with this thread and one for each worker, until `listen` returns None.
+
+        If a thread fails (an error of a model does not make it fail), calls would stay unanswered. So all threads end,
+        and this raises the error.
+        """
         if self._loader is not None:
             self._loader.start(self._handle_report)
         threads = [Thread(target=self._serve_thread, name=f"stages-{i}") for i, _ in enumerate(self._workers)]
@@ -107,6 +113,8 @@ class Driver:
             worker.close()
         if self._loader is not None:
             self._loader.close()
+        if self._failure is not None:
+            raise self._failure
 
     def snapshot(self) -> dict[str, object]:
         """Return the current metrics and counts as plain types."""
@@ -135,7 +143,19 @@ class Driver:
             return self._scheduler.picture(time.monotonic())
 
     def _serve_thread(self) -> None:
-        """Root of every thread: listen until there is a run, perform it and those that follow from it, listen again."""
+        """Root of every thread: serve; an error ends all threads."""
+        try:
+            self._serve_runs()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Make all threads end, and `run` raise `error`."""
+        self._failure, self._closed = error, True
+        self._wake()
+
+    def _serve_runs(self) -> None:
+        """Listen until there is a run, perform it and those that follow from it, listen again."""
         # Expressions of queries take any values; to set this for each of them takes longer than most of them.
         with torch.inference_mode(), np.errstate(all="ignore"):
             while (run := self._next_run()) is not None:
@@ -195,7 +215,11 @@ class Driver:
 
     def _handle_report(self, event: Event) -> None:
         """Handle an event reported by another thread (lookups aside, the loader); what results goes to the listener."""
-        tensor_actions, runs, timer_moved = self._handle((event,))
+        try:
+            tensor_actions, runs, timer_moved = self._handle((event,))
+        except Exception as error:
+            self._fail(error)
+            return
         if tensor_actions or runs or timer_moved:
             self._ready.extend((tensor_actions, *runs) if tensor_actions else runs)
             self._wake_listener()

@@ -1,6 +1,7 @@
 """The other end of the fork server: starts it, asks it for processes and hears how they end. Why so: decision 28."""
 
 import asyncio
+import errno
 import os
 import select
 import signal
@@ -20,6 +21,7 @@ import msgspec
 from latebind.forks.messages import MESSAGE_BYTES, STATUS, Born, Fork
 from latebind.forks.place import name_of
 
+HANDLES = 2  # that are sent for each process: on the process itself, and on the news of its end
 UNKNOWN = 255  # the status of a process that outlived the fork server
 LENT = b"lent"
 LEND_SECONDS = 30.0  # that a lender may take, which may still import
@@ -163,7 +165,7 @@ class ForkServer:
         connected = self._connected()
         try:
             socket.send_fds(connected, [message], descriptors)
-            answer, handles, _, _ = socket.recv_fds(connected, MESSAGE_BYTES, 2)
+            answer, handles, _, _ = socket.recv_fds(connected, MESSAGE_BYTES, HANDLES)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise EndedError from error
         if not answer:
@@ -171,6 +173,10 @@ class ForkServer:
         born = msgspec.json.decode(answer, type=Born)
         if born.error is not None:
             raise OSError(born.error, os.strerror(born.error))
+        if len(handles) < HANDLES:  # this process may open no more files; the child ends, as nobody holds its handles
+            for handle in handles:
+                os.close(handle)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return Forked(born.process, *handles)
 
     def _disconnect(self) -> None:

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from latebind.domain.errors import TooLarge
+from latebind.domain.errors import Refused, TooLarge
 from latebind.server.limits import BodyTimeout, Limits, UnsupportedEncoding
 from latebind.server.rest.compression import WINDOWS, Inflater
 from latebind.server.rest.messages import Message, Receive
@@ -17,6 +17,20 @@ class ClientGone(Exception):
     """The client hung up; there is nobody to answer."""
 
 
+class Held:
+    """Counts the bytes in memory of all bodies that are collected before they can be read, such as JSON."""
+
+    def __init__(self, most: int) -> None:
+        self.bytes = 0
+        self._most = most
+
+    def take(self, size: int) -> None:
+        """Count `size` more bytes. Raises `Refused`, and counts none of them, if that would be too many."""
+        if self.bytes + size > self._most:
+            raise Refused(f"the requests that are under way have more than {self._most} bytes: try again later")
+        self.bytes += size
+
+
 class Body:
     """Reads a body piece by piece. Raises `TooLarge`, `BodyTimeout`, `UnsupportedEncoding` or `ClientGone`.
 
@@ -24,14 +38,21 @@ class Body:
     compressed body, bytes are those after decompression (`Inflater`, which raises `InvalidRequest` too). Nothing is
     read before it is asked for, so TCP holds back a client whose body has to wait. Before this, the event loop has read
     from the socket into a `bytes`, and the parser has cut the part of the body out of it.
+
+    What `read` collects from several pieces is counted in `held` until `release`; `read` raises `Refused` if that has
+    no room for it.
     """
 
-    def __init__(self, headers: Sequence[tuple[bytes, bytes]], receive: Receive, limits: Limits) -> None:
+    def __init__(
+        self, headers: Sequence[tuple[bytes, bytes]], receive: Receive, limits: Limits, held: Held | None = None
+    ) -> None:
         self.size: int | None = None
         self.arrived = 0
         self._receive: Receive = receive
         self._limits = limits
         self._seconds = limits.body_seconds  # left for the client; time in which nobody reads does not count
+        self._held = held or Held(limits.body_bytes)
+        self._collected = 0  # bytes, counted in `_held`
         self._unread = NOTHING
         self._begun = False
         self._more = True
@@ -54,9 +75,17 @@ class Body:
             return bytes(self._cut(missing))
         parts: list[memoryview] = []
         while missing and await self.available():
-            parts.append(self._cut(missing))
-            missing -= len(parts[-1])
+            part = self._cut(missing)
+            self._held.take(len(part))
+            self._collected += len(part)
+            parts.append(part)
+            missing -= len(part)
         return b"".join(parts)
+
+    def release(self) -> None:
+        """Stop counting what was collected, because the request has ended."""
+        self._held.bytes -= self._collected
+        self._collected = 0
 
     async def read_into(self, place: memoryview) -> bool:
         """Fill `place` with the next bytes, and tell whether the body had that many."""

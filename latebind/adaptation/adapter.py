@@ -127,7 +127,7 @@ class Adapter:
         self.versions = Versions(self.folder, directory)
         self.shown = Window(config.rows, config.window, config.client_share)
         self.taught = Window(config.rows, config.window, config.client_share)
-        self._epoch = time.time() - time.monotonic()  # who sets the clock back must not put new samples before old ones
+        self._epoch = time.time() - time.monotonic()  # new samples stay behind old ones if the clock is set back
         for name, window in self._windows().items():
             window.load(self.folder / name, names=self._lookups, now=self._now())
         self._lesson = 0
@@ -232,7 +232,7 @@ class Adapter:
             window.save(self.folder / name)
 
     def _now(self) -> float:
-        """Return the time since the epoch as it was when this began, plus what has passed since."""
+        """Return the time since the epoch: as the clock said at the start, plus the time that has passed since."""
         return self._epoch + time.monotonic()
 
     def _windows(self) -> dict[str, Window]:

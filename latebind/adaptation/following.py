@@ -105,7 +105,7 @@ class Following:
         self._renewing = asyncio.create_task(self._renew(asyncio.create_task(self._again(client))))
 
     async def _again(self, dead: AdaptationClient) -> None:
-        """Start another, and try again where it does not start, later each time."""
+        """Start another service. If that fails, try again, after a longer pause each time."""
         await dead.close()
         while True:
             await asyncio.sleep(self._pause)

@@ -2,7 +2,7 @@
 
 A lease is a file `leader-N`, which its holder writes again and again. Who sees it unchanged for `PATIENCE` by his own
 clock makes `leader-(N + 1)`, which only one can; so clocks of machines need not agree, and who was only slow finds out.
-Where the holder was a process of the same machine, whoever sees that it has ended need not wait.
+If the holder was a process on the same machine, others see that it has ended and need not wait.
 """
 
 import os
@@ -22,7 +22,7 @@ ELSEWHERE = "-"
 
 
 def place() -> str:
-    """Return what all processes have in common that can see each other here, as one word (Linux; else `ELSEWHERE`)."""
+    """Return a word that is the same for all processes that can see each other (Linux only; else `ELSEWHERE`)."""
     try:
         started = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{started}/{os.readlink('/proc/self/ns/pid')}"
@@ -71,7 +71,7 @@ class Lease:
         return written == FREE or now - self._since >= PATIENCE or self._has_ended(written)
 
     def _has_ended(self, written: bytes) -> bool:
-        """Tell whether who wrote this was a process that would be seen here if it were alive, and is not."""
+        """Tell whether the process that wrote this has ended; False for one that could not be seen from here anyway."""
         match written.decode("ascii", "replace").split():
             case [_, place, process, _, _] if place == self._place != ELSEWHERE and process.isdecimal():
                 return not Path("/proc", process).exists()

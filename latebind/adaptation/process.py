@@ -123,7 +123,7 @@ class AdaptationService:
         learner.join()
         self._save()
         for lane in self._lanes:
-            with suppress(OSError):  # others wait then, as for one that was killed
+            with suppress(OSError):  # then others wait, as if this one had been killed
                 lane.lease.release()
 
     def _listen(self) -> bool:
@@ -212,7 +212,7 @@ class AdaptationService:
         self._tell(UseVersion(lane.name, use.version, use.reason))
 
     def _make_current(self, lane: Lane, version: str) -> None:
-        """Have all use a version; where that cannot be written, this server does alone."""
+        """Make all servers use a version. If that cannot be written, this server alone uses it."""
         try:
             lane.adapter.versions.make_current(version)
         except OSError as error:
@@ -290,7 +290,7 @@ class AdaptationService:
                 try:
                     lane.adapter.save()
                 except OSError as error:
-                    logger.error("%s: the samples of late are not kept: %s", lane.name, error)
+                    logger.error("%s: the newest samples are not kept: %s", lane.name, error)
 
     def _tell(self, message: FromService) -> None:
         try:

@@ -102,7 +102,7 @@ class Window:
     def load(self, path: Path, *, names: Collection[str], now: float = inf) -> bool:
         """Take in what `save` wrote of lookups of these names; False for a file that is not of them.
 
-        What is of a time behind `now`, by a clock that has been set back since, counts as of now.
+        Samples later than `now`, from before the clock was set back, count as taken at `now`.
         """
         try:
             tensors = load(path.read_bytes())

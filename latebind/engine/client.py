@@ -185,7 +185,7 @@ class EngineClient:
         if not self._unsent:
             return
         assert self._messages is not None
-        if not self._messages.is_closing():  # uvloop's raises where its end has gone before anybody was told
+        if not self._messages.is_closing():  # uvloop raises if the other end has gone, even before it reports that
             self._messages.write(b"".join(self._unsent))
             self._reply_spin.sent()
         self._unsent.clear()

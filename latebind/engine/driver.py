@@ -29,9 +29,9 @@ from latebind.domain.events import Arrived, Event, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace, Tracer
+from latebind.engine.event_log_file import EventLogFile
 from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended, pack_stepped
-from latebind.engine.noting import Noting
 from latebind.engine.running import IDLE, Running
 from latebind.engine.staging import Staging
 from latebind.engine.steps import NoTensors, Steps, TensorAction, Tensors
@@ -65,7 +65,7 @@ class Driver:
         staging: Staging,
         tensors: Tensors | None = None,
         loader: Loader | None = None,
-        log: EventLog | Noting | None = None,
+        log: EventLog | EventLogFile | None = None,
         running: Running | None = None,
     ) -> None:
         self._config = config
@@ -98,15 +98,15 @@ class Driver:
     def run(self) -> None:
         """Serve with this thread and one for each worker, until `listen` returns None.
 
-        Raises the error with which a thread failed (not an error of a model). All threads end then: without it, calls
-        would go unanswered.
+        If a thread fails (an error of a model does not make it fail), calls would stay unanswered. So all threads end,
+        and this raises the error.
         """
         if self._loader is not None:
             self._loader.start(self._handle_report)
-        threads = [Thread(target=self._serve_or_fail, name=f"stages-{i}") for i, _ in enumerate(self._workers)]
+        threads = [Thread(target=self._serve_thread, name=f"stages-{i}") for i, _ in enumerate(self._workers)]
         for thread in threads:
             thread.start()
-        self._serve_or_fail()
+        self._serve_thread()
         for thread in threads:
             thread.join()
         for worker in self._workers:
@@ -142,19 +142,20 @@ class Driver:
         with self._deciding:
             return self._scheduler.picture(time.monotonic())
 
-    def _serve_or_fail(self) -> None:
+    def _serve_thread(self) -> None:
+        """Root of every thread: serve; an error ends all threads."""
         try:
-            self._serve_thread()
+            self._serve_runs()
         except Exception as error:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Have all threads end, and `run` raise this."""
+        """Make all threads end, and `run` raise `error`."""
         self._failure, self._closed = error, True
         self._wake()
 
-    def _serve_thread(self) -> None:
-        """Root of every thread: listen until there is a run, perform it and those that follow from it, listen again."""
+    def _serve_runs(self) -> None:
+        """Listen until there is a run, perform it and those that follow from it, listen again."""
         # Expressions of queries take any values; to set this for each of them takes longer than most of them.
         with torch.inference_mode(), np.errstate(all="ignore"):
             while (run := self._next_run()) is not None:

@@ -26,10 +26,10 @@ from latebind.engine.awake import kept_awake
 from latebind.engine.crew import at_once, load_crew, open_crew, usable_cores
 from latebind.engine.device_pool import DeviceStaging
 from latebind.engine.driver import Driver
+from latebind.engine.event_log_file import EventLogFile
 from latebind.engine.loader import Loader
 from latebind.engine.mapping import Mappings
 from latebind.engine.messages import EventReader
-from latebind.engine.noting import Noting
 from latebind.engine.order import FORGET, PICTURE, TRACES, EngineOrder, EngineStarted
 from latebind.engine.running import Running, map_running, marking_loading
 from latebind.engine.served import Served, with_queries
@@ -151,11 +151,11 @@ class Engine:
             return {}
         return self._adopting.adopt(line)
 
-    def _event_log(self, file: str | None, config: SchedulerConfig) -> Noting | None:
+    def _event_log(self, file: str | None, config: SchedulerConfig) -> EventLogFile | None:
         """Return the log of all events in `file`, if one is configured."""
         if not file:
             return None
-        log = Noting(Path(file), config)
+        log = EventLogFile(Path(file), config)
         self._exit.callback(log.close)
         return log
 

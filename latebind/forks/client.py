@@ -21,7 +21,7 @@ import msgspec
 from latebind.forks.messages import MESSAGE_BYTES, STATUS, Fork, ForkResult
 from latebind.forks.socket_path import short_path
 
-HANDLES = 2  # on a process: itself, and how it ends
+HANDLES = 2  # that are sent for each process: on the process itself, and on the news of its end
 UNKNOWN = 255  # the status of a process that outlived the fork server
 LENT = b"lent"
 LEND_SECONDS = 30.0  # to wait for a lender, which may still be importing
@@ -176,7 +176,7 @@ class ForkServer:
         result = msgspec.json.decode(answer, type=ForkResult)
         if result.error is not None:
             raise OSError(result.error, os.strerror(result.error))
-        if len(handles) < HANDLES:  # this process can open no more files; the forked one then sees that its end closed
+        if len(handles) < HANDLES:  # this process may open no more files; the child ends, as nobody holds its handles
             for handle in handles:
                 os.close(handle)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

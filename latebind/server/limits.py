@@ -18,9 +18,9 @@ class Limits:
     shared memory regions of all clients together.
 
     `held_bytes` bounds all requests that were read and not yet answered: over gRPC, which reads a whole request before
-    anybody sees it, all of their bytes; over HTTP what has to be collected before it can be read, such as JSON. The
-    others at the end are for gRPC: `calls` at once, and `stream_calls` at once on one stream. A client that is silent
-    for `silent_seconds` is pinged, and has `idle_seconds` to answer.
+    anybody sees it, all their bytes; over HTTP those that have to be collected before they can be read, such as JSON.
+    Each has this bound for itself. The other three at the end are for gRPC: `calls` at once, `stream_calls` at once on
+    one stream; a client that is silent for `silent_seconds` is pinged, and has `idle_seconds` to answer.
     """
 
     body_bytes: int = 64 << 20

@@ -15,7 +15,7 @@ from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import EventLog, read_log
 from latebind.domain.events import Arrived, Event, Exited, StageDone
 from latebind.engine.driver import MOST_UNCOUNTED, Driver
-from latebind.engine.noting import Noting
+from latebind.engine.event_log_file import EventLogFile
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging
 from latebind.engine.worker import Worker
@@ -137,7 +137,7 @@ def test_a_log_that_cannot_be_written_is_told_of_once_and_given_up(
     place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = SchedulerConfig((served("net", stages=1),))
-    log = Noting(Path(place), config)
+    log = EventLogFile(Path(place), config)
     for number in range(1000):
         log.write(0.0, Arrived("net", 1e9, (number,), (0,)), ())
     log.close()
@@ -146,7 +146,7 @@ def test_a_log_that_cannot_be_written_is_told_of_once_and_given_up(
 
 def test_a_log_is_whole_once_it_is_closed(tmp_path: Path) -> None:
     config = SchedulerConfig((served("net", stages=1),))
-    log = Noting(tmp_path / "log", config)
+    log = EventLogFile(tmp_path / "log", config)
     log.write(0.0, Arrived("net", 1e9, (1,), (0,)), ())
     log.close()
     with (tmp_path / "log").open("rb") as file:

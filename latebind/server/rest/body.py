@@ -18,14 +18,14 @@ class ClientGone(Exception):
 
 
 class Held:
-    """The bytes that are kept of all bodies that have to be whole before they can be read, as JSON has."""
+    """Counts the bytes in memory of all bodies that are collected before they can be read, such as JSON."""
 
     def __init__(self, most: int) -> None:
         self.bytes = 0
         self._most = most
 
     def take(self, size: int) -> None:
-        """Keep so many more. Raises `Refused` where that would be too many."""
+        """Count `size` more bytes. Raises `Refused`, and counts none of them, if that would be too many."""
         if self.bytes + size > self._most:
             raise Refused(f"the requests that are under way have more than {self._most} bytes: try again later")
         self.bytes += size
@@ -34,12 +34,13 @@ class Held:
 class Body:
     """Reads a body piece by piece. Raises `TooLarge`, `BodyTimeout`, `UnsupportedEncoding` or `ClientGone`.
 
-    What is collected counts among what is `held`, until `release`, and may be `Refused`.
-
     `size` is the number of bytes that the headers announce, or None; `arrived` is how many have arrived. For a
     compressed body, bytes are those after decompression (`Inflater`, which raises `InvalidRequest` too). Nothing is
     read before it is asked for, so TCP holds back a client whose body has to wait. Before this, the event loop has read
     from the socket into a `bytes`, and the parser has cut the part of the body out of it.
+
+    What `read` collects from several pieces is counted in `held` until `release`; `read` raises `Refused` if that has
+    no room for it.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Body:
         self._limits = limits
         self._seconds = limits.body_seconds  # left for the client; time in which nobody reads does not count
         self._held = held or Held(limits.body_bytes)
-        self._holds = 0
+        self._collected = 0  # bytes, counted in `_held`
         self._unread = NOTHING
         self._begun = False
         self._more = True
@@ -76,15 +77,15 @@ class Body:
         while missing and await self.available():
             part = self._cut(missing)
             self._held.take(len(part))
-            self._holds += len(part)
+            self._collected += len(part)
             parts.append(part)
             missing -= len(part)
         return b"".join(parts)
 
     def release(self) -> None:
-        """Count no more what was collected: the request has ended."""
-        self._held.bytes -= self._holds
-        self._holds = 0
+        """Stop counting what was collected, because the request has ended."""
+        self._held.bytes -= self._collected
+        self._collected = 0
 
     async def read_into(self, place: memoryview) -> bool:
         """Fill `place` with the next bytes, and tell whether the body had that many."""

@@ -14,7 +14,7 @@ from latebind.server.rpc.messages import grpc
 from latebind.server.rpc.reception import CallFailed, Reception
 from latebind.server.rpc.routes import Answer, Method
 
-STILL = 0.1  # seconds in which no call comes: then none is expected any more
+QUIET_SECONDS = 0.1  # if no call arrives for so long while the door closes, none is expected any more
 MOST_PENDING = 1 << 20  # calls that wait for the event loop; limits on streams and connections bound them anyway
 
 
@@ -54,16 +54,16 @@ class OfficialDoor(BaseDoor):
         return grpc.unary_unary_rpc_method_handler(_answering(self.reception, method, method.answer))
 
     async def _close(self) -> None:
-        """Answer until no call is under way: while it stops, the server would cancel calls that arrive.
+        """Answer until no call is under way and no more arrive; while it stops, the server cancels calls that arrive.
 
-        So it goes on until those who had their last answer have asked once more, and have been told.
+        A client that has just had its last answer may call once more, and is told that the server shuts down.
         """
         await self.drain()
         until = time.monotonic() + LAST_WORDS
-        come = -1
-        while come != self.reception.come and time.monotonic() < until:
-            come = self.reception.come
-            await asyncio.sleep(STILL)
+        arrived = -1
+        while arrived != self.reception.arrived and time.monotonic() < until:
+            arrived = self.reception.arrived
+            await asyncio.sleep(QUIET_SECONDS)
         await self._server.stop(LAST_WORDS)
 
 

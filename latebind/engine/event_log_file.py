@@ -1,4 +1,4 @@
-"""The event log of an engine, which is given up where it cannot be written: the engine serves on without it."""
+"""The file of an engine's event log. If it cannot be written, the engine serves on without it."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -14,37 +14,38 @@ from latebind.domain.events import Event
 logger = logging.getLogger(__name__)
 
 
-class Noting:
-    """Writes events and actions to `path` until the disk is full or fails, which is told once."""
+class EventLogFile:
+    """Writes an event log to `path`. After the first error (a full disk, say), which it logs, it writes no more."""
 
     def __init__(self, path: Path, config: SchedulerConfig) -> None:
         self._path = path
         self._file: IO[bytes] | None = None
         self._log: EventLog | None = None
-        self._try(lambda: self._open(config))
+        self._attempt(lambda: self._open(config))
 
     def write(self, now: float, event: Event, actions: Iterable[Action]) -> None:
         """Append one entry (`EventLog.write`)."""
         log = self._log
         if log is not None:
-            self._try(lambda: log.write(now, event, actions))
+            self._attempt(lambda: log.write(now, event, actions))
 
     def close(self) -> None:
-        """Write what is left and close the file."""
+        """Write what is buffered and close the file."""
         file, self._file, self._log = self._file, None, None
         if file is not None:
-            self._try(file.close)
+            self._attempt(file.close)
 
     def _open(self, config: SchedulerConfig) -> None:
         self._file = self._path.open("wb")
         self._log = EventLog(self._file, config)
 
-    def _try(self, what: Callable[[], None]) -> None:
+    def _attempt(self, action: Callable[[], None]) -> None:
+        """Do this. If it raises `OSError`, log that and give up the file."""
         try:
-            what()
+            action()
         except OSError as error:
             logger.error("%s is not written any more: %s. It replays up to its last whole line", self._path, error)
             file, self._file, self._log = self._file, None, None
             if file is not None:
-                with suppress(OSError):  # for what it still holds there is no place either
+                with suppress(OSError):  # there is no room for what is still buffered either
                     file.close()

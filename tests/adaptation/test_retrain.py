@@ -1,10 +1,12 @@
 """Retraining heads: what it gains when classes are not even, and when it refuses."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from latebind.adaptation.retrain import SPEAKS_FOR_ITSELF, by_class, material, retrain, rows_like, stands
+from latebind.adaptation.retrain import HAS_A_SAY, SPEAKS_FOR_ITSELF, by_class, material, retrain, rows_like, stands
 from latebind.adaptation.window import Recent, Sample, Window
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.head import Head, HeadFunction, Selector
@@ -229,3 +231,22 @@ def test_what_is_in_use_stands_until_rows_of_now_speak_against_it() -> None:
     assert stands(used, given, mix, COSTS, promise=PROMISE)
     assert not stands(used, material(shuffled(even()), even(seed=5)), mix, COSTS, promise=PROMISE)
     assert not stands(used, against, mix, COSTS, promise=PROMISE)
+
+
+def test_rows_in_doubt_show_nothing_until_enough_rows_of_now_agree() -> None:
+    heads, mix = {"a": built_head()}, dict.fromkeys(range(CLASSES), 0.2)
+    shown = even(700, 3)
+    sure = []
+    for current in (40, HAS_A_SAY, 40):
+        given = material(even(), None, None, window_of(shown), trusted=False, since=len(shown.classes) - current)
+        sure.append(replace(given, doubt=len(sure) < 2, untaught=0))
+    made = [retrain(heads, given, mix, COSTS, promise=Promise(0.9, 0.95), seed=1) for given in sure]
+    assert [one is not None for one in made] == [False, True, True]
+
+
+def test_rows_of_now_that_speak_against_every_version_leave_those_in_doubt_unused() -> None:
+    heads, mix = {"a": built_head()}, dict.fromkeys(range(CLASSES), 0.2)
+    shown = even(700, 3)
+    shown.classes[-HAS_A_SAY:] = (shown.classes[-HAS_A_SAY:] + 1) % CLASSES
+    given = material(even(), None, None, window_of(shown), trusted=False, since=700 - HAS_A_SAY, doubt=True)
+    assert retrain(heads, given, mix, COSTS, promise=Promise(0.9, 0.95), seed=1) is None

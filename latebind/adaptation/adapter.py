@@ -130,8 +130,9 @@ class Adapter:
         self.versions = Versions(self.folder, directory)
         self.shown = Window(config.rows, config.window, config.client_share)
         self.taught = Window(config.rows, config.window, config.client_share)
+        self._epoch = time.time() - time.monotonic()  # who sets the clock back must not put new samples before old ones
         for name, window in self._windows().items():
-            window.load(self.folder / name, names=self._lookups)
+            window.load(self.folder / name, names=self._lookups, now=self._now())
         self._lesson = 0
         self._learned = self._heads  # what lessons go on from where `build` does not speak for the traffic
         self._since = -np.inf  # when the traffic changed
@@ -171,7 +172,7 @@ class Adapter:
     def moved(self, last: int) -> None:
         """Other classes come: the `last` samples and those to come show more than those before."""
         recent = self.shown.recent()
-        self._since = float(recent.times[-last:][0]) if recent is not None else time.time()
+        self._since = float(recent.times[-last:][0]) if recent is not None else self._now()
 
     def alarmed(self, last: int) -> None:
         """All samples but the `last` are in doubt; what `build` kept shows nothing from now on.
@@ -234,6 +235,10 @@ class Adapter:
         for name, window in self._windows().items():
             window.save(self.folder / name)
 
+    def _now(self) -> float:
+        """Return the time since the epoch as it was when this began, plus what has passed since."""
+        return self._epoch + time.monotonic()
+
     def _windows(self) -> dict[str, Window]:
         return {SHOWN: self.shown, TAUGHT: self.taught}
 
@@ -256,7 +261,7 @@ class Adapter:
     def _keep(
         self, sampled: Sequence[Sampled], inputs: tuple[Tensor, ...], features: tuple[Tensor, ...], answers: Tensor
     ) -> list[Compared]:
-        seen, classes, now = looks(inputs), answers.argmax(dim=1), time.time()
+        seen, classes, now = looks(inputs), answers.argmax(dim=1), self._now()
         strange = self._familiar.strange(seen, classes).tolist() if self._familiar else [False] * len(seen)
         compared = []
         for place, (one, base) in enumerate(zip(sampled, classes.tolist(), strict=True)):

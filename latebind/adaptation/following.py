@@ -105,9 +105,19 @@ class Following:
         self._renewing = asyncio.create_task(self._renew(asyncio.create_task(self._again(client))))
 
     async def _again(self, dead: AdaptationClient) -> None:
+        """Start another, and try again where it does not start, later each time."""
         await dead.close()
-        await asyncio.sleep(self._pause)
-        await self.renew()
+        while True:
+            await asyncio.sleep(self._pause)
+            try:
+                await self.renew()
+            except NothingToFollow:
+                raise
+            except (LatebindError, OSError) as error:
+                logger.error("no other adaptation service can be started yet: %s", error)
+                self._pause = min(2.0 * self._pause, LONGEST_PAUSE)
+            else:
+                return
 
     async def _renew(self, begun: asyncio.Task[None] | None = None) -> None:
         """Renew, behind what has `begun`, until nothing changes meanwhile; without a service, serving goes on."""
@@ -116,7 +126,7 @@ class Following:
                 await begun
             while self._find() != self._followed:
                 await self.renew()
-        except LatebindError as error:
+        except (LatebindError, OSError) as error:
             logger.error("learned caches are not followed any more: %s", error)
         finally:
             self._renewing = None

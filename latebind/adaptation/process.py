@@ -140,7 +140,8 @@ class AdaptationService:
             thread.join()
         self._save()
         for lane in self._lanes:
-            lane.lease.release()
+            with suppress(OSError):  # others wait then, as for one that was killed
+                lane.lease.release()
 
     def _listen(self) -> bool:
         """Take in what the door sends; False once it has closed."""
@@ -199,7 +200,7 @@ class AdaptationService:
         except (NotFound, RepositoryError) as error:
             logger.warning("%s cannot use version %s: %s", lane.name, name, error)
             if lane.lease.leads:
-                lane.adapter.versions.make_current(lane.chosen)
+                self._make_current(lane, lane.chosen)
             else:
                 lane.chosen = name
             return
@@ -223,10 +224,18 @@ class AdaptationService:
             if lane.adapter.versions.current() != lane.chosen:
                 return  # an operator has just chosen, which `_look` will find
             if use.version != lane.chosen:
-                lane.chosen = use.version
-                lane.adapter.versions.make_current(use.version)
+                self._make_current(lane, use.version)
         lane.current = use.version
         self._tell(UseVersion(lane.name, use.version, use.reason))
+
+    def _make_current(self, lane: Lane, version: str) -> None:
+        """Have all use a version; where that cannot be written, this server does alone."""
+        try:
+            lane.adapter.versions.make_current(version)
+        except OSError as error:
+            logger.error("%s: other servers are not told of version %s: %s", lane.name, version, error)
+        else:
+            lane.chosen = version
 
     def _compare_on(self) -> None:
         """Root of the comparing thread."""
@@ -257,8 +266,8 @@ class AdaptationService:
                 lane, lesson = next((lane, lane.lesson) for lane in self._lanes if lane.lesson)
             try:
                 self._teach(lane, lesson)
-            except Exception:
-                logger.exception("adapting %s failed", lane.name)
+            except Exception as error:
+                logger.error("adapting %s failed: %s", lane.name, error, exc_info=not isinstance(error, OSError))
                 with self._work:
                     lane.lesson = None
                     lane.adapter.controller.learned(None, time.monotonic())
@@ -305,7 +314,10 @@ class AdaptationService:
         self._saved = time.monotonic()
         for lane in self._lanes:
             if lane.lease.leads:
-                lane.adapter.save()
+                try:
+                    lane.adapter.save()
+                except OSError as error:
+                    logger.error("%s: the samples of late are not kept: %s", lane.name, error)
 
     def _tell(self, message: FromService) -> None:
         try:

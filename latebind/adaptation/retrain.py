@@ -30,7 +30,6 @@ DISTRUST = 20.0  # times as seldom, once the traffic has turned out to look othe
 SPEAKS_FOR_ITSELF = 800  # samples since the traffic changed, from which nothing else is needed to show a version
 HAS_A_SAY, SAY_CONFIDENCE = 60, 0.8  # from so many on they must not speak against it
 FEWEST_SHARE = 0.002  # of the rows to learn from, for each class there is
-UNTAUGHT = 100  # of the newest samples that show, while there are fewer than `SPEAKS_FOR_ITSELF` of all
 HEARSAY = 2.0  # rows of now
 MOST_SHOWN = 4_000  # rows
 OFTEN = 0.05  # the share of a class from which its rows limit how many are shown
@@ -43,7 +42,7 @@ class Material:
 
     Of the latter the first of a class are used first; the first `current` of them came since the traffic changed.
     After an alarm the others are in `doubt`: they count only once enough rows have come since that do not speak against
-    a version. The first `untaught` are newer than every row to learn from, and must not speak against a version either.
+    a version.
     """
 
     learn: Rows
@@ -51,7 +50,6 @@ class Material:
     show: Rows
     current: int = 0
     doubt: bool = False
-    untaught: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +120,6 @@ def _calibrated(
     it. Each may be better: rows of before may look otherwise, and rows of now are too few at first.
     """
     current = everything.take(np.arange(given.current))
-    if given.untaught:
-        candidates = _accepted(candidates, everything.take(np.arange(given.untaught)), costs, promise)
     ways = [(candidates, current)]
     if HAS_A_SAY <= given.current < SPEAKS_FOR_ITSELF:
         candidates = _accepted(candidates, current, costs, promise)
@@ -254,9 +250,7 @@ def material(
     """Put together what `build` kept and what the windows have.
 
     `since` is when the traffic changed; with `doubt` an alarm said so. `held_out` shows, unless it is not `trusted` to
-    look like the traffic: then, while samples are few, the newest that show are newer than all that teach, because
-    frames of a camera that follow each other are too alike to show anything of the frames to come. Without `lessons`
-    half of `held_out` is learned from.
+    look like the traffic. Without `lessons` half of it is learned from.
     """
     if lessons is None:
         numbers = torch.arange(len(held_out.classes))
@@ -265,21 +259,16 @@ def material(
     weights = ENOUGH / counts[lessons.classes].double()
     if not trusted:
         weights, held_out = weights / DISTRUST, take(held_out, torch.arange(0))
-    few = not trusted and shown is not None and len(shown.times) < SPEAKS_FOR_ITSELF
     if taught is not None:
         ages = taught.times[-1] - taught.times
         span = float(taught.times[-1] - taught.times[0]) or 1.0
-        often = taught.weights * 0.5 ** (ages / (HALF_LIFE * span))
-        if few and shown is not None:
-            often *= taught.times < shown.times[-UNTAUGHT:][0]
-        weights = torch.cat([weights, often])
+        weights = torch.cat([weights, taught.weights * 0.5 ** (ages / (HALF_LIFE * span))])
         lessons = _joined(lessons, taught.rows)
     if shown is None:
         return Material(lessons, weights, held_out)
     newest_first = torch.arange(len(shown.times) - 1, -1, -1)
     current = int((shown.times >= since).sum())
-    show = _joined(take(shown.rows, newest_first), held_out)
-    return Material(lessons, weights, show, current, doubt, UNTAUGHT if few else 0)
+    return Material(lessons, weights, _joined(take(shown.rows, newest_first), held_out), current, doubt)
 
 
 def _joined(first: Rows, second: Rows) -> Rows:

@@ -3,6 +3,7 @@
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from threading import Lock
 
@@ -101,8 +102,11 @@ class Window:
         beside = {"times": recent.times, "clients": recent.clients, "looks": recent.looks, "weights": recent.weights}
         write_bytes(path, save({**recent.rows.tensors(), **beside}))
 
-    def load(self, path: Path, *, names: Collection[str]) -> bool:
-        """Take in what `save` wrote of lookups of these names; False for a file that is not of them."""
+    def load(self, path: Path, *, names: Collection[str], now: float = inf) -> bool:
+        """Take in what `save` wrote of lookups of these names; False for a file that is not of them.
+
+        What is of a time behind `now`, by a clock that has been set back since, counts as of now.
+        """
         try:
             tensors = load(path.read_bytes())
             times, clients, weights = (tensors.pop(name).tolist() for name in ("times", "clients", "weights"))
@@ -117,7 +121,7 @@ class Window:
         for place, (time, client, weight) in enumerate(zip(times, clients, weights, strict=True)):
             features = {name: found[place].clone() for name, found in rows.features.items()}
             answers, look = rows.answers[place].clone(), looks[place].clone()
-            self.add(Sample(time, client, features, answers, int(rows.classes[place]), look, weight))
+            self.add(Sample(min(time, now), client, features, answers, int(rows.classes[place]), look, weight))
         return True
 
     def _least(self) -> int:

@@ -1,11 +1,11 @@
-"""`late`: everything at once. Elastic over workers, lazy at boundaries, and by what learned caches let one hope for.
+"""`late`, the default policy: elastic over workers, lazy at stage boundaries, and aware of learned caches.
 
-Without learned caches, or where a model writes sequences, it is `lazy+` on each worker. With them, whoever has not left
-at a boundary rests there, and at each boundary where somebody could have left or has come the worker does what is
-expected to give the most answers a second, as many together as the measured curve makes worth it: newcomers whose first
-lookup is cheap are asked before the misses of others go deep, and misses go on together only where that is cheaper than
-one by one. Deadlines come first: who would be late otherwise goes ahead where that costs nobody else an answer, and who
-cannot be in time any more is told.
+Without learned caches, or where a model has a decoder, it is `lazy+` on each worker. With them, requests that have not
+left at a stage boundary rest there. At each boundary where a request could have left or has arrived, the worker runs
+what is expected to give the most answers per second, in batches as large as the measured curve makes worthwhile. So new
+requests, whose first lookup is cheap, run before the misses of others go deep, and misses go on together only where
+that is cheaper than one by one. Deadlines come first: a request that would be late otherwise goes ahead where that
+makes no other one late, and requests that cannot be in time any more are dropped.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ from latebind.batching.request import Request
 from latebind.batching.table import BatchTable, StagePools, SubBatch
 from latebind.batching.view import ModelView, WorkView, launch
 
-NEARLY = 0.7  # of the best chance that anybody has to be in time
-HELD = 1.5  # times what a batch takes by itself: others go ahead of it now and then
-QUICK = 0.75  # of what a stage takes on average: hardly any is quicker, and who has begun has cost something
-MARGIN = 1.5  # times what somebody takes alone: so early before it is too late they hurry
-BETTER = 1.02  # times as many answers a second are needed to leave who has begun for who has not
+NEARLY = 0.7  # share of the best chance of all waiting requests to be in time
+HELD = 1.5  # times the seconds of a batch by itself, because others go ahead of it now and then
+QUICK = 0.75  # share of a stage's mean seconds; hardly any run is quicker, and dropping a started request wastes work
+MARGIN = 1.5  # times the seconds of a request alone: how early before it is too late it becomes urgent
+BETTER = 1.02  # times as many answers per second are needed to start new requests before started ones go on
 
 
 @dataclass(slots=True)
 class Choice:
-    """So many who may go on together from before `stage`, of whom the first is `due`.
+    """`count` requests that may go on together from before `stage`; the earliest deadline is `due`.
 
-    They are those who rest at `place`; -1: they wait to begin. Where not all of these are meant, they are `requests`.
+    They rest at `place` of the entries; -1: they wait to start. `requests` names them where they are not all of these.
     """
 
     model: ModelView
@@ -42,12 +42,12 @@ class Choice:
 
     @property
     def rate(self) -> float:
-        """The answers a second to be hoped for."""
+        """The expected answers per second."""
         return self.model.estimate.exits.best(self.stage, self.count).rate
 
     @property
     def seconds(self) -> float:
-        """The seconds until somebody of it may leave."""
+        """The seconds until one of them may leave."""
         return self.model.estimate.exits.next(self.stage, self.count).seconds
 
     @property
@@ -56,14 +56,14 @@ class Choice:
         return self.model.estimate.exits.all(self.stage, 1).seconds
 
     def decision(self) -> Decision:
-        """Return what makes it so."""
+        """Return the decision that carries out this choice."""
         if self.place < 0:
             return launch(self.model, self.requests)
         return GoOn(self.place, tuple([request.id for request in self.requests]) if self.requests else ())
 
 
 class Late(LazyPlus):
-    """The joint policy."""
+    """The default policy: decides over batches, workers, learned caches and deadlines together."""
 
     counts_exits = True
     widens = True
@@ -74,13 +74,16 @@ class Late(LazyPlus):
         return StagePools()
 
     def decide(self, view: WorkView, now: float) -> Decision:
-        """Launch, go on, shed, or leave who waits to workers that fit better."""
+        """Launch, go on, shed, or leave waiting requests to workers that fit better."""
         if view.models.decode or not view.models.exit:
             return super().decide(view, now)
         return self._most_answers(view, now)
 
     def _share(self, view: WorkView, model: ModelView) -> int:
-        """Return how many a worker may begin where others are idle too: its part, or all that it fits best."""
+        """Return how many requests a worker may start: where others are idle too, its share of the waiting ones.
+
+        It is 0 where a smaller worker that is idle fits better.
+        """
         if len(view.crew) < 2 or view.entries:
             return super()._share(view, model)
         waiting = len(model.queue)
@@ -120,7 +123,7 @@ class Late(LazyPlus):
         return best_of(choices, now).decision() if choices else Wait()
 
     def _in_time(self, model: ModelView, count: int, now: float) -> Sequence[Request]:
-        """Return the most urgent of those that have nearly as good a chance to be in time as anybody who waits."""
+        """Return the most urgent of the requests whose chance to be in time is nearly the best of all that wait."""
         if not self._config.shed or model.queue.soonest >= now + HELD * model.estimate.exits.all(0, count).seconds:
             return model.queue.urgent(count)
         count = fitting(model, 0, count, now, HELD, model.queue.due_last)
@@ -131,7 +134,7 @@ class Late(LazyPlus):
 
 
 def best_of(choices: Sequence[Choice], now: float) -> Choice:
-    """Return the choice with the most answers a second, or one that has to hurry where that costs it nothing."""
+    """Return the choice with the most answers per second, or an urgent one where that makes the best one not late."""
     if len(choices) == 1:
         return choices[0]
     best = max(choices, key=lambda choice: choice.rate * (BETTER if choice.place >= 0 else 1.0))
@@ -140,12 +143,12 @@ def best_of(choices: Sequence[Choice], now: float) -> Choice:
 
 
 def by_deadline(entry: SubBatch) -> list[Request]:
-    """Return who is in a sub-batch, the most urgent first."""
+    """Return the members of a sub-batch, the earliest deadline first."""
     return sorted(entry.members.values(), key=attrgetter("deadline"))
 
 
 def too_late(choice: Choice, entry: SubBatch, now: float) -> tuple[int, ...]:
-    """Return those who rest there and cannot be in time any more."""
+    """Return the resting requests of a choice that cannot be in time any more."""
     earliest = now + QUICK * choice.model.estimate.exits.next(choice.stage, 1).seconds
     if choice.due >= earliest:
         return ()
@@ -153,7 +156,7 @@ def too_late(choice: Choice, entry: SubBatch, now: float) -> tuple[int, ...]:
 
 
 def take_in_time(choice: Choice, entry: SubBatch, now: float) -> None:
-    """Have the most go on who may be in time together, where not all may; the others are passed over."""
+    """Reduce a choice to the most requests that can be in time together; the others are passed over."""
     model, stage, members = choice.model, choice.stage, by_deadline(entry)
     count = fitting(model, stage, choice.count, now, 1.0, lambda size: members[-size].deadline)
     due = now + model.estimate.exits.next(stage, count).seconds
@@ -164,9 +167,9 @@ def take_in_time(choice: Choice, entry: SubBatch, now: float) -> None:
 
 
 def fitting(model: ModelView, stage: int, most: int, now: float, held: float, due_last: Callable[[int], float]) -> int:
-    """Return the most, at least one, who may all be in time together, if that takes `held` times what it does alone.
+    """Return the most requests, at least one, that can be in time together, with batches delayed by the factor `held`.
 
-    So many are due at `due_last` or later. In time is who may leave at the next place after the stage.
+    `due_last(n)` is the earliest of the n latest deadlines. A request counts as in time if it is at the next exit.
     """
     least = 1
     while least < most:
@@ -179,7 +182,7 @@ def fitting(model: ModelView, stage: int, most: int, now: float, held: float, du
 
 
 def hurries(choice: Choice, best: Choice, now: float) -> bool:
-    """Tell whether somebody would be late after the best choice, and in time before it without making that late."""
+    """Return whether a choice would be late after the best one, and in time before it without making that late."""
     last, alone, then = choice.due, choice.alone, best.seconds
     if now + alone > last or now + then + MARGIN * alone <= last:
         return False
@@ -187,13 +190,13 @@ def hurries(choice: Choice, best: Choice, now: float) -> bool:
 
 
 def together(model: ModelView, stage: int, count: int, waiting: int, most: int, now: float) -> int:
-    """Return how many of the `count` at a stage go on together, at most `most`; so many are `waiting` anywhere.
+    """Return how many of the `count` requests at a stage go on together, at most `most`; `waiting` wait anywhere.
 
-    In batches of b, which take T(b) until somebody may leave, n requests wait for (n + b) / 2 b of them each, and all
-    others for n / b; and those who come at a rate r meanwhile. With m requests answered a second where all stages run
-    the batches that are best for it, and a share S of all requests running this one, the worker is busy for a share
-    rho(b) = r (1 / m + S (T(b) / b - min T(b) / b)). So it is the b for which T(b) / b ((n + b) / 2 + others) /
-    (1 - rho(b)) is least, and that with the least T(b) / b where rho is never below 1.
+    In batches of b, which take T(b) until a member may leave, each of n requests waits for (n + b) / 2b batches, and
+    each other request for n / b; meanwhile requests arrive at a rate r. If m requests are answered per second with all
+    stages in their best batch size, and the share S of all requests runs this stage, the worker is busy for a share
+    rho(b) = r (1 / m + S (T(b) / b - min T(b) / b)). So the result is the b for which T(b) / b ((n + b) / 2 + others) /
+    (1 - rho(b)) is least; where rho is never below 1, the b with nearly the least T(b) / b.
 
     r is not bounded as in `quickest`. With a bound of 0.94 m, batches stay small where more come than can be answered,
     and ResNet-56 has 2 to 4 % fewer in time within twice what a request takes alone.

@@ -1,8 +1,8 @@
-"""`lazy+`: work-conserving, without a window; newcomers are let past only where that shortens the sum of waiting.
+"""`lazy+`: work-conserving, without a window; new requests preempt only where that lowers the sum of latencies.
 
-A worker without work takes as many of those who wait as end the queue with the least waiting, the most urgent first. At
-a boundary newcomers may begin at once if by the profile the sum of all latencies falls, if everybody keeps in time
-(`slack.Profiled`), and if nobody is held up for too long. One group at a time catches up.
+An idle worker starts the most urgent waiting requests, as many as clear the queue with the least waiting in all. At a
+stage boundary, new requests may start at once if by the profile the sum of all latencies falls, all requests stay in
+time (`slack.Profiled`), and none is delayed for too long. One group at a time catches up.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,27 +17,27 @@ from latebind.batching.view import ModelView, WorkView, launch
 from latebind.domain.config import PolicyConfig
 from latebind.domain.model import StageKind
 
-# In units of what the batch takes as a whole:
-BOUND = 1.0  # by which those who catch up may hold up a request
-BOUND_PASSING = 0.25  # by which those of another model may, who never join it
-HELD_ONCE = 0.25  # by which anybody is held up as a rule
-PATIENCE = 0.6  # for which those of another model wait before nobody joins any more
+# In units of the batch's whole running time:
+BOUND = 1.0  # the most delay of a request by new requests that catch up with it
+BOUND_PASSING = 0.25  # the most delay by requests of another model, which never join its batch
+HELD_ONCE = 0.25  # the usual delay of a request
+PATIENCE = 0.6  # after requests of another model have waited for this, no request joins the batch any more
 
-CROWD = 2.0  # times the quickest batch: where so many wait, what counts is how many are answered in all
-SURE = 0.94  # of what can be answered: as much is believed to come, and no more until a crowd waits
+CROWD = 2.0  # times the quickest batch: with this many waiting requests, throughput is all that counts
+SURE = 0.94  # share of the highest throughput; the arrival rate is never taken to be more (decision 78)
 
-LEAST_FIXED = 0.1  # share of a step that is taken to be the same for few and for many
+LEAST_FIXED = 0.1  # the least share of a step's time that does not depend on the batch size
 
 
 class LazyPlus(Stacked):
-    """Decides by deadlines and measured costs alone."""
+    """Decides only by deadlines and measured costs."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__(config)
         self._slack = Profiled()
 
     def batch_limit(self, model: ModelView) -> int:
-        """Return the largest batch that makes requests quicker, at most what is configured."""
+        """Return the largest batch that makes requests quicker, at most the configured one."""
         return model.estimate.worth_batching(self.most(model))
 
     def decide(self, view: WorkView, now: float) -> Decision:
@@ -53,14 +53,15 @@ class LazyPlus(Stacked):
         return self._shed(model, batch, len(batch), now) or launch(model, batch)
 
     def _share(self, view: WorkView, model: ModelView) -> int:
-        """Return the most that a worker without work may begin."""
+        """Return the most requests that an idle worker may start."""
         return min(self.most(model), view.granularity, len(model.queue))
 
     def _in_time_together(self, model: ModelView, most: int, beside: int, now: float) -> Sequence[Request]:
-        """Return who begins, at most so many, `beside` those of their model who have begun.
+        """Return at most `most` requests to start, `beside` the started requests of their model.
 
-        If not all may be in time in one batch, those who can fill the largest one in time, or a smaller one that is
-        nearly as quick for each, held up as may be. The others are passed over: they may be in time in the next one.
+        If not all can be in time in one batch, these are the requests that fill the largest batch that can be, or a
+        smaller one that is nearly as quick per request, with the usual delay. The others are passed over: they may be
+        in time in the next batch.
         """
         newcomers = pick(model, most)
         if not self._config.shed or model.estimate.decoder is not None:
@@ -75,10 +76,10 @@ class LazyPlus(Stacked):
         return model.queue.urgent(count, due=now + (1.0 + HELD_ONCE) * whole(count + beside, inputs)) if count else ()
 
     def _shed(self, model: ModelView, newcomers: Sequence[Request], together: int, now: float) -> Shed | None:
-        """Return who cannot be in time in a batch of so many `together` that would start now, if anybody.
+        """Return the requests that cannot be in time in a batch of size `together` that starts now, or None.
 
-        Only before a decoder, which is joined at any step; elsewhere they are passed over. Where more wait than can
-        begin, places are for those who will be in time even with a long answer and held up as much as is usual.
+        Only before a decoder, which is joined at any step; elsewhere such requests are passed over. Where more requests
+        wait than can start, places are for those that will be in time even with a long answer and the usual delay.
         """
         if not self._config.shed or model.estimate.decoder is None:
             return None
@@ -115,19 +116,19 @@ class LazyPlus(Stacked):
         return GoOn()
 
     def _closed(self, view: WorkView, own: ModelView, top: SubBatch, now: float) -> bool:
-        """Tell whether those of another model have waited for so long that the batch is to come to its end."""
+        """Return whether requests of another model have waited for so long that no request may join the batch."""
         most = PATIENCE * own.estimate.whole(len(top.members), top.inputs)
         others = [model.queue for model in view.models.waiting if model is not own]
         return any(now - queue.oldest.arrived > most for queue in others)
 
     def _pays(self, own: ModelView, top: SubBatch, model: ModelView, newcomers: Sequence[Request]) -> bool:
-        """Tell whether the sum of latencies falls if these begin before the running batch goes on."""
+        """Return whether the sum of latencies falls if `newcomers` start before the running batch goes on."""
         if model is not own:
             return passing_pays(own, top, model, newcomers)
         return top.kind is StageKind.DECODER or joining_pays(own, top, newcomers)
 
     def _held_up(self, own: ModelView, top: SubBatch, model: ModelView, newcomers: Sequence[Request]) -> bool:
-        """Tell whether someone would have been held up for too long."""
+        """Return whether a request of the running batch would have been delayed for too long in all."""
         inputs, whole = longest(newcomers), own.estimate.whole(len(top.members), top.inputs)
         if model is own:
             most = BOUND * whole - own.estimate.between(len(newcomers), top.stage, top.step, inputs)
@@ -137,18 +138,19 @@ class LazyPlus(Stacked):
 
 
 def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
-    """Return how many of those who wait should begin together, at most `most`, on a worker that has nothing to do.
+    """Return how many waiting requests an idle worker should start together, at most `most`.
 
-    Q requests wait and others come at a rate r, while batches of b, which take T(b), answer m = b / T(b) a second. The
-    queue is gone after Q / (m - r). Of those who leave it together each stays for his whole batch, so that until then
-    (Q + b) / 2 are there on average, and O `others`, for other models. So all of them together take
-    Q ((Q + b) / 2 + O) / (m - r): small batches where few wait, quick ones where many wait for other models, or where
-    as many come as small ones answer. A decoder takes all: who leaves makes place for others.
+    Q requests wait and others arrive at a rate r, while batches of b, which take T(b), answer m = b / T(b) per second.
+    The queue is empty after Q / (m - r). Each request stays for its whole batch, so until then (Q + b) / 2 requests are
+    present on average, and O `others`, for other models. All of them together wait Q ((Q + b) / 2 + O) / (m - r): small
+    batches are best where few wait, quick ones where many wait for other models, or where arrivals come near to what
+    small batches answer. A decoder takes `most`, because finished requests leave and make room for others.
 
-    Near to what can be answered at all that hangs on a few per cent, of which no rate and no profile is sure. So r is
-    never taken to be more than `SURE` of it: the last of some twenty gaps often says so, and then one batch of all who
-    wait, which is hardly quicker than smaller ones, would have them wait for each other. Where in truth more come,
-    twice the quickest batch wait before long; then it begins (decision 78).
+    Near the highest throughput the choice depends on a few per cent, which neither the rate nor the profile is precise
+    enough for. So r is never taken to be more than `SURE` of that throughput: the mean of some twenty gaps often says
+    more, and then one batch of all waiting requests, which is hardly quicker than smaller ones, would make them wait
+    for each other. If in truth more arrive, `CROWD` times the quickest batch wait before long, and it starts (decision
+    78).
     """
     waiting = len(model.queue)
     if most == 1 or model.estimate.decoder is not None:
@@ -166,9 +168,9 @@ def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
 
 
 def filled(model: ModelView, most: int, beside: int, inputs: int, now: float) -> int:
-    """Return the most who can begin now, `beside` others, and all be in time though held up; 0 for nobody.
+    """Return the most requests that can start now, `beside` others, and all be in time with the usual delay; or 0.
 
-    Who has a priority is not passed over for others, so the first of these is in time as well.
+    A request with a priority is never passed over, so the first of these must be in time as well.
     """
     queue, whole, least = model.queue, model.estimate.whole, 0
     prior = queue.urgent(1)[0]
@@ -183,19 +185,19 @@ def filled(model: ModelView, most: int, beside: int, inputs: int, now: float) ->
 
 
 def gathered(model: ModelView, top: SubBatch, coming: int, now: float) -> bool:
-    """Tell whether so many newcomers are enough to catch up with a decoder; anywhere else they do not gather.
+    """Return whether `coming` new requests are enough to catch up with a decoder; before other stages, any number is.
 
-    Part of what it costs to catch up is the same for few and for many. In groups of k, those who come at a rate r wait
-    k / 2r each and share that delay d: least for k = sqrt(2 r d). No more can come in than leave.
+    Part of the cost of catching up is fixed. In groups of k, requests that arrive at a rate r wait k / 2r each and
+    share that delay d; the best is k = sqrt(2 r d). No more can join than leave.
 
-    Where more wait than there are places, what counts is how many are answered in all. An empty place costs its share
-    of what a step takes for few and for many alike, f: groups of k leave k / 2 places empty on average, and the work
-    for each request, c / k + m f / (n - k / 2) with m steps and n places, is least for k = (n - k / 2) sqrt(2 c / m f).
+    Where more requests wait than there are places, throughput is what counts. An empty place costs its share of the
+    fixed part f of a step. Groups of k leave k / 2 places empty on average, and the work per request, c / k + m f /
+    (n - k / 2) with m steps and n places, is least for k = (n - k / 2) sqrt(2 c / m f).
     """
     if top.kind is not StageKind.DECODER:
         return True
     estimate, running, crowded = model.estimate, len(top.members), len(model.queue) > coming
-    inputs = longest(model.queue.urgent(1 if crowded else coming))  # of a crowd, those of like length come
+    inputs = longest(model.queue.urgent(1 if crowded else coming))  # of a crowd, requests of similar length start
     once, twice = (estimate.between(n, top.stage, top.step, inputs) for n in (coming, 2 * coming))
     shared, unit = max(0.0, 2.0 * once - twice), estimate.unit(running, top.stage)
     if crowded:
@@ -206,7 +208,7 @@ def gathered(model: ModelView, top: SubBatch, coming: int, now: float) -> bool:
 
 
 def joining_pays(model: ModelView, top: SubBatch, newcomers: Sequence[Request]) -> bool:
-    """Tell whether newcomers should catch up with a batch of their own model that is not at a decoder."""
+    """Return whether new requests should catch up with a batch of their own model that is not at a decoder."""
     estimate = model.estimate
     running, coming = len(top.members), len(newcomers)
     inputs, outputs = longest(newcomers), mean(model)
@@ -218,7 +220,7 @@ def joining_pays(model: ModelView, top: SubBatch, newcomers: Sequence[Request]) 
 
 
 def passing_pays(own: ModelView, top: SubBatch, model: ModelView, newcomers: Sequence[Request]) -> bool:
-    """Tell whether requests of another model should run before the running batch goes on: the shorter work first."""
+    """Return whether requests of another model should run before the running batch goes on: shorter work first."""
     delay = model.estimate.whole(len(newcomers), longest(newcomers), mean(model))
     steps = min(request.steps for request in top.members.values()) or top.step
     rest = own.estimate.rest(len(top.members), top.stage, steps, top.inputs, mean(own))
@@ -226,12 +228,12 @@ def passing_pays(own: ModelView, top: SubBatch, model: ModelView, newcomers: Seq
 
 
 def pick(model: ModelView, count: int) -> list[Request]:
-    """Return who begins next: the most urgent, and where inputs have lengths, those whose length is alike."""
+    """Return the requests to start next: the most urgent; where inputs have lengths, urgent ones of similar length."""
     return model.queue.alike(count) if model.spec.kinds else model.queue.urgent(count)
 
 
 def alone(model: ModelView) -> float:
-    """Return the seconds that the most urgent of those who wait takes alone."""
+    """Return the seconds that the most urgent waiting request takes alone."""
     return model.estimate.whole(1, model.queue.urgent(1)[0].inputs)
 
 
@@ -241,5 +243,5 @@ def longest(requests: Iterable[Request]) -> int:
 
 
 def mean(model: ModelView) -> int:
-    """Return how long an answer is on average: sums of latencies are about means, not about bounds."""
+    """Return the mean steps of an answer, for sums of latencies; bounds are for deadlines."""
     return model.estimate.mean_outputs

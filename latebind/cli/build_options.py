@@ -1,4 +1,4 @@
-"""The options of `latebind build`, in groups: each makes of them what the steps of a build take."""
+"""The options of `latebind build`, in groups. The methods of a group turn its options into what a build step takes."""
 
 from dataclasses import dataclass
 from math import inf
@@ -27,7 +27,7 @@ DEFAULT_MS = MIN_STAGE_SECONDS * 1e3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """The module, and the model that it becomes."""
+    """The module, and the name, version and tensors of the model that it becomes."""
 
     module: Annotated[
         str, typer.Argument(help="The function that returns the module, without arguments: package.module:function.")
@@ -51,7 +51,7 @@ class Made:
         return self.name or self.module.rpartition(":")[2]
 
     def path(self) -> Path:
-        """Return the model's directory. Raises `ConfigError`, also for a module whose inputs are not described."""
+        """Return the model's directory. Raises `ConfigError`, also if no input is described."""
         if not self.inputs:
             raise ConfigError(
                 "--input is missing: describe each input as name=dtype:shape, such as image=float32:3x32x32"
@@ -65,7 +65,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Rows like those to come."""
+    """Data like the requests to come."""
 
     data: Annotated[
         str, typer.Option(help="Data for learned caches: an .npz file or package.module:function. Default: no caches.")
@@ -85,7 +85,7 @@ class Rows:
         return samples
 
     def tokens(self, made: Made, seed: int) -> tuple[Tensor, bool]:
-        """Return rows `(N, longest)` for a sequence model, and whether they are like those to come."""
+        """Return rows `(N, longest)` for a sequence model, and whether they are real data."""
         examples = list(made.examples(seed).values())
         if not self.data:
             return examples[0], False
@@ -98,7 +98,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What is trained where, how long."""
+    """Which predictors are trained, at which boundaries, and for how long."""
 
     lessons: Annotated[int, typer.Option(help="Rows that each predictor sees; more make better exits.")] = PRESENTATIONS
     kind: Annotated[
@@ -133,14 +133,14 @@ class Training:
         return tuple(dict.fromkeys(named))
 
     def check(self) -> None:
-        """Raise `ConfigError` for places and kinds that there are not."""
+        """Raise `ConfigError` for unknown boundaries and kinds."""
         self.places()
         check_kinds(self.kinds())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What learned caches may cost, and how they are asked."""
+    """What learned caches may cost, and whether lookups run in line or aside."""
 
     memory: Annotated[float, typer.Option(help="The most megabytes for the learned caches in use.")] = CACHE_BYTES / 1e6
     tail: Annotated[
@@ -158,7 +158,7 @@ class Limits:
         return int(self.memory * 1e6)
 
     def check(self, promised: Promised) -> None:
-        """Raise `ConfigError` for what cannot be promised."""
+        """Raise `ConfigError` for limits and promises that cannot be kept."""
         tail, answers = inf if self.tail is None else self.tail, answers_of(promised.answers)
         Promise(promised.fidelity, promised.confidence, self.cache_bytes, tail, self.lookups.aside, answers)
 
@@ -181,7 +181,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """What the stages are compiled for."""
+    """The backend, batch and threads that stages are compiled for."""
 
     backend: Annotated[list[str] | None, typer.Option(help="Try only this backend; may be repeated.")] = None
     tolerance: Annotated[
@@ -191,7 +191,7 @@ class Compiled:
     threads: Annotated[int, typer.Option(help="Threads that a worker will have.")] = 1
 
     def check(self, made: Made) -> None:
-        """Raise `ConfigError` for what no build could take, before anything is made."""
+        """Raise `ConfigError`, before anything is built, for options that no build can take."""
         Settings.checked(
             made.title,
             made.version,

@@ -1,4 +1,4 @@
-"""How commands speak: tables for people, JSON for programs, one line for an error, progress for long work."""
+"""The output of commands: tables for people, JSON for programs, one line for an error, progress of long work."""
 
 import json
 import sys

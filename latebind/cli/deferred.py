@@ -1,4 +1,4 @@
-"""Commands whose modules are imported when they are asked for: a list of all of them needs no torch and no extra."""
+"""Commands whose modules are imported only when they run, so that listing them needs no torch and no extra."""
 
 import ast
 import importlib
@@ -34,7 +34,7 @@ class DeferredCommands(TyperGroup):
     modules: ClassVar[Mapping[str, str]] = {}  # by the command's name, in the order of the list
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names in the order of the table."""
+        """Return the names of the commands, in the order of the table."""
         del ctx
         return list(self.modules)
 
@@ -61,7 +61,7 @@ def _imported(name: str, module: str) -> TyperCommand | TyperGroup:
 
 
 def docstring(module: str, function: str) -> str:
-    """Return what a function of a module that has not been imported is documented with; empty if it is not there."""
+    """Return the docstring of a function, read from its module's source without importing it; "" if there is none."""
     spec = find_spec(module)
     assert spec is not None
     assert spec.origin is not None

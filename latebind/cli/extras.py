@@ -1,4 +1,4 @@
-"""What commands need beside what every installation has, and how to get it."""
+"""The optional packages that some commands need, and how to install them."""
 
 EXTRAS = {
     "aiohttp": "bench",

@@ -39,7 +39,7 @@ def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _options(parameter: Parameter) -> Iterator[Parameter]:
-    """Yield the parameter itself, or one for each field of its group; all by keyword, whatever has a default."""
+    """Yield the parameter itself, or one parameter for each field of its group; all are keyword-only."""
     group = parameter.annotation
     if not (isinstance(group, type) and is_dataclass(group)):
         yield parameter.replace(kind=Parameter.KEYWORD_ONLY)

@@ -1,4 +1,4 @@
-"""How lookups are asked, as an option of `build` and `calibrate`."""
+"""The option of `build` and `calibrate` for how learned caches are looked up."""
 
 from enum import StrEnum
 from typing import Annotated

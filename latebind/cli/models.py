@@ -132,6 +132,6 @@ def _query(
 
 
 def alone(spec: ModelSpec, costs: ModelCosts) -> float:
-    """Return the seconds that a request takes by itself; of a sequence model one of average length."""
+    """Return the seconds that one request takes by itself; for a sequence model, one of average length."""
     estimate = Estimate(spec, costs)
     return estimate.whole(1, estimate.mean_outputs, estimate.mean_outputs)

@@ -1,4 +1,4 @@
-"""What learned caches are to promise, as options of `build`, `calibrate` and benchmarks."""
+"""The promise of learned caches, as options of `build`, `calibrate` and benchmarks."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -18,7 +18,7 @@ AnswersOption = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promised:
-    """The share of answers, how sure it is to be, and over how many."""
+    """The share of answers to promise, with which confidence, and for how many next answers."""
 
     fidelity: Annotated[float, typer.Option(help="Share of answers that must equal the base model's.")] = 0.97
     confidence: Annotated[float, typer.Option(help="Confidence in that share, on data used for nothing else.")] = 0.95

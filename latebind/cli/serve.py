@@ -134,7 +134,7 @@ def _check(settings: ServeConfig) -> None:
 
 
 async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | None) -> bool:
-    """Start the engine, open the door, and close both in that order's reverse; return whether there was time for it."""
+    """Start the engine and open the door, close both in reverse order; return False if a second signal hurried it."""
     security = Security.by(settings.server)  # what is wrong there is told before an engine is started
     raise_file_limit(Limits().connections * (1 if settings.server.grpc_port is None else 2))
     async with AsyncExitStack() as stack:
@@ -174,7 +174,7 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
 
 
 def _order(settings: ServeConfig, event_log: Path | None) -> EngineOrder:
-    """Return what engines are started with; the generation adds the directories."""
+    """Return the order that engines are started with; the generation adds the directories."""
     return EngineOrder(
         directories=(),
         engine=settings.engine,
@@ -199,7 +199,7 @@ def _serve_on(on: str, settings: ServeConfig, selection: Selection, event_log: P
 
 
 def say_where(settings: ServeConfig, port: int, grpc_port: int | None, *, dashboard: bool) -> None:
-    """Print the addresses, that of HTTP last, which scripts wait for; log where the dashboard is, if there is one."""
+    """Print the addresses, that of HTTP last because scripts wait for it; log the dashboard's if there is one."""
     host = _printable(settings.server.host)
     url = f"{'https' if settings.server.tls_cert else 'http'}://{host}:{port}"
     if dashboard:
@@ -220,7 +220,7 @@ def _log(models: Iterable[ModelSpec]) -> None:
 
 
 def _export(url: str) -> "SpanExport | None":
-    """Return what sends traces to a collector, where there is one. Raises `ConfigError` without the extra."""
+    """Return the exporter of traces, if a collector is configured. Raises `ConfigError` without the extra."""
     if not url:
         return None
     try:

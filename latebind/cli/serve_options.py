@@ -1,4 +1,4 @@
-"""The options of `latebind serve`, in groups: each says which settings of which part of the configuration it makes."""
+"""The options of `latebind serve`, in groups. Each group returns the settings that its options set, by section."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def _bytes(option: str, text: str | None) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """Where models that a URL names are kept, and how many bytes of them."""
+    """Where models from a URL are kept, and how many bytes of them."""
 
     cache: Annotated[
         Path | None, typer.Option(help="Folder for models that a URL names. Default: in the user's cache folder.")
@@ -84,7 +84,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """Where the server is reached, by whom, and what it tells."""
+    """Where the server listens, who may call it, and what its replies show."""
 
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. Default: 8000.")] = None
@@ -151,7 +151,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """Who may leave early, and who runs together."""
+    """Whether learned caches may answer early, and which policy forms batches."""
 
     exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early.")] = None
     policy: Annotated[str | None, typer.Option(help=f"Which requests run together: {', '.join(LIVE)}. late.")] = None
@@ -166,7 +166,7 @@ class Batching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """What runs stages, where, and for how many requests at once."""
+    """The workers that run stages: how many, on which cores and device, and for how many requests."""
 
     workers: Annotated[int | None, typer.Option(help="Workers that run at once. 1.")] = None
     granularities: Annotated[
@@ -203,7 +203,7 @@ class Workers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What may lie in memory, and what goes when room is needed."""
+    """How much memory models may use, and which of them are evicted first."""
 
     memory: Annotated[
         str | None,
@@ -228,7 +228,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapting:
-    """Whether learned caches follow the traffic, and how."""
+    """Whether learned caches adapt to the traffic, and how."""
 
     adapt: Annotated[
         bool | None,
@@ -257,7 +257,7 @@ class Adapting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changing:
-    """How what is served changes while it is served."""
+    """How new versions of models are taken up while the server runs."""
 
     watch: Annotated[
         float | None,
@@ -272,7 +272,7 @@ class Changing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """What is told of the work: traces, lines of the log, events."""
+    """Traces, the log and the event log."""
 
     trace_rate: Annotated[
         float | None,
@@ -292,7 +292,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnRay:
-    """Whether it is served on Ray, and by how many replicas."""
+    """Whether to serve on Ray, and with how many replicas."""
 
     on: Annotated[
         str | None, typer.Option(help="Serve on `ray`: an ingress, and replicas of what serves here otherwise.")

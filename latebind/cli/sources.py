@@ -1,4 +1,4 @@
-"""Where modules and data of a build come from: `package.module:function` or a file. A trusted step, never serving."""
+"""Loads modules and data for a build, from `package.module:function` or a file. It runs code; serving never does."""
 
 import importlib
 import sys
@@ -115,7 +115,7 @@ def _fill(module: nn.Module, weights: Path) -> None:
 
 
 def _some(names: Iterable[str]) -> str:
-    """Name the first of the tensors, and say how many others there are."""
+    """Return the names of the first tensors, and how many more there are."""
     named = sorted(names)
     return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
 
@@ -167,7 +167,7 @@ def load_rows(data: str, given: Sequence[str] | None) -> tuple[dict[str, Array],
 
 
 def check_inputs(samples: Samples, examples: Mapping[str, Tensor]) -> None:
-    """Raise `ConfigError` unless the rows are what the model will take: like these examples, by name or in order."""
+    """Raise `ConfigError` unless the rows fit the model's inputs, given by these examples, by name or in order."""
     samples.ordered(
         tuple(
             TensorSpec(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape[1:]))
@@ -183,7 +183,7 @@ def _function(data: str) -> str:
 
 
 def _called(reference: str, named: dict[str, str]) -> object:
-    """Return what the function returns; whatever it raises is one line with the place."""
+    """Return what the function returns. Whatever it raises becomes a `ConfigError` of one line with the place."""
     function = load_function(reference)
     try:
         return function(**named)
@@ -195,6 +195,6 @@ def _called(reference: str, named: dict[str, str]) -> object:
 
 
 def _said(error: Exception) -> str:
-    """Return what was raised, and where."""
+    """Return an exception's message, and where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{type(error).__name__}: {error} ({frames[-1].filename}, line {frames[-1].lineno})"

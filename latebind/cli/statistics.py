@@ -1,4 +1,4 @@
-"""What a running server says of its models: the statistics of its protocol, as rows of a table."""
+"""The statistics that a running server reports for its models, as rows of a table."""
 
 import json
 import time
@@ -17,7 +17,7 @@ PATIENCE = 10.0  # seconds
 
 
 def read_statistics(url: str, token_file: Path | None = None) -> list[Mapping[str, Any]]:
-    """Ask the server at `url` for the statistics of all models. Raises `ConfigError` where it does not tell them."""
+    """Ask the server at `url` for the statistics of all models. Raises `ConfigError` if it does not return them."""
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--url is {url!r}: give one such as http://127.0.0.1:8000")
     try:
@@ -36,7 +36,7 @@ def read_statistics(url: str, token_file: Path | None = None) -> list[Mapping[st
 
 
 def row(model: Mapping[str, Any]) -> Row:
-    """Return the figures of one model since the server began: milliseconds are of requests that were answered."""
+    """Return the figures of one model since the server began; times in milliseconds are those of answered requests."""
     stats, batches = model["inference_stats"], model["execution_count"]
     last = model["last_inference"]
     return {

@@ -1,4 +1,4 @@
-"""Steps of a query in one line of text."""
+"""The steps of a query in one line of text."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What options of `latebind serve` ask of each other and of this machine, told before anything is started."""
+"""Checks of `latebind serve` that involve several options, or this machine, made before anything is started."""
 
 import os
 import re

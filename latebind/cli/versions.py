@@ -1,4 +1,4 @@
-"""`latebind versions`: what adaptation has made of a model's learned caches, and which of it is in use."""
+"""`latebind versions`: the versions of a model's learned caches that adaptation made, and which one is in use."""
 
 from datetime import datetime
 from pathlib import Path

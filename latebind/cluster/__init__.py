@@ -1,1 +1,1 @@
-"""The application on Ray Serve: an ingress, and replicas with an engine each, which Ray starts, heals and scales."""
+"""The application on Ray Serve: an ingress, and replicas with an engine each. Ray starts, restarts and scales them."""

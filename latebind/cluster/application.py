@@ -1,4 +1,4 @@
-"""Starts the application on Ray Serve, waits, and takes it down again."""
+"""Starts the application on Ray Serve, waits for signals, and takes the application down again."""
 
 import logging
 import os
@@ -19,25 +19,25 @@ from latebind.repository.selection import Selection
 
 NAME = "latebind"
 SAFE = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_LOG_TO_STDERR": "0"}
-OWN = {  # where Ray is started for this server alone
+OWN = {  # only where Ray is started for this server alone
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # what Ray knows loopback by; else it finds a public address
     "RAY_worker_niceness": "0",  # else ingress and replicas give way to whatever else runs on the machine
 }
-DRAIN = 45.0  # seconds in which a replica answers what it has
-HEALTH_PERIOD, HEALTH_TIMEOUT = 0.25, 10.0  # seconds; until a period is over, Ray does not see that a replica died
-METRICS_PERIOD, LOOK_BACK = 1.0, 5.0  # seconds between figures for autoscaling, and over which they are averaged
+DRAIN = 45.0  # seconds that a replica has to answer its calls before it ends
+HEALTH_PERIOD, HEALTH_TIMEOUT = 0.25, 10.0  # seconds; Ray notices a dead replica only at the end of a period
+METRICS_PERIOD, LOOK_BACK = 1.0, 5.0  # seconds between figures for autoscaling, and over which Ray averages them
 STARTS = 3  # attempts
-OBJECT_STORE = 80 << 20  # bytes; nothing of ours lies there
-CALLS = 10_000  # at once, of Ray's own calls: those of clients go past Ray
+OBJECT_STORE = 80 << 20  # bytes; latebind keeps nothing there
+CALLS = 10_000  # Ray's own calls at once; the calls of clients do not pass through Ray
 
 logger = logging.getLogger(__name__)
 
 
 @contextmanager
 def serving(selection: Selection, settings: ServeConfig) -> Iterator[tuple[int, int | None]]:
-    """Serve on Ray while the block lasts, which gets the ports for HTTP and gRPC. Raises `ConfigError`.
+    """Serve on Ray while the block lasts; yields the ports for HTTP and gRPC. Raises `ConfigError`.
 
-    Where no cluster is named, one is started on this machine, which others do not reach, and ended with the block.
+    If no cluster is named, one is started on this machine, which other machines cannot reach, and ended with the block.
     """
     for name, value in {**SAFE, **({} if settings.cluster.address else OWN)}.items():
         os.environ.setdefault(name, value)
@@ -61,7 +61,7 @@ def serving(selection: Selection, settings: ServeConfig) -> Iterator[tuple[int, 
 
 @contextmanager
 def _lending() -> Iterator[Path]:
-    """Lend replicas on this machine what takes them longest to import, at the path that this yields."""
+    """Let engines on this machine be forked from a process that has imported the slow packages; yields its path."""
     with TemporaryDirectory(prefix="latebind-") as folder, lending.own() as forks:
         forks.warm()
         place = Path(folder) / "lender"
@@ -70,7 +70,7 @@ def _lending() -> Iterator[Path]:
 
 
 def wait() -> None:
-    """Return when the process is told to end, by SIGINT or SIGTERM."""
+    """Return when SIGINT or SIGTERM tells the process to end."""
     told = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: told.set())
@@ -78,7 +78,7 @@ def wait() -> None:
 
 
 def bound(application: Application) -> Any:
-    """Return the application as Ray Serve takes it: an ingress bound to replicas."""
+    """Return the application in Ray Serve's form: an ingress bound to replicas."""
     serve = _ray_serve()
     from latebind.cluster.deployments import IngressActor, ReplicaActor  # noqa: PLC0415  (they import ray)
 
@@ -107,7 +107,7 @@ def bound(application: Application) -> Any:
 
 
 def _number(config: ClusterConfig) -> dict[str, Any]:
-    """Return how many replicas there are to be."""
+    """Return the options for the number of replicas."""
     if not config.scales:
         return {"num_replicas": config.replicas}
     policy = {
@@ -128,13 +128,13 @@ def _number(config: ClusterConfig) -> dict[str, Any]:
 
 
 def _resources(settings: ServeConfig) -> dict[str, float]:
-    """Return what a replica asks Ray for."""
+    """Return the resources that a replica asks Ray for."""
     gpus = {"num_gpus": 1.0} if settings.engine.device.startswith("cuda") else {}
     return {"num_cpus": settings.cluster.cpus, **gpus}
 
 
 def _place(config: ClusterConfig) -> dict[str, Any]:
-    """Return what the ingress asks Ray for: next to nothing, on a node of its kind where there is one."""
+    """Return the resources that the ingress asks Ray for: almost none, on a node of its kind if one is configured."""
     return {"num_cpus": 0, **({"resources": {config.ingress: 0.001}} if config.ingress else {})}
 
 
@@ -142,7 +142,7 @@ def _connect(ray: Any, config: ClusterConfig) -> None:
     if config.address:
         ray.init(address=config.address, namespace=NAME)
         return
-    for attempt in range(STARTS):  # on a machine that is busy it may not be up in the 30 s that Ray gives itself
+    for attempt in range(STARTS):  # on a busy machine Ray may need more than the 30 s that it gives itself
         try:
             ray.init(
                 namespace=NAME,
@@ -150,7 +150,7 @@ def _connect(ray: Any, config: ClusterConfig) -> None:
                 object_store_memory=OBJECT_STORE,
                 configure_logging=False,
             )
-        except Exception as error:  # Ray raises no other kind
+        except Exception as error:  # Ray raises nothing more specific
             ray.shutdown()
             if attempt + 1 == STARTS:
                 raise ConfigError(f"Ray does not start: {error}") from error

@@ -20,10 +20,10 @@ LEAST_SECRET = 32  # bytes
 
 
 class Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What stands under `args` in that file.
+    """The `args` of the application in that file.
 
-    `repository` is a folder that all nodes have or a URL; of it `models` are served, or all. `config` is a TOML file of
-    `latebind serve`. `secret_file` has what ingress and replicas know each other by, 32 bytes or more.
+    `repository` is a folder that all nodes have, or a URL; `models` are those to serve, by default all. `config` is a
+    TOML file of `latebind serve`. `secret_file` holds the secret that ingress and replicas share, 32 bytes or more.
     """
 
     repository: str
@@ -33,7 +33,7 @@ class Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def application(args: Mapping[str, Any]) -> Any:
-    """Return the application for Ray Serve. Raises `ConfigError` naming what is wrong."""
+    """Return the application for Ray Serve. Raises `ConfigError` that names what is wrong."""
     try:
         found = msgspec.convert(dict(args), Arguments)
         settings = msgspec.toml.decode(_read(found.config), type=ServeConfig) if found.config else ServeConfig()

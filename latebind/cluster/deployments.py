@@ -1,4 +1,4 @@
-"""What Ray Serve runs: a replica and an ingress as actors. Ray awaits `__init__` and, at the end, `__del__`."""
+"""The actors that Ray Serve runs: replica and ingress. Ray awaits `__init__` and, at the end, `__del__`."""
 
 from dataclasses import asdict
 from functools import partial
@@ -14,7 +14,7 @@ from latebind.logs import write_logs
 
 
 class ReplicaActor:
-    """A replica. What Ray is told of it comes to the ingress by `router.py`."""
+    """A replica. What it reports to Ray reaches the ingress through `router.py`."""
 
     async def __init__(self, application: Application) -> None:  # type: ignore[misc]
         write_logs("replica", application.settings.observability.log_format)
@@ -22,19 +22,19 @@ class ReplicaActor:
         settle()
 
     def record_replica_metadata(self) -> dict[str, Any]:
-        """Tell, once, where the ingress finds this replica."""
+        """Report once where the ingress finds this replica."""
         return {ADDRESS: (self._replica.host, self._replica.port), LOCAL: self._replica.local}
 
     async def record_routing_stats(self) -> dict[str, Any]:
-        """Tell, every second, what the ingress chooses by."""
+        """Report, every second, the figures by which the ingress places models."""
         return {FIGURES: await self._replica.figures()}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Tell, every second, how it fared."""
+        """Report, every second, the load."""
         return asdict(await self._replica.load())
 
     async def check_health(self) -> None:
-        """Raise where this replica is of no use any more."""
+        """Raise if this replica is unhealthy."""
         self._replica.check()
 
     async def __del__(self) -> None:
@@ -42,7 +42,7 @@ class ReplicaActor:
 
 
 class IngressActor:
-    """The ingress before the replicas of a deployment, whose handle it gets."""
+    """The ingress in front of a deployment of replicas, whose handle it gets."""
 
     async def __init__(self, application: Application, replicas: Any) -> None:  # type: ignore[misc]
         write_logs("ingress", application.settings.observability.log_format)
@@ -50,11 +50,11 @@ class IngressActor:
         settle()
 
     async def ports(self) -> tuple[int, int | None]:
-        """Return where it listens for HTTP and gRPC."""
+        """Return the ports for HTTP and gRPC."""
         return self._ingress.ports
 
     async def check_health(self) -> None:
-        """Raise where the ingress is of no use any more."""
+        """Raise if the ingress is unhealthy."""
         self._ingress.check()
 
     async def __del__(self) -> None:

@@ -1,6 +1,6 @@
-"""The replicas as one ingress sees them: where each is, what it has in memory, how much of it waits for answers.
+"""The replicas as one ingress sees them: their addresses, what they have in memory, how many calls they have.
 
-Ray knows which there are and tells it (`router.py`); what becomes of connections is noticed here first.
+Ray reports which replicas there are (`router.py`); failures of connections are noticed here first.
 """
 
 import time
@@ -19,14 +19,14 @@ from latebind.domain.tracing import Trace
 from latebind.server.gateway import Claim
 from latebind.server.rest.request import Reply
 
-SUSPECT_SECONDS = 1.0  # seconds for which a replica that was lost is only asked where there is no other
+SUSPECT_SECONDS = 1.0  # for so long after a loss, a replica is asked only if there is no other
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaInfo:
-    """What Ray tells of a replica that runs: its name, where its door listens, and the figures it told of last.
+    """What Ray reports about a running replica: its name, the address of its door, and its latest figures.
 
-    On the machine of the replica, `local` is a Unix socket of its door too.
+    `local` is a Unix socket of its door, for callers on the same machine.
     """
 
     name: str
@@ -37,9 +37,9 @@ class ReplicaInfo:
 
 
 class Peer:
-    """One replica, with the connections to it that nobody uses at the moment.
+    """One replica, with the idle connections to it.
 
-    `under_way` are calls that it has of this ingress. It is in suspect until `suspect_until`.
+    `under_way` counts the calls that it has from this ingress. It is suspected to be lost until `suspect_until`.
     """
 
     def __init__(self, info: ReplicaInfo) -> None:
@@ -65,12 +65,12 @@ class Peer:
             self._idle.append(upstream)
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop().abort()
 
     def take(self) -> Upstream | None:
-        """Return a connection that nobody uses, if there is one, to be given back."""
+        """Return an idle connection, or None; give it back after use."""
         while self._idle:
             upstream = self._idle.pop()
             if upstream.usable:
@@ -81,7 +81,7 @@ class Peer:
 class Fleet:
     """All replicas, each of which takes `most` calls at once.
 
-    It stands where a door has its gateway, but calls go to the doors of replicas, not to slots.
+    It takes the place of a door's gateway, but calls go to the doors of replicas instead of slots.
     """
 
     def __init__(self, *, most: int, seed: int = 0) -> None:
@@ -95,13 +95,13 @@ class Fleet:
 
     @property
     def peers(self) -> list[Peer]:
-        """The replicas that there are."""
+        """The replicas that get calls."""
         return list(self._peers.values())
 
     def see(self, replicas: Iterable[ReplicaInfo]) -> None:
-        """Take in which replicas there are now. Calls that others have are still answered by them.
+        """Update which replicas there are. Calls that were sent to others are still answered by them.
 
-        Where there are changes, a new one is among the `coming` until it has been told of them.
+        If there are model changes, a new replica is `coming` until it has received them.
         """
         serving, before = self._peers, {**self._peers, **self._coming}
         self._peers, self._coming = {}, {}
@@ -116,20 +116,20 @@ class Fleet:
 
     @property
     def coming(self) -> list[Peer]:
-        """The replicas that have to be told of changes before they get calls."""
+        """The replicas that must receive the model changes before they get calls."""
         return list(self._coming.values())
 
     async def tell(self, peer: Peer) -> None:
-        """Tell one of these, and send it calls from then on. Raises `Lost`."""
+        """Send a coming replica the model changes, and calls from then on. Raises `Lost`."""
         await self.changes.tell(peer.info.name, peer.ask)
         if self._coming.get(peer.info.name) is peer:
             self._peers[peer.info.name] = self._coming.pop(peer.info.name)
 
     def choose(self, model: str, tried: Collection[str] = ()) -> Peer:
-        """Return the replica that a call for a model goes to: of its homes the one with the fewest calls under way.
+        """Return the replica for a call: of the model's homes the one with the fewest calls under way.
 
-        Those of `tried`, and who was lost a moment ago, are asked last. Raises `Unavailable` where there is none, and
-        `Refused` where all have as many calls as they take.
+        Replicas in `tried`, and suspected ones, come last. Raises `Unavailable` if there is no replica, and `Refused`
+        if all have as many calls as they take.
         """
         self.require_room()
         now = time.monotonic()
@@ -144,7 +144,7 @@ class Fleet:
         return min((peer for peer in self._peers.values() if peer.under_way < self._most), key=rank)
 
     def require_room(self) -> None:
-        """Raise `Unavailable` where there is no replica, and `Refused` where all have as many calls as they take."""
+        """Raise `Unavailable` if there is no replica, and `Refused` if all have as many calls as they take."""
         if not self._peers:
             raise Unavailable("no replica is there yet: try again later")
         if not self.has_room:
@@ -156,18 +156,18 @@ class Fleet:
         return any(peer.under_way < self._most for peer in self._peers.values())
 
     def suspect(self, peer: Peer) -> None:
-        """A replica was lost: whether it is gone Ray will tell."""
+        """Suspect a replica after a loss; Ray will report whether it is gone."""
         peer.suspect_until = time.monotonic() + SUSPECT_SECONDS
         peer.close()
 
     # What the service of a door asks of its gateway
 
     def live(self) -> bool:
-        """Whether the ingress lives."""
+        """Return True: the ingress lives."""
         return True
 
     def ready(self, model: str | None = None) -> bool:
-        """Whether there is a replica; replicas are ready before Ray tells of them."""
+        """Tell whether there is a replica; replicas are ready before Ray reports them."""
         del model
         return bool(self._peers)
 
@@ -177,18 +177,18 @@ class Fleet:
         return None
 
     async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
-        """Raise: there are no slots here."""
+        """Raise `Unavailable`: there are no slots here."""
         del rows, deadline, priority
         raise Unavailable(f"{model} is served by replicas, not by the ingress")
 
     async def metrics(self) -> Mapping[str, Any]:
-        """Return nothing: replicas have the figures."""
+        """Return no figures: the replicas have them."""
         return {"models": {}}
 
     async def picture(self) -> Picture:
-        """Return nothing: replicas have workers."""
+        """Return an empty picture: the replicas have the workers."""
         return Picture()
 
     async def traces(self) -> Sequence[Trace]:
-        """Return nothing: replicas follow calls."""
+        """Return no traces: the replicas trace calls."""
         return ()

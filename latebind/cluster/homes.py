@@ -1,4 +1,4 @@
-"""Keeps where models belong, as an ingress sees it: by the calls that come, and by what replicas tell of memory."""
+"""The homes of models as one ingress sees them, from the calls that come and the memory that replicas report."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from latebind.cluster.placement import ModelDemand, Place, place
 
 PERIOD = 5.0  # seconds between two placements
-MEMORY = 0.5  # how much of a rate is what it was before
+MEMORY = 0.5  # the weight of the previous rate in the new one
 
 BUDGET, MODELS = "budget", "models"  # in the figures of a replica whose memory is limited
 NOTHING = ModelDemand(0, 0.0, 0.0, 0.0)
@@ -15,7 +15,7 @@ Figures = Mapping[str, Any]
 
 
 class Homes:
-    """The homes of models, by name. Without figures of replicas there are none: every replica has everything."""
+    """The homes of models, by name. If no replica reports figures there are none: every replica has every model."""
 
     def __init__(self) -> None:
         self.of: Mapping[str, Sequence[str]] = {}
@@ -24,11 +24,11 @@ class Homes:
         self._settled = float("-inf")
 
     def note(self, model: str) -> None:
-        """A call came for a model."""
+        """Count a call for a model."""
         self._calls[model] += 1
 
     def settle(self, replicas: Iterable[tuple[str, Figures]], now: float) -> None:
-        """Place models anew where it is time: `replicas` are these by name, with their figures."""
+        """Place models anew if it is time; `replicas` are their names and figures."""
         if now - self._settled < PERIOD:
             return
         seconds, self._settled = now - self._settled, now
@@ -45,7 +45,7 @@ class Homes:
         }
 
     def _wanted(self, told: Sequence[Figures]) -> dict[str, ModelDemand]:
-        """Return the models that replicas know, each by the replica that has the most to tell of its costs."""
+        """Return the models that replicas report, each with the highest costs reported."""
         found: dict[str, ModelDemand] = {}
         for figures in told:
             for name, (_, size, penalty, work) in figures[MODELS].items():
@@ -56,8 +56,10 @@ class Homes:
 
 
 def figures_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a replica tells of its memory: its budget, and of each model the bytes there, all its bytes,
-    the seconds that a load of it took and those that an answer took a worker.
+    """Return the figures that a replica reports about its memory.
+
+    They are its budget and, for each model, the bytes in memory, all of its bytes, the seconds of a load, and the
+    seconds of a worker that one answer took.
     """
     memory = snapshot.get("memory")
     if memory is None:

@@ -1,4 +1,4 @@
-"""The ingress: the door that clients come to. It has no engine and sends calls on to replicas."""
+"""The ingress: the door that clients call. It has no engine and sends calls on to replicas."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from latebind.cluster.upstream import Lost
 from latebind.server.door import Door, Verbs
 from latebind.server.limits import Limits
 
-PERIOD = 0.2  # seconds between two looks at which replicas there are
+PERIOD = 0.2  # seconds between two updates of the list of replicas
 
 Look = Callable[[Callable[[Sequence[ReplicaInfo]], None]], Awaitable[None]]
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Ingress:
-    """A door before all replicas that `look` tells of. Make one with `start`, end it with `close`."""
+    """A door in front of all replicas that `look` reports. Create one with `start`, end it with `close`."""
 
     def __init__(self, fleet: Fleet, door: Door, look: Look) -> None:
         self.fleet = fleet
@@ -57,35 +57,35 @@ class Ingress:
 
     @property
     def ports(self) -> tuple[int, int | None]:
-        """Where it listens for HTTP and gRPC."""
+        """The ports for HTTP and gRPC."""
         return self.door.port, self.door.grpc_port
 
     def check(self) -> None:
-        """Raise where it does not follow any more which replicas there are."""
+        """Raise if the ingress no longer updates its list of replicas."""
         if self._following.done():
             self._following.result()
 
     async def close(self) -> None:
-        """Answer what is under way."""
+        """Answer the calls under way, then close."""
         self.door.close()
         await self.door.closed()
         for task in (self._following, *self._telling.values()):
             task.cancel()
 
     async def _follow(self) -> None:
-        """Look which replicas there are, now and then."""
+        """Update the list of replicas at intervals."""
         while True:
             await asyncio.sleep(PERIOD)
             try:
                 await self._look(self.fleet.see)
-            except Exception:  # the root of this task: the next look may be better
+            except Exception:  # the root of this task: the next update may succeed
                 logger.exception("nobody told which replicas there are")
             for peer in self.fleet.coming:
                 if peer.info.name not in self._telling:
                     self._telling[peer.info.name] = asyncio.create_task(self._tell(peer))
 
     async def _tell(self, peer: Peer) -> None:
-        """Root of a task: tell a replica of changes; one that is lost meanwhile is told again if it still runs."""
+        """The root of a task: send a new replica the model changes. If it is lost but still runs, this is repeated."""
         try:
             await self.fleet.tell(peer)
         except Lost as lost:

@@ -1,4 +1,4 @@
-"""What all replicas tell, as one: statistics are summed, metrics get a label that says whose they are. Pure."""
+"""Merges what all replicas report: statistics are added up, metrics get a label with the replica's name. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,9 +19,9 @@ def merged_statistics(found: Sequence[Json]) -> Json:
 
 
 def labelled(texts: Mapping[str, str]) -> str:
-    """Return one Prometheus exposition of those of replicas, each sample with the label `replica`.
+    """Return one Prometheus exposition made of the replicas' own, each sample with the label `replica`.
 
-    Samples of one family stand together behind its description, as the format wants it.
+    The samples of one family follow its description, as the format requires.
     """
     about: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
@@ -41,7 +41,7 @@ def labelled(texts: Mapping[str, str]) -> str:
 
 
 def own_figures(*, replies: Mapping[int, int], replicas: int, moved: int, short: int) -> str:
-    """Return the exposition of what the ingress counts itself."""
+    """Return the exposition of the ingress's own counters."""
     statuses = "".join(
         f'latebind_ingress_replies_total{{status="{status}"}} {count}\n' for status, count in sorted(replies.items())
     )
@@ -85,7 +85,7 @@ def _durations(one: Json, other: Json) -> Json:
 
 
 def _with_label(sample: str, replica: str) -> str:
-    """Return a sample with one label more; replicas' names need no escapes."""
+    """Return a sample with one more label; the names of replicas need no escaping."""
     name, brace, rest = sample.partition("{")
     if brace and " " not in name:
         return f'{name}{{replica="{replica}",{rest}'

@@ -1,6 +1,6 @@
-"""What clients had all replicas load and unload, so that a replica which starts later can be told.
+"""The models that clients had loaded and unloaded, for replicas that start later.
 
-It is kept as long as the ingress lives: one that is started anew knows of nothing that was wished before.
+They are kept as long as the ingress lives; a restarted ingress does not know earlier ones.
 """
 
 import logging
@@ -15,7 +15,7 @@ Ask = Callable[[Parts], Awaitable[Reply]]
 
 
 class ModelChanges:
-    """The last wish for each model, as the request that replicas get, in the order in which they were made."""
+    """The last change of each model, as the request that replicas get, in the order in which they were made."""
 
     def __init__(self) -> None:
         self._last: dict[str, Parts] = {}
@@ -24,13 +24,13 @@ class ModelChanges:
         return len(self._last)
 
     def note(self, model: str, parts: Parts) -> Parts | None:
-        """Keep a wish; returns the one that it takes the place of."""
+        """Keep a change and return the one that it replaces."""
         before = self._last.pop(model, None)
         self._last[model] = parts
         return before
 
     def undo(self, model: str, parts: Parts, before: Parts | None) -> None:
-        """Forget a wish that replicas could not fulfil, unless there has been another one since."""
+        """Forget a change that replicas could not make, unless there has been a newer one."""
         if self._last.get(model) is not parts:
             return
         del self._last[model]
@@ -38,7 +38,7 @@ class ModelChanges:
             self._last[model] = before
 
     async def tell(self, name: str, ask: Ask) -> None:
-        """Ask a replica for everything, also what is wished meanwhile; what it cannot do is logged. Raises `Lost`."""
+        """Send a replica all changes, also those made meanwhile. A change it cannot make is logged. Raises `Lost`."""
         told: dict[str, Parts] = {}
         while untold := {model: parts for model, parts in self._last.items() if told.get(model) is not parts}:
             for model, parts in untold.items():

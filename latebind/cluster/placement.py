@@ -1,7 +1,7 @@
-"""Where models belong, where memory does not hold all of them in every replica: by importance. Pure.
+"""Assigns models to replicas that cannot all hold every model, by importance. Pure.
 
-What a replica loads it loads on demand; placement only says where calls go, so that few replicas need each model. A
-model in none of whose homes it fits still has one, which loads it when it is asked for.
+Replicas load on demand. Placement only decides where calls go, so that few replicas need each model. A model that fits
+nowhere still gets one home, which loads it when a call comes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ModelDemand:
-    """A model: its `size` in bytes, the seconds that it takes to load (`penalty`) and to answer one request (`work`).
+    """A model: its `size` in bytes, the seconds of a load (`penalty`) and of one answer (`work`).
 
-    `rate` are the requests a second that come for it.
+    `rate` is how many requests a second come for it.
     """
 
     size: int
@@ -22,18 +22,18 @@ class ModelDemand:
 
     @property
     def importance(self) -> float:
-        """The seconds of loading that a byte of it saves a second, where it is in memory (mCache, equation 1)."""
+        """Seconds of loading that each byte of it in memory saves in a second (mCache, equation 1)."""
         return self.rate * self.penalty / max(self.size, 1)
 
     @property
     def load(self) -> float:
-        """The workers that its requests keep busy."""
+        """How many workers its requests keep busy."""
         return self.rate * self.work
 
 
 @dataclass(slots=True)
 class Place:
-    """A replica as it is filled: the bytes that are free, the work that it has, what lies in its memory already."""
+    """A replica while it is filled: its free bytes, its load in workers, and what its memory already holds."""
 
     name: str
     free: int
@@ -43,10 +43,10 @@ class Place:
 
 
 def place(models: Mapping[str, ModelDemand], places: Sequence[Place]) -> dict[str, tuple[str, ...]]:
-    """Return the homes of every model, the first one before the others. `places` are filled.
+    """Return the homes of every model, the first home first. Changes `places`.
 
-    The most important first, each gets one home. Then what memory is left goes, one home after another, to the model
-    whose homes have the most work each, as long as some replica without it has room.
+    First each model gets one home, the most important model first. Then the remaining memory is given away, one home at
+    a time, to the model whose homes have the most work each, as long as a replica without that model has room for it.
     """
     homes: dict[str, list[str]] = {}
     if not places:
@@ -65,7 +65,7 @@ def place(models: Mapping[str, ModelDemand], places: Sequence[Place]) -> dict[st
 
 
 def _settle(name: str, model: ModelDemand, places: Sequence[Place], homes: int) -> Place:
-    """Put a model into the place that suits it best: with room, where it lies already, with the least work."""
+    """Put a model where it suits best: with room, where it is in memory already, with the least load."""
     best = min(
         places,
         key=lambda p: (p.free < model.size, name not in p.resident, p.load, -p.free, p.name),

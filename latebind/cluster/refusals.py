@@ -1,4 +1,4 @@
-"""Which options of `latebind serve` make no sense on a cluster, and what to do instead."""
+"""The options of `latebind serve` that make no sense on a cluster, and what to do instead."""
 
 from latebind.domain.config import ServeConfig
 from latebind.domain.errors import ConfigError
@@ -7,7 +7,7 @@ KINDS = ("ray",)
 
 
 def check(on: str, settings: ServeConfig, *, event_log: bool = False) -> None:
-    """Raise `ConfigError` for what cannot be served so."""
+    """Raise `ConfigError` for options that cannot be served on a cluster."""
     if on not in KINDS:
         raise ConfigError(
             f"--on is {on!r}: choose {' or '.join(KINDS)}, or leave it out to serve on this machine alone"

@@ -1,4 +1,4 @@
-"""Sends calls on to replicas: one that a model is at home in, once more where that one is lost, or all of them."""
+"""Sends calls on to replicas: to a home of the model and, if that replica is lost, to another; or to all replicas."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.request import Reply
 
 TRIES = 3
-# Headers that belong to one connection, or that the ingress has looked at.
+# Headers that are not sent on: they belong to one connection, or the ingress has handled them.
 STAYS = frozenset(
     (
         *b"authorization connection content-length expect host keep-alive origin te transfer-encoding upgrade".split(),
@@ -27,9 +27,9 @@ Header = tuple[bytes, bytes]
 
 
 class Relay:
-    """One for an ingress. Replicas answer nobody who does not show `secret`.
+    """The relay of one ingress. Replicas answer only callers that show `secret`.
 
-    `moved` counts calls that another replica was asked after one was lost.
+    `moved` counts calls that were sent to another replica after one was lost.
     """
 
     def __init__(self, fleet: Fleet, limits: Limits, secret: str) -> None:
@@ -40,7 +40,7 @@ class Relay:
         self._key = b"authorization: Bearer %s\r\n" % secret.encode()
 
     def request(self, method: str, path: bytes, headers: Iterable[Header], body: bytes) -> Parts:
-        """Return a request as replicas take it."""
+        """Return a request in the form that replicas take."""
         lines = [method.encode(), b" ", path, b" HTTP/1.1\r\n", self._key]
         for name, value in headers:
             lines += (name, b": ", value, b"\r\n")
@@ -48,23 +48,26 @@ class Relay:
         return b"".join(lines), body
 
     async def read(self, exchange: Exchange) -> Parts:
-        """Return a client's request as replicas take it, once its body is here. Raises what `Body` raises."""
+        """Return a client's request for a replica, once its body has arrived. Raises what `Body` raises."""
         headers = [(CLIENT_HEADER, exchange.client.encode())]
         headers += [header for header in exchange.headers if header[0] not in STAYS]
-        counted = [header for header in exchange.headers if header[0] != b"content-encoding"]  # a replica undoes it
+        counted = [
+            header for header in exchange.headers if header[0] != b"content-encoding"
+        ]  # the replica decompresses
         body = await Body(counted, exchange.receive, self._limits).read()
         return self.request(exchange.method, exchange.target, headers, body)
 
     def require_room(self) -> None:
-        """Raise `Refused` where a call would be refused whatever it brings, so that its body need not be read."""
+        """Raise `Refused` if any call would be refused now, so that its body need not be read."""
         self.fleet.require_room()
         self._require_bytes(0)
 
     async def one(self, model: str, parts: Parts, *, begun: float | None = None) -> Reply:
-        """Return the reply of one replica, of another where that is lost: such a call does no harm when made again.
+        """Return the reply of one replica or, if that is lost, of another: repeating such a call is harmless.
 
-        It was `begun` (`time.monotonic()`) with a replica that was lost, or is now. Who is asked later hears how much
-        of its time is gone. Raises `Unavailable`, and `Refused` where there are too many calls under way.
+        `begun` (`time.monotonic()`) is when the call was first sent, to a replica that was lost since; None: it is sent
+        now. Later replicas are told how much of its time is gone. Raises `Unavailable`, and `Refused` if too much is
+        under way.
         """
         size = len(parts[1])
         self._require_bytes(size)
@@ -75,16 +78,16 @@ class Relay:
             self._held -= size
 
     async def all(self, parts: Parts) -> list[Reply]:
-        """Return the replies of all replicas. Raises `Unavailable` where one is lost, or there is none."""
+        """Return the replies of all replicas. Raises `Unavailable` if one is lost or there is none."""
         peers = self.fleet.peers
         if not peers:
             raise Unavailable("no replica is there yet: try again later")
         return await asyncio.gather(*[self._ask(peer, parts) for peer in peers])
 
     async def wish(self, model: str, parts: Parts) -> list[Reply]:
-        """Do what `all` does, of a request to load or unload a model, and have replicas told that start later."""
+        """Do what `all` does with a request to load or unload a model, and keep it for replicas that start later."""
         changes = self.fleet.changes
-        before = changes.note(model, parts)  # first, so that one that starts meanwhile is told too
+        before = changes.note(model, parts)  # first, so that a replica that starts meanwhile gets it too
         try:
             replies = await self.all(parts)
         except BaseException:
@@ -95,7 +98,7 @@ class Relay:
         return replies
 
     async def each(self, parts: Parts) -> dict[str, Reply]:
-        """Return the replies of those replicas that are not lost meanwhile, by name."""
+        """Return the replies of all replicas that are not lost meanwhile, by name."""
         peers = self.fleet.peers
         replies = await asyncio.gather(*[self._ask(peer, parts) for peer in peers], return_exceptions=True)
         return {peer.info.name: reply for peer, reply in zip(peers, replies, strict=True) if isinstance(reply, Reply)}
@@ -128,6 +131,6 @@ class Relay:
 
 
 def _later(parts: Parts, begun: float) -> Parts:
-    """Return a request that says how long it has waited."""
+    """Return the request with a header that says how long it has waited."""
     line, _, rest = parts[0].partition(b"\r\n")
     return b"%b\r\n%b: %.6f\r\n%b" % (line, WAITED_HEADER, time.monotonic() - begun, rest), *parts[1:]

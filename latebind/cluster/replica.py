@@ -1,4 +1,4 @@
-"""A replica: the very door and engine of one machine. Only the ingress may call it."""
+"""A replica: the same door and engine as on a single machine. Only the ingress may call it."""
 
 import asyncio
 import secrets
@@ -32,15 +32,15 @@ from latebind.server.security import Security
 if TYPE_CHECKING:
     from latebind.server.telemetry import SpanExport
 
-PATIENCE = 30.0  # seconds without an engine until Ray is told that this replica is of no use
-IDLE = 3600.0  # seconds for which the ingress may keep a connection that it does not use
+PATIENCE = 30.0  # seconds without an engine after which the replica reports itself as unhealthy
+IDLE = 3600.0  # seconds for which the ingress may keep an idle connection
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What is served, and how: the options of `latebind serve`. `secret` is what ingress and replicas share.
+    """What is served, and how: the options of `latebind serve`. Ingress and replicas share `secret`.
 
-    On the machine that has a `lender`, engines are forked from what that one has imported.
+    On the machine of the `lender`, engines are forked from its process, which has imported everything already.
     """
 
     selection: Selection
@@ -50,7 +50,7 @@ class Application:
 
 
 class Replica:
-    """One engine and its door, open at `host` and `port`. Make one with `start`, end it with `close`."""
+    """One engine and its door, open at `host` and `port`. Create one with `start`, end it with `close`."""
 
     def __init__(self, engines: Engines, door: Door, host: str, settings: ServeConfig, ends: AsyncExitStack) -> None:
         self.host = host
@@ -64,7 +64,7 @@ class Replica:
 
     @classmethod
     async def start(cls, application: Application, host: str) -> Self:
-        """Start the engine and open the door; raises what could not be loaded."""
+        """Start the engine and open the door. Raises what could not be loaded."""
         settings = application.settings
         async with AsyncExitStack() as stack:
             forks = stack.enter_context(ForkServer(application.lender))
@@ -98,25 +98,25 @@ class Replica:
 
     @property
     def port(self) -> int:
-        """Where its door listens."""
+        """The port of its door."""
         return self._door.port
 
     @property
     def local(self) -> str:
-        """The Unix socket where it listens too."""
+        """The Unix socket of its door, or ""."""
         return self._door.local
 
     async def figures(self) -> dict[str, Any]:
-        """Return what the ingress places models by, where memory is limited."""
+        """Return the figures by which the ingress places models; empty unless memory is limited."""
         return figures_of(await self._engines.metrics()) if self._limited else {}
 
     async def load(self) -> Load:
-        """Return how it fared since this was asked last."""
+        """Return the replica's load since the last call of this method."""
         before, self._before = self._before, await self._engines.metrics()
         return load_between(before, self._before, self._workers)
 
     def check(self) -> None:
-        """Raise `Unavailable` where there has been no engine for long; one that died is mostly replaced at once."""
+        """Raise `Unavailable` if there has been no engine for long; one that died is usually replaced at once."""
         now = time.monotonic()
         if self._engines.ready():
             self._well = now
@@ -124,7 +124,7 @@ class Replica:
             raise Unavailable(f"no engine has come up for {PATIENCE:g} s")
 
     async def close(self) -> None:
-        """Answer what is under way, then end the engine."""
+        """Answer the calls under way, then end the engine."""
         await self._ends.aclose()
 
 
@@ -140,7 +140,7 @@ def _order(settings: ServeConfig) -> EngineOrder:
 
 
 def _export(url: str) -> "SpanExport | None":
-    """Return what sends traces to a collector, where there is one."""
+    """Return the exporter of traces, if a collector is configured."""
     if not url:
         return None
     from latebind.server.telemetry import SpanExport  # noqa: PLC0415  (an optional dependency)
@@ -149,12 +149,12 @@ def _export(url: str) -> "SpanExport | None":
 
 
 def local_name() -> str:
-    """Return a name for a Unix socket that is no file, so that a kill leaves nothing behind; Linux alone has such."""
+    """Return a name for an abstract Unix socket, which leaves no file behind; "" except on Linux."""
     return f"\0latebind-{secrets.token_hex(16)}" if sys.platform == "linux" else ""
 
 
 def _inside(config: DoorConfig, host: str) -> DoorConfig:
-    """Return how a replica's door listens: on any port, without what the ingress has seen to."""
+    """Return the configuration of a replica's door: any port, and nothing that the ingress handles."""
     return replace(
         config,
         host=host,

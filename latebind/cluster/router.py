@@ -1,4 +1,4 @@
-"""How the ingress hears from Ray which replicas there are: Ray asks a request router of ours, which asks nobody."""
+"""How the ingress learns from Ray which replicas there are: through a request router, which Ray gives the list."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,20 +7,20 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 
 from latebind.cluster.fleet import ReplicaInfo
 
-ADDRESS = "address"  # in what a replica tells of itself once, as it starts: host and port of its door
-LOCAL = "local"  # beside it: the Unix socket
-FIGURES = "figures"  # in what it tells every second
+ADDRESS = "address"  # in a replica's metadata, set once at its start: host and port of its door
+LOCAL = "local"  # in its metadata: the Unix socket of its door
+FIGURES = "figures"  # in its routing statistics, reported every second
 
 OnReplicas = Callable[[Sequence[ReplicaInfo]], None]
 
 
 class AnnouncingRouter(RequestRouter):  # type: ignore[misc]
-    """Tells whoever picks a replica of all that run; the pick itself counts for nothing."""
+    """Reports all running replicas to whoever asks for one; which one it picks does not matter."""
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Let those on_replicas that are arguments of the request; any replica will do."""
+        """Call the callbacks among the request's arguments with all replicas, and pick any."""
         for on_replicas in pending_request.args if pending_request else ():
             if callable(on_replicas):
                 on_replicas(_seen(candidate_replicas))
@@ -28,9 +28,9 @@ class AnnouncingRouter(RequestRouter):  # type: ignore[misc]
 
 
 async def look(handle: Any, on_replicas: OnReplicas) -> None:
-    """Have `on_replicas` called with the replicas of a deployment; waits where there are none.
+    """Call `on_replicas` with the replicas of a deployment; waits until there is one.
 
-    Nothing is reserved, as Ray has it for those who send requests to replicas by a way of their own.
+    Nothing is reserved, as Ray provides for callers that reach replicas by a way of their own.
     """
     async with handle.choose_replica(on_replicas, _reserve=False):
         pass

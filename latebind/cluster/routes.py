@@ -1,4 +1,4 @@
-"""HTTP at the ingress: which routes one replica answers, which all of them, and which the ingress by itself."""
+"""HTTP at the ingress: which routes one replica answers, which all replicas, and which the ingress itself."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,13 +24,13 @@ ALL_REPLICAS: frozenset[Any] = frozenset(
 
 
 def relayed(relay: Relay, shortcut: IngressShortcut) -> tuple[Route, ...]:
-    """Return the routes of a door, with verbs that ask replicas. Heads of infer calls are told to `shortcut`."""
+    """Return the routes of the ingress, whose verbs ask replicas. `shortcut` remembers the heads of infer calls."""
     ways = _ways(relay, shortcut)
     return tuple((path, method, access, ways.get(verb) or _one(relay)) for path, method, access, verb in ROUTES)
 
 
 def _ways(relay: Relay, shortcut: IngressShortcut) -> Mapping[Any, Verb]:
-    """Return how those verbs are answered that not any one replica can answer."""
+    """Return the verbs that not just any single replica can answer."""
     return {
         infer: _infer(relay, shortcut),
         about.live: about.live,
@@ -44,7 +44,7 @@ def _ways(relay: Relay, shortcut: IngressShortcut) -> Mapping[Any, Verb]:
 
 
 def _one(relay: Relay) -> Verb:
-    """Have one replica answer. A call that is made twice does no harm: it computes the same again."""
+    """Have one replica answer. Making a call twice is harmless: it computes the same result again."""
 
     async def verb(context: Context, request: Request) -> Reply:
         del context
@@ -69,7 +69,7 @@ def _infer(relay: Relay, shortcut: IngressShortcut) -> Verb:
 
 
 def _all(relay: Relay) -> Verb:
-    """Have all replicas do something, and answer what the first says that could not."""
+    """Have all replicas do something; the reply is the first failure, if there is one."""
 
     async def verb(context: Context, request: Request) -> Reply:
         del context
@@ -80,7 +80,7 @@ def _all(relay: Relay) -> Verb:
 
 
 def _wish(relay: Relay) -> Verb:
-    """Have all replicas load or unload a model, those too that start later."""
+    """Have all replicas load or unload a model, including those that start later."""
 
     async def verb(context: Context, request: Request) -> Reply:
         del context

@@ -1,6 +1,6 @@
-"""gRPC through the ingress: a message crosses to a replica as the body of an HTTP request, and back.
+"""gRPC through the ingress: a message goes to a replica as the body of an HTTP request, and so does its answer.
 
-So one kind of connection carries everything, and a call that is lost or cancelled is treated alike whatever it came by.
+Thus one kind of connection carries everything, and lost or cancelled calls are treated the same in both protocols.
 """
 
 import re
@@ -29,7 +29,7 @@ from latebind.server.rpc.wire import parse, read_request
 
 PATH = "/rpc"
 SECONDS = b"latebind-seconds"
-CARRIED = (TRACEPARENT, STATUSES)  # what verbs look at of what came beside a request
+CARRIED = (TRACEPARENT, STATUSES)  # the metadata that verbs read
 MODEL_CHANGES = {
     "RepositoryModelLoad": service_pb2.RepositoryModelLoadRequest,
     "RepositoryModelUnload": service_pb2.RepositoryModelUnloadRequest,
@@ -38,11 +38,11 @@ ALL_REPLICAS = frozenset(
     {"TraceSetting", "LogSettings"}
     | {f"{kind}SharedMemory{verb}" for kind in ("System", "Cuda") for verb in ("Register", "Unregister")}
 )
-NAME_FIRST = 0x0A  # how a request begins whose first field is text, as `model_name` is
+NAME_FIRST = 0x0A  # the first byte of a request whose first field is `model_name`
 
 
 class ReplicaError(UserError):
-    """What a replica said: its status and its message."""
+    """An error that a replica answered: its status and its message."""
 
     def __init__(self, status: str, text: str) -> None:
         super().__init__(text)
@@ -50,12 +50,12 @@ class ReplicaError(UserError):
 
 
 def relayed(relay: Relay) -> dict[str, Method]:
-    """Return the methods of a door, by path, with verbs that ask replicas."""
+    """Return the methods of the ingress by path, whose verbs ask replicas."""
     return {path: _relayed(relay, method) for path, method in methods().items()}
 
 
 def replica_route() -> Route:
-    """Return the route by which a replica answers such calls; it lets nobody in but the ingress."""
+    """Return the route on which a replica answers such calls. Only the ingress is let in."""
     found = methods()
 
     async def verb(context: RestContext, request: Request) -> Reply:
@@ -99,7 +99,7 @@ def _relayed(relay: Relay, method: Method) -> Method:
 
 
 def _asking(relay: Relay, path: str, named: bool) -> Answer:
-    """Have one replica answer, one that the model belongs to where the request names a model."""
+    """Have one replica answer; if the request names a model (`named`), one of its homes."""
 
     async def answer(context: Context, data: bytes, caller: Caller) -> bytes:
         model = model_name(data, context) if named else ""
@@ -120,7 +120,7 @@ def _asking_all(relay: Relay, path: str) -> Answer:
 
 
 def _wishing(relay: Relay, path: str, kind: Message) -> Answer:
-    """Have all replicas load or unload a model, those too that start later."""
+    """Have all replicas load or unload a model, including those that start later."""
 
     async def answer(context: Context, data: bytes, caller: Caller) -> bytes:
         del context
@@ -158,7 +158,7 @@ def _headers(caller: Caller) -> list[Header]:
 
 
 def _message(reply: Reply) -> bytes:
-    """Return the message in a reply of a replica, or raise what it says instead."""
+    """Return the message in a replica's reply. Raises the error that the reply stands for."""
     status = dict(reply.headers).get(STATUS)
     if status is not None:
         raise ReplicaError(status.decode(), reply.body.decode("utf-8", "replace"))
@@ -168,7 +168,7 @@ def _message(reply: Reply) -> bytes:
 
 
 class _Relayed:
-    """The caller of a call that the ingress sent on."""
+    """The caller of a call that the ingress has sent on."""
 
     def __init__(self, request: Request) -> None:
         self._client = request.client

@@ -1,7 +1,8 @@
-"""How many replicas the traffic needs, by slack: what requests have to spare as they come. Pure.
+"""How many replicas the traffic needs, by slack: the time that requests have to spare on arrival. Pure.
 
-A long queue is no reason for another replica while all of it is answered in time, and a short one is no comfort where
-deadlines are tight. Whether fewer would do is told by how busy workers are: slack does not show what is idle.
+A long queue is no reason for another replica if all of it is answered in time, and a short queue is no comfort if
+deadlines are tight. Whether fewer replicas would do is judged by how busy the workers are, because slack does not show
+idle time.
 """
 
 from collections.abc import Sequence
@@ -10,19 +11,19 @@ from math import ceil
 
 from latebind.server.gateway import Distribution, ModelMetrics, Snapshot
 
-LITTLE_SLACK = 0.25  # of the deadline: below, answers are at risk
+LITTLE_SLACK = 0.25  # as a share of the deadline: with less, answers are at risk
 MUCH_SLACK = 0.5
-SHED = 0.01  # the share of requests that may be refused or late
-BUSY = 0.6  # the share of time that workers may be busy after one replica less
+SHED = 0.01  # the share of requests that may be refused or late before answers count as at risk
+BUSY = 0.6  # how busy workers may be, as a share of time, with one replica fewer
 LOST = ("refused_full", "refused_late", "refused_loading", "expired", "not_loaded")
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How one replica fared for a while: `requests` a second, `busy` its workers as a share of the time.
+    """How one replica fared for a while: `requests` a second, and how `busy` its workers were, as a share of time.
 
-    `slack` is what requests had to spare as they came, as a share of their deadline, `shed` the share that was refused
-    or late.
+    `slack` is the mean slack on arrival as a share of the deadline, `shed` the share of requests that were refused or
+    late.
     """
 
     requests: float = 0.0
@@ -33,14 +34,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """When answers came to be at risk, and when fewer replicas would have come to do; None where they do not."""
+    """Since when answers have been at risk, and since when fewer replicas would do; None where it is not so."""
 
     at_risk: float | None = None
     spare: float | None = None
 
 
 def load_between(before: Snapshot, after: Snapshot, workers: int) -> Load:
-    """Return how an engine fared between two snapshots; nothing is known of one that began anew."""
+    """Return how an engine fared between two snapshots; an empty `Load` for an engine that started anew."""
     seconds = after.get("now", 0.0) - before.get("now", float("inf"))
     ended, lost, busy, slack, latency = 0, 0, 0.0, _Sum(), _Sum()
     for name, model in after["models"].items():
@@ -56,10 +57,10 @@ def load_between(before: Snapshot, after: Snapshot, workers: int) -> Load:
 
 
 def replicas_needed(loads: Sequence[Load], replicas: int, since: Since, now: float, *, up: float, down: float) -> int:
-    """Return how many replicas there should be, of which there are `replicas` that fared so.
+    """Return how many replicas there should be, where there are `replicas` with these loads.
 
-    More where answers were at risk for `up` seconds: as many as would answer what was shed, or one. One fewer where
-    that would have done for `down` seconds.
+    More if answers were at risk for `up` seconds: as many as would answer the requests that were shed, at least one
+    more. One fewer if that would have sufficed for `down` seconds.
     """
     if since.at_risk is not None and now - since.at_risk >= up:
         return max(replicas + 1, ceil(replicas / max(1.0 - _shed(loads), 0.1)))
@@ -69,7 +70,7 @@ def replicas_needed(loads: Sequence[Load], replicas: int, since: Since, now: flo
 
 
 def next_since(loads: Sequence[Load], replicas: int, since: Since, now: float) -> Since:
-    """Return since when it is so, after one look more."""
+    """Return the updated `Since` after one more look at the loads."""
     at_risk, spare = is_at_risk(loads), is_spare(loads, replicas)
     return Since(
         (now if since.at_risk is None else since.at_risk) if at_risk else None,
@@ -78,7 +79,7 @@ def next_since(loads: Sequence[Load], replicas: int, since: Since, now: float) -
 
 
 def is_at_risk(loads: Sequence[Load]) -> bool:
-    """Tell whether too many are shed, or come with little to spare."""
+    """Tell whether too many requests are shed, or arrive with little slack."""
     return _shed(loads) > SHED or _mean([load.slack for load in loads], loads) < LITTLE_SLACK
 
 
@@ -91,7 +92,7 @@ def is_spare(loads: Sequence[Load], replicas: int) -> bool:
 
 
 class _Sum:
-    """What was added to distributions."""
+    """The growth of several distributions between two snapshots."""
 
     def __init__(self) -> None:
         self._sum = 0.0
@@ -107,7 +108,7 @@ class _Sum:
 
 
 def _share(slack: float, latency: float) -> float:
-    """Return slack as a share of the deadline, which is about what is left of it beside what an answer takes."""
+    """Return slack as a share of the deadline, which is about the slack plus the time of an answer."""
     whole = slack + latency
     return 1.0 if whole == 0.0 else min(1.0, max(0.0, slack / whole)) if whole > 0 else 0.0
 
@@ -117,7 +118,7 @@ def _shed(loads: Sequence[Load]) -> float:
 
 
 def _mean(values: Sequence[float], loads: Sequence[Load], *, none: float = 1.0) -> float:
-    """Return the mean over requests; `none` where there were none."""
+    """Return the mean weighted by requests; `none` if there were no requests."""
     requests = sum(load.requests for load in loads)
     return sum(v * load.requests for v, load in zip(values, loads, strict=True)) / requests if requests else none
 

@@ -1,7 +1,7 @@
-"""The short way of an infer call through the ingress, with no parser and no task; `rest/shortcut.py` says who may.
+"""The shortcut of an infer call through the ingress, with no parser and no task; compare `server/rest/shortcut.py`.
 
-A call whose head came before goes to a replica by a connection that is idle; the reply goes back as it comes. Where the
-replica is lost meanwhile, another one is asked the long way.
+A call whose head has come before goes to a replica over an idle connection, and the reply goes back as it comes. If
+that replica is lost meanwhile, another one is asked in the normal way.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from latebind.server.rest.shortcut import END, MOST_HEADS, fixed_body_size
 
 
 class KnownHead(msgspec.Struct, frozen=True, gc=False):
-    """What a head says: the model, the bytes behind it, and the head as replicas take it.
+    """What a head says: the model, how many bytes follow it, and the head in the form that replicas take.
 
-    That has the address of whoever calls between its two parts.
+    That form has two parts; the address of the client goes between them.
     """
 
     model: str
@@ -33,9 +33,9 @@ class KnownHead(msgspec.Struct, frozen=True, gc=False):
 
 
 class IngressShortcut:
-    """Knows heads, and which calls are on the way. One for an ingress.
+    """Remembers the heads of calls and has the calls that are under way. One for each ingress.
 
-    `taken` counts them, and `replies` the replies by status.
+    `taken` counts calls, `replies` counts replies by status.
     """
 
     def __init__(self, relay: Relay) -> None:
@@ -46,10 +46,10 @@ class IngressShortcut:
         self._under_way: set[ForwardedCall] = set()
 
     def learn(self, request: Request) -> None:
-        """Learn nothing of calls that this process answers by itself."""
+        """Do nothing: this process answered the call itself."""
 
     def learn_passed(self, request: Request, parts: Parts) -> None:
-        """Note the head of a call that a replica answered, and how that was asked."""
+        """Remember the head of a call that a replica answered, and the head that was sent to it."""
         head, size = request.exchange.head, fixed_body_size(request)
         if size is None or head in self._heads or size != len(parts[1]):
             return
@@ -59,7 +59,7 @@ class IngressShortcut:
         self._heads[head] = KnownHead(request.model, size, (before + mark, after[after.find(b"\r\n") :]))
 
     def take(self, connection: HttpProtocol, data: bytes, client: str) -> "ForwardedCall | None":
-        """Begin to pass on what has come on an idle connection; None where that goes the long way, untouched."""
+        """Start to send on data of an idle connection; None, with nothing changed, for the normal way."""
         body = data.find(END) + len(END)
         known = self._heads.get(data[:body])
         if known is None or len(data) - body != known.size or not self._relay.fleet.has_room:
@@ -74,7 +74,7 @@ class IngressShortcut:
         )
 
     def give_up(self) -> None:
-        """Tell all who are on the way that there is no time left."""
+        """Answer all calls that are under way that there is no time left for them."""
         for call in tuple(self._under_way):
             call.give_up()
 
@@ -97,7 +97,7 @@ class IngressShortcut:
         call.connection.pass_on(call, written)
 
     def forget(self, call: "ForwardedCall") -> None:
-        """Nobody waits for a call any more."""
+        """Forget a call whose client has gone."""
         self._under_way.discard(call)
 
     def _heard(self, call: "ForwardedCall", peer: Peer, upstream: Upstream, what: Reply | Lost | bytes) -> None:
@@ -115,7 +115,7 @@ class IngressShortcut:
             call.task = asyncio.get_running_loop().create_task(self._again(call))
 
     async def _again(self, call: "ForwardedCall") -> None:
-        """Root of a task: ask the long way, and answer whatever comes of it."""
+        """The root of a task: ask another replica in the normal way, and reply with the result."""
         try:
             reply = await self._relay.one(call.model, call.parts, begun=call.begun)
         except Exception as error:  # the client is told, as any other
@@ -124,7 +124,7 @@ class IngressShortcut:
 
 
 class ForwardedCall:
-    """A call on its way. Its connection begins no other one meanwhile."""
+    """A call that was sent on. Its connection starts no other call meanwhile."""
 
     __slots__ = ("_peer", "_shortcut", "begun", "connection", "model", "parts", "task", "upstream")
 
@@ -154,7 +154,7 @@ class ForwardedCall:
         self._shortcut.begin(self, self._peer, self.upstream, self.parts)
 
     def disconnect(self) -> None:
-        """The client has hung up: the replica learns of it as its connection ends."""
+        """Close the connection to the replica, which cancels the call there: the client has gone."""
         self._shortcut.forget(self)
         if self.upstream is not None:
             self.upstream.abort()

@@ -1,4 +1,4 @@
-"""A connection from the ingress to a replica: one HTTP/1.1 request after another, each answered by one reply."""
+"""A connection from the ingress to a replica: HTTP/1.1 requests one after another, each with one reply."""
 
 import asyncio
 import socket
@@ -13,21 +13,21 @@ from latebind.server.rest.shortcut import END
 
 Parts = Sequence[bytes]  # a request as it is written: its head, then its body
 
-STATUS = b"latebind-status"  # header: how a gRPC call failed, with which the reply's own status is 200
-OURS = frozenset((b"connection", b"content-length", b"date", b"transfer-encoding"))  # headers that each door writes
+STATUS = b"latebind-status"  # header: the status of a gRPC call that failed; the reply's own status is 200
+OURS = frozenset((b"connection", b"content-length", b"date", b"transfer-encoding"))  # headers that each door sets
 USUAL = b"HTTP/1.1 200 OK\r\n"
-LENGTH = b"\r\ncontent-length: "  # with which a door ends the head of a reply, where the connection stays open
-TOGETHER = 1 << 15  # bytes of a body that are copied behind the head, for one write
+LENGTH = b"\r\ncontent-length: "  # the last header of a reply, if the connection stays open
+TOGETHER = 1 << 15  # a body of up to so many bytes is joined with the head, for one write
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))  # a machine that has gone
 
 
 def failed(reply: Reply) -> bool:
-    """Whether a replica could not do what it was asked for."""
+    """Tell whether a replica could not do what it was asked to do."""
     return reply.status != 200 or any(name == STATUS for name, _ in reply.headers)
 
 
 class Lost(Exception):
-    """The connection went before the reply was whole, or could not be had."""
+    """The connection could not be made, or was lost before the reply was complete."""
 
 
 OnReply = Callable[[Reply | Lost], None]
@@ -35,7 +35,7 @@ OnWrittenReply = Callable[[Reply | Lost | bytes], None]
 
 
 class Upstream(asyncio.Protocol):
-    """One connection; `usable` until it is lost. Whoever asks waits for the reply before the next one asks."""
+    """One connection, `usable` until it is lost. A request is sent only after the reply to the one before."""
 
     def __init__(self) -> None:
         self.usable = True
@@ -43,13 +43,13 @@ class Upstream(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
-        self._within = False  # a reply, of which the parser has a part
+        self._within = False  # the parser has a part of a reply
         self._on_reply: OnWrittenReply | None = None
         self._as_written = False
 
     @classmethod
     async def open(cls, host: str, port: int, local: str = "") -> "Upstream":
-        """Connect, by the Unix socket `local` where the replica is on this machine. Raises `Lost`."""
+        """Connect, through the Unix socket `local` if the replica is on this machine. Raises `Lost`."""
         if local and (line := _here(local)) is not None:
             return (await asyncio.get_running_loop().create_unix_connection(cls, sock=line))[1]
         try:
@@ -63,7 +63,7 @@ class Upstream(asyncio.Protocol):
         return upstream
 
     async def ask(self, parts: Parts) -> Reply:
-        """Send a request and return its reply. Raises `Lost`; where the call is cancelled, the connection goes too."""
+        """Send a request and return its reply. Raises `Lost`; cancelling the call closes the connection."""
         if not self.usable:
             raise Lost("the connection is closed")
         answered: asyncio.Future[Reply] = self._loop.create_future()
@@ -82,9 +82,9 @@ class Upstream(asyncio.Protocol):
         self._write(parts)
 
     def send_on(self, parts: Parts, on_reply: OnWrittenReply) -> None:
-        """Send a request; `on_reply` is called with the reply, which may be as the replica wrote it, or with `Lost`.
+        """Send a request; `on_reply` is called with the reply, as parsed or as written, or with `Lost`.
 
-        It is as written only where it is like most: 200, and all of it came at once.
+        It gets the bytes that the replica wrote only for a usual reply: status 200, and all of it arrived at once.
         """
         self._on_reply, self._as_written = on_reply, True
         self._write(parts)
@@ -96,7 +96,7 @@ class Upstream(asyncio.Protocol):
             self._transport.writelines(parts)
 
     def abort(self) -> None:
-        """End the connection; who works for it at the other end is told so by this, and nobody here hears any more."""
+        """Close the connection. The replica cancels the call then, and `on_reply` is not called."""
         self.usable = False
         self._on_reply = None
         self._transport.abort()
@@ -108,12 +108,12 @@ class Upstream(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell whoever waits."""
+        """Report the loss to whoever waits for a reply."""
         self.usable = False
         self._tell(Lost(f"the connection was closed: {exc or 'by the replica'}"))
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, unless that is not needed."""
+        """Pass on a usual reply as it is; feed all other data to the parser."""
         if self._as_written and not self._within and is_whole(data):
             self._tell(data)
             return
@@ -153,7 +153,7 @@ class Upstream(asyncio.Protocol):
 
 
 def is_whole(data: bytes) -> bool:
-    """Whether this is a usual reply of a door, all of it and nothing else, after which the connection stays open."""
+    """Tell whether `data` are exactly one usual reply of a door, after which the connection stays open."""
     end = data.find(END)
     _, length, size = data[: max(end, 0)].rpartition(LENGTH)
     usual = data.startswith(USUAL) and bool(length) and size.isdigit()
@@ -161,7 +161,7 @@ def is_whole(data: bytes) -> bool:
 
 
 def _here(local: str) -> socket.socket | None:
-    """Return a connection to a Unix socket, None where it is not on this machine or takes none now."""
+    """Return a connection to a Unix socket, or None if that is not on this machine or takes none now."""
     line = socket.socket(socket.AF_UNIX)
     line.setblocking(False)
     try:

@@ -182,11 +182,13 @@ class EngineClient:
             self._flush()
 
     def _flush(self) -> None:
-        if self._unsent:
-            assert self._messages is not None
+        if not self._unsent:
+            return
+        assert self._messages is not None
+        if not self._messages.is_closing():  # uvloop's raises where its end has gone before anybody was told
             self._messages.write(b"".join(self._unsent))
-            self._unsent.clear()
             self._reply_spin.sent()
+        self._unsent.clear()
 
     async def metrics(self) -> Snapshot:
         """Return the engine's current metrics."""

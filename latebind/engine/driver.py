@@ -31,6 +31,7 @@ from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace, Tracer
 from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended, pack_stepped
+from latebind.engine.noting import Noting
 from latebind.engine.running import IDLE, Running
 from latebind.engine.staging import Staging
 from latebind.engine.steps import NoTensors, Steps, TensorAction, Tensors
@@ -64,7 +65,7 @@ class Driver:
         staging: Staging,
         tensors: Tensors | None = None,
         loader: Loader | None = None,
-        log: EventLog | None = None,
+        log: EventLog | Noting | None = None,
         running: Running | None = None,
     ) -> None:
         self._config = config
@@ -90,23 +91,30 @@ class Driver:
         self._listener = NO_THREAD
         self._ready: deque[Run | list[TensorAction]] = deque()
         self._closed = False
+        self._failure: Exception | None = None
         for worker in workers:
             worker.report_exits_to(self._handle_report)
 
     def run(self) -> None:
-        """Serve with this thread and one for each worker, until `listen` returns None."""
+        """Serve with this thread and one for each worker, until `listen` returns None.
+
+        Raises the error with which a thread failed (not an error of a model). All threads end then: without it, calls
+        would go unanswered.
+        """
         if self._loader is not None:
             self._loader.start(self._handle_report)
-        threads = [Thread(target=self._serve_thread, name=f"stages-{i}") for i, _ in enumerate(self._workers)]
+        threads = [Thread(target=self._serve_or_fail, name=f"stages-{i}") for i, _ in enumerate(self._workers)]
         for thread in threads:
             thread.start()
-        self._serve_thread()
+        self._serve_or_fail()
         for thread in threads:
             thread.join()
         for worker in self._workers:
             worker.close()
         if self._loader is not None:
             self._loader.close()
+        if self._failure is not None:
+            raise self._failure
 
     def snapshot(self) -> dict[str, object]:
         """Return the current metrics and counts as plain types."""
@@ -133,6 +141,17 @@ class Driver:
         """Return what is queued and running at this moment."""
         with self._deciding:
             return self._scheduler.picture(time.monotonic())
+
+    def _serve_or_fail(self) -> None:
+        try:
+            self._serve_thread()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Have all threads end, and `run` raise this."""
+        self._failure, self._closed = error, True
+        self._wake()
 
     def _serve_thread(self) -> None:
         """Root of every thread: listen until there is a run, perform it and those that follow from it, listen again."""
@@ -195,7 +214,11 @@ class Driver:
 
     def _handle_report(self, event: Event) -> None:
         """Handle an event reported by another thread (lookups aside, the loader); what results goes to the listener."""
-        tensor_actions, runs, timer_moved = self._handle((event,))
+        try:
+            tensor_actions, runs, timer_moved = self._handle((event,))
+        except Exception as error:
+            self._fail(error)
+            return
         if tensor_actions or runs or timer_moved:
             self._ready.extend((tensor_actions, *runs) if tensor_actions else runs)
             self._wake_listener()

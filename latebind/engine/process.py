@@ -20,7 +20,6 @@ import torch
 from latebind.batching import make_policy
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import LatebindError
-from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
 from latebind.engine.adopting import Adopting
 from latebind.engine.awake import kept_awake
@@ -30,6 +29,7 @@ from latebind.engine.driver import Driver
 from latebind.engine.loader import Loader
 from latebind.engine.mapping import Mappings
 from latebind.engine.messages import EventReader
+from latebind.engine.noting import Noting
 from latebind.engine.order import FORGET, PICTURE, TRACES, EngineOrder, EngineStarted
 from latebind.engine.running import Running, map_running, marking_loading
 from latebind.engine.served import Served, with_queries
@@ -151,9 +151,13 @@ class Engine:
             return {}
         return self._adopting.adopt(line)
 
-    def _event_log(self, file: str | None, config: SchedulerConfig) -> EventLog | None:
+    def _event_log(self, file: str | None, config: SchedulerConfig) -> Noting | None:
         """Return the log of all events in `file`, if one is configured."""
-        return EventLog(self._exit.enter_context(Path(file).open("wb")), config) if file else None
+        if not file:
+            return None
+        log = Noting(Path(file), config)
+        self._exit.callback(log.close)
+        return log
 
     def _send(self, data: bytes) -> None:
         try:

@@ -1,1 +1,1 @@
-"""Processes that need torch, forked from one that has imported it, which takes longer than the rest of a start."""
+"""Forks processes that need torch from one that has imported it: importing takes longer than the rest of a start."""

@@ -1,6 +1,7 @@
-"""The other end of the fork server: starts it, asks it for processes and hears how they end. Why so: decision 28."""
+"""The client of the fork server: starts it, asks it for processes and learns how they ended. Decision 28 says why."""
 
 import asyncio
+import errno
 import os
 import select
 import signal
@@ -17,18 +18,19 @@ from typing import Self
 
 import msgspec
 
-from latebind.forks.messages import MESSAGE_BYTES, STATUS, Born, Fork
-from latebind.forks.place import name_of
+from latebind.forks.messages import MESSAGE_BYTES, STATUS, Fork, ForkResult
+from latebind.forks.socket_path import short_path
 
+HANDLES = 2  # on a process: itself, and how it ends
 UNKNOWN = 255  # the status of a process that outlived the fork server
 LENT = b"lent"
-LEND_SECONDS = 30.0  # that a lender may take, which may still import
+LEND_SECONDS = 30.0  # to wait for a lender, which may still be importing
 
 
 class Forked:
-    """A process that was forked. As much of `subprocess.Popen` as is needed for what is no child of this process.
+    """A forked process. Has what is needed of `subprocess.Popen`, for a process that is not a child of this one.
 
-    Its descriptors are closed once its end is known and nobody waits for it any more.
+    Its descriptors are closed once its end is known and no thread waits for it.
     """
 
     def __init__(self, process: int, handle: int, status: int) -> None:
@@ -36,31 +38,34 @@ class Forked:
         self.returncode: int | None = None
         self._handle, self._status = self._descriptors = [handle, status]
         self._lock = Lock()
-        self._looking = 0  # threads that use the handle
+        self._waiters = 0  # threads that use the handle
 
     def poll(self) -> int | None:
-        """Return how it ended, as `Popen.poll` does; None while it runs."""
+        """Return the exit status as `Popen.poll` does; None while it runs."""
         return self._ended(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return how it ended, once it has. Raises `TimeoutError` where it still runs after so many seconds."""
+        """Wait for its end and return the exit status.
+
+        Raises `TimeoutError` if it still runs after `timeout` seconds.
+        """
         ended = self._ended(timeout)
         if ended is None:
             raise TimeoutError(f"process {self.pid} still runs after {timeout:g} s")
         return ended
 
     def kill(self) -> None:
-        """End it at once, unless it has ended."""
+        """Kill it, unless it has ended."""
         with self._lock, suppress(ProcessLookupError):
             if self.returncode is None:
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def _ended(self, seconds: float | None) -> int | None:
-        """Return how it ended, if it does within so many seconds; several threads may wait for that."""
+        """Wait at most `seconds` for its end and return the exit status, or None. Several threads may wait."""
         with self._lock:
             if self.returncode is not None:
                 return self.returncode
-            self._looking += 1
+            self._waiters += 1
         try:
             looked = select.poll()
             looked.register(self._handle, select.POLLIN)
@@ -68,16 +73,16 @@ class Forked:
                 self._note_end()
         finally:
             with self._lock:
-                self._looking -= 1
-                if self.returncode is not None and not self._looking:
+                self._waiters -= 1
+                if self.returncode is not None and not self._waiters:
                     self._close()
         return self.returncode
 
     def _note_end(self) -> None:
         with self._lock:
             if self.returncode is None:
-                told = os.read(self._status, STATUS.size)
-                self.returncode = STATUS.unpack(told)[0] if told else UNKNOWN
+                status = os.read(self._status, STATUS.size)
+                self.returncode = STATUS.unpack(status)[0] if status else UNKNOWN
 
     def _close(self) -> None:
         while self._descriptors:
@@ -88,10 +93,10 @@ class Forked:
 
 
 class ForkServer:
-    """Forks processes that have imported torch. Threads may share one; what is forked outlives `close`.
+    """Forks processes that have imported torch. Threads may share one; forked processes outlive `close`.
 
-    The process behind it starts with the first request, or with `warm`; it is started again where it has ended. Where
-    somebody lends at `lender` (`lending`), it is forked from theirs.
+    The server's process starts with the first request, or with `warm`, and is started again if it has ended. If a
+    lender serves at `lender` (`lending`), it is forked from the lender's.
     """
 
     def __init__(self, lender: Path | None = None) -> None:
@@ -109,7 +114,7 @@ class ForkServer:
         self.close()
 
     def warm(self) -> None:
-        """Have it begin to import, so that the first process is there sooner; does not wait."""
+        """Let the server start importing, so that the first process starts sooner; does not wait."""
         with self._lock:
             self._connected()
 
@@ -122,10 +127,10 @@ class ForkServer:
         inherited: Sequence[int] = (),
         standard: tuple[int, int, int] | None = None,
     ) -> Forked:
-        """Return a process that calls `main` of a module with the numbers of the inherited descriptors, then `words`.
+        """Fork a process that calls `main` of a module, with the numbers of the inherited descriptors, then `words`.
 
-        `standard` are its input, output and errors; else it has no input, and writes where this process does. Waits for
-        the imports the first time. Raises `OSError` where there is no room for a process.
+        `standard` are its input, output and errors; by default it has no input and writes where this process does. The
+        first call waits for the imports. Raises `OSError` if the machine has no room for a process.
         """
         with open(os.devnull, "rb") as nothing, self._lock:
             streams = standard or (nothing.fileno(), 1, 2)
@@ -133,12 +138,12 @@ class ForkServer:
             message = msgspec.json.encode(fork)
             try:
                 return self._ask(message, [*streams, *inherited])
-            except EndedError:  # it had nothing to do for long, or was killed
+            except EndedError:  # it was idle for too long, or was killed
                 self._disconnect()
                 return self._ask(message, [*streams, *inherited])
 
     async def forked(self, module: str, words: Sequence[str], *, name: str, inherited: Sequence[int]) -> Forked:
-        """Do what `fork` does beside the loop; where this is cancelled, only once nobody uses `inherited` any more."""
+        """Do what `fork` does, on a thread. If cancelled, return only when `inherited` is no longer used."""
         fork = partial(self.fork, module, words, name=name, inherited=inherited)
         forking = asyncio.ensure_future(asyncio.to_thread(fork))
         try:
@@ -148,7 +153,7 @@ class ForkServer:
             raise
 
     def close(self) -> None:
-        """End the process behind it, not those that it has forked."""
+        """End the server's process, but not the processes that it has forked."""
         with self._lock:
             self._disconnect()
 
@@ -163,33 +168,37 @@ class ForkServer:
         connected = self._connected()
         try:
             socket.send_fds(connected, [message], descriptors)
-            answer, handles, _, _ = socket.recv_fds(connected, MESSAGE_BYTES, 2)
+            answer, handles, _, _ = socket.recv_fds(connected, MESSAGE_BYTES, HANDLES)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise EndedError from error
         if not answer:
             raise EndedError
-        born = msgspec.json.decode(answer, type=Born)
-        if born.error is not None:
-            raise OSError(born.error, os.strerror(born.error))
-        return Forked(born.process, *handles)
+        result = msgspec.json.decode(answer, type=ForkResult)
+        if result.error is not None:
+            raise OSError(result.error, os.strerror(result.error))
+        if len(handles) < HANDLES:  # this process can open no more files; the forked one then sees that its end closed
+            for handle in handles:
+                os.close(handle)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return Forked(result.process, *handles)
 
     def _disconnect(self) -> None:
         if self._socket is not None:
             self._socket.close()
         if self._process is not None:
-            self._process.kill()  # it may still import
+            self._process.kill()  # it may still be importing
             self._process.wait()
         self._socket = self._process = None
 
 
 def _borrowed(lender: Path | None, theirs: socket.socket) -> bool:
-    """Have a fork server forked that is asked on the other end of a socket; False where nobody lends one."""
+    """Let the lender fork a fork server that serves the other end of this socket; False if there is no lender."""
     if lender is None:
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
         asking.settimeout(LEND_SECONDS)
         try:
-            with name_of(lender) as name:
+            with short_path(lender) as name:
                 asking.connect(name)
             socket.send_fds(asking, [LENT], [theirs.fileno()])
             return asking.recv(len(LENT)) == LENT
@@ -198,12 +207,12 @@ def _borrowed(lender: Path | None, theirs: socket.socket) -> bool:
 
 
 def _started(theirs: socket.socket) -> subprocess.Popen[bytes]:
-    """Start a fork server that is asked on the other end of a socket."""
+    """Start a fork server that serves the other end of this socket."""
     return subprocess.Popen(
         [sys.executable, "-m", "latebind.forks.process", str(theirs.fileno())],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # whoever forks must have one thread
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a process that forks must have one thread
         process_group=0,  # Ctrl-C is for this process, which ends the others
     )
 

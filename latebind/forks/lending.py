@@ -1,7 +1,7 @@
-"""A process on this machine may have a fork server of its own forked from another's, and need not import torch.
+"""Lets processes of a machine share imports: one's fork server is forked from another's, without importing torch again.
 
-Whoever borrows sends the socket that it will ask on; what it gets ends with it, not with the lender. Replicas are told
-where to borrow, other processes by their environment.
+The borrower sends the socket on which its fork server will serve. That server ends with the borrower, not with the
+lender. Replicas are told the lender's path, other processes find it in their environment.
 """
 
 import os
@@ -13,26 +13,29 @@ from types import TracebackType
 from typing import Self
 
 from latebind.forks.client import LENT, ForkServer
-from latebind.forks.place import name_of
+from latebind.forks.socket_path import short_path
 
-AGAIN, NAME = "latebind.forks.again", "latebind-forks"
-VARIABLE = "LATEBIND_LENDER"  # of the environment: the place of a lender
-PATIENCE = 5.0  # seconds that a borrower may take to say what it wants
+BORROWED, NAME = "latebind.forks.borrowed", "latebind-forks"
+VARIABLE = "LATEBIND_LENDER"  # environment variable with the path of a lender
+PATIENCE = 5.0  # seconds to wait for a borrower's message
 
 
 def own() -> ForkServer:
-    """Return a fork server for this process, forked from a lender's where the environment names one."""
+    """Return a fork server for this process, forked from a lender's if the environment names one."""
     place = os.environ.get(VARIABLE)
     return ForkServer(Path(place) if place else None)
 
 
 class Lender:
-    """Lends what `forks` has imported, at `place`, while the block lasts. Who may open that path may borrow."""
+    """Lends what `forks` has imported, at the path `place`, within the context.
+
+    Whoever may open the path may borrow.
+    """
 
     def __init__(self, forks: ForkServer, place: Path) -> None:
         self._forks = forks
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with name_of(place) as name:
+        with short_path(place) as name:
             self._socket.bind(name)
         self._socket.listen()
         self._thread = Thread(target=self._serve, name="lender", daemon=True)
@@ -54,14 +57,14 @@ class Lender:
                 asked, _ = self._socket.accept()
             except OSError:
                 return
-            with asked, suppress(OSError):  # who gets nothing starts a fork server itself
+            with asked, suppress(OSError):  # a borrower that gets no answer starts its own fork server
                 asked.settimeout(PATIENCE)
                 self._lend(asked)
 
     def _lend(self, asked: socket.socket) -> None:
         _, theirs, _, _ = socket.recv_fds(asked, len(LENT), 1)
         try:
-            self._forks.fork(AGAIN, (), name=NAME, inherited=theirs)
+            self._forks.fork(BORROWED, (), name=NAME, inherited=theirs)
         finally:
             for descriptor in theirs:
                 os.close(descriptor)

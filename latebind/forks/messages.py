@@ -1,4 +1,4 @@
-"""What the fork server is told and answers: one message each way for a process, with descriptors beside it."""
+"""The messages to and from the fork server: one each way for a process, with descriptors beside it."""
 
 import struct
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 MESSAGE_BYTES = 1 << 18
 MOST_DESCRIPTORS = 16
 STANDARD = 3  # descriptors that come first: input, output and errors
-STATUS = struct.Struct("=i")  # how a process ended, as `subprocess` has it
+STATUS = struct.Struct("=i")  # an exit status in `subprocess`'s form
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Fork a process that calls `main` of a module, with the numbers of its further descriptors and then `words`.
+    """Asks for a process that calls `main` of a module, with the numbers of its further descriptors, then `words`.
 
-    It has the caller's directory, environment and cores; `name` is what `top` and `ps -o comm` show, 15 bytes at most.
+    It gets the caller's directory, environment and cores. `name` is shown by `top` and `ps -o comm`, 15 bytes at most.
     """
 
     module: str
@@ -25,8 +25,11 @@ class Fork:
 
 
 @dataclass(frozen=True, slots=True)
-class Born:
-    """It runs, or `error` (an errno) kept it from that. A handle on it comes along, and where its status is told."""
+class ForkResult:
+    """The process id, or the `error` (an errno) that prevented the fork.
+
+    A handle of the process and the pipe on which its exit status will be sent come with it.
+    """
 
     process: int = 0
     error: int | None = None

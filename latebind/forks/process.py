@@ -1,7 +1,7 @@
 """The fork server: `python -m latebind.forks.process`. Started by `client`, never by hand.
 
-It imports what engines and their like need, then forks one whenever it is asked to. It has one thread, and no state
-but who has not ended yet. It ends with the process that started it, or when nothing that it forked has run for long.
+It imports what engines and similar processes need, then forks one for each request. It has one thread, and no state
+except which processes have not ended yet. It ends with the process that started it, or when it is idle for long.
 """
 
 import gc
@@ -19,23 +19,23 @@ from typing import NoReturn
 
 import msgspec
 
-from latebind.forks.messages import MESSAGE_BYTES, MOST_DESCRIPTORS, STANDARD, STATUS, Born, Fork
+from latebind.forks.messages import MESSAGE_BYTES, MOST_DESCRIPTORS, STANDARD, STATUS, Fork, ForkResult
 from latebind.prompt import be_usual
 
 IMPORTED = ("latebind.engine.process", "latebind.adaptation.process", "latebind.learned.training_process")
-TRAINING = ("torch._dynamo",)  # which the first step of an optimizer imports: more than a second of a core
+TRAINING = ("torch._dynamo",)  # imported by the first step of an optimizer, for more than a second of a core
 FURTHER = {"latebind.adaptation.process": TRAINING, "latebind.learned.training_process": TRAINING}
 LINGER_SECONDS = 60.0
 
 
 def main(descriptor: int) -> None:
-    """Fork what is asked for until the other end is closed; in each process that comes of it, do what that is for."""
-    be_usual()  # what is forked computes; a door that asks for this is prompt
+    """Fork processes until the other end is closed; in each forked process, run its module."""
+    be_usual()  # forked processes compute: they do not need the short time slices of a door that started this one
     _import(IMPORTED)
     with socket.socket(fileno=descriptor) as asked:
         server = ForkServer(asked)
         born = server.serve()
-        signal.set_wakeup_fd(-1)  # before its socket goes: what was forked may end later
+        signal.set_wakeup_fd(-1)  # before its socket is closed: forked processes may end later
     if born is not None:
         fork, descriptors = born
         importlib.import_module(fork.module).main([*map(str, descriptors), *fork.words])
@@ -43,31 +43,34 @@ def main(descriptor: int) -> None:
 
 
 class ForkServer:
-    """Forks on request, and tells how each process ended; ends when nothing has run for `linger` seconds."""
+    """Forks on request, and reports each exit status; ends when nothing has run for `linger` seconds."""
 
     def __init__(self, asked: socket.socket, *, linger: float = LINGER_SECONDS) -> None:
         self._asked, self._linger = asked, linger
-        self._statuses: dict[int, int] = {}  # where the end of each process is told
+        self._statuses: dict[int, int] = {}  # the pipe for the exit status of each process
         self._woken, self._waker = socket.socketpair()
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> tuple[Fork, list[int]] | None:
-        """Serve until nobody asks any more: None. Returns in each forked process too, with what that is to do."""
+        """Serve until the other end is closed or nothing has run for long, and return None.
+
+        In each forked process, it returns the request and the process's descriptors.
+        """
         self._listen()
         try:
-            return self._served()
+            return self._fork_on_request()
         finally:
-            signal.set_wakeup_fd(-1)  # who ends from now on would write to a socket that is closed
+            signal.set_wakeup_fd(-1)  # a process that ends from now on would cause a write to a closed socket
 
-    def _served(self) -> tuple[Fork, list[int]] | None:
+    def _fork_on_request(self) -> tuple[Fork, list[int]] | None:
         while self._is_asked():
             message, descriptors, _, _ = socket.recv_fds(self._asked, MESSAGE_BYTES, MOST_DESCRIPTORS)
             if not message:
                 return None
             fork = msgspec.json.decode(message, type=Fork)
-            _import(FURTHER.get(fork.module, ()))  # once, and only where somebody is to be forked who needs it
+            _import(FURTHER.get(fork.module, ()))  # once, when the first process that needs it is forked
             if self._fork(descriptors):
-                return fork, _settle(fork, descriptors)
+                return fork, _take_over(fork, descriptors)
         return None
 
     def _listen(self) -> None:
@@ -79,7 +82,7 @@ class ForkServer:
             self._selector.register(sock, selectors.EVENT_READ, sock)
 
     def _is_asked(self) -> bool:
-        """Wait for a request, and tell of processes that end; False where there was nothing to do for long."""
+        """Wait for a request, reporting processes that end; False after a long time without any."""
         while found := self._selector.select(None if self._statuses else self._linger):
             ready = [key.data for key, _ in found]
             if self._woken in ready:
@@ -90,39 +93,39 @@ class ForkServer:
         return False
 
     def _reap(self) -> None:
-        """Tell of all that have ended."""
+        """Report the exit status of all processes that have ended."""
         while self._statuses:
             process, status = os.waitpid(-1, os.WNOHANG)
             if not process:
                 return
-            told = self._statuses.pop(process)
-            with suppress(BrokenPipeError):  # nobody wants to know
-                os.write(told, STATUS.pack(os.waitstatus_to_exitcode(status)))
-            os.close(told)
+            status_pipe = self._statuses.pop(process)
+            with suppress(BrokenPipeError):  # the client has gone
+                os.write(status_pipe, STATUS.pack(os.waitstatus_to_exitcode(status)))
+            os.close(status_pipe)
 
     def _fork(self, descriptors: list[int]) -> bool:
-        """Fork; True in the new process, which keeps nothing of this one but the descriptors."""
-        status, told = os.pipe()
+        """Fork; return True in the new process, which inherits nothing of this one but the descriptors."""
+        status, status_pipe = os.pipe()
         try:
             process = os.fork()
         except OSError as error:
-            self._answer(Born(error=error.errno), [])
-            mine = [status, told, *descriptors]
+            self._answer(ForkResult(error=error.errno), [])
+            mine = [status, status_pipe, *descriptors]
         else:
-            self._statuses[process] = told
+            self._statuses[process] = status_pipe
             if process == 0:
                 os.close(status)
                 self._forget()
                 return True
-            handle = os.pidfd_open(process)  # before it is reaped its number cannot be another's
-            self._answer(Born(process), [handle, status])
+            handle = os.pidfd_open(process)  # its process id cannot be reused before it is reaped
+            self._answer(ForkResult(process), [handle, status])
             mine = [handle, status, *descriptors]
         for descriptor in mine:
             os.close(descriptor)
         return False
 
-    def _answer(self, born: Born, descriptors: list[int]) -> None:
-        with suppress(OSError):  # whoever asked has ended, which the next read tells; what was forked notices too
+    def _answer(self, born: ForkResult, descriptors: list[int]) -> None:
+        with suppress(OSError):  # the client has ended: the next read shows it, and the forked process notices too
             socket.send_fds(self._asked, [msgspec.json.encode(born)], descriptors)
 
     def _forget(self) -> None:
@@ -132,22 +135,22 @@ class ForkServer:
         self._selector.close()
         for sock in (self._asked, self._woken, self._waker):
             sock.close()
-        for told in self._statuses.values():
-            os.close(told)
+        for status_pipe in self._statuses.values():
+            os.close(status_pipe)
 
 
 def _import(modules: Sequence[str]) -> None:
-    """Import what has not been imported yet, for all that are forked from now on."""
+    """Import what has not been imported yet, for all processes forked from now on."""
     if all(module in sys.modules for module in modules):
         return
     for module in modules:
         importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # no collection may touch what all of them share
+    gc.freeze()  # a collection would copy the pages that all processes share
 
 
-def _settle(fork: Fork, descriptors: list[int]) -> list[int]:
-    """Become what the caller would have started: return the descriptors beyond the standard ones."""
+def _take_over(fork: Fork, descriptors: list[int]) -> list[int]:
+    """Take on the caller's directory, environment, cores and streams; return the further descriptors."""
     for number, descriptor in enumerate(descriptors[:STANDARD]):
         os.dup2(descriptor, number)
         os.close(descriptor)
@@ -160,7 +163,7 @@ def _settle(fork: Fork, descriptors: list[int]) -> list[int]:
 
 
 def _leave() -> NoReturn:
-    """End without taking apart what was inherited, for that copies its pages first: 130 MB, a quarter of a second."""
+    """Exit without cleaning up what was inherited, which would copy its pages first: 130 MB, a quarter of a second."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

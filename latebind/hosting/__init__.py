@@ -1,4 +1,4 @@
-"""Serving a module from Python: builds what has not been built, and runs `latebind serve` beside. A trusted step."""
+"""Serves a module from Python: builds it if necessary, and runs `latebind serve` as a child. A trusted step."""
 
 import signal
 import tempfile
@@ -24,13 +24,13 @@ PORT = 8000
 
 
 class Options(TypedDict, total=False):
-    """What `serve` and `serving` may be told.
+    """The options of `serve` and `serving`.
 
-    `name` is the model's, that of the module's class if none is given. In `folder` the model is built once and found
+    `name` is the model's name, by default that of the module's class. In `folder` the model is built once and found
     again; without one it is built for this time only. With `samples`, rows like those to come, learned caches are
     trained, so that answers equal the module's with `fidelity`; two `Samples` are to train and to calibrate on, other
-    rows are split in halves. `deadline` is the seconds of requests that name none. `backends` are tried, the fastest is
-    taken. Of a module that returns a dictionary, `outputs` are served if they are named. `arguments` are more words for
+    rows are split in halves. `deadline` is the seconds of requests that name none. Of the `backends` the fastest is
+    used. If the module returns a dictionary, `outputs` names those to serve. `arguments` are further arguments of
     `latebind serve`.
     """
 
@@ -49,7 +49,7 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class _Hosting:
-    """The options, those that are not given as they usually are."""
+    """The options with their defaults."""
 
     port: int
     name: str = ""
@@ -66,23 +66,22 @@ class _Hosting:
 
 @contextmanager
 def serving(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options]) -> Iterator[str]:
-    """Serve `module` for as long as the block lasts, which gets the URL of the server::
+    """Serve `module` within the context, which gets the URL of the server::
 
         with latebind.serving(resnet18().eval(), torch.randn(4, 3, 224, 224)) as url:
             ...
 
-    `example_inputs` are tensors `(N, ...)` by name or in order, or one. A free port is taken where none is named.
-    Raises `ExportError` for a module that cannot be served, with what to change in it, and `ConfigError` for options
-    that make no sense.
+    `example_inputs` are tensors `(N, ...)` by name or in order, or a single one. By default a free port is used. Raises
+    `ExportError` for a module that cannot be served, with what to change in it, and `ConfigError` for invalid options.
     """
     with _served(module, example_inputs, _hosting("serving", options, port=0), quiet=True) as child:
         yield child.url
 
 
 def serve(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options]) -> None:
-    """Serve `module` on port 8000, or another one, until the process is interrupted or told to end.
+    """Serve `module`, by default on port 8000, until the process is interrupted or terminated.
 
-    Raises what `serving` does.
+    Raises what `serving` raises.
     """
     with (
         suppress(KeyboardInterrupt),
@@ -94,7 +93,7 @@ def serve(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options])
 
 
 def _hosting(function: str, options: Options, *, port: int) -> _Hosting:
-    """Return the options; `port` where none is named."""
+    """Return the options with their defaults; `port` is the default port. Raises `TypeError` for an invalid one."""
     known = Options.__annotations__
     unknown = [name for name in options if name not in known]
     if unknown:
@@ -112,7 +111,7 @@ def _hosting(function: str, options: Options, *, port: int) -> _Hosting:
 def _served(module: nn.Module, inputs: Inputs, wanted: _Hosting, *, quiet: bool) -> Iterator[Child]:
     kind = find_device(
         EngineConfig(device=wanted.device).device
-    ).type  # told, as what follows, before a build that takes minutes
+    ).type  # like the following checks, before a build that takes minutes
     backends = wanted.backends or (() if kind == HOST.type else exact_backends(kind))
     if "--host" not in wanted.arguments:
         check_addresses(DoorConfig(port=wanted.port))
@@ -138,7 +137,7 @@ def _served(module: nn.Module, inputs: Inputs, wanted: _Hosting, *, quiet: bool)
 
 @contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
-    """Take SIGTERM as an interrupt, where this thread may say so: the server is then told to end like that too."""
+    """Handle SIGTERM as an interrupt, if this is the main thread, so that the server is stopped as by Ctrl-C."""
     if current_thread() is not main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Builds a module into a folder unless the same was built there before."""
+"""Builds a module into a folder, unless the folder has the same build already."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,10 +37,10 @@ def build_once(
     outputs: Sequence[str] = (),
     tell: Progress = ignore_progress,
 ) -> str:
-    """Have `folder` hold the module as the newest version of a model, and return the model's name.
+    """Make the module the newest version of a model in `folder`, and return the model's name.
 
-    It is built unless the newest version was made of the same graph, weights and settings; `tell` hears of its steps.
-    Raises `ExportError` for a module that cannot be served and `ConfigError` for settings that make no sense.
+    Nothing is built if the newest version was made of the same graph, weights and settings. `tell` gets the progress.
+    Raises `ExportError` for a module that cannot be served and `ConfigError` for invalid settings.
     """
     if not isinstance(module, nn.Module):
         raise ConfigError(f"something of type {type(module).__name__} cannot be served: give a torch.nn.Module")
@@ -49,7 +49,7 @@ def build_once(
     inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else example_inputs
     title = name or type(module).__name__.lower()
     parts = _halves(samples)
-    Promise(fidelity)  # what makes no sense is told before anything is built
+    Promise(fidelity)  # raises for an invalid fidelity before anything is built
     with _same_threads():
         settings = (__version__, fidelity if parts else None, max_batch, tuple(backends))
         made_of = _fingerprint(module, inputs, parts, settings, outputs or None)
@@ -75,7 +75,7 @@ def build_once(
 
 
 def _version(folder: Path, name: str, made_of: str) -> tuple[str, bool]:
-    """Return the version to serve, and whether it is there; a version that is not whole is made anew."""
+    """Return the version to serve, and whether it is there; an incomplete version is not used."""
     there = [listed for listed in Repository(folder).models() if listed.name == name] if folder.is_dir() else []
     if not there:
         return "1", False
@@ -87,12 +87,12 @@ def _version(folder: Path, name: str, made_of: str) -> tuple[str, bool]:
 
 
 def _note(folder: Path, name: str, version: str) -> Path:
-    """Return the file beside a version that says what it was made of."""
+    """Return the file beside a version that has the fingerprint of what it was made of."""
     return folder / name / f".{version}.made-of"
 
 
 def _halves(rows: Rows | None) -> tuple[Samples, Samples] | None:
-    """Return samples to train on and to calibrate on."""
+    """Return samples to train on and samples to calibrate on."""
     if rows is None:
         return None
     if isinstance(rows, tuple) and len(rows) == 2 and all(isinstance(part, Samples) for part in rows):
@@ -123,7 +123,7 @@ def _fingerprint(
     settings: object,
     outputs: Sequence[str] | None,
 ) -> str:
-    """Return what differs wherever the network, its weights, the samples or the settings do."""
+    """Return a hash of the network, its weights, the samples and the settings."""
     exported = export(module, inputs, outputs=outputs)
     found = hashlib.sha256(graph_to_json(exported.graph))
     found.update(repr(settings).encode())
@@ -145,7 +145,7 @@ def _add(found: "hashlib._Hash", tensor: Tensor) -> None:
 
 @contextmanager
 def _same_threads() -> Iterator[None]:
-    """Leave torch's threads as they were: a build takes as many as a worker will have."""
+    """Restore torch's number of threads, which a build sets to that of a worker."""
     before = torch.get_num_threads()
     try:
         yield

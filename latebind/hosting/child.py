@@ -1,4 +1,4 @@
-"""`latebind serve` as a child process, from its first word to its end."""
+"""`latebind serve` as a child process."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from typing import IO
 from latebind.cli.serve import READY
 from latebind.domain.errors import ConfigError
 
-END_SECONDS = 45.0  # longer than it takes to answer what is under way
+END_SECONDS = 45.0  # longer than the server needs to finish its requests
 
 __all__ = ["READY", "Child", "start"]
 
@@ -29,9 +29,9 @@ class Child:
 
 @contextmanager
 def start(words: Sequence[str], *, quiet: bool) -> Iterator[Child]:
-    """Run `latebind serve` with these words while the block lasts, from when it is ready until it has ended.
+    """Run `latebind serve` with these arguments within the context, which is entered when the server is ready.
 
-    Where `quiet`, its log goes nowhere unless it fails. Raises `ConfigError` with its last words if it does not start.
+    If `quiet`, its log is only used for the error if it does not start. Raises `ConfigError` with its last line then.
     """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
@@ -40,7 +40,7 @@ def start(words: Sequence[str], *, quiet: bool) -> Iterator[Child]:
             stdout=subprocess.PIPE,
             stderr=log if quiet else None,
             text=True,
-            process_group=0,  # an interrupt from the terminal is for the parent, who passes it on once
+            process_group=0,  # an interrupt from the terminal reaches only the parent, which passes it on once
         )
         try:
             yield Child(process, _url(process, log))
@@ -49,7 +49,7 @@ def start(words: Sequence[str], *, quiet: bool) -> Iterator[Child]:
 
 
 def _url(process: subprocess.Popen[str], log: IO[str]) -> str:
-    """Return where it serves, as soon as it does."""
+    """Wait until the server is ready and return its URL."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith(READY):
@@ -61,7 +61,7 @@ def _url(process: subprocess.Popen[str], log: IO[str]) -> str:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Have it answer what is under way and end."""
+    """Terminate the server: it finishes its requests and ends."""
     process.terminate()
     try:
         process.wait(END_SECONDS)

@@ -1,4 +1,4 @@
-"""The figures of one simulated run of a cluster: what came in time, how long it took, what the machines did."""
+"""The figures of one simulated run of a cluster: answers in time, latencies, and the load of the machines."""
 
 from dataclasses import dataclass
 from math import nan
@@ -12,10 +12,11 @@ from latebind.simulation.cluster.fleet import Fleet, Played
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of the requests that count: shares of 1, seconds, and requests a second of the traffic that was asked for.
+    """Figures of the requests that count: shares of 1, latencies in seconds, and goodput in requests per second.
 
-    `mean`, `p50` and `p99` are of those that were answered, NaN where none was. `busy` is the share of the time in
-    which workers ran, `loads` how many loads there were in a second, both over the whole run.
+    `in_time` and `answered` are shares of these requests. `mean`, `p50` and `p99` are latencies of answered ones, NaN
+    where there are none. `busy` is the share of the time in which workers ran and `loads` the number of loads per
+    second, both over the whole run.
     """
 
     requests: int
@@ -30,14 +31,14 @@ class Figures:
 
 
 def in_time(fleet: Fleet, played: Played) -> NDArray[np.bool_]:
-    """Return of each request `(N,)` whether its answer came within what its model is allowed."""
+    """Return for each request, `(N,)` bool, whether it was answered within the deadline of its model."""
     allowed = np.array([model.allowed for model in fleet.models])[played.requests.models]
     right: NDArray[np.bool_] = (played.outcome == Outcome.ANSWERED) & (played.ended - played.requests.times <= allowed)
     return right
 
 
 def figures_of(fleet: Fleet, played: Played, *, warm: float = 0.0) -> Figures:
-    """Sum up a run; requests that came before `warm` (seconds) do not count: memory fills meanwhile."""
+    """Sum up a run. Requests that arrived before `warm` (seconds) do not count, because memory fills meanwhile."""
     times = played.requests.times
     if not len(times):
         return Figures(0, nan, nan, 0.0, nan, nan, nan, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""The plan: the fewest machines of every offer, the cheapest of them, what binds it and how sensitive it is."""
+"""The plan: the fewest machines of every offer, the cheapest offer, what limits it and how sensitive it is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,17 +11,16 @@ from latebind.planning.question import AS_ASKED, CHANGES, Change, Offer, Questio
 from latebind.planning.runs import Runs
 from latebind.planning.search import FINE, fewest
 
-MOST = 6  # times as many machines as compute or memory ask for are tried
-CURVE = (0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)  # of the plan's machines, in a picture
+MOST = 6  # at most this many times the machines that compute or memory need are tried
+CURVE = (0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)  # shares of the plan's machines, for a plot
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An offer and the fewest machines with which it is enough, and their figures by seed.
+    """An offer, the fewest machines that are enough, and their figures by seed.
 
-    Where even the `most` are not enough, machines are None and the figures those of the most, for the first seed.
-
-    `all_in_memory` is how many it takes where no request waits for its model: what compute needs.
+    Where even `most` machines are not enough, `machines` is None and the figures are those of `most`, for the first
+    seed. `all_in_memory` is the number of machines needed if no request waits for its model: what compute needs.
     """
 
     offer: Offer
@@ -32,12 +31,12 @@ class Row:
 
     @property
     def price(self) -> float:
-        """That of an hour of all machines."""
+        """The price of all machines for an hour."""
         return self.offer.kind.price * (self.machines or 0)
 
     @property
     def binds(self) -> str:
-        """Whether compute or memory makes it so many machines; searches end within `FINE`, so less is no difference."""
+        """Whether compute or memory determines the number of machines; a difference within `FINE` does not count."""
         if self.all_in_memory is None:
             return "compute"
         enough = self.machines is not None and self.machines <= (1 + 2 * FINE) * self.all_in_memory
@@ -46,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """So many machines of an offer, and the figures of each seed."""
+    """A number of machines of an offer, and the figures of each seed."""
 
     offer: Offer
     machines: int
@@ -55,7 +54,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Rows by offer, the cheapest of those that are enough, and what becomes of it under each change.
+    """A row for each offer, the cheapest that is enough, and its figures under each change.
 
     A change has no figures where the largest model does not fit any more.
     """
@@ -102,15 +101,15 @@ class _Planner:
         return fewest(firsts, self._enough, most=self._most)
 
     def _limit(self, offer: Offer, alone: int) -> int:
-        """Return how many machines are tried at most: many times what compute and memory by themselves ask for."""
+        """Return the most machines to try: many times what compute or memory alone need."""
         return self._question.most or MOST * max(alone, ceil(self._memory / offer.kind.memory), 2)
 
     def _with_all(self, offer: Offer) -> Offer:
-        """Return the offer with memory for all models, which are there at once."""
+        """Return the offer with memory for all models, which load in no time."""
         return replace(offer, kind=replace(offer.kind, memory=max(offer.kind.memory, self._memory), loading=0.0))
 
     def _first_guess(self) -> float:
-        """Return how many workers of speed 1 the traffic keeps busy without batches: where the search begins."""
+        """Return how many workers of speed 1 the traffic keeps busy without batches; the search starts there."""
         requests = self._question.traffic.requests(seed=0)
         if not len(requests):
             return 1.0
@@ -118,7 +117,7 @@ class _Planner:
         return float(alone[requests.models].sum() / max(requests.times[-1], 1e-9))
 
     def _enough(self, probes: Sequence[tuple[Offer, int]], left: int) -> list[bool]:
-        """Play the first seed of each, and the others of those that it leaves open."""
+        """Play the first seed of each probe, and the other seeds of probes that pass the first."""
         doing = f"{len(probes)} offers, {min(n for _, n in probes)} to {max(n for _, n in probes)} machines"
         seeds = self._question.seeds
         after = left * seeds + self._last

@@ -1,4 +1,4 @@
-"""Plays requests to a fleet in one of the ways: compiled where that covers it, else by the scheduler itself."""
+"""Plays requests to a fleet: by the compiled simulation where that covers the fleet, else by the scheduler itself."""
 
 from dataclasses import replace
 from enum import StrEnum
@@ -13,31 +13,31 @@ from latebind.simulation.cluster.fleet import Fleet, Played, Requests
 
 
 class Players(StrEnum):
-    """Two that give the same answers; `compiled` is some hundred times as fast, and does not cover everything."""
+    """Two players with the same results; `compiled` is some hundred times as fast and does not cover everything."""
 
     COMPILED = "compiled"
     EXACT = "exact"
 
 
 def play(fleet: Fleet, requests: Requests, way: Way, period: float, seed: int, player: Players | None = None) -> Played:
-    """Play requests; where no player is named, compiled if that covers it."""
+    """Play requests; where no player is named, by the compiled one if that covers it."""
     if player is None:
         player = Players.EXACT if not_covered(fleet, way) else Players.COMPILED
     if player is Players.EXACT:
         return exact.play(fleet, requests, router=way.router, placer=placer(way), period=period, seed=seed)
-    from latebind.simulation.cluster.compiled.run import play as compiled  # numba takes its time to be imported
+    from latebind.simulation.cluster.compiled.run import play as compiled  # numba is slow to import
 
     return compiled(fleet, requests, router=way.router, placer=placer(way), period=period, seed=seed)
 
 
 def get_ready(fleet: Fleet, way: Way) -> None:
-    """Have everything compiled, or read where it was compiled before: for processes that are forked from this one."""
+    """Compile everything, or read what was compiled before, so that processes forked from this one have it."""
     one = replace(fleet, machines=fleet.machines[:1], faults=())
     play(one, Requests(np.array([0.0]), np.zeros(1, np.int32), np.zeros(1, np.int16)), way, 60.0, 0)
 
 
 def not_covered(fleet: Fleet, way: Way) -> str:
-    """Say what keeps the compiled player from playing this; nothing where it plays it."""
+    """Return why the compiled player does not cover this; an empty string where it does."""
     kinds = tuple(dict.fromkeys(fleet.machines))
     try:
         require_covered(replace(fleet, machines=kinds), way.router)

@@ -19,7 +19,7 @@ def figures(question: Question, plan: Plan) -> list[go.Figure]:
 
 
 def _curves(question: Question, plan: Plan) -> go.Figure:
-    """Draw the share in time over machines: what lies between a way and the dotted line is what memory costs."""
+    """Draw the share in time over machines; the gap between a way and the dotted line is what memory costs."""
     figure = go.Figure()
     for way in question.ways:
         figure.add_scatter(**_line([point for point in plan.curve if point.offer.way == way]), name=way.label)
@@ -33,7 +33,7 @@ def _curves(question: Question, plan: Plan) -> go.Figure:
 
 
 def _needed(plan: Plan) -> go.Figure:
-    """Draw the machines that each offer needs: what compute needs, and what memory adds."""
+    """Draw the machines that each offer needs: those that compute needs, and those that memory adds."""
     rows = [row for row in plan.rows if row.machines is not None]
     names = [f"{row.offer.kind.name} {size(row.offer.kind.memory)}<br>{row.offer.way.label}" for row in rows]
     compute = [min(row.machines or 0, row.all_in_memory or row.machines or 0) for row in rows]

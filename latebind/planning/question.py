@@ -1,4 +1,4 @@
-"""What is asked: models and their traffic, kinds of machines to choose from, ways to run them, and what is enough."""
+"""What a plan starts from: models and traffic, kinds of machines, ways to run them, and the target to reach."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,19 +15,19 @@ GONE = 1e9  # seconds for which a machine that is lost stays away
 
 
 class Traffic(Protocol):
-    """Draws the requests of a run; equal seeds with another `scale` are like days with more or less traffic."""
+    """Draws the requests of a run; the same seed with another `scale` is the same day with more or less traffic."""
 
     def requests(self, *, seed: int, scale: float = 1.0) -> Requests:
-        """Return the requests of one run, `scale` times as many as were asked for."""
+        """Return the requests of one run, `scale` times as many as usual."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """Everything that a plan starts from.
 
-    A run counts from `warm` seconds on. `target` is the share of requests whose answers must come in time, in each of
-    `seeds` runs. `sizes` are shares of a kind's memory. No more than `most` machines are tried; 0: many times what
-    compute or memory alone ask for. Where models and traffic are a `sample` of all, so are the machines.
+    Requests count from `warm` seconds on. `target` is the share of requests that must be answered in time, in each of
+    `seeds` runs. `sizes` are the shares of a kind's memory to try. At most `most` machines are tried; 0: many times
+    what compute or memory alone need. Where models and traffic are a `sample` of all, so are the machines.
     """
 
     models: tuple[ClusterModel, ...]
@@ -48,7 +48,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Machines of one kind, with as much memory as the kind says, run in one way."""
+    """A kind of machine, with its memory, and a way to run such machines."""
 
     kind: MachineKind
     way: Way
@@ -56,7 +56,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is different from what was asked: `traffic`, `allowed`, `memory` and `loading` times as much, one `lost`."""
+    """A change of the question: factors on `traffic`, allowed time, `memory` and `loading`, or one machine `lost`."""
 
     label: str = ""
     traffic: float = 1.0
@@ -78,7 +78,7 @@ CHANGES = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run to be simulated: so many machines of an offer, with a seed, where something may have changed."""
+    """One run to be simulated: `machines` machines of an offer, a seed, and a change."""
 
     offer: Offer
     machines: int
@@ -87,7 +87,7 @@ class Run:
 
 
 def offers(question: Question) -> list[Offer]:
-    """Return every kind with every size of memory in every way, without memories that the largest model is larger than.
+    """Return every kind with every size of memory in every way, without memories smaller than the largest model.
 
     Raises `ConfigError` where none is left.
     """
@@ -107,7 +107,7 @@ def offers(question: Question) -> list[Offer]:
 
 
 def fits_in(models: Sequence[ClusterModel], memory: int) -> bool:
-    """Tell whether the largest of the models fits into so many bytes."""
+    """Return whether the largest of the models fits into `memory` bytes."""
     return _largest(models).footprint.size <= memory
 
 

@@ -1,4 +1,4 @@
-"""A plan in words and tables: what it says, what it assumes."""
+"""A plan in words and tables, with its assumptions."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -13,7 +13,7 @@ UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def size(bytes_: int) -> str:
-    """Write bytes in the largest unit of which there is one at least."""
+    """Write bytes in the largest unit that is not larger."""
     for unit, name in UNITS:
         if bytes_ >= unit:
             return f"{bytes_ / unit:.3g} {name}"
@@ -21,7 +21,7 @@ def size(bytes_: int) -> str:
 
 
 def whole(question: Question, machines: int) -> int:
-    """Return how many machines all of the traffic needs, of which a sample was played."""
+    """Return the machines that all of the traffic needs, where `machines` are for the sample that was played."""
     return ceil(machines / question.sample)
 
 
@@ -55,7 +55,7 @@ def answer(question: Question, plan: Plan) -> str:
 
 
 def asked(question: Question) -> str:
-    """Say what is to be played."""
+    """Describe what is to be played."""
     requests = question.traffic.requests(seed=0)
     total = sum(model.served.footprint.size for model in question.models)
     offers = len(question.kinds) * len(question.sizes) * len(question.ways)
@@ -69,7 +69,7 @@ def asked(question: Question) -> str:
 
 
 def assumptions(question: Question) -> list[str]:
-    """Say what a plan takes for granted."""
+    """Return the assumptions of a plan, as sentences."""
     return [
         f"Enough is: at least {question.target:.4g} of the requests are answered within their deadline, in each of "
         f"{question.seeds} runs; requests of the first {question.warm:.4g} s do not count, for memory fills meanwhile.",

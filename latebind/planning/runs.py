@@ -1,4 +1,4 @@
-"""Simulated runs on several processes, none of them twice, and how much of the work is done."""
+"""Simulated runs in several processes: runs each once, keeps the figures, and reports progress."""
 
 import os
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from latebind.planning.question import Question, Run, fleet_of, offers
 from latebind.simulation.cluster.fleet import Requests
 
 Progress = Callable[[str, float], None]
-KEPT = 4  # drawn traffic that is kept: neighbouring runs have the same seeds
+KEPT = 4  # drawn traffics that are kept, because neighbouring runs have the same seeds
 
 
 class Player:
@@ -46,7 +46,7 @@ class Runs:
         self._share = 0.0
 
     def play(self, runs: Sequence[Run], doing: str, left: int) -> list[Figures]:
-        """Return the figures of runs, in their order; `left` is about how many will be asked for after these."""
+        """Return the figures of runs, in their order; `left` is about the number of runs that will follow."""
         missing = [run for run in dict.fromkeys(runs) if run not in self.figures]
         for place, (run, found) in enumerate(zip(missing, self._pool.map(_played, missing), strict=True), 1):
             self.figures[run] = found
@@ -58,7 +58,7 @@ class Runs:
 
 @contextmanager
 def playing(question: Question, tell: Progress, processes: int = 0) -> Iterator[Runs]:
-    """Have processes ready for runs of a question: one for each core, or so many."""
+    """Start processes for the runs of a question: `processes` of them; 0: one for each core."""
     most = processes or len(os.sched_getaffinity(0))
     tell("compiling, the first time", 0.0)
     first = offers(question)[0]
@@ -67,7 +67,8 @@ def playing(question: Question, tell: Progress, processes: int = 0) -> Iterator[
         yield Runs(pool, tell)
 
 
-_here: list[Player] = []  # of a process of the pool: it is told the question once, for it may have thousands of models
+# In each process of the pool. The question is passed once, because it may have thousands of models.
+_here: list[Player] = []
 
 
 def _ready(question: Question) -> None:

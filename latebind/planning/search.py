@@ -1,4 +1,4 @@
-"""The fewest machines that are enough, for several offers at once: brackets close in rounds. Runs nothing itself."""
+"""Searches the fewest machines that are enough, for several offers at once, by bisection in rounds. Runs nothing."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,15 +6,15 @@ from math import ceil, log2
 from typing import Generic, TypeVar
 
 Offer = TypeVar("Offer")
-GUESSED = 6  # further probes that a bracket without an upper end is taken to need
+GUESSED = 6  # assumed number of further probes for a bracket without an upper end
 FINE = 0.02  # a bracket is closed when it is no wider than this share of its upper end, or one machine
 
 
 @dataclass(slots=True)
 class Bracket(Generic[Offer]):
-    """What is known of one offer: `low` machines are too few, `high` are enough; None: not found yet.
+    """What is known of one offer: `low` machines are too few, `high` are enough (None: not found yet).
 
-    That fewer machines are never better is taken for granted.
+    Fewer machines are assumed never to be better.
     """
 
     offer: Offer
@@ -25,13 +25,13 @@ class Bracket(Generic[Offer]):
     probed: dict[int, bool] = field(default_factory=dict)
 
     def next(self) -> int | None:
-        """Return the number of machines to try next, or None where nothing is left to be found out."""
+        """Return the number of machines to try next, or None where the search has ended."""
         if self.high is None:
             return None if self.low >= self.most else min(self.most, max(self.first, 2 * self.low))
         return None if self.high - self.low <= max(1, FINE * self.high) else (self.low + self.high) // 2
 
     def tell(self, machines: int, enough: bool) -> None:
-        """Take in what came of a probe."""
+        """Note the result of a probe."""
         self.probed[machines] = enough
         if enough:
             self.high = machines
@@ -39,7 +39,7 @@ class Bracket(Generic[Offer]):
             self.low = machines
 
     def left(self) -> int:
-        """Return about how many probes are needed yet."""
+        """Return about how many more probes are needed."""
         if self.next() is None:
             return 0
         if self.high is None:
@@ -55,7 +55,8 @@ def fewest(
 ) -> dict[Offer, int | None]:
     """Return the fewest machines for each offer, None where `most` are too few; `firsts` are tried first.
 
-    `enough` tells of offers with so many machines whether they are, and is told about how many probes may follow.
+    `enough` returns for each pair of an offer and a number of machines whether that is enough. Its second argument is
+    about the number of probes that may follow.
     """
     brackets = [Bracket(offer, max(1, min(first, most[offer])), most[offer]) for offer, first in firsts.items()]
     while probes := list(_open(brackets)):

@@ -1,4 +1,4 @@
-"""Ways to run many machines: who gets a request, where models belong, and what lies in each memory."""
+"""Ways to run many machines: the router, the placement of models, and the residency policy of each machine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from latebind.residency import POLICIES
 from latebind.simulation.cluster.placement import ByImportance, RandomHomes
 from latebind.simulation.cluster.policies import ROUTERS, Placer
 
-WAITS = "wait"  # how labels end where nobody is refused for being late
+WAITS = "wait"  # the ending of labels where no request is refused for being late
 PLACERS: dict[str, Callable[[], Placer | None]] = {
     "none": lambda: None,
     "importance": ByImportance,
@@ -19,9 +19,9 @@ PLACERS: dict[str, Callable[[], Placer | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A router, a placer (none: no model belongs anywhere) and a policy of residency, of whole models or of stages.
+    """A router, a placer ("none": models have no homes) and a residency policy, of whole models or of `stages`.
 
-    Where it `sheds`, machines refuse who would be late; else all wait, for their models too.
+    Where it `sheds`, machines refuse requests that would be late; else all requests wait, also for their models.
     """
 
     router: str
@@ -32,7 +32,7 @@ class Way:
 
     @property
     def label(self) -> str:
-        """How tables and options call it."""
+        """Its name in tables and options."""
         return f"{self.router}/{self.placer}/{self.residency}" + ("" if self.sheds else f"/{WAITS}")
 
 
@@ -45,7 +45,7 @@ WAYS = (
 
 
 def way(text: str) -> Way:
-    """Return the way that an option spells as its label; raises `ConfigError` where there is none."""
+    """Return the way with this label; raises `ConfigError` where there is none."""
     parts = text.removesuffix(f"/{WAITS}").split("/")
     known = (ROUTERS, tuple(PLACERS), tuple(POLICIES))
     if len(parts) != len(known):

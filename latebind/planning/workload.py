@@ -1,4 +1,4 @@
-"""The question that a workload file puts: its models, its traffic, and its kinds of machines without their numbers."""
+"""The planning question of a workload file: its models, its traffic, and its kinds of machines without their counts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,8 @@ from latebind.simulation.cluster.workload import Traffic, read_workload
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The traffic that a workload tells of."""
+class WorkloadTraffic:
+    """The traffic that a workload file describes."""
 
     population: Population
     traffic: Traffic
@@ -34,16 +34,16 @@ def read_question(
 ) -> Question:
     """Return the question of a workload file; `warm` is the share of a run that does not count.
 
-    Raises `ConfigError` where the file makes no sense, or nothing is asked for.
+    Raises `ConfigError` where the file makes no sense, or has no requests.
     """
     workload = read_workload(file)
     population = population_of(workload)
-    told = Told(population, workload.traffic)
-    if not len(told.requests(seed=0)):
+    traffic = WorkloadTraffic(population, workload.traffic)
+    if not len(traffic.requests(seed=0)):
         raise ConfigError(f"{file}: no request comes in {workload.traffic.duration:g} s: give more rate or duration")
     return Question(
         population.fleet.models,
-        told,
+        traffic,
         tuple(dict.fromkeys(machines.kind() for machines in workload.machines)),
         ways,
         workload.policy,

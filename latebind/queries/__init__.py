@@ -1,4 +1,4 @@
-"""Queries: graphs of models under one deadline, planned again as time is saved (GATI, sections 5.1 and 5.2). Pure.
+"""Queries: graphs of models under one deadline, replanned as steps save time (GATI, sections 5.1 and 5.2). Pure.
 
 A new planner is one class and one line here.
 """
@@ -22,7 +22,7 @@ PLANNERS: dict[str, Callable[[PlannerConfig], Planner]] = {
 
 
 def make_planner(config: PlannerConfig) -> Planner:
-    """Make the planner that `config` names; an unknown name raises `ConfigError`."""
+    """Return the planner that `config` names. Raises `ConfigError` for an unknown name."""
     try:
         return PLANNERS[config.name](config)
     except KeyError:

@@ -1,10 +1,10 @@
-"""What a second is worth to a query where nobody says: what learned caches earn goes to accuracy and to latency. Pure.
+"""The price of a second for queries that name none: it divides the gain between accuracy and latency. Pure.
 
-Beside the plan that is made beforehand and runs every network to its end, caches and replanning leave something to
-gain. It may buy larger models, or be given back as time; each price of a second divides it in another way. The division
-is Nash's (The bargaining problem, 1950): the product of what accuracy and what latency gain is the greatest. That does
-not depend on units, neither is worse off than with that plan, and where nothing can be gained for both, accuracy alone
-counts.
+Compared with a plan made in advance that runs every network to its end, learned caches and replanning leave something
+to gain. The gain can buy more accurate models or be given back as time; each price of a second divides it differently.
+The price chosen is Nash's solution (The bargaining problem, 1950): it maximises the product of the gains in accuracy
+and in latency. That does not depend on units, and neither is worse than with the plan made in advance. Where both
+cannot gain, accuracy alone counts.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,21 +12,21 @@ from math import floor, inf, log, log2
 
 from latebind.domain.outlook import Outlook
 
-NEXT = 0.5  # powers of two between one price and the next
-NONE = -40  # the place of the price that stands for none: a millionth a second, which settles ties only
-HIGHEST = 2  # octaves above the price of a right answer for all of its time: the highest that is tried
-OCTAVES = 15  # below it is the lowest
-BUCKETS = 64  # of times that are allowed, which have one price, up to e times the time
+NEXT = 0.5  # the step between two prices, in powers of two
+NONE = -40  # the index of the price that stands for none: a millionth a second, which only settles ties
+HIGHEST = 2  # the highest price tried, in octaves above one right answer for the whole time of the query
+OCTAVES = 15  # how far below the highest price the lowest one is
+BUCKETS = 64  # per factor of e in the allowed time; all times in a bucket share one price
 
-# What a query comes to that is allowed so many seconds: the chance that it is right in time, and the price of its time.
+# For a query with so many allowed seconds: the probability that it is right and in time, and the price of its time.
 Terms = Callable[[float], tuple[float, float]]
 Begin = Callable[[Mapping[str, Outlook], float], Terms]  # with these outlooks, and this price of a second
 
 
 class Bargain:
-    """The prices of one query, as long as models by themselves take what they did in `outlooks`.
+    """The prices of one query, valid as long as its models by themselves take the time they took in `outlooks`.
 
-    So many conditions had been `judged` when they were found.
+    `judged` is how many conditions had been judged when the prices were found.
     """
 
     def __init__(self, outlooks: Mapping[str, Outlook], begin: Begin, judged: int = 0) -> None:
@@ -39,7 +39,7 @@ class Bargain:
         self._prices: dict[int, float] = {}  # by buckets of time
 
     def price(self, allowed: float) -> float:
-        """Return the price of a second for a query that has so many, in shares of accuracy."""
+        """Return the price of a second, as a share of accuracy, for a query with `allowed` seconds."""
         if not 0.0 < allowed < inf:
             return price_at(NONE)
         bucket = floor(log(allowed) * BUCKETS)
@@ -48,7 +48,7 @@ class Bargain:
         return self._prices[bucket]
 
     def _best(self, allowed: float) -> int:
-        """Return the place of the best price. As it rises accuracy falls, and so does time: the best is between."""
+        """Return the index of the best price. Accuracy and time both fall as the price rises: a bisection finds it."""
         right, seconds = _in_seconds(self._static(allowed), NONE)
         if right <= 0.0 or seconds <= 0.0:
             return NONE
@@ -69,7 +69,7 @@ class Bargain:
         return max(0.0, more_right) * max(0.0, less_time)
 
     def _gains(self, place: int, allowed: float) -> tuple[float, float]:
-        """Return how much likelier an answer is right, and how many seconds less it takes, at a price."""
+        """Return, at a price, the gain in the probability of a right answer, and how many seconds are saved."""
         if place not in self._shared:
             self._shared[place] = self._begin(self.outlooks, price_at(place))
         mine, static = _in_seconds(self._shared[place](allowed), place), _in_seconds(self._static(allowed), NONE)
@@ -77,7 +77,7 @@ class Bargain:
 
 
 def price_at(place: int) -> float:
-    """Return a price, in shares of accuracy a second."""
+    """Return the price with this index, as a share of accuracy for a second."""
     return float(2.0 ** (place * NEXT))
 
 

@@ -1,4 +1,4 @@
-"""The least that a query, or what comes after a node, takes: nobody is in time who has not even that. Pure."""
+"""Lower bounds of the time that a query, or what follows a node, takes: with less, no request is in time. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,7 +9,7 @@ Outlooks = Mapping[str, Outlook]
 
 
 class LowerBound:
-    """The steps of a query that run in any case, and those before them: others take nothing, for they may not run."""
+    """Bounds by the steps that always run, and the steps before them. Conditional steps count as 0 seconds."""
 
     def __init__(self, query: Query) -> None:
         self._nodes = query.nodes
@@ -18,14 +18,14 @@ class LowerBound:
         self._after = [self._that_count(_behind(query, number)) for number in every]
 
     def seconds(self, outlooks: Outlooks) -> float:
-        """Return the seconds of the longest path, each step with its quickest model."""
+        """Return the seconds of the longest path, each step with its fastest model."""
         if not self._all:
             return 0.0
         own = [min([outlooks[m].wait + outlooks[m].ends[0] for m in self._nodes[i].models]) for i in self._all]
         return self._longest(self._all, own)
 
     def seconds_after(self, number: int, outlooks: Outlooks) -> float:
-        """Return the same for what follows a node; nobody knows yet how long it would wait."""
+        """Return the same for what follows a node, without any waiting, which is not known in advance."""
         steps = self._after[number]
         if not steps:
             return 0.0
@@ -40,7 +40,7 @@ class LowerBound:
         return kept[::-1]
 
     def _longest(self, steps: Sequence[int], own: Sequence[float]) -> float:
-        """Return the longest path through `steps`, which take their `own` seconds where they run in any case."""
+        """Return the longest path through `steps`, of which unconditional ones take their `own` seconds."""
         ends: dict[int, float] = {}
         for number, seconds in zip(steps, own, strict=True):
             node = self._nodes[number]
@@ -50,7 +50,7 @@ class LowerBound:
 
 
 def longest_path(query: Query) -> int:
-    """Return how many nodes are on the longest path."""
+    """Return the number of nodes on the longest path."""
     steps: list[int] = []
     for node in query.nodes:
         steps.append(1 + max([steps[i] for i in node.after], default=0))

@@ -1,27 +1,27 @@
-"""How often the conditions of a query's nodes hold, together: counted as queries go by. Pure."""
+"""How often the conditions of a query's nodes hold, counted jointly as queries run. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
 
-PRIOR = 1.0  # queries that are taken to have gone each way before the first
+PRIOR = 1.0  # the weight, in queries, of the prior over the ways
 
 
 class Branches:
-    """The counts of one query. Nodes that are judged together, at the end of one step, count together."""
+    """The counts of one query. Nodes that are judged together, when one step ends, are counted together."""
 
     def __init__(self) -> None:
         self._ways: dict[tuple[int, ...], Counter[tuple[bool, ...]]] = {}
         self.judged = 0
 
     def observe(self, nodes: Sequence[int], holds: Sequence[bool]) -> None:
-        """Hear which conditions held of nodes that were judged together."""
+        """Count which conditions held, of nodes that were judged together."""
         self.judged += 1
         self._ways.setdefault(tuple(nodes), Counter())[tuple(holds)] += 1
 
     def ways(self, nodes: Sequence[int]) -> list[tuple[tuple[bool, ...], float]]:
-        """Return each way in which the conditions of `nodes`, judged together, may turn out, and how likely it is.
+        """Return each way in which the conditions of `nodes`, judged together, may turn out, and its probability.
 
-        As long as little is known, exactly one of them is taken to hold, or none.
+        The prior is that exactly one of them holds, or none.
         """
         wanted = tuple(nodes)
         seen = self._ways.get(wanted, Counter())

@@ -1,7 +1,8 @@
-"""Planners that split the deadline among the steps, equally or by how long each may take (GATI, section 5.2.1). Pure.
+"""Planners that split the deadline among the steps, equally or in proportion (GATI, section 5.2.1). Pure.
 
-What is left of the deadline is split anew among the open nodes whenever one is picked. That is what algorithm 1 does
-when it spreads what a node has saved, or lost, over those behind it by the same policy: shares keep their proportions.
+Whenever a node is picked, what is left of the deadline is split anew among the open nodes. This is what algorithm 1
+does when it spreads the time that a node has saved, or lost, over the nodes behind it by the same policy: the
+proportions of the shares stay the same.
 """
 
 from collections.abc import Mapping
@@ -17,17 +18,17 @@ class _Weigh(Protocol):
 
 
 class _Split:
-    """Gives a node its share of what is left, and the most accurate model that ends within that without leaving early.
+    """Gives a node its share of the time left, and the most accurate model that fits it without leaving early.
 
-    On each path from input to output a node's share is its weight over that of all open nodes there; it has the least
-    of its shares, so that every path ends in time.
+    On each path from input to output, a node's share is its weight divided by the weight of all open nodes on that
+    path. It gets the smallest of these shares, so that every path ends in time.
     """
 
     def __init__(self, weigh: _Weigh) -> None:
         self._weigh = weigh
 
     def pick(self, view: PlanView, node: int) -> Choice:
-        """Return what `node` is to run with."""
+        """Return the choice for `node`."""
         weights = {number: self._weigh(view, number) for number in sorted(view.open)}
         heaviest = heaviest_path(view, node, weights)
         budget = view.left * weights[node] / heaviest if heaviest > 0.0 else view.left
@@ -35,7 +36,7 @@ class _Split:
 
 
 class Equal(_Split):
-    """Every open node of a path has the same share."""
+    """Every open node of a path gets the same share."""
 
     def __init__(self, config: PlannerConfig) -> None:
         del config
@@ -43,7 +44,7 @@ class Equal(_Split):
 
 
 class Proportional(_Split):
-    """A node's share goes by the longest time that any of its models takes, waiting included (equation 4)."""
+    """A node's share is proportional to the longest time of any of its models, waiting included (equation 4)."""
 
     def __init__(self, config: PlannerConfig) -> None:
         del config

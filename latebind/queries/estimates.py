@@ -1,4 +1,4 @@
-"""What a query is to expect of its models at one estimates: worked out once, as long as nothing changes below. Pure."""
+"""What a query can expect of its models at one moment; computed once, as long as nothing changes. Pure."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,7 +7,7 @@ from latebind.queries.bounds import LowerBound
 
 
 class Estimates:
-    """`outlooks` are those of all models of the query whose `steps` run in any case."""
+    """Estimates from the `outlooks` of all models of a query; `steps` bounds the time of those that always run."""
 
     def __init__(self, steps: LowerBound, outlooks: Mapping[str, Outlook]) -> None:
         self.outlooks = outlooks
@@ -19,22 +19,22 @@ class Estimates:
 
     @property
     def least(self) -> float:
-        """The seconds that the query takes at least."""
+        """The least number of seconds that the query takes."""
         if self._least is None:
             self._least = self._steps.seconds(self.outlooks)
         return self._least
 
     def least_after(self, node: int) -> float:
-        """Return the same for what follows a node."""
+        """Return the least number of seconds that the nodes behind a node take."""
         found = self._least_after.get(node)
         if found is None:
             found = self._least_after[node] = self._steps.seconds_after(node, self.outlooks)
         return found
 
     def of_step(self, overhead: float) -> Callable[[str], Outlook]:
-        """Return what to expect of models as steps, which wait so many seconds for their inputs too.
+        """Return a function from a model to its outlook as a step, with `overhead` seconds added to its wait.
 
-        It is the same function until it tells something else.
+        It is the same function as long as its results stay the same.
         """
         if overhead != self._overhead:
             self._overhead = overhead

@@ -1,13 +1,14 @@
-"""The planner that picks what makes the expected accuracy of the whole query the greatest, deadline included. Pure.
+"""The planner that maximises the expected accuracy of the whole query within its deadline. Pure.
 
-A node is worth, with so much time left, what its best model is: its accuracy times the worth of what comes behind it,
-on average over when it ends (at one of its learned caches, or at the end of the network) and over which conditions
-hold; less the price of its seconds. That is worked out from the last nodes to the first, once, and looked up.
+The value of a node, for a given time left, is that of its best model: the model's accuracy times the value of what
+comes behind it, less the price of the time. The value behind it is an average over when the model ends (at one of its
+learned caches, or at the end of the network) and over which conditions hold. Values are computed from the last nodes to
+the first, once, and then looked up.
 
-It is exact for chains and for trees in which conditions decide. Steps that run side by side count as if one knew
-nothing of the other. Where they are joined, who has the highest number counts what comes behind, and the others by what
-share it becomes less likely when they are late. Two such shares multiply where the least of them would do, so a query
-is never held to be worth more than it is.
+This is exact for chains, and for trees in which conditions decide. Steps that run side by side count as independent.
+Where they join, the one with the highest number counts what comes behind the join; the others count the share by which
+it becomes less likely if they are late. Two such shares are multiplied although the smaller one would do, so a query is
+never valued too high.
 """
 
 from bisect import bisect_right
@@ -23,19 +24,19 @@ from latebind.queries.outcomes import MOST_PLACES, Graph, Place, Remaining
 from latebind.queries.prospect import ROUNDING, TIE, Prospect, behind, best, mixed, relative, together
 from latebind.queries.view import Choice, PlanView
 
-NOTABLE = 0.05  # of a model's whole time, or of the chance to leave somewhere: what changes by less is as before
-GROWN = 1.1  # times as many conditions as when the tables were made
-NEWEST = 0.05  # of the mean wait
-MUCH_MORE = 2  # times as many conditions as when prices were found
-SELDOM = 64  # queries, after which it is looked whether prices still hold
-MOST_NODES = 6  # of a query for which a price is looked for: of more, accuracy alone counts
-MOST_PROSPECTS = 100  # of a query's nodes, by what else may run; then any of the same node has to do
+NOTABLE = 0.05  # smaller changes, as a share of a model's time or in a probability of leaving, are ignored
+GROWN = 1.1  # new tables once so many times as many conditions were judged as when they were made
+NEWEST = 0.05  # the weight of the newest wait in the mean
+MUCH_MORE = 2  # new prices once so many times as many conditions were judged as when they were found
+SELDOM = 64  # queries between two checks of whether prices still hold
+MOST_NODES = 6  # of a query for which a price is found; for larger queries accuracy alone counts
+MOST_PROSPECTS = 100  # kept for a query, by node and what may run beside it; beyond that, any of the same node is used
 
 
 class Expected:
-    """Maximises expected accuracy less `price` times expected seconds; the price is found where none is given.
+    """Maximises expected accuracy less `price` times expected seconds; without a price it finds one (`bargain.py`).
 
-    A choice's budget is how long the step may take for the rest still to be as good as if it left at no cache.
+    The budget of a choice is how long the step may take so that the rest is still as good as if no cache answered it.
     """
 
     def __init__(self, config: PlannerConfig) -> None:
@@ -43,11 +44,11 @@ class Expected:
         self._graph: Graph | None = None  # of the query that is planned
         self._known: dict[float, _Tables] = {}  # by price
         self._bargain: Bargain | None = None
-        self._begun = 0  # queries, since models were looked at for their prices
-        self._waits: dict[str, float] = {}  # what those met on average who came to a model
+        self._begun = 0  # queries since prices were last checked
+        self._waits: dict[str, float] = {}  # the mean wait of requests at each model
 
     def pick(self, view: PlanView, node: int) -> Choice:
-        """Return what `node` is to run with. Those before it that are open too are taken to run to their ends."""
+        """Return the choice for `node`. Open nodes before it are assumed to run to the end of their networks."""
         outlooks = view.outlooks(node)
         self._learn(view.query.nodes[node].models, outlooks)
         graph = self._graph
@@ -72,7 +73,7 @@ class Expected:
         return tables.choose(place, outlooks, view.left - _begins(view, node, ends))
 
     def _price_for(self, view: PlanView, graph: Graph) -> float:
-        """Return the price of a second; now and then, when a query begins, it is found anew."""
+        """Return the price of a second. It is found anew now and then, when a query starts."""
         if len(view.query.nodes) > MOST_NODES:
             return 0.0
         known = self._bargain
@@ -87,7 +88,7 @@ class Expected:
         return known.price(view.allowed)
 
     def _goes_on(self, bargain: Bargain, view: PlanView) -> bool:
-        """Whether models take by themselves what they did, and not much more is known of conditions."""
+        """Tell whether models by themselves take the same time, and few more conditions have been judged."""
         self._begun = 0
         if view.branches.judged > MUCH_MORE * bargain.judged:
             return False
@@ -103,7 +104,7 @@ class Expected:
 
 
 class _Tables:
-    """The prospects of a query, as long as models are to be expected to take what they did."""
+    """The prospects of a query, valid as long as its models are expected to take the same time."""
 
     def __init__(self, graph: Graph, branches: Branches, price: float) -> None:
         self.graph = graph
@@ -117,9 +118,9 @@ class _Tables:
         self._held: set[Place] = set()  # for which they did then
 
     def renewed(self, view: PlanView, place: Place, waits: Mapping[str, float]) -> "_Tables":
-        """Return these tables, or new ones where something has changed notably behind what is to be picked.
+        """Return these tables, or new ones if something behind the node to pick has changed notably.
 
-        Who waits for a model behind it now will have gone by then: as many as usual count, who met these `waits`.
+        Requests that wait for a later model now will be gone by then, so the mean `waits` count instead.
         """
         same = view.branches is self._branches and view.branches.judged <= GROWN * self._judged
         if view.outlook is not self._asked:
@@ -163,7 +164,7 @@ class _Tables:
         return terms
 
     def _best(self, node: Node, rest: Prospect, left: float) -> tuple[float, float]:
-        """Return the chance and the price of the best model of a node, with `rest` behind it."""
+        """Return probability and price of the best model of a node, followed by `rest`."""
         options = [
             self._terms(rest, self._outlooks[model], accuracy, left)
             for model, accuracy in zip(node.models, node.accuracies, strict=True)
@@ -171,7 +172,7 @@ class _Tables:
         return max(options, key=lambda terms: terms[0] - terms[1])[:2]
 
     def choose(self, place: Place, outlooks: Sequence[Outlook], left: float) -> Choice:
-        """Return what a node is to run with that begins with so much time left."""
+        """Return the choice for a node that starts with `left` seconds left."""
         rest = self._rests.get(place)
         if rest is None:
             if len(self._rests) >= MOST_PLACES:
@@ -188,7 +189,7 @@ class _Tables:
         return Choice(chosen, _budget(rest, outlooks[chosen], left))
 
     def _terms(self, rest: Prospect, outlook: Outlook, accuracy: float, left: float) -> tuple[float, float, float]:
-        """Return the chance that a model and the rest are right in time, their price, and the seconds of the model."""
+        """Return the probability that a model and the rest are right in time, their price, and the model's seconds."""
         left += ROUNDING - outlook.wait
         seconds, right, cost = outlook.wait, 0.0, 0.0
         for end, chance in zip(outlook.ends, outlook.chances, strict=True):
@@ -200,7 +201,7 @@ class _Tables:
         return accuracy * right, accuracy * cost + self._price * seconds, seconds
 
     def _rest(self, node: int, ahead: Remaining) -> Prospect:
-        """Return the prospect of what is to come when `node` has ended."""
+        """Return the prospect of what comes when `node` has ended."""
         ways = [
             (outcome.chance, together([self._prospect(i, outcome.ahead.without(i)) for i in outcome.runs]))
             for outcome in self.graph.outcomes(node, ahead, self._branches)
@@ -212,7 +213,7 @@ class _Tables:
         return Remaining(ahead.may & self.graph.behind[join], ahead.out)
 
     def _prospect(self, node: int, ahead: Remaining) -> Prospect:
-        """Return the prospect of a node that begins, with its best model."""
+        """Return the prospect of a node that starts, with its best model."""
         key = (node, self.graph.concerning(node, ahead))
         if len(self._prospects) >= MOST_PROSPECTS:
             key = self._first.get(node, key)
@@ -230,7 +231,7 @@ class _Tables:
 
 
 def alike(one: Outlook, other: Outlook) -> bool:
-    """Return whether plans may go on with one of these where the other is true."""
+    """Tell whether plans made with one of these outlooks may be used where the other is true."""
     least = NOTABLE * (one.wait + one.ends[-1])
     if one.ends is other.ends and one.chances is other.chances:
         return abs(one.wait - other.wait) <= least
@@ -251,7 +252,10 @@ def _begins(view: PlanView, node: int, ends: Mapping[int, float]) -> float:
 
 
 def _budget(rest: Prospect, outlook: Outlook, left: float) -> float:
-    """Return what is left when the rest has what it needs to go on as if this ran as long as it can in time."""
+    """Return how long the step may take: the time left, less what the rest needs to be as good as expected.
+
+    What is expected is that the model ends as late as it can in time.
+    """
     left_over = left - outlook.wait
     in_time = bisect_right(outlook.ends, left_over + ROUNDING)
     return left - rest.at[rest.place(left_over - outlook.ends[in_time - 1])] if in_time else left

@@ -1,4 +1,4 @@
-"""One query between its arrival and its reply: how far each node is, and the outputs as one node more. Pure."""
+"""One query between its arrival and its reply: the phase of each node, with the outputs as one more node. Pure."""
 
 from bisect import insort
 from enum import IntEnum, auto
@@ -12,10 +12,10 @@ from latebind.queries.view import Choice
 
 
 class Phase(IntEnum):
-    """How far a node is. It may still begin as long as it is not beyond JUDGED, and from ENDED on it is settled."""
+    """The phase of a node. Up to JUDGED it may still start; from ENDED on it is settled."""
 
     WAITING = auto()
-    JUDGED = auto()  # whether its condition holds is being found out
+    JUDGED = auto()  # its condition is being evaluated
     MAPPED = auto()  # its inputs are being written
     RUNNING = auto()  # it is a request of its model
     ENDED = auto()
@@ -24,7 +24,7 @@ class Phase(IntEnum):
 
 WAITING, JUDGED, MAPPED, RUNNING, ENDED, LEFT_OUT = Phase  # to look a member up in its class takes ten times as long
 
-# What may follow what, and how many nodes more are at work then.
+# The legal moves, each with the change in the number of nodes at work.
 LEGAL_MOVES: dict[Phase, dict[Phase, int]] = {
     WAITING: {JUDGED: 1, MAPPED: 1, LEFT_OUT: 0},
     JUDGED: {MAPPED: 0, LEFT_OUT: -1},
@@ -49,21 +49,21 @@ class LiveQuery:
     ) -> None:
         nodes = len(served.query.nodes)
         self.served = served
-        self.outputs = nodes  # the number by which they go
+        self.outputs = nodes  # the number of the node that stands for the outputs
         self.request = request
         self.slot = slot
         self.deadline = deadline
         self.arrived = now
         self.slack = slack
         self.priority = priority  # of its steps
-        self.reached = now  # when it last got any further
+        self.reached = now  # when a step last ended, or the query arrived
         self.phases = [WAITING] * (nodes + 1)
         self.chosen = [NOT_RUN] * nodes
         self.budgets = [0.0] * nodes
         self.began = [inf] * nodes
         self.planned: dict[int, Choice] = {}
         self.open = frozenset(range(nodes))
-        self.ran: set[int] = set()  # nodes, to their ends
+        self.ran: set[int] = set()  # nodes whose models have run
         self._before = served.before.copy()  # how many each node still waits for
         self.due = served.first.copy()
         self.waited = 0.0
@@ -78,7 +78,7 @@ class LiveQuery:
 
     @property
     def last_node(self) -> int:
-        """The node that the query came to: the one that failed, or the last that has run."""
+        """The node that failed or, if none did, the last one that has run."""
         if self.failed_node != NOT_RUN:
             return self.failed_node
         return max(self.ran, default=NOT_RUN)
@@ -88,9 +88,9 @@ class LiveQuery:
         return self.request + 1 + node
 
     def ready(self) -> list[int]:
-        """Return the nodes whose turn has come, in order; those that cannot run any more are left out.
+        """Return the nodes that can start now, in order; those that can never run are marked as left out.
 
-        Nobody's turn comes once the query has to end.
+        None can start once the query has failed.
         """
         found: list[int] = []
         while self.due and self.failure is None:
@@ -102,7 +102,7 @@ class LiveQuery:
         return found
 
     def move(self, node: int, phase: Phase) -> None:
-        """Go to `phase`, or raise `IllegalEvent` and stay."""
+        """Move a node to `phase`. Raises `IllegalEvent`, with nothing changed, if that is no legal move."""
         before = self.phases[node]
         more = LEGAL_MOVES[before].get(phase)
         if more is None:
@@ -120,6 +120,6 @@ class LiveQuery:
                     insort(self.due, other)
 
     def fail(self, node: int, outcome: Outcome) -> None:
-        """Have the query end with `outcome`, unless it already has to end."""
+        """Have the query end with `outcome`, unless it has failed already."""
         if self.failure is None:
             self.failure, self.failed_node = outcome, node

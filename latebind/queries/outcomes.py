@@ -1,4 +1,4 @@
-"""Who comes next when a node has ended: in which ways conditions may turn out, and how likely each is. Pure."""
+"""Which nodes can start when a node has ended: the ways in which conditions may turn out, with probabilities. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,28 +6,28 @@ from dataclasses import dataclass
 from latebind.domain.query import Query
 from latebind.queries.branches import Branches
 
-MOST_PLACES = 1024  # that are kept of a query; each is a node and what may still run beside it
-MOST_WAYS = 16  # in which conditions that are judged together may turn out, that are looked at
+MOST_PLACES = 1024  # places kept for a query; each is a node and what may still run beside it
+MOST_WAYS = 16  # the most likely ways in which conditions judged together may turn out; others are ignored
 
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What is still to come at some point of a query: nodes that `may` run, and those known to be left `out`.
+    """What remains at some point of a query: nodes that `may` run, and nodes known to be left `out`.
 
-    Those that run beside each other are taken to end in the order of their numbers.
+    Nodes that run side by side are assumed to end in the order of their numbers.
     """
 
     may: frozenset[int]
     out: frozenset[int] = frozenset()
 
     def without(self, node: int) -> "Remaining":
-        """Return what is ahead of one that runs."""
+        """Return what remains beside a node that runs."""
         return Remaining(self.may - {node}, self.out)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One way in which it may go on: with this `chance` the nodes in `runs` begin at once."""
+    """One way in which a query may go on: with probability `chance`, the nodes in `runs` start at once."""
 
     chance: float
     runs: tuple[int, ...]
@@ -36,9 +36,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """A `node` that is to be picked, with those `before` it that are open too, in order.
+    """A `node` that is to be picked, and the open nodes `before` it, in order.
 
-    What is `ahead` matters to what comes behind it, and `models` may be asked behind any of these nodes.
+    `ahead` is the part of what remains that matters to the nodes behind it; `models` are all models of those nodes.
     """
 
     node: int
@@ -48,7 +48,7 @@ class Place:
 
 
 class Graph:
-    """The nodes of a query: who comes behind whom."""
+    """The nodes of a query, and which of them come behind which."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
@@ -65,7 +65,7 @@ class Graph:
         ]
 
     def place(self, node: int, opened: frozenset[int]) -> Place:
-        """Return where a query is when a node is to be picked and these are open: always the same one."""
+        """Return the place for picking a node while these nodes are open; always the same object."""
         found = self._places.get((node, opened))
         if found is None:
             if len(self._places) >= MOST_PLACES:
@@ -81,15 +81,15 @@ class Graph:
         return Place(node, before, self.concerning(node, Remaining(opened - picked)), tuple(models))
 
     def concerning(self, node: int, ahead: Remaining) -> Remaining:
-        """Return the part of what is ahead that matters to what comes behind `node`."""
+        """Return the part of what remains that matters to the nodes behind `node`."""
         return Remaining(ahead.may & self._concern[node], ahead.out & self._concern[node])
 
     def outcomes(self, node: int, ahead: Remaining, branches: Branches) -> Iterator[Outcome]:
-        """Yield how it may go on when `node` has ended, as far as that is for it to say."""
+        """Yield the ways in which the query may go on when `node` has ended, as far as `node` decides that."""
         yield from self._decided(node, ahead, branches, frozenset((node,)))
 
     def waited_for(self, node: int, ahead: Remaining) -> list[int]:
-        """Return the nodes behind `node` that also wait for others beside it, of higher number, which may run."""
+        """Return nodes behind `node` that also wait for a node beside it with a higher number, which may run."""
         return [
             other
             for other in sorted(ahead.may)
@@ -98,7 +98,7 @@ class Graph:
         ]
 
     def _decided(self, node: int, ahead: Remaining, branches: Branches, ended: frozenset[int]) -> Iterator[Outcome]:
-        """Yield what follows from nodes that have now `ended` or been left out."""
+        """Yield what follows when nodes have `ended` or been left out."""
         due = [other for other in sorted(ahead.may) if self._due(other, node, ahead, ended)]
         hopeless = {other for other in due if not self._possible(other, ahead)}
         judged = [other for other in due if self.query.nodes[other].guarded and other not in hopeless]
@@ -121,7 +121,7 @@ class Graph:
 
 
 def _likely(ways: list[tuple[tuple[bool, ...], float]]) -> list[tuple[tuple[bool, ...], float]]:
-    """Return the most likely ways, where there are many, as if there were no others."""
+    """Return the most likely ways, with probabilities scaled as if there were no others."""
     kept = sorted(ways, key=lambda way: -way[1])[:MOST_WAYS]
     total = sum([chance for _, chance in kept])
     return [(way, chance / total) for way, chance in kept]

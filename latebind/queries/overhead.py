@@ -1,19 +1,19 @@
-"""How long a query takes from the end of a step to the beginning of the next: seconds, as they were of late. Pure."""
+"""The time between the end of a step and the start of the next, as a running mean in seconds. Pure."""
 
-NEWEST = 0.05  # of the mean
-PAUSE = 3.0  # times the mean at most count, for the machine does other things now and then
-CHANGED = 0.1  # share by which the mean is another: so long, what was worked out with `seconds` holds
+NEWEST = 0.05  # the weight of the newest value in the mean
+PAUSE = 3.0  # a value counts as at most so many times the mean, because the machine is sometimes busy with other things
+CHANGED = 0.1  # `seconds` follows the mean only when it differs by this share, so that cached plans stay valid
 
 
 class StepOverhead:
-    """The mean of one query: conditions are judged, inputs written, and decisions taken."""
+    """The mean of one query. The time is spent on conditions, on writing inputs, and on decisions."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._mean = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Hear how long it took once."""
+        """Add one measured time."""
         if self._mean:
             self._mean += NEWEST * (min(seconds, PAUSE * self._mean) - self._mean)
         else:

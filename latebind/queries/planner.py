@@ -1,4 +1,4 @@
-"""Who says which model is to answer a step (GATI, section 5.1). Pure."""
+"""The interface of planners, which pick the model that answers each step (GATI, section 5.1). Pure."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,17 +7,17 @@ from latebind.queries.view import Choice, PlanView
 
 
 class Planner(Protocol):
-    """Picks models. Pure, but it may keep what it has worked out."""
+    """Picks models. It has no side effects, but may cache what it has computed."""
 
     def pick(self, view: PlanView, node: int) -> Choice:
-        """Return what `node`, which is open, is to run with."""
+        """Return the choice for `node`, which is open."""
         ...
 
 
 def most_accurate(view: PlanView, node: int, budget: float, seconds: Sequence[float]) -> Choice:
-    """Return the most accurate option whose `seconds` are within `budget`, the quickest where none is.
+    """Return the most accurate option whose `seconds` are within `budget`, or the fastest if there is none.
 
-    Of equally accurate ones it is the quicker.
+    Of equally accurate options it takes the faster one.
     """
     accuracies = view.query.nodes[node].accuracies
     fitting = [i for i, taken in enumerate(seconds) if taken <= budget]

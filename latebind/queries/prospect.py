@@ -1,4 +1,4 @@
-"""What the rest of a query is worth, by the time that is left for it: functions that change in steps. Pure."""
+"""The value of the rest of a query as a step function of the time left. Pure."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 from latebind.domain.outlook import Outlook
 
-MOST = 64  # steps of a function; more are made coarser
-CLOSED = 1 / 8  # of what is missing to the best, which a step of a coarse function closes at least
-LEAST = 1e-5  # of all there is, which it is higher by in any case
+MOST = 64  # steps of a function; a function with more is made coarser
+CLOSED = 1 / 8  # a step of a coarse function rises by at least this share of what is missing to the maximum
+LEAST = 1e-5  # and by at least this share of the whole range
 ROUNDING = 1e-9  # seconds by which sums of the same times may differ
-TIE = 1e-12  # of worth, which is none
+TIE = 1e-12  # a difference in value up to which two options count as equal
 
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """From `at[i]` seconds left on, up to `at[i + 1]`, the rest ends right and in time with the chance `right[i]`.
+    """With `at[i]` to `at[i + 1]` seconds left, the rest is right and in time with probability `right[i]`.
 
-    `cost[i]` is the price of the seconds that it is expected to take, in the same unit. `at` is ascending from 0; with
-    less than that left nothing runs any more, and both are 0.
+    `cost[i]` is the price of its expected seconds, in the same unit. `at` ascends from 0; with less time than that
+    nothing runs any more, and both are 0.
     """
 
     at: tuple[float, ...]
@@ -26,22 +26,22 @@ class Prospect:
     cost: tuple[float, ...]
 
     def place(self, left: float) -> int:
-        """Return the step in which so many seconds are, -1 where that is too late."""
+        """Return the index of the step that contains so many seconds, -1 if that is too late."""
         return bisect_right(self.at, left + ROUNDING) - 1
 
     def worth(self, left: float) -> float:
-        """Return what the rest is worth with so many seconds left."""
+        """Return the value of the rest with so many seconds left."""
         place = self.place(left)
         return self.right[place] - self.cost[place] if place >= 0 else 0.0
 
 
-END = Prospect((0.0,), (1.0,), (0.0,))  # of a query that has ended: it is right, if it is in time
+END = Prospect((0.0,), (1.0,), (0.0,))  # of a query that has ended: right, if it is in time
 
 
 def behind(rest: Prospect, outlook: Outlook, accuracy: float, price: float) -> Prospect:
-    """Return the prospect of running a model, and `rest` behind it.
+    """Return the prospect of running a model followed by `rest`.
 
-    What follows a wrong answer is in vain, and its seconds do not count.
+    Whatever follows a wrong answer is in vain, so its seconds do not count.
     """
     changes = [(0.0, 0.0, price * (outlook.wait + outlook.mean))]
     for end, chance in zip(outlook.ends, outlook.chances, strict=True):
@@ -50,12 +50,12 @@ def behind(rest: Prospect, outlook: Outlook, accuracy: float, price: float) -> P
 
 
 def mixed(ways: Iterable[tuple[float, Prospect]]) -> Prospect:
-    """Return the prospect where each of these comes true with its chance."""
+    """Return the expected prospect, given the probability of each."""
     return _summed([change for chance, prospect in ways for change in _scaled(prospect, chance, 0.0)])
 
 
 def together(prospects: Sequence[Prospect]) -> Prospect:
-    """Return the prospect where all of these go on side by side: all have to be right."""
+    """Return the prospect of all of these side by side; all must be right."""
     if len(prospects) <= 1:
         return prospects[0] if prospects else END
     at = sorted({time for prospect in prospects for time in prospect.at})
@@ -68,7 +68,7 @@ def together(prospects: Sequence[Prospect]) -> Prospect:
 
 
 def best(prospects: Sequence[Prospect]) -> Prospect:
-    """Return the prospect where one of these, the quicker first, is picked by the time left; the first of equals."""
+    """Return the prospect of picking one of these by the time left; of equally good ones the first, which is faster."""
     at = sorted({time for prospect in prospects for time in prospect.at})
     right, cost = [0.0] * len(at), [0.0] * len(at)
     worth = [-float("inf")] * len(at)
@@ -81,7 +81,7 @@ def best(prospects: Sequence[Prospect]) -> Prospect:
 
 
 def relative(prospect: Prospect) -> Prospect:
-    """Return the chances as shares of that with all the time there is, free of cost: what being late costs."""
+    """Return probabilities relative to that with unlimited time, at no cost: the effect of being late alone."""
     most = prospect.right[-1]
     return Prospect(
         prospect.at, tuple([right / most if most else 0.0 for right in prospect.right]), (0.0,) * len(prospect.at)
@@ -89,7 +89,7 @@ def relative(prospect: Prospect) -> Prospect:
 
 
 def _places(prospect: Prospect, at: Sequence[float]) -> list[int]:
-    """Return the step of `prospect` at each of these ascending times, none of which is before its first."""
+    """Return the index of the step of `prospect` at each of these ascending times, none before its first."""
     places, place = [], 0
     for time in at:
         while place + 1 < len(prospect.at) and prospect.at[place + 1] <= time:
@@ -99,7 +99,7 @@ def _places(prospect: Prospect, at: Sequence[float]) -> list[int]:
 
 
 def _scaled(prospect: Prospect, factor: float, later: float) -> list[tuple[float, float, float]]:
-    """Return by how much the prospect changes and when, times a factor and so much later."""
+    """Return the changes of a prospect and their times, scaled by `factor` and delayed by `later` seconds."""
     changes, right, cost = [], 0.0, 0.0
     for at, now, spent in zip(prospect.at, prospect.right, prospect.cost, strict=True):
         changes.append((at + later, factor * (now - right), factor * (spent - cost)))
@@ -108,7 +108,7 @@ def _scaled(prospect: Prospect, factor: float, later: float) -> list[tuple[float
 
 
 def _summed(changes: list[tuple[float, float, float]]) -> Prospect:
-    """Return what all changes come to; the first is at 0."""
+    """Return the prospect that is the sum of all changes; the first change is at 0."""
     at, right, cost = list[float](), list[float](), list[float]()
     for time, more, spent in sorted(changes):
         before = (right[-1], cost[-1]) if at else (0.0, 0.0)
@@ -123,9 +123,9 @@ def _summed(changes: list[tuple[float, float, float]]) -> Prospect:
 
 
 def _coarse(prospect: Prospect) -> Prospect:
-    """Return the prospect with fewer steps, where they are many: those by which little changes wait for the next.
+    """Return the prospect with fewer steps if it has too many: small changes are joined with the next one.
 
-    The nearer it is to the best, the finer it stays; it never promises more than it did.
+    It stays finer near the maximum, and never promises more than before.
     """
     if len(prospect.at) <= MOST:
         return prospect

@@ -1,7 +1,7 @@
-"""Takes requests for queries apart into requests for models, and their replies together. Pure.
+"""Splits requests for queries into requests for models, and combines their replies. Pure.
 
-A layer above the scheduler: a step is a request of its model like any other, so it is batched, shed, held for a model
-that has to be loaded and leaves early as all do. What looks into tensors is asked of the driver (`Branch`, `Map`).
+It is a layer above the scheduler. A step is a request of its model like any other: it is batched, shed, held until its
+model is loaded, and leaves early like all others. Whatever needs tensors is asked of the driver (`Branch`, `Map`).
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ ENDS = {Outcome.REFUSED_LATE: Outcome.EXPIRED, Outcome.REFUSED_LOADING: Outcome.
 
 
 class QueryScheduler:
-    """A scheduler that knows queries too. Feed it every event in the order of time and perform every action."""
+    """A scheduler that also knows queries. Feed it all events in order of time and perform all of its actions."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._scheduler = Scheduler(config)
@@ -34,9 +34,9 @@ class QueryScheduler:
         rows = lay_out([served.spec.name for served in config.models], config.queries, config.slots)
         self._served = {query.name: ServedQuery(query, rows, self._scheduler) for query in config.queries}
         self._live: dict[int, LiveQuery] = {}
-        self._steps: dict[int, LiveQuery] = {}  # the queries by those of their steps that are requests of models now
-        self._replies: deque[Reply] = deque()  # to steps, which nobody has taken in yet
-        self._untold: list[Event] = []  # to the scheduler of models
+        self._steps: dict[int, LiveQuery] = {}  # the query of each step that is a request of its model now
+        self._replies: deque[Reply] = deque()  # to steps, not handled yet
+        self._untold: list[Event] = []  # not passed to the scheduler of models yet
         self._accepted = 0
         self._ended = 0
         self._looked: dict[type[Event], Callable[..., None]] = {
@@ -46,7 +46,7 @@ class QueryScheduler:
         }
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Take in one event that happened at `now` (seconds, never going back) and return what to do, in order.
+        """Handle one event that happened at `now` (seconds, never decreasing) and return the actions, in order.
 
         Raises `IllegalEvent`, with nothing changed, for an event that the state does not allow.
         """
@@ -75,7 +75,7 @@ class QueryScheduler:
         return {**self._scheduler.stats(), **queries}
 
     def picture(self, now: float) -> Picture:
-        """Return what is under way at `now`, with how many are at each step of each query."""
+        """Return what is under way at `now`, with the number of requests at each step of each query."""
         at = {name: [0] * len(served.query.nodes) for name, served in self._served.items()}
         for step, live in self._steps.items():
             at[live.served.name][step - live.request - 1] += 1
@@ -87,7 +87,7 @@ class QueryScheduler:
         return self._scheduler.tallies()
 
     def check(self) -> None:
-        """Raise `AssertionError` where an invariant does not hold."""
+        """Raise `AssertionError` if an invariant does not hold."""
         self._scheduler.check()
         assert self._accepted == self._ended + len(self._live), "accepted is not live + ended"
         running = {
@@ -162,7 +162,7 @@ class QueryScheduler:
         self._go_on(live, now, actions)
 
     def _tell_below(self, now: float, actions: list[Action]) -> None:
-        """Tell the scheduler of models what it has not heard yet; what it replies to steps stays here."""
+        """Pass events that wait to the scheduler of models; its replies to steps are kept for this layer."""
         events, self._untold = self._untold, []
         for served in self._served.values():
             served.invalidate()
@@ -188,7 +188,7 @@ class QueryScheduler:
     # Decisions ------------------------------------------------------------------------------------------------------
 
     def _go_on(self, live: LiveQuery, now: float, actions: list[Action]) -> None:
-        """Begin what can begin, or call off what runs; end the query once nothing of it is at work any more."""
+        """Start the nodes that can start, or cancel those that run; end the query when nothing is at work any more."""
         judged: list[int] = []
         for node in live.ready():
             if live.served.guarded[node]:
@@ -206,7 +206,7 @@ class QueryScheduler:
             self._end(live, now, actions)
 
     def _begin(self, live: LiveQuery, node: int, now: float, actions: list[Action]) -> None:
-        """Have the inputs of a node written, for the model that is picked for it now or was beforehand."""
+        """Have the inputs of a node written, for the model picked for it now or in advance."""
         if node < live.outputs:
             if self._sheds and now > live.deadline:
                 live.move(node, LEFT_OUT)
@@ -221,11 +221,13 @@ class QueryScheduler:
         del self._live[live.request]
         self._ended += 1
         outcome = ANSWERED if live.failure is None else live.failure
-        ran = max(0.0, now - live.arrived - live.waited)  # who is told to come again has not waited yet
+        ran = max(
+            0.0, now - live.arrived - live.waited
+        )  # a refusal while the model loads reports a wait that is still ahead
         actions.append(Reply(live.request, live.served.name, outcome, live.last_node, live.waited, ran, live.slack))
 
     def _live_query(self, event: Branched | MapFailed, nodes: Sequence[int], phases: Sequence[Phase]) -> LiveQuery:
-        """Return the query that an event is of, where its `nodes` are in one of these phases."""
+        """Return the query of an event, whose `nodes` must be in one of these phases. Raises `IllegalEvent`."""
         live = self._live.get(event.request)
         if live is None or not nodes:
             raise IllegalEvent(f"{event} was not asked for")
@@ -260,5 +262,5 @@ AnyScheduler = Scheduler | QueryScheduler
 
 
 def make_scheduler(config: SchedulerConfig) -> AnyScheduler:
-    """Return the scheduler for a configuration: one without queries needs no layer for them."""
+    """Return the scheduler for a configuration; the layer for queries is left out where there are none."""
     return QueryScheduler(config) if config.queries else Scheduler(config)

@@ -1,4 +1,4 @@
-"""One query as the scheduler has it: the order of its nodes, who picks their models, and what that goes by. Pure."""
+"""One query as the scheduler has it: the order of its nodes, its planner, and what that plans with. Pure."""
 
 from latebind.domain.query import Query, StepRows
 from latebind.queries import make_planner
@@ -11,11 +11,10 @@ from latebind.scheduler import Scheduler
 
 
 class ServedQuery:
-    """What all requests for a query have in common. Nodes go by number, and behind them the outputs.
+    """What all requests for a query have in common. Nodes are numbered; the outputs come after the last node.
 
-    Each node waits for so many `before` it and, once it has ended, those `behind` it wait for one less. The `first`
-    wait for nobody. In `rows` are the first rows of a node's options (`StepRows`), in `models` their names, and whether
-    a node has a condition in `guarded`.
+    `before[i]` is how many nodes node i waits for, `behind[i]` are the nodes that wait for it, and the `first` nodes
+    wait for none. `rows[i]` are the first rows of the options of node i (`StepRows`).
     """
 
     def __init__(self, query: Query, rows: StepRows, scheduler: Scheduler) -> None:
@@ -36,12 +35,12 @@ class ServedQuery:
         self._length = 1 + longest_path(query)
         self._least = LowerBound(query)
         self._estimates = Estimates(self._least, {})
-        self._looked = False  # whether that is of what the scheduler knows now
+        self._looked = False  # whether the estimates are up to date
 
     def pick(self, node: int, opened: frozenset[int], left: float, allowed: float) -> Choice:
-        """Have the planner pick a model; before each step and behind the last, tensors take their time.
+        """Have the planner pick a model for a node. The time between steps is subtracted from what it may plan with.
 
-        So many seconds are `left` of those that were `allowed`.
+        `left` are the seconds left of the deadline, of the `allowed` seconds that there were on arrival.
         """
         overhead = self.overhead.seconds
         outlook = self.estimates.of_step(overhead)
@@ -49,12 +48,12 @@ class ServedQuery:
         return self._planner.pick(view, node)
 
     def is_late(self, seconds: float) -> bool:
-        """Tell whether a query would be late in so many with all models in memory; else it asks for the others."""
+        """Tell whether a query with so many seconds would be late even with all models in memory."""
         return seconds < Estimates(self._least, self._scheduler.outlooks(self._models, loaded=True)).least
 
     @property
     def estimates(self) -> Estimates:
-        """What a query is to expect now; the same as long as nothing is another."""
+        """What to expect of the query's models now; the same object as long as nothing has changed."""
         if not self._looked:
             outlooks = self._scheduler.outlooks(self._models)
             if outlooks != self._estimates.outlooks:
@@ -63,5 +62,5 @@ class ServedQuery:
         return self._estimates
 
     def invalidate(self) -> None:
-        """Hear that the scheduler has heard of something."""
+        """Note that the scheduler has handled events, so that estimates are looked up again."""
         self._looked = False

@@ -1,6 +1,6 @@
-"""What a planner sees of a query, and what it answers. Pure.
+"""What a planner sees of a query, and what it returns. Pure.
 
-These are msgspec's classes, which are not compiled (decision 47).
+These are msgspec classes, which are not compiled (decision 47).
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from latebind.queries.branches import Branches
 
 
 class PlanView(Struct, frozen=True, gc=False):
-    """A query at one estimates: `left` seconds are left of its deadline, and the nodes in `open` may still run.
+    """A query at one moment: `left` seconds remain of its deadline, and the nodes in `open` may still run.
 
-    When it came it was `allowed` so many, less what lies between its steps; 0: nobody knows.
-    `outlook` tells of a model what a request is to expect that comes now, and is the same function as long as it tells
-    the same; `branches` how often conditions hold.
+    On arrival it had `allowed` seconds, without the time between its steps; 0: not known. `outlook` returns what a
+    request of a model can expect now; it is the same function as long as its results stay the same. `branches` says how
+    often conditions hold.
     """
 
     query: Query
@@ -28,7 +28,7 @@ class PlanView(Struct, frozen=True, gc=False):
     allowed: float = 0.0
 
     def outlooks(self, number: int) -> list[Outlook]:
-        """Return what to expect of each option of a node."""
+        """Return the outlook of each option of a node."""
         return list(map(self.outlook, self.query.nodes[number].models))
 
 

@@ -28,11 +28,11 @@ MODEL = "model.json"
 GRAPH = "graph.json"
 WEIGHTS = "weights.safetensors"
 PROFILE = "profile.json"
-SEQUENCE = "sequence.json"  # of sequence models only, beside graphs of their own
+SEQUENCE = "sequence.json"  # only in sequence models, which also have other graphs
 CACHES = "caches"
 
 T = TypeVar("T")
-Writer = Callable[[Path], None]  # writes a file that nobody wants to have in memory as bytes
+Writer = Callable[[Path], None]  # writes a file that is too large to be made in memory first
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ModelDirectory:
     def create(cls, path: Path | str, files: Mapping[str, bytes | Writer], *, replace: bool = True) -> "ModelDirectory":
         """Make the directory with these files, or replace a former model there, in one rename.
 
-        Raises `FileExistsError` where one is there and it is not to `replace` it, though it has come only just now.
+        Raises `FileExistsError` if not `replace` and a model is there, even one that another process has just made.
         """
         path = Path(path)
         _check_names(path, files)
@@ -71,11 +71,11 @@ class ModelDirectory:
         return cls.open(path)
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """Return the names of the listed files in `folder` ("caches"), sorted, with the folder in front."""
+        """Return the names of the listed files in `folder` ("caches"), sorted, including the folder."""
         return tuple(sorted(name for name in self.files if name.startswith(f"{folder}/")))
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of a listed file, checked again as they are read."""
+        """Return the bytes of a listed file, verified again."""
         entry = self.files.get(name)
         if entry is None:
             raise RepositoryError(f"{self.path / name} is not in the manifest: build the model again")
@@ -94,10 +94,10 @@ class ModelDirectory:
             raise RepositoryError(f"{self.path / name} is broken ({error}): build the model again") from error
 
     def write_files(self, files: Mapping[str, bytes], *, remove: Iterable[str] = ()) -> "ModelDirectory":
-        """Add or replace files, then renew the manifest; returns the directory as it is afterwards.
+        """Add or replace files, then the manifest; return the directory as it is afterwards.
 
-        Data is written beside the old files and renamed into place, the manifest last. A crash in between leaves
-        files that `open` refuses by name, never a mixture that it accepts.
+        Data is written beside the old files and renamed into place, the manifest last. A crash in between leaves files
+        that `open` refuses by name, never a mixture that it accepts.
         """
         _check_names(self.path, files)
         entries = {name: entry for name, entry in self.files.items() if name not in set(remove)}
@@ -142,7 +142,7 @@ def _write(directory: Path, name: str, content: bytes | Writer) -> FileEntry:
 def write_bytes(path: Path, data: bytes, *, ending: str = "new") -> None:
     """Write a file in one rename, so that a crash leaves the old one or the new one.
 
-    Where several processes may write it, each needs an `ending` of its own for what it writes beside it.
+    If several processes may write it, each needs its own `ending` for the temporary file beside it.
     """
 
     def write(beside: Path) -> None:
@@ -160,7 +160,7 @@ def _write_beside(path: Path, write: Writer, ending: str) -> None:
 
 
 def _swap(staging: Path, path: Path, *, replace: bool) -> None:
-    """Put `staging` where `path` is; a former model there is set aside first and deleted last."""
+    """Move `staging` to `path`; a former model there is moved aside first and deleted last."""
     if not replace:
         _rename_new(staging, path)
     elif not path.exists():
@@ -174,7 +174,7 @@ def _swap(staging: Path, path: Path, *, replace: bool) -> None:
 
 
 def _rename_new(staging: Path, path: Path) -> None:
-    """Rename a directory, which the system refuses where another that is not empty has the name."""
+    """Rename a directory; raises `FileExistsError` if another that is not empty has the name."""
     try:
         staging.rename(path)
     except OSError as error:

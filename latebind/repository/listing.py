@@ -17,7 +17,7 @@ from latebind.repository.manifest import MANIFEST, NAME, VERSION
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One model version that is there; it has not been verified yet."""
+    """A model version that exists; it has not been verified."""
 
     name: str
     version: str
@@ -25,23 +25,23 @@ class Listed:
 
 
 class Repository:
-    """Finds models by name and version. It only looks; `ModelDirectory` reads and verifies.
+    """Finds models by name and version. It only lists; `ModelDirectory` reads and verifies.
 
-    Links are followed within the root; what lies behind others is not there.
+    Links are followed within the root; what is behind other links is ignored.
     """
 
     def __init__(self, root: Path | str) -> None:
         self._root = Path(root)
 
     def models(self) -> tuple[Listed, ...]:
-        """Return all models and versions, by name and then by ascending number; raises if the root is not there."""
+        """Return all models and versions, by name and then by ascending number; raises if the root does not exist."""
         if not self._root.is_dir():
             raise RepositoryError(f"{self._root} is not a directory: give the folder in which the models are")
         names = sorted(path.name for path in self._root.iterdir() if path.is_dir() and NAME.fullmatch(path.name))
         return tuple(listed for name in names for listed in self._versions(name))
 
     def open(self, name: str, version: str | None = None) -> ModelDirectory:
-        """Verify and return a model, its newest version unless one is named; raises `NotFound` with what there is."""
+        """Verify and return a model, by default its newest version; raises `NotFound` with the models that exist."""
         if NAME.fullmatch(name):
             check_inside(self._root / name, self._root)
         found = self._versions(name) if NAME.fullmatch(name) and (self._root / name).is_dir() else ()
@@ -53,7 +53,7 @@ class Repository:
         return ModelDirectory.open(chosen[-1].path)
 
     def path_for(self, name: str, version: str) -> Path:
-        """Return where a model of this name and numeric version belongs; raises for names that are not allowed."""
+        """Return the path for a model of this name and numeric version; raises for invalid names."""
         if not NAME.fullmatch(name) or not VERSION.fullmatch(version):
             raise RepositoryError(
                 f"{name!r} version {version!r}: a name has letters, digits, '.', '_', '-' (128 at most), "
@@ -81,12 +81,12 @@ def _titled(listed: Listed) -> str:
 
 
 def is_inside(path: Path, root: Path) -> bool:
-    """Tell whether a path leads, whatever links there are on the way, to something under the root."""
-    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))  # `resolve` raises where links go round
+    """Return whether a path, with all links followed, is under the root."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))  # `resolve` raises for a loop of links
 
 
 def check_inside(path: Path, root: Path) -> None:
-    """Raise `RepositoryError` unless a path leads to something under the root."""
+    """Raise `RepositoryError` unless a path, with all links followed, is under the root."""
     if not is_inside(path, root):
         raise RepositoryError(f"{path} is a link that leads out of the repository: put there what it leads to")
 
@@ -94,7 +94,7 @@ def check_inside(path: Path, root: Path) -> None:
 def find_models(place: Path, names: Sequence[str] | None = None) -> list[Path]:
     """Return the directories of the newest versions of all models in `place`, or of those named.
 
-    `place` may also be one model directory itself. Raises `NotFound` or `RepositoryError` with what there is.
+    `place` may also be a model directory itself. Raises `NotFound` or `RepositoryError` with what exists.
     """
     if (place / MANIFEST).is_file() and not names:
         return [place]
@@ -106,7 +106,7 @@ def find_models(place: Path, names: Sequence[str] | None = None) -> list[Path]:
 
 
 def find_queries(place: Path, names: Sequence[str] | None = None) -> list[Path]:
-    """Return the files of all queries in `place`, or of those among `names`, which may name models as well."""
+    """Return the files of all queries in `place`, or of those among `names`, which may also name models."""
     files = sorted(path for path in place.glob(f"*{ENDING}") if path.is_file()) if place.is_dir() else []
     for path in files:
         check_inside(path, place)
@@ -114,7 +114,7 @@ def find_queries(place: Path, names: Sequence[str] | None = None) -> list[Path]:
 
 
 def find_served(place: Path, names: Sequence[str] | None = None) -> tuple[list[Path], list[Path]]:
-    """Return the directories of models and the files of queries in `place`: all, or those named and what they need.
+    """Return the model directories and query files in `place`: all, or those named and the models that they need.
 
     Raises what `find_models` raises, and `QueryError` for a query file that cannot be read.
     """
@@ -130,9 +130,9 @@ def find_served(place: Path, names: Sequence[str] | None = None) -> tuple[list[P
 
 
 def sort_out(place: Path) -> tuple[list[ModelDirectory], dict[str, str]]:
-    """Return the newest versions of all models in `place` that are whole, and by name what is wrong with the others.
+    """Return the newest versions of all intact models in `place`, and by name what is wrong with the others.
 
-    Raises `RepositoryError` where there is no model at all.
+    Raises `RepositoryError` if there is no model at all.
     """
     if (place / MANIFEST).is_file():
         return [ModelDirectory.open(place)], {}
@@ -148,7 +148,7 @@ def sort_out(place: Path) -> tuple[list[ModelDirectory], dict[str, str]]:
 
 
 def _without(place: Path, queries: Sequence[Path]) -> str:
-    """Return the words that serve what is whole; none where nothing is."""
+    """Return the arguments that serve only what is intact; empty if nothing is."""
     if not place.is_dir() or (place / MANIFEST).is_file() or not Repository(place).models():
         return ""
     _, wrong = sort_out(place)

@@ -16,7 +16,7 @@ MAX_MANIFEST_BYTES = 1 << 20
 
 
 class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file: its bytes and their sha256 in hexadecimal."""
+    """One file: its size in bytes and its sha256 in hexadecimal."""
 
     bytes: int
     sha256: str
@@ -30,7 +30,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Return the manifest of `directory`; raises `RepositoryError` if it is missing, broken or names odd paths."""
+    """Return the manifest of `directory`; raises `RepositoryError` if it is missing, broken or has invalid paths."""
     path = directory / MANIFEST
     if not path.is_file() or path.is_symlink():
         raise RepositoryError(f"{path} is missing: this is not a model directory, make one with `latebind build`")
@@ -40,7 +40,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def manifest_in(data: bytes, place: str) -> Manifest:
-    """Return the manifest in `data`; raises `RepositoryError` with its place if it is broken or names odd paths."""
+    """Return the manifest in `data`; raises `RepositoryError` naming `place` if it is broken or has invalid paths."""
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -78,7 +78,10 @@ def entry_of_file(path: Path) -> FileEntry:
 
 
 def verify(directory: Path, manifest: Manifest) -> None:
-    """Check that each file is there, inside the directory, and unaltered; raises `RepositoryError` naming the file."""
+    """Raise `RepositoryError` unless each file exists, is inside the directory, and is unaltered.
+
+    The message names the file.
+    """
     root = directory.resolve()
     for name, entry in manifest.files.items():
         path = directory / name

@@ -1,6 +1,6 @@
-"""A folder of this machine that follows a repository elsewhere: fetches what changed, drops what has gone there.
+"""A local folder that mirrors a remote repository: fetches what has changed and removes what has gone there.
 
-A version is seen here once it is whole, by one rename. Several processes may share the folder.
+A version appears here by one rename, when it is complete. Several processes may share the folder.
 """
 
 import fcntl
@@ -28,47 +28,47 @@ from latebind.repository.manifest import (
     manifest_in,
     read_manifest,
 )
-from latebind.repository.remote import Found, Remote, Shelf, is_remote
+from latebind.repository.remote import Remote, RemoteListing, RemoteVersion, is_remote
 from latebind.repository.selection import Selection, Serving
 
 logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
 MAX_QUERY_BYTES = 1 << 20
-UNFINISHED = re.compile(r"\.[0-9]{1,18}\..+")  # what a process that was killed has left of a version
+UNFINISHED = re.compile(r"\.[0-9]{1,18}\..+")  # what a killed process has left of a version
 
 
 class Mirror:
-    """Keeps `folder` as the store is, for a repository of at most `most` bytes."""
+    """Keeps `folder` equal to the remote store, for a repository of at most `most` bytes."""
 
     def __init__(self, remote: Remote, folder: Path, *, most: int) -> None:
         self.folder = folder
         self._remote = remote
         self._most = most
-        self._seen: dict[str, tuple[str, Manifest]] = {}  # manifests by place, each with the stamp that it was read by
+        self._seen: dict[str, tuple[str, Manifest]] = {}  # by remote path: stamp and content of each manifest
 
     def refresh(self, names: Sequence[str] = ()) -> None:
-        """Bring here what changed of these models and queries, of all where none are named; drop what has gone.
+        """Fetch what has changed of these models and queries, by default of all; remove what has gone there.
 
-        What is not whole there is told in the log, and here it stays as it is. Raises `RepositoryError` where the store
+        A version that is incomplete there is logged and stays as it is here. Raises `RepositoryError` if the store
         cannot be read or holds too much; then nothing is changed.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._alone():
+        with self._locked():
             there = self._remote.look()
             if not there.versions:
                 raise RepositoryError(f"{self._remote.shown} holds no model: put there what `latebind build` made")
-            self._bring_queries(there)
+            self._fetch_queries(there)
             wanted = self._wanted(names)
             whole = [(found, manifest) for found in there.versions if (manifest := self._manifest(found, wanted))]
             self._check_bytes([manifest for _, manifest in whole])
-            new = [(found, manifest) for found, manifest in whole if self._here(found) != manifest]
+            new = [(found, manifest) for found, manifest in whole if self._local_manifest(found) != manifest]
             self._check_disk([manifest for _, manifest in new])
             for found, manifest in new:
-                self._bring(found, manifest)
+                self._fetch_version(found, manifest)
             self._drop(there)
 
-    def _bring_queries(self, there: Shelf) -> None:
+    def _fetch_queries(self, there: RemoteListing) -> None:
         for name in there.queries:
             data = self._remote.read(name, MAX_QUERY_BYTES)
             path = self.folder / name
@@ -80,8 +80,8 @@ class Mirror:
         needed = {model for path in find_queries(self.folder, names) for model in model_names(path)} if names else set()
         return frozenset(needed.union(names))
 
-    def _manifest(self, found: Found, wanted: frozenset[str]) -> Manifest | None:
-        """Return the manifest of a version that is wanted and whole."""
+    def _manifest(self, found: RemoteVersion, wanted: frozenset[str]) -> Manifest | None:
+        """Return the manifest of a version if that is wanted and complete there, else None."""
         if wanted and found.name not in wanted:
             return None
         try:
@@ -95,8 +95,8 @@ class Mirror:
                 return None
         return manifest
 
-    def _read_manifest(self, found: Found) -> Manifest:
-        place, stamp = _in(found, MANIFEST), found.files[MANIFEST].stamp
+    def _read_manifest(self, found: RemoteVersion) -> Manifest:
+        place, stamp = _remote_path(found, MANIFEST), found.files[MANIFEST].stamp
         seen = self._seen.get(place)
         if seen is not None and stamp and seen[0] == stamp:
             return seen[1]
@@ -104,8 +104,8 @@ class Mirror:
         self._seen[place] = stamp, manifest
         return manifest
 
-    def _here(self, found: Found) -> Manifest | None:
-        """Return the manifest of a version here, None where files are missing or cut off."""
+    def _local_manifest(self, found: RemoteVersion) -> Manifest | None:
+        """Return the manifest of a version here, None if files are missing or truncated."""
         path = self._path(found)
         try:
             manifest = read_manifest(path)
@@ -129,18 +129,18 @@ class Mirror:
                 f"{self.folder} has {free} bytes free and {needed} are to be fetched: make room or give another --cache"
             )
 
-    def _bring(self, found: Found, manifest: Manifest) -> None:
-        """Fetch a version, save for files that another version here has too, and have it seen."""
+    def _fetch_version(self, found: RemoteVersion, manifest: Manifest) -> None:
+        """Fetch a version, except for files that another version here has too, and make it appear."""
         logger.info("fetching %s version %s, %d bytes", found.name, found.version, _bytes([manifest]))
         known = self._known(found.name)
         files: dict[str, Writer] = {
-            name: partial(self._write, _in(found, name), entry, known.get(entry))
+            name: partial(self._write, _remote_path(found, name), entry, known.get(entry))
             for name, entry in manifest.files.items()
         }
         try:
             ModelDirectory.create(self._path(found), files)
         except RepositoryError as error:
-            self._seen.pop(_in(found, MANIFEST), None)
+            self._seen.pop(_remote_path(found, MANIFEST), None)
             logger.error("%s version %s stays as it is: %s", found.name, found.version, error)
 
     def _write(self, place: str, entry: FileEntry, same: Path | None, to: Path) -> None:
@@ -150,7 +150,7 @@ class Mirror:
             self._remote.fetch(place, entry, to)
 
     def _known(self, name: str) -> dict[FileEntry, Path]:
-        """Return the files of all versions of a model that are here, by what their manifests say of them."""
+        """Return the files of all local versions of a model, by their manifest entries."""
         known = {}
         for listed in Repository(self.folder).models():
             if listed.name == name:
@@ -159,8 +159,8 @@ class Mirror:
                         known[entry] = listed.path / file
         return known
 
-    def _drop(self, there: Shelf) -> None:
-        """Remove versions and queries that have gone there, and what was left unfinished here."""
+    def _drop(self, there: RemoteListing) -> None:
+        """Remove versions and queries that have gone there, and unfinished ones here."""
         kept = {self._path(found) for found in there.versions}
         for listed in Repository(self.folder).models():
             if listed.path not in kept:
@@ -173,40 +173,40 @@ class Mirror:
             if UNFINISHED.fullmatch(left.name):
                 shutil.rmtree(left, ignore_errors=True)
 
-    def _path(self, found: Found) -> Path:
+    def _path(self, found: RemoteVersion) -> Path:
         return self.folder / found.name / found.version
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the folder against other processes; it is let go of however this one ends."""
+    def _locked(self) -> Iterator[None]:
+        """Lock the folder against other processes; the lock is released however this process ends."""
         with (self.folder / LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
 
 class MirroredSelection(Selection):
-    """What is served of a repository elsewhere. It is looked at there when names are asked for, and for `fresh`."""
+    """What is served of a remote repository. The mirror is refreshed when names are listed, and by `fresh`."""
 
     def __init__(self, mirror: Mirror, names: Sequence[str] = ()) -> None:
         super().__init__(mirror.folder, names)
         self._mirror = mirror
 
     def first(self) -> Serving:
-        """Return all that is to be served; what was fetched before where the store cannot be read."""
-        self._look(needed=not self._has_models())
+        """Return all that is to be served; if the store cannot be read, what was fetched before."""
+        self._refresh(needed=not self._has_models())
         return super().first()
 
     def names(self) -> tuple[str, ...]:
-        """Return what is there now; raises `RepositoryError` where the store cannot be read."""
-        self._look(needed=True)
+        """Return what is there now; raises `RepositoryError` if the store cannot be read."""
+        self._refresh(needed=True)
         return super().names()
 
     def fresh(self, name: str, version: str | None = None) -> Serving:
-        """Return what `find` does, as it is there now, or as it was where the store cannot be read."""
-        self._look(needed=False)
+        """Return what `find` returns, refreshed; if the store cannot be read, as it was fetched before."""
+        self._refresh(needed=False)
         return super().fresh(name, version)
 
-    def _look(self, *, needed: bool) -> None:
+    def _refresh(self, *, needed: bool) -> None:
         try:
             self._mirror.refresh(self._names)
         except RepositoryError as error:
@@ -219,7 +219,7 @@ class MirroredSelection(Selection):
 
 
 def open_selection(place: str, names: Sequence[str], config: RepositoryConfig) -> Selection:
-    """Return the part of a repository that is served: of a folder, or of what lies at a URL. Raises `ConfigError`."""
+    """Return the part of a repository that is served, in a folder or at a URL. Raises `ConfigError`."""
     if not is_remote(place):
         return Selection(Path(place), names)
     folder = mirror_folder(place, Path(config.cache) if config.cache else default_cache())
@@ -227,7 +227,7 @@ def open_selection(place: str, names: Sequence[str], config: RepositoryConfig) -
 
 
 def mirror_folder(url: str, cache: Path) -> Path:
-    """Return the folder for a URL below the cache, one for each URL."""
+    """Return the folder below the cache for this URL; each URL has its own."""
     last = re.sub(r"[^A-Za-z0-9._-]+", "-", url.rstrip("/").rpartition("/")[2]).strip(".-")[:64]
     return cache / f"{last or 'models'}-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
 
@@ -237,7 +237,7 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "latebind" / "repositories"
 
 
-def _in(found: Found, name: str) -> str:
+def _remote_path(found: RemoteVersion, name: str) -> str:
     return f"{found.place}/{name}" if found.place else name
 
 

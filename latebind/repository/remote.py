@@ -1,6 +1,6 @@
-"""A repository in a shared folder or an object store, read through fsspec: what lies there, and its bytes.
+"""A repository in a shared folder or object store, read through fsspec: its listing, and the bytes of its files.
 
-Nothing is believed of names in a listing. For the folder here that follows it: `mirror`.
+Names in a listing are not trusted. `mirror` keeps the local copy.
 """
 
 import hashlib
@@ -21,33 +21,33 @@ PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A file in a listing: its size, and what changes when it does, empty where the store does not tell."""
+class RemoteFile:
+    """A file in a listing: its size, and a stamp that changes when the file does, empty if the store has none."""
 
     bytes: int
     stamp: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A model version: where it lies below the root, and its files by their names in the model directory."""
+class RemoteVersion:
+    """A model version: its path below the root, and its files by their names in the model directory."""
 
     name: str
     version: str
     place: str
-    files: Mapping[str, Stored]
+    files: Mapping[str, RemoteFile]
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
-    """What a listing holds: model versions, and the files of queries by name."""
+class RemoteListing:
+    """The content of a store: model versions, and query files by name."""
 
-    versions: tuple[Found, ...]
-    queries: Mapping[str, Stored]
+    versions: tuple[RemoteVersion, ...]
+    queries: Mapping[str, RemoteFile]
 
 
 class Remote:
-    """The store at a URL. Raises `ConfigError` where fsspec or the driver is missing, else `RepositoryError`."""
+    """The store at a URL. Raises `ConfigError` if fsspec or its driver is missing, else `RepositoryError`."""
 
     def __init__(self, url: str) -> None:
         self.shown = CREDENTIALS.sub("", url)
@@ -61,15 +61,15 @@ class Remote:
             raise ConfigError(f"{self.shown} cannot be opened: {error}") from None
         self._root = root.rstrip("/")
 
-    def look(self) -> Shelf:
+    def look(self) -> RemoteListing:
         """List what is there now."""
         with self._reading("listed"):
             self._files.invalidate_cache()
             found = self._files.find(self._root, detail=True)
-        return shelf(self._below(found), self._root)
+        return arrange(self._below(found), self._root)
 
     def read(self, place: str, most: int) -> bytes:
-        """Return the bytes of a file below the root, which has `most` at most."""
+        """Return the bytes of a file below the root; raises if it is larger than `most`."""
         with self._reading(place), self._files.open(self._path(place), "rb") as file:
             data: bytes = file.read(most + 1)
         if len(data) > most:
@@ -77,7 +77,7 @@ class Remote:
         return data
 
     def fetch(self, place: str, entry: FileEntry, to: Path) -> None:
-        """Write a file below the root to `to`; raises `RepositoryError` unless it is what the manifest says."""
+        """Write a file below the root to `to`; raises `RepositoryError` unless it equals the manifest entry."""
         digest, left = hashlib.sha256(), entry.bytes
         with self._reading(place), self._files.open(self._path(place), "rb") as source, to.open("wb") as target:
             while left >= 0 and (piece := source.read(min(PIECE_BYTES, left + 1))):
@@ -89,11 +89,11 @@ class Remote:
                 f"{self.shown}/{place} differs from the manifest: it was altered or is half uploaded, upload it again"
             )
 
-    def _below(self, found: Mapping[str, Mapping[str, Any]]) -> dict[str, Stored]:
-        """Return the files of a listing by their places below the root; what lies elsewhere is left out."""
+    def _below(self, found: Mapping[str, Mapping[str, Any]]) -> dict[str, RemoteFile]:
+        """Return the files of a listing by their paths below the root; others are ignored."""
         start = f"{self._root}/"
         return {
-            path.removeprefix(start): Stored(int(about.get("size") or 0), _stamp(about))
+            path.removeprefix(start): RemoteFile(int(about.get("size") or 0), _stamp(about))
             for path, about in found.items()
             if path.startswith(start) and about.get("type") == "file"
         }
@@ -103,7 +103,7 @@ class Remote:
 
     @contextmanager
     def _reading(self, what: str) -> Iterator[None]:
-        """Turn what a driver raises, which may be anything, into one error without credentials."""
+        """Turn any exception of a driver into one error, without credentials."""
         try:
             yield
         except Exception as error:
@@ -112,30 +112,30 @@ class Remote:
 
 
 def is_remote(place: str) -> bool:
-    """Tell whether a repository is named by a URL and not by a path."""
+    """Return whether a repository is named by a URL and not by a path."""
     return "://" in place
 
 
-def shelf(files: Mapping[str, Stored], root: str) -> Shelf:
-    """Arrange files by their places below a root of this path. Only plain names count, so that none leads elsewhere."""
+def arrange(files: Mapping[str, RemoteFile], root: str) -> RemoteListing:
+    """Arrange files by their paths below the root. Only plain names are accepted, so none leads elsewhere."""
     plain = {place: stored for place, stored in files.items() if all(map(NAME.fullmatch, place.split("/")))}
     folders = [place.rpartition("/")[0] for place in plain if place.rpartition("/")[2] == MANIFEST]
     folders = [""] if "" in folders else folders  # the root is itself a model
     tops = {folder: named for folder in folders if (named := _named(folder, root)) is not None}
-    within: dict[str, dict[str, Stored]] = {folder: {} for folder in tops}
+    within: dict[str, dict[str, RemoteFile]] = {folder: {} for folder in tops}
     for place, stored in plain.items():
         for folder, name in _splits(place):
             if folder in within:
                 within[folder][name] = stored
-    found = {named: Found(*named, folder, within[folder]) for folder, named in sorted(tops.items())}
+    found = {named: RemoteVersion(*named, folder, within[folder]) for folder, named in sorted(tops.items())}
     queries = {place: stored for place, stored in plain.items() if "/" not in place and place.endswith(ENDING)}
-    return Shelf(tuple(found.values()), queries)
+    return RemoteListing(tuple(found.values()), queries)
 
 
 def _named(folder: str, root: str) -> tuple[str, str] | None:
-    """Return the name and version of the model in a folder, None where none belongs.
+    """Return the name and version of the model in a folder, None if no model may be there.
 
-    A model that is not in a folder of its version counts as version 1, unless there is another (`sorted` has it last).
+    A model without a folder for its version counts as version 1, unless there is another one (`sorted` has it last).
     """
     parts = (folder or root).split("/")
     if not folder:

@@ -1,4 +1,4 @@
-"""What of a repository is to be served: the newest version of each model and the queries, by name."""
+"""What is served of a repository: the newest version of each model and the queries, by name."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ Fingerprint = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class QueryFile:
-    """Where a query is written down, and the models that it names."""
+    """The file of a query, and the models that it names."""
 
     path: Path
     models: tuple[str, ...]
@@ -23,7 +23,7 @@ class QueryFile:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What one engine serves: directories of models and files of queries, by name."""
+    """What one engine serves: model directories and query files, by name."""
 
     models: Mapping[str, Path] = field(default_factory=dict)
     queries: Mapping[str, QueryFile] = field(default_factory=dict)
@@ -42,19 +42,19 @@ class Serving:
         return self._picked(self._with_needing(names))
 
     def without(self, names: Iterable[str]) -> "Serving":
-        """Return what `only` leaves out."""
+        """Return the models and queries that `only` leaves out."""
         return self._picked({*self.names} - self._with_needing(names))
 
     def with_(self, other: "Serving") -> "Serving":
-        """Return this with all of another; where both have a name, the other's counts."""
+        """Return this and another together; if both have a name, the other's entry is taken."""
         return Serving({**self.models, **other.models}, {**self.queries, **other.queries})
 
     def renamed(self, names: Sequence[str]) -> "Serving":
-        """Return this with models called as they call themselves, in their order."""
+        """Return this with the models' own names, given in order."""
         return replace(self, models=dict(zip(names, self.models.values(), strict=True)))
 
     def fingerprint_of(self, name: str) -> Fingerprint | None:
-        """Return what changes when somebody exchanges a model or query; None where it has gone."""
+        """Return a value that changes when a model or query is replaced; None if it has gone."""
         path = self.queries[name].path if name in self.queries else self.models[name] / MANIFEST
         try:
             about = path.stat()
@@ -81,12 +81,12 @@ class Selection:
         self._names = tuple(names)
 
     def first(self) -> Serving:
-        """Return all that is to be served; raises where anything of it is not there or not whole."""
+        """Return all that is to be served; raises if something is missing or incomplete."""
         models, queries = find_served(self.place, self._names)
         return _serving(models, queries)
 
     def names(self) -> tuple[str, ...]:
-        """Return what is there now of what is to be served; whether it is whole is not looked at."""
+        """Return the names that exist now and are to be served; models are not verified."""
         if (self.place / MANIFEST).is_file():
             return (_name(self.place),)
         models = {listed.name for listed in Repository(self.place).models()}
@@ -95,11 +95,11 @@ class Selection:
         return tuple(name for name in found if not self._names or name in self._names)
 
     def fresh(self, name: str, version: str | None = None) -> Serving:
-        """Return what `find` does, of a repository elsewhere as it is now."""
+        """Return what `find` returns; a remote repository is read again first."""
         return self.find(name, version)
 
     def find(self, name: str, version: str | None = None) -> Serving:
-        """Return a model in a version, the newest where none is named, or a query with its models.
+        """Return a model in a version, by default the newest, or a query with its models.
 
         Raises `NotFound` and `RepositoryError`, and `QueryError` for a query file that cannot be read.
         """
@@ -117,14 +117,14 @@ class Selection:
             raise NotFound(self._nothing(name, version)) from None
 
     def _nothing(self, name: str, version: str | None) -> str:
-        """Return what is said of a model or version that is not there."""
+        """Return the message for a model or version that does not exist."""
         versions = [listed.version for listed in Repository(self.place).models() if listed.name == name]
         if versions:
             return f"model {name!r} has no version {version!r:.40} in the repository: it has {', '.join(versions)}"
         return f"there is no model {name!r:.140} in the repository{instead(name, self.names())}"
 
     def explain(self, error: LatebindError | OSError) -> str:
-        """Return what to tell clients of an error: without the place of the repository."""
+        """Return an error's message for clients: without the path of the repository."""
         return str(error).replace(f"{self.place.resolve()}/", "").replace(f"{self.place}/", "")
 
 
@@ -134,6 +134,6 @@ def _serving(models: Iterable[Path], queries: Iterable[Path]) -> Serving:
 
 
 def _name(directory: Path) -> str:
-    """Return the name of a model by its directory, `NAME` or `NAME/NUMBER`."""
+    """Return the name of a model from its directory, `NAME` or `NAME/NUMBER`."""
     directory = directory.absolute()
     return directory.parent.name if directory.name.isdecimal() else directory.name

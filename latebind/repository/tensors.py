@@ -1,4 +1,4 @@
-"""Tensors in a model directory: safetensors files, which hold numbers and nothing else. Apart, for it needs torch."""
+"""Tensors in a model directory: safetensors files, which hold only numbers. A module of its own, as it needs torch."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from latebind.domain.errors import RepositoryError
 from latebind.repository.directory import ModelDirectory, Writer
 from latebind.repository.pages import PAGE, BytesRead, MappedFile, Runs
 
-HEADER = 8  # bytes that say how long the description in front of the numbers is
+HEADER = 8  # bytes that hold the length of the description, which precedes the numbers
 ALIGNMENT = 64
-ROUNDED = 16  # bytes, at multiples of which memory from the allocator begins
+ROUNDED = 16  # bytes; the allocator's blocks begin at multiples of this
 DTYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
@@ -35,7 +35,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def read_tensors(directory: ModelDirectory, name: str) -> dict[str, Tensor]:
-    """Return all tensors of a listed safetensors file; raises `RepositoryError` if it is none."""
+    """Return all tensors of a listed safetensors file; raises `RepositoryError` if it is not one."""
     try:
         return load(directory.read(name))
     except (SafetensorError, KeyError) as error:
@@ -43,16 +43,16 @@ def read_tensors(directory: ModelDirectory, name: str) -> dict[str, Tensor]:
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the tensors as a safetensors file, laid out as `tensor_file` does."""
+    """Return the tensors as the bytes of a safetensors file, laid out as by `tensor_file`."""
     return b"".join(_laid_out(tensors))
 
 
 def tensor_file(tensors: Mapping[str, Tensor]) -> Writer:
-    """Return what writes the tensors as a safetensors file from where they lie, without another copy in memory.
+    """Return a writer of the tensors as a safetensors file, without another copy in memory.
 
-    They begin at multiples of `ALIGNMENT`, where that is possible. The format knows no gaps, so tensors of odd sizes
-    come last. Where a file is mapped, matrices that begin elsewhere take a fifth longer to multiply, and sums are
-    rounded otherwise.
+    Tensors begin at multiples of `ALIGNMENT`, if possible. The format allows no gaps, so tensors of odd sizes come
+    last. In a mapped file, matrices that begin elsewhere take a fifth longer to multiply, and sums are rounded
+    differently.
     """
 
     def write(path: Path) -> None:
@@ -63,7 +63,7 @@ def tensor_file(tensors: Mapping[str, Tensor]) -> Writer:
 
 
 def _laid_out(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Yield what the file consists of, in turn."""
+    """Yield the parts of the file in order."""
     order = sorted(tensors, key=lambda name: (tensors[name].nbytes % ALIGNMENT > 0, name))
     described, end = {}, 0
     for name in order:
@@ -79,26 +79,26 @@ def _laid_out(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Pages of one file, which are held and let go together."""
+    """Pages of one file that are held and released together."""
 
     file: MappedFile
     runs: Runs
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return PAGE * sum(map(len, self.runs))
 
     def hold(self) -> BytesRead:
-        """Have them present. Raises `RepositoryError`; then none of them is held."""
+        """Make them present. Raises `RepositoryError`; then none of them is held."""
         return self.file.hold(self.runs)
 
     def release(self) -> None:
-        """Give back those that nobody else holds."""
+        """Free those that nobody else holds."""
         self.file.release(self.runs)
 
     def cut(self, size: int) -> tuple["Pages", "Pages"]:
-        """Return the first so many bytes of them, a multiple of a page, and the rest."""
+        """Return the first `size` bytes of them, a multiple of a page, and the rest."""
         first, rest = list[range](), list[range]()
         left = size // PAGE
         for run in self.runs:
@@ -110,10 +110,10 @@ class Pages:
 
 
 class MappedTensors(Mapping[str, Tensor]):
-    """The tensors of a listed safetensors file as views of the mapped file: their numbers are read when they are used.
+    """The tensors of a listed safetensors file as views of the mapped file: numbers are read when they are used.
 
-    Small ones that begin where arithmetic would be slower or rounded otherwise are copies instead, which stay. Raises
-    what `MappedFile` raises, and `RepositoryError` for a file that is no safetensors file.
+    Small tensors that begin where arithmetic would be slower or rounded differently are copies that stay in memory.
+    Raises what `MappedFile` raises, and `RepositoryError` for a file that is not a safetensors file.
     """
 
     def __init__(self, directory: ModelDirectory, name: str, *, cached: bool = True) -> None:
@@ -123,7 +123,7 @@ class MappedTensors(Mapping[str, Tensor]):
         except (msgspec.MsgspecError, KeyError, ValueError, RuntimeError) as error:
             path = directory.path / name
             raise RepositoryError(f"{path} is no safetensors file ({error}): build the model again") from error
-        self._file.release(())  # the description was read
+        self._file.release(())  # frees the pages of the description
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
@@ -135,7 +135,7 @@ class MappedTensors(Mapping[str, Tensor]):
         return len(self._tensors)
 
     def pages(self, names: Iterable[str]) -> Pages:
-        """Return where these tensors lie; raises `RepositoryError` for one that is not there."""
+        """Return the pages of these tensors; raises `RepositoryError` for one that does not exist."""
         try:
             return Pages(self._file, self._file.runs([self._spans[name] for name in names]))
         except KeyError as error:
@@ -151,7 +151,7 @@ class _Described(msgspec.Struct, frozen=True):
 
 
 def _views(memory: mmap) -> tuple[dict[str, tuple[int, int]], dict[str, Tensor]]:
-    """Return where each tensor of a file lies, in bytes, and the tensor itself."""
+    """Return the position of each tensor in the file, in bytes, and the tensor itself."""
     start = HEADER + int.from_bytes(memory[:HEADER], "little")
     parts = msgspec.json.decode(memory[HEADER:start], type=dict[str, msgspec.Raw])
     parts.pop("__metadata__", None)

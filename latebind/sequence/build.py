@@ -1,4 +1,4 @@
-"""From a sequence module to a model directory: export, try the backends, verify, profile, write. A trusted step."""
+"""Builds a model directory from a sequence module: export, try backends, verify, profile, write. A trusted step."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,18 +27,18 @@ from latebind.sequence.decoding import answer_all
 from latebind.sequence.export import TOKENS, ExportedSequence, SequenceModule, as_sequence, export_sequence
 from latebind.sequence.measure import measure_sequence
 from latebind.sequence.padding import lengths
-from latebind.sequence.program import KINDS, Marks, Named, SequenceProgram, step_sizes
+from latebind.sequence.program import KINDS, Named, SequenceProgram, SpecialTokens, step_sizes
 from latebind.sequence.stored import write_sequence
 from latebind.sequence.verify import sequence_error
 
-QUICK = ("eager", "openvino")  # to compile: an encoder may have a thousand operators
+QUICK = ("eager", "openvino")  # backends that compile quickly: an encoder may have a thousand operators
 VERIFIED = 16  # rows
-SHARES = (np.arange(100) + 0.5) / 100  # at which lengths of answers are kept
+SHARES = (np.arange(100) + 0.5) / 100  # quantiles of the answers' lengths that the profile keeps
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceReport:
-    """What `build_sequence` did and found; `rows` prints it."""
+    """What `build_sequence` found; `rows` formats it."""
 
     directory: ModelDirectory
     lengths: tuple[int, ...]
@@ -80,11 +80,12 @@ def build_sequence(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> SequenceReport:
-    """Make `directory` a model directory of the sequence model `module`; a model that is there is replaced.
+    """Build the sequence model `module` into the model directory `directory`; an existing model there is replaced.
 
-    `tokens` `(N, longest input)` int64 are rows to verify and measure on; where `measured_lengths`, they are like those
-    to come, and the lengths of the answers to them become those that policies expect. Of the `backends` the one whose
-    typical request is quickest is taken, among those within `tolerance`. Raises `ExportError` or `ConfigError`.
+    `tokens` `(N, longest input)` int64 are rows to verify and measure on. If `measured_lengths`, they are like the rows
+    to come, and the lengths of their answers become the lengths that policies expect. The backend with the quickest
+    typical request is taken among the `backends` whose error is within `tolerance`. Raises `ExportError` or
+    `ConfigError`.
     """
     settings = Settings.checked(
         name, version, max_batch=max_batch, backends=backends, tolerance=tolerance, threads=threads
@@ -93,7 +94,7 @@ def build_sequence(
         settings = replace(settings, backends=tuple(one for one in settings.backends if one in QUICK))
     tell = progress or ignore_progress
     sequence = as_sequence(module)
-    marks = Marks(sequence.start, sequence.end, sequence.padding)
+    marks = SpecialTokens(sequence.start, sequence.end, sequence.padding)
     if tokens.dim() != 2 or tokens.dtype != torch.int64 or not len(tokens):
         raise ConfigError(f"a sequence model reads one input, {TOKENS}=int64:LONGEST, not {tuple(tokens.shape)}")
     torch.set_num_threads(threads)
@@ -138,9 +139,9 @@ def _model(
 
 
 def compiled(
-    exported: ExportedSequence, model: StoredModel, marks: Marks, *, backend: str, threads: int
+    exported: ExportedSequence, model: StoredModel, marks: SpecialTokens, *, backend: str, threads: int
 ) -> SequenceProgram:
-    """Return the exported model on a backend, with costs that nobody has measured."""
+    """Return the exported model on a backend, with costs that have not been measured."""
 
     sizes = step_sizes(backend, model.max_batch)
 
@@ -165,7 +166,7 @@ def compiled(
 def _best(
     compile_on: Callable[..., SequenceProgram], module: nn.Module, tokens: Tensor, settings: Settings, *, tell: Progress
 ) -> tuple[SequenceProgram, float, tuple[tuple[str, str], ...]]:
-    """Return the program on the quickest backend that is right, its error, and what came of each backend."""
+    """Return the program on the quickest accurate backend, its error, and the result for each backend."""
     tried: list[tuple[str, str]] = []
     found: list[tuple[float, float, SequenceProgram]] = []
     most = settings.tolerance or DEFAULT_TOLERANCE

@@ -1,4 +1,4 @@
-"""Greedy decoding for many requests at once, each at its own position: what a worker does for a sequence model."""
+"""Greedy decoding of many requests at once, each at its own position: how a worker runs a sequence model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from latebind.sequence.export import LOGITS
 from latebind.sequence.padding import lengths
 from latebind.sequence.program import SequenceProgram
-from latebind.sequence.state import POSITION, TOKEN, Rows
+from latebind.sequence.state import POSITION, TOKEN, StateRows
 
 Tokens = NDArray[Any]  # int64
 
 
 class Decoding:
-    """The requests of one model that one worker answers, by slot.
+    """The requests of one model that one worker decodes, by slot.
 
-    `inputs` `(slots, longest input)` and `answers` `(slots, longest output)` are the rows that slots have. `wide` is
-    the same program for one request with more cores, where there is one.
+    `inputs` `(slots, longest input)` and `answers` `(slots, longest output)` are the rows of the slots. `wide` is the
+    same program for one request on more cores, if there is one.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Decoding:
         self._wide = wide or program
         self._inputs = inputs
         self._answers = answers
-        self._rows = Rows(program.parts, program.spec.max_batch)
+        self._rows = StateRows(program.parts, program.spec.max_batch)
         self._complete: set[int] = set()
 
     def read(self, slots: Sequence[int], *, wide: bool = False) -> None:
@@ -47,16 +47,16 @@ class Decoding:
     def step(self, slots: Sequence[int], *, wide: bool = False) -> list[int]:
         """Write the next token of each of these slots; return those whose answer is complete, now or before.
 
-        Who is complete gives its row to others once a step comes without it. It may come again all the same, if its
-        batch was preempted and nobody leaves it: then it takes part with a row of zeros, and its answer stays.
+        A complete request gives up its state row at the first step without it. It may still come again, if its batch
+        was preempted and keeps its members: then it takes part with a row of zeros, and its answer stays unchanged.
         """
         self._rows.end(self._complete.intersection(self._rows.owners).difference(slots))
         back = [slot for slot in slots if slot not in self._rows.owners]
         if back:
             self._rows.begin(back, {})
-        order = self._rows.together(slots)
+        order = self._rows.to_front(slots)
         count = len(order)
-        state = self._rows.first(self._program.step_size(count))  # rows behind the last are anybody's or nobody's
+        state = self._rows.first(self._program.step_size(count))  # rows past `count` are ignored
         changed = (self._wide if wide else self._program).step(*state.values())
         tokens = changed.pop(LOGITS).numpy()[:count].argmax(axis=1)  # torch takes 12 microseconds for each row of 8,192
         self._rows.change({name: rows[:count] for name, rows in changed.items()})
@@ -65,7 +65,7 @@ class Decoding:
         return [slot for slot in order if slot in self._complete]
 
     def _write(self, order: list[int], tokens: Tokens, positions: Tokens) -> None:
-        """Put the tokens into the answers that are not complete yet, and go on by one position."""
+        """Write the tokens into the answers that are not complete yet, and advance all positions by one."""
         last, end = self._program.longest_output - 1, self._program.marks.end
         for slot, token, position in zip(order, tokens.tolist(), positions.tolist(), strict=True):
             if slot not in self._complete:
@@ -76,7 +76,7 @@ class Decoding:
 
 
 def answer_all(program: SequenceProgram, inputs: Tokens) -> Tokens:
-    """Return the answers `(N, longest output)` to rows `(N, longest input)`, as many at a time as a batch has."""
+    """Return the answers `(N, longest output)` to rows `(N, longest input)`, at most a full batch at a time."""
     answers = np.full((len(inputs), program.longest_output), program.marks.padding)
     decoding = Decoding(program, inputs, answers)
     waiting, running = list(range(len(inputs))), list[int]()

@@ -1,4 +1,4 @@
-"""From a module with `encode` and `step` to graphs: one encoder for each of a few lengths of input, one step."""
+"""Exports a module with `encode` and `step`: an encoder for each of a few input lengths, and one step."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from latebind.program.vocabulary import vocabulary_size
 from latebind.sequence.state import POSITION, TOKEN, Part, State, change_of
 
 TOKENS, LENGTH, LOGITS = "tokens", "length", "logits"
-SHORTEST, LONGER = 8, 1.25  # tokens of the shortest encoder, and how much longer each is than the one before
+SHORTEST, LONGER = 8, 1.25  # tokens of the shortest encoder, and the ratio of one encoder's length to the one before
 
 
 class SequenceModule(Protocol):
-    """What a module must have to be served as a sequence model. Token numbers are int64, rows padded with `padding`.
+    """What a module needs to be served as a sequence model. Tokens are int64, rows padded with `padding`.
 
-    An answer begins after `start`, ends with `end` and has at most `longest_output` tokens, the end included. `blank`
-    names the parts of the state that begin as float32 zeros and the shape of a row of each; the others come from
+    An answer begins after `start`, ends with `end` and has at most `longest_output` tokens, `end` included. `blank`
+    gives the parts of the state that begin as float32 zeros, each with the shape of one row; the others come from
     `encode`.
     """
 
@@ -32,25 +32,25 @@ class SequenceModule(Protocol):
     blank: Mapping[str, tuple[int, ...]]
 
     def encode(self, tokens: Tensor, length: Tensor) -> dict[str, Tensor]:
-        """Return state `(B, ...)` by name for `tokens` `(B, L)`, the first `length` `(B,)` of which count.
+        """Return the state `(B, ...)` by name for `tokens` `(B, L)`; only the first `length` `(B,)` are not padding.
 
-        What is padding must make no difference. Where a shape depends on L it may do so in one dimension, and `step`
-        must not look at what lies behind `length` there.
+        Padding must not affect the result. If a shape depends on L, it may do so in one dimension, and `step` must not
+        read what is behind `length` there.
         """
 
     def step(self, token: Tensor, position: Tensor, **state: Tensor) -> dict[str, Tensor]:
-        """Return `logits` `(B, words)` behind `token` `(B,)` at `position` `(B,)`, and the state that changes.
+        """Return `logits` `(B, words)` for the token after `token` `(B,)` at `position` `(B,)`, and the changed state.
 
-        A part of the state comes back whole, or without the dimension of its `longest_output` positions: then it is
-        written at the position of each row.
+        A part of the state is returned whole, or without the dimension of its `longest_output` positions: then it is
+        written at each row's position.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedSequence:
-    """Encoders by the length of input that they are for, the step, their weights and the parts of the state.
+    """Encoders by the input length that they are for, the step, their weights and the parts of the state.
 
-    The step takes token, position and all parts, in this order. `words` is how many tokens the input may have.
+    The step takes token, position and all parts, in this order. `words` is the size of the input's vocabulary.
     """
 
     encoders: dict[int, Graph]
@@ -61,12 +61,12 @@ class ExportedSequence:
 
 
 def is_sequence(module: nn.Module) -> bool:
-    """Tell whether a module is meant as a sequence model."""
+    """Return whether a module is meant to be a sequence model."""
     return callable(getattr(module, "encode", None)) and callable(getattr(module, "step", None))
 
 
 def as_sequence(module: nn.Module) -> SequenceModule:
-    """Return the module as what it is; raises `ExportError` naming what it lacks."""
+    """Return the module as a sequence module; raises `ExportError` that names what it lacks."""
     for name, type_ in (("start", int), ("end", int), ("padding", int), ("longest_output", int), ("blank", Mapping)):
         if not isinstance(getattr(module, name, None), type_):
             raise ExportError(
@@ -77,7 +77,7 @@ def as_sequence(module: nn.Module) -> SequenceModule:
 
 
 def lengths_for(longest: int) -> tuple[int, ...]:
-    """Return the lengths of input to have an encoder for: each a quarter longer than the one before."""
+    """Return the input lengths to make encoders for: each a quarter longer than the one before."""
     found = [longest]
     while found[-1] / LONGER >= SHORTEST:
         found.append(round(found[-1] / LONGER))
@@ -134,7 +134,7 @@ class _Step(nn.Module):
         self.eval()
 
     def forward(self, **given: Tensor) -> State:
-        """Return logits and what changes."""
+        """Return logits and the changed parts."""
         return cast(SequenceModule, self.module).step(**given)
 
 
@@ -155,7 +155,7 @@ def _example(sequence: SequenceModule, parts: tuple[Part, ...], rows: int) -> di
 
 
 def _check_lengths(encoders: Mapping[int, Graph], parts: tuple[Part, ...]) -> None:
-    """Raise where an encoder for a shorter input makes a state that does not fit into the rows."""
+    """Raise `ExportError` if an encoder for a shorter input makes a state that does not fit into the rows."""
     shapes = {part.name: part.shape for part in parts}
     for length, graph in encoders.items():
         for spec in graph.output_specs():
@@ -185,7 +185,7 @@ def _changes(sequence: SequenceModule, step: Graph, parts: tuple[Part, ...]) -> 
 
 
 def _merged(exported: Mapping[str, Exported]) -> tuple[dict[str, Graph], dict[str, Tensor]]:
-    """Return the graphs with weights of one file: those that are one tensor in the module are stored once."""
+    """Return the graphs over one set of weights: those that are equal in several graphs are stored once."""
     graphs: dict[str, Graph] = {}
     weights: dict[str, Tensor] = {}
     for part, one in exported.items():

@@ -1,4 +1,4 @@
-"""What reading and writing cost on this machine, moved rows and all: the curves that the scheduler decides by."""
+"""Measures reading and decoder steps on this machine, with the moves of rows: the curves for the scheduler."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from latebind.program.measure import median_seconds, profiled_batches
 from latebind.sequence.decoding import Decoding
 from latebind.sequence.program import SequenceProgram
 
-FEW = 8  # requests that read at once
+FEW = 8  # the most requests that read at the same time
 FLOOR = 1e-6  # seconds: a fitted line may start below zero
 
 
@@ -21,10 +21,10 @@ FLOOR = 1e-6  # seconds: a fitted line may start below zero
 def measure_sequence(
     program: SequenceProgram, tokens: NDArray[np.int64], batches: Sequence[int] = ()
 ) -> tuple[Curve, Curve, Curve]:
-    """Return curves over batch sizes: reading one token, each token more, and a step. `tokens` are example rows.
+    """Return curves over batch sizes: reading one token, each further token, and a step. `tokens` are example rows.
 
-    Without `batches` they are those that all profiles have, and one more than each that steps are compiled for, where
-    their cost jumps.
+    By default `batches` are those of all profiles, and one more than each size that steps are compiled for, where their
+    cost jumps.
     """
     most = program.spec.max_batch
     jumps = {size + 1 for size in program.sizes if size < most}
@@ -37,7 +37,7 @@ def measure_sequence(
 
 
 def profile_sequence(program: SequenceProgram) -> SequenceProgram:
-    """Measure the program on this machine and return it with those costs; lengths of answers stay as they were."""
+    """Return the program with costs measured on this machine; lengths of answers stay as they were."""
     rows = np.zeros((1, program.spec.inputs[0].shape[0]), np.int64)
     rows[:] = program.marks.start
     reading, slope, step = measure_sequence(program, rows)
@@ -47,9 +47,9 @@ def profile_sequence(program: SequenceProgram) -> SequenceProgram:
 
 @torch.inference_mode()
 def warm_up(program: SequenceProgram, largest: int) -> None:
-    """Run each size up to `largest` once: a backend may prepare, for tens of milliseconds, for every new one.
+    """Run each batch size up to `largest` once: a backend may spend tens of milliseconds preparing for a new one.
 
-    All steps, and reading for the sizes of groups that catch up with others.
+    This covers all steps, and reading for the sizes of groups that catch up with others.
     """
     rows = np.full((1, program.spec.inputs[0].shape[0]), program.marks.start)
     for batch in range(1, min(largest, program.spec.max_batch) + 1):
@@ -60,14 +60,14 @@ def warm_up(program: SequenceProgram, largest: int) -> None:
 
 
 def typical_decoding(program: SequenceProgram) -> Decoding:
-    """Return a decoding whose one slot holds a row of middling length."""
+    """Return a decoding whose only slot holds a row of medium length."""
     lengths = sorted(program.encoders)
     rows = np.full((1, program.spec.inputs[0].shape[0]), program.marks.start)
     return _decoding(program, rows, 1, lengths[len(lengths) // 2])
 
 
 def _decoding(program: SequenceProgram, tokens: NDArray[np.int64], batch: int, length: int) -> Decoding:
-    """Return a decoding whose slots hold `batch` rows of exactly so many tokens, any that are no padding."""
+    """Return a decoding whose slots hold `batch` rows of exactly `length` tokens, none of them padding."""
     rows = tokens[np.arange(batch) % len(tokens)].copy()
     rows[rows == program.marks.padding] = program.marks.end
     rows[:, length:] = program.marks.padding
@@ -75,12 +75,12 @@ def _decoding(program: SequenceProgram, tokens: NDArray[np.int64], batch: int, l
 
 
 def _reading(program: SequenceProgram, tokens: NDArray[np.int64], batch: int) -> tuple[float, float]:
-    """Fit a line through the seconds of all encoders; return it at one token, and its slope."""
+    """Fit a line through the reading times of all encoders; return its value at one token, and its slope."""
     lengths, seconds = list(program.encoders), []
     for length in lengths:
         decoding = _decoding(program, tokens, batch, length)
         seconds.append(median_seconds(partial(decoding.read, range(batch))))
-    # An encoder serves all lengths down to that of the next shorter one: it is where those are on average.
+    # An encoder serves all lengths above that of the next shorter one: their mean is its place on the line.
     middles = [(length + before + 1) / 2 for before, length in zip([0, *lengths], lengths, strict=False)]
     if len(lengths) == 1:
         return seconds[0], 0.0

@@ -1,4 +1,4 @@
-"""Rows of sequences at the border: filled up to the width of their slots on the way in, trimmed on the way out."""
+"""Padding of sequences at the door: rows are padded to the width of their slots, and answers are trimmed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ Rows: TypeAlias = NDArray[Any]
 
 
 def room(place: Rows, shape: Sequence[int], spec: TensorSpec) -> Rows:
-    """Return what a row of this shape takes of its place, of the tensor's shape; padding goes into the rest."""
+    """Return the part of `place` (the tensor's shape) that a row of this shape fills; the rest is set to padding."""
     if spec.padding is None:
         return place
     place[shape[0] :] = spec.padding
@@ -20,12 +20,12 @@ def room(place: Rows, shape: Sequence[int], spec: TensorSpec) -> Rows:
 
 
 def trimmed(rows: Rows, spec: TensorSpec) -> Rows:
-    """Return the rows without the columns that are padding in all of them; the first one stays."""
+    """Return the rows without the columns that are padding in all of them; the first column always stays."""
     return rows if spec.padding is None else rows[:, : max(lengths(rows, spec.padding), default=1)]
 
 
 def steps(spec: ModelSpec, rows: Mapping[str, Iterable[Rows]]) -> tuple[int, ...]:
-    """Return how many steps the input of each row has; none where the model reads no sequence."""
+    """Return the input length of each row, in steps; empty if the model reads no sequence."""
     for tensor in spec.inputs:
         padding = tensor.padding
         if padding is not None:
@@ -34,7 +34,7 @@ def steps(spec: ModelSpec, rows: Mapping[str, Iterable[Rows]]) -> tuple[int, ...
 
 
 def lengths(rows: Rows, padding: int) -> list[int]:
-    """Return how many tokens each of the rows `(N, L)` has up to its padding, 1 at least."""
+    """Return the number of tokens of each row `(N, L)` up to its padding, at least 1."""
     counts = rows != padding
     found: list[int] = np.where(counts.any(axis=1), rows.shape[1] - counts[:, ::-1].argmax(axis=1), 1).tolist()
     return found

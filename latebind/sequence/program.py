@@ -1,4 +1,4 @@
-"""A loaded sequence model: encoders and a step as callables. One thread at a time: each worker has a twin."""
+"""A loaded sequence model: encoders and a step as callables. For one thread: each worker has a twin."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ from latebind.program.graph import Graph
 from latebind.program.measure import profiled_batches
 from latebind.sequence.state import Part
 
-KINDS = (StageKind.STATIC, StageKind.DECODER)  # of the two stages: reading, and each step of writing
+KINDS = (StageKind.STATIC, StageKind.DECODER)  # of the two stages: reading, and a decoder step
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """The tokens that mean no word: what an answer begins after, what ends it, and what fills up rows."""
+class SpecialTokens:
+    """The tokens that are no words: what an answer starts after, what ends it, and what pads rows."""
 
     start: int
     end: int
@@ -33,7 +33,7 @@ class Named:
 
     @classmethod
     def of(cls, graph: Graph, call: StageFunction) -> "Named":
-        """Return the call with the names that the graph gives to what comes out."""
+        """Return the call with the graph's names of its outputs."""
         return cls(call, tuple(name for name, _ in graph.outputs))
 
     def twin(self) -> "Named":
@@ -41,23 +41,23 @@ class Named:
         return Named(twin(self.call), self.outputs)
 
     def __call__(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Return the outputs by name; they hold until the next call."""
+        """Return the outputs by name; they are valid until the next call."""
         return dict(zip(self.outputs, self.call(*inputs), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceProgram:
-    """A sequence model that can run. `encoders` by the length of the longest input that they take, ascending.
+    """A sequence model that can run. `encoders` are keyed by the longest input that they take, ascending.
 
     `step` takes token and position `(B,)` and all `parts` of the state `(B, ...)` in their order, best in batches of
-    `sizes`. `costs_fit` is False where the costs were measured elsewhere.
+    `sizes`. `costs_fit` is False if the costs were measured on another machine or with other settings.
     """
 
     spec: ModelSpec
     costs: ModelCosts
     backend: str
     threads: int
-    marks: Marks
+    marks: SpecialTokens
     parts: tuple[Part, ...]
     encoders: Mapping[int, Named]
     step: Named
@@ -75,20 +75,20 @@ class SequenceProgram:
         return self.spec.outputs[0].shape[0]
 
     def step_size(self, batch: int) -> int:
-        """Return how many rows a step is best run on for so many requests."""
+        """Return the number of rows on which a step is best run for a batch of this size."""
         return next((size for size in self.sizes if size >= batch), batch)
 
     def encode(self, tokens: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """Return the state for padded rows `(B, longest input)` int64 of so many tokens `(B,)` int64."""
+        """Return the state for padded rows `(B, longest input)` int64 with these numbers of tokens `(B,)` int64."""
         longest = int(lengths.max())
         length = next(length for length in self.encoders if length >= longest)
         return self.encoders[length](tokens[:, :length].contiguous(), lengths)
 
 
 def step_sizes(backend: str, max_batch: int) -> tuple[int, ...]:
-    """Return for which batches a step is to be compiled: each twice the one before, and the largest there is.
+    """Return the batch sizes to compile a step for: powers of two, and the largest batch.
 
-    A batch between two of them is run as the next: on OpenVINO a step of 24 as 32 takes 5.1 ms, of any size 6.2
-    (Transformer of `examples/translation`).
+    A batch between two sizes is run as the larger one: on OpenVINO a step of 24 as 32 takes 5.1 ms, compiled for any
+    size 6.2 (Transformer of `examples/translation`).
     """
     return profiled_batches(max_batch) if backend_named(backend).fixed else ()

@@ -1,4 +1,4 @@
-"""The state of requests that are being answered: what it consists of, and the rows that it lies in."""
+"""The state of requests that are being decoded: the parts that it consists of, and the rows that hold it."""
 
 from collections.abc import Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +16,7 @@ State = Mapping[str, Tensor]
 
 
 class Change(StrEnum):
-    """What a step does to a part of the state.
-
-    Nothing; it puts another in its place; or it writes what belongs to its position and leaves the rest.
-    """
+    """What a step does to a part of the state: nothing, replace it, or write at the position of each row."""
 
     KEPT = "kept"
     REPLACED = "replaced"
@@ -28,7 +25,10 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One tensor of the state; `shape` is that of one row. `axis` of it are the positions, where it is written."""
+    """One tensor of the state.
+
+    `shape` is that of one row; if the part is written by position, `axis` are the positions.
+    """
 
     name: str
     dtype: str
@@ -42,7 +42,7 @@ OWN = (Part(TOKEN, "int64", ()), Part(POSITION, "int64", ()))  # parts that ever
 
 
 def change_of(part: Part, row: tuple[int, ...], longest_output: int) -> Part:
-    """Return the part as a step changes it that returns rows of shape `row` for it. Raises `ExportError`."""
+    """Return the part with the change made by a step that returns rows of shape `row` for it. Raises `ExportError`."""
     if row == part.shape:
         return Part(part.name, part.dtype, part.shape, Change.REPLACED)
     for axis, size in enumerate(part.shape):
@@ -54,11 +54,10 @@ def change_of(part: Part, row: tuple[int, ...], longest_output: int) -> Part:
     )
 
 
-class Rows:
-    """One row for each owner (a request's slot); those that run together are made to lie together, in front.
+class StateRows:
+    """One row for each owner (a request's slot); rows that run together are moved to the front, to be contiguous.
 
-    So a batch is a view, whatever the order in which requests come and go, and nobody's state is moved but that of as
-    many as have gone.
+    So a batch is always a view, in whatever order requests come and go, and only as many rows are moved as have gone.
     """
 
     def __init__(self, parts: Iterable[Part], rows: int) -> None:
@@ -66,21 +65,23 @@ class Rows:
         self._arrays = {part.name: np.zeros((rows, *part.shape), part.dtype) for part in self._parts.values()}
         self._owners: list[int | None] = [None] * rows
         self._places: dict[int, int] = {}
-        self._batches: dict[int, dict[str, Tensor]] = {}  # by size: views, made once
-        self._by_position: dict[str, NDArray[Any]] = {}  # likewise: of what is written, with the positions behind rows
-        self._lie_anew()
+        self._batches: dict[int, dict[str, Tensor]] = {}  # cached views, by batch size
+        self._by_position: dict[
+            str, NDArray[Any]
+        ] = {}  # cached views of parts written by position, with the positions as axis 1
+        self._rebuild_views()
 
     def begin(self, owners: Sequence[int], state: State) -> None:
-        """Give each owner a row of `state`; parts that are not in it begin as zeros.
+        """Give each owner a row of `state`; parts that are missing from it begin as zeros.
 
-        Tensors may be shorter than the parts they fill, at the front.
+        Tensors may be shorter than their parts; they fill the front.
         """
         self.end(owners)
         places = self._free(len(owners))
         for owner, place in zip(owners, places, strict=True):
             self._owners[place], self._places[owner] = owner, place
-        together = places[-1] - places[0] + 1 == len(places)
-        where = slice(places[0], places[-1] + 1) if together else places  # a slice in half of the time
+        contiguous = places[-1] - places[0] + 1 == len(places)
+        where = slice(places[0], places[-1] + 1) if contiguous else places  # a slice in half of the time
         for name, array in self._arrays.items():
             given = state.get(name)
             if given is None:
@@ -91,18 +92,18 @@ class Rows:
 
     @property
     def owners(self) -> KeysView[int]:
-        """Who has a row."""
+        """The owners of rows."""
         return self._places.keys()
 
     def end(self, owners: Iterable[int]) -> None:
-        """Forget these owners, as far as they have rows."""
+        """Free the rows of these owners, if they have any."""
         for owner in owners:
             place = self._places.pop(owner, None)
             if place is not None:
                 self._owners[place] = None
 
-    def together(self, owners: Sequence[int]) -> list[int]:
-        """Bring the rows of these owners to the front and return them in the order in which they lie there."""
+    def to_front(self, owners: Sequence[int]) -> list[int]:
+        """Move the rows of these owners to the front; return the owners in the order of their rows."""
         count, wanted = len(owners), set(owners)
         others = [place for place in range(count) if self._owners[place] not in wanted]
         if others:
@@ -112,7 +113,7 @@ class Rows:
         return [owner for owner in self._owners[:count] if owner is not None]
 
     def first(self, count: int) -> dict[str, Tensor]:
-        """Return the first rows as a batch, which may be written to."""
+        """Return the first `count` rows as a batch, which may be written to."""
         found = self._batches.get(count)
         if found is None:
             found = {name: torch.from_numpy(array)[:count] for name, array in self._arrays.items()}
@@ -120,7 +121,7 @@ class Rows:
         return found
 
     def change(self, changed: State) -> None:
-        """Take in what a step has returned for the first rows, at the position of each."""
+        """Store what a step has returned for the first rows, at each row's position."""
         for name, given in changed.items():
             count, written = len(given), self._by_position.get(name)
             if written is None:
@@ -129,7 +130,7 @@ class Rows:
                 written[self._numbers[:count], self._arrays[POSITION][:count]] = given.numpy()
 
     def _swap(self, place: int, source: int) -> None:
-        """Put the row of `source` into `place`, and that of `place`, if somebody owns it, where it was."""
+        """Exchange the rows `place` and `source`; if nobody owns `place`, just move `source` there."""
         mover, other = self._owners[source], self._owners[place]
         for array in self._arrays.values():
             if other is None:
@@ -142,7 +143,7 @@ class Rows:
                 self._places[owner] = where
 
     def _free(self, count: int) -> list[int]:
-        """Return the first rows that nobody owns; there are made more if need be."""
+        """Return the first free rows; adds rows if there are too few."""
         free = [place for place, owner in enumerate(self._owners) if owner is None]
         if len(free) < count:
             rows = len(self._owners)
@@ -150,12 +151,15 @@ class Rows:
             for name, array in self._arrays.items():
                 self._arrays[name] = np.concatenate((array, np.zeros((more, *array.shape[1:]), array.dtype)))
             self._owners += [None] * more
-            self._lie_anew()
+            self._rebuild_views()
             free += range(rows, rows + more)
         return free[:count]
 
-    def _lie_anew(self) -> None:
-        """Make the views of arrays that are new: a step would spend as long on some of them as on what it writes."""
+    def _rebuild_views(self) -> None:
+        """Rebuild the cached views, because the arrays were replaced.
+
+        Making them at each step would take as long as writing to them.
+        """
         self._batches.clear()
         self._numbers = np.arange(len(self._owners))
         self._by_position = {

@@ -1,4 +1,4 @@
-"""How a sequence model lies in its directory: encoders and step beside `sequence.json`, else as any model."""
+"""The files of a sequence model: graphs of encoders and step, `sequence.json`, and the files of any model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from latebind.program.stored import StoredModel, read_model, read_profile
 from latebind.repository.directory import MODEL, PROFILE, SEQUENCE, WEIGHTS, ModelDirectory, Writer, json_bytes
 from latebind.repository.tensors import MappedTensors, read_tensors, tensor_file
 from latebind.sequence.export import LENGTH, LOGITS, TOKENS, ExportedSequence
-from latebind.sequence.program import KINDS, Marks, Named, SequenceProgram, step_sizes
+from latebind.sequence.program import KINDS, Named, SequenceProgram, SpecialTokens, step_sizes
 from latebind.sequence.state import POSITION, TOKEN, Change, Part
 
 FORMAT = 1
@@ -24,23 +24,23 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class StoredSequence:
-    """`sequence.json`: tokens that mean no word, for what lengths there are encoders, and the parts of the state."""
+    """`sequence.json`: the special tokens, the input lengths of the encoders, and the parts of the state."""
 
     format: int
-    marks: Marks
+    marks: SpecialTokens
     lengths: tuple[int, ...]
     parts: tuple[Part, ...]
 
 
 def is_stored_sequence(directory: ModelDirectory) -> bool:
-    """Tell whether this is the directory of a sequence model."""
+    """Return whether this is the directory of a sequence model."""
     return SEQUENCE in directory.files
 
 
 def write_sequence(
-    path: Path, model: StoredModel, marks: Marks, exported: ExportedSequence, profile: Profile
+    path: Path, model: StoredModel, marks: SpecialTokens, exported: ExportedSequence, profile: Profile
 ) -> ModelDirectory:
-    """Write all files of a sequence model in one rename."""
+    """Write all files of a sequence model, in one rename."""
     stored = StoredSequence(FORMAT, marks, tuple(exported.encoders), exported.parts)
     files: dict[str, bytes | Writer] = {
         MODEL: json_bytes(model),
@@ -63,10 +63,8 @@ def load_sequence(
 ) -> SequenceProgram:
     """Return the sequence model of `directory`, on the backend that `build` found best unless another is named.
 
-    `streams` of its twins may run at the same time. Where `lone`, it takes one row.
-
-    Raises `RepositoryError` for a directory whose files do not fit together, `ConfigError` for a backend that cannot be
-    used here.
+    `streams` of its twins may run at the same time. If `lone`, it only takes one row. Raises `RepositoryError` for a
+    directory whose files do not fit together, `ConfigError` for a backend that cannot be used here.
     """
     files = _read(directory)
     weights = read_tensors(directory, WEIGHTS)
@@ -79,7 +77,7 @@ def load_sequence(
 def open_sequence(
     directory: ModelDirectory, *, threads: int = 1, backend: str | None = None, streams: int = 1, cached: bool = True
 ) -> tuple[SequenceProgram, tuple[Piece, Piece]]:
-    """Return what `load_sequence` does with nothing in memory, and its pieces: what reads, and the step.
+    """Return what `load_sequence` returns, with nothing in memory, and its two pieces: the encoders, and the step.
 
     For `cached` see `MappedFile`.
     """
@@ -100,18 +98,18 @@ def open_sequence(
 
 
 def encoder_file(length: int) -> str:
-    """Return the name of the graph of the encoder for inputs of at most so many tokens."""
+    """Return the file name of the encoder's graph for inputs of up to `length` tokens."""
     return f"encode-{length}.json"
 
 
 def step_file() -> str:
-    """Return the name of the graph of the step."""
+    """Return the file name of the step's graph."""
     return "step.json"
 
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What lies in the directory of a sequence model, checked, beside its weights."""
+    """The checked files of a sequence model, without its weights."""
 
     model: StoredModel
     profile: Profile
@@ -120,7 +118,7 @@ class _Files:
     step: Graph
 
     def graphs(self, backend: str) -> list[tuple[Graph, Sequence[int]]]:
-        """Return the encoders and the step, and for which batches each is to be compiled."""
+        """Return the graphs of the encoders and the step, each with the batch sizes to compile it for."""
         sizes = step_sizes(backend, self.model.max_batch) or (1,)
         return [*((graph, (1,)) for graph in self.encoders.values()), (self.step, sizes)]
 
@@ -134,7 +132,7 @@ def _read(directory: ModelDirectory) -> _Files:
 
 
 def _sequence(files: _Files, calls: Sequence[StageFunction], *, backend: str, threads: int) -> SequenceProgram:
-    """Return the program of these calls: the encoders, and the step."""
+    """Return the program of these compiled graphs: the encoders, then the step."""
     model, profile = files.model, files.profile
     named = [Named.of(graph, call) for graph, call in zip((*files.encoders.values(), files.step), calls, strict=True)]
     return SequenceProgram(
@@ -154,7 +152,7 @@ def _sequence(files: _Files, calls: Sequence[StageFunction], *, backend: str, th
 def _check(
     directory: ModelDirectory, model: StoredModel, stored: StoredSequence, encoders: dict[int, Graph], step: Graph
 ) -> None:
-    """Raise `RepositoryError` where the files do not describe one sequence model."""
+    """Raise `RepositoryError` unless the files describe one sequence model."""
     lengths, parts = stored.lengths, {part.name: part for part in stored.parts}
     shapes = {spec.name: spec.shape for spec in step.inputs}
     wanted = {TOKEN: (), POSITION: (), **{name: part.shape for name, part in parts.items()}}
@@ -175,7 +173,7 @@ def _check(
 
 
 def _encodes(graph: Graph, length: int, parts: dict[str, Part]) -> bool:
-    """Tell whether a graph reads so many tokens and makes nothing but parts of the state."""
+    """Return whether a graph reads `length` tokens and outputs only parts of the state."""
     return [(spec.name, spec.shape) for spec in graph.inputs] == [(TOKENS, (length,)), (LENGTH, ())] and all(
         spec.name in parts
         and len(spec.shape) == len(parts[spec.name].shape)
@@ -185,5 +183,5 @@ def _encodes(graph: Graph, length: int, parts: dict[str, Part]) -> bool:
 
 
 def _changes(part: Part, longest_output: int) -> bool:
-    """Tell whether a part that is written by position has an axis for the positions."""
+    """Return whether the part, if it is written by position, has an axis for the positions."""
     return part.change is not Change.WRITTEN or part.shape[part.axis : part.axis + 1] == (longest_output,)

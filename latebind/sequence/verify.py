@@ -1,4 +1,4 @@
-"""Is what a backend computes what the module computes? Encoder and step, for several batch sizes."""
+"""Compares what a backend computes with what the module computes: encoder and steps, for several batch sizes."""
 
 from typing import cast
 
@@ -10,16 +10,16 @@ from latebind.program.verify import relative_error
 from latebind.sequence.export import LOGITS, SequenceModule
 from latebind.sequence.padding import lengths
 from latebind.sequence.program import SequenceProgram
-from latebind.sequence.state import POSITION, TOKEN, Rows
+from latebind.sequence.state import POSITION, TOKEN, StateRows
 
 STEPS = 3
 
 
 @torch.inference_mode()
 def sequence_error(program: SequenceProgram, module: nn.Module, tokens: Tensor) -> float:
-    """Return the worst relative error of encoders and of the first steps against the module, over batch sizes.
+    """Return the worst relative error of encoders and the first steps against the module, over batch sizes.
 
-    Each encoder reads rows cut to its length. The module's tokens are followed.
+    Each encoder reads rows cut to its length. The steps follow the module's tokens.
     """
     worst = 0.0
     for batch in sorted({1, 2, program.spec.max_batch}):
@@ -36,7 +36,7 @@ def _error(program: SequenceProgram, module: SequenceModule, tokens: Tensor) -> 
     size = next(size for size in program.encoders if size >= int(counts.max()))
     wanted, found = module.encode(tokens[:, :size], counts), program.encode(tokens, counts)
     worst = relative_error([found[name] for name in wanted], list(wanted.values()))
-    rows = Rows(program.parts, len(tokens))
+    rows = StateRows(program.parts, len(tokens))
     owners = range(len(tokens))
     rows.begin(owners, {**wanted, TOKEN: torch.full((len(tokens),), program.marks.start)})
     for _ in range(min(STEPS, program.longest_output - 1)):

@@ -17,8 +17,9 @@ class Limits:
     client sends no complete head for `idle_seconds`, or takes nothing of its reply for so long. `regions` bounds the
     shared memory regions of all clients together.
 
-    The last four are for gRPC, which reads a whole request before anybody sees it: `calls` at once, `stream_calls` at
-    once on one stream, and `held_bytes` of all requests that were read and not yet answered. A client that is silent
+    `held_bytes` bounds all requests that were read and not yet answered: over gRPC, which reads a whole request before
+    anybody sees it, all of their bytes; over HTTP what has to be collected before it can be read, such as JSON. The
+    others at the end are for gRPC: `calls` at once, and `stream_calls` at once on one stream. A client that is silent
     for `silent_seconds` is pinged, and has `idle_seconds` to answer.
     """
 

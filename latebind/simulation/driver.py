@@ -1,4 +1,4 @@
-"""Plays requests to one machine on the virtual clock, and keeps what became of each."""
+"""Plays requests to one machine on the virtual clock, and records how each ended."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from latebind.simulation.workloads import Arrival
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """How one simulated request went: when it came and ended (seconds), how, and the stage it left at."""
+    """How one simulated request went: its arrival and end (seconds), its outcome, and the stage at which it left."""
 
     request: int
     model: str
@@ -38,9 +38,9 @@ class Record:
 class Simulator(Machine):
     """Plays arrivals into a scheduler and collects a record for each. Ties in time go by order of scheduling.
 
-    What runs take, and what `hardware`, `mapping` and `scheduler` are, `Machine` says. Where it `traces`, the life of
-    every request is kept under its number plus 1. With queries the configuration must have more slots than requests
-    come, for each has one of its own.
+    For `hardware`, `mapping` and `scheduler` see `Machine`. Where it `traces`, the trace of every request is kept; its
+    number is the request's id plus 1. With queries, the configuration must have more slots than there are requests,
+    because each request has a slot of its own.
     """
 
     def __init__(
@@ -67,32 +67,32 @@ class Simulator(Machine):
         self._tracer = Tracer(config) if traces else None
         self._log = log
         self._records: list[Record] = []
-        self._requests = 0  # that have been sent
-        self._next: Iterator[Arrival] | None = None  # what clients send who wait for each answer
+        self._requests = 0  # number of requests sent
+        self._next: Iterator[Arrival] | None = None  # the requests that closed-loop clients send
 
     def run(self, arrivals: Iterable[Arrival]) -> list[Record]:
         """Return one record for every arrival (ascending times), in the order of their ends."""
         for arrival in arrivals:
-            self._agenda.go_on(arrival.time)
+            self._agenda.run_until(arrival.time)
             self._send(arrival)
-        self._agenda.go_on()
+        self._agenda.run_until()
         return self._records
 
     def run_closed(self, wanted: Iterable[Arrival], *, clients: int) -> list[Record]:
-        """Return one record for every request: each of so many clients sends its next as soon as it has its answer.
+        """Return one record for every request of a closed loop: each client sends its next one when it has its answer.
 
-        The times of arrivals do not count, and each is one row.
+        The times of `wanted` are ignored, and each is one row.
         """
         self._next = iter(wanted)
         for arrival in islice(self._next, clients):
             self._send(replace(arrival, time=0.0))
-        self._agenda.go_on()
+        self._agenda.run_until()
         return self._records
 
     def _send(self, arrival: Arrival) -> None:
-        """Have a call come, at its time."""
+        """Send a call to the machine, at its time."""
         first, query = self._requests, self._queries.get(arrival.model)
-        stride = 1 if query is None else 1 + len(query.nodes)  # a query owns the numbers of its steps
+        stride = 1 if query is None else 1 + len(query.nodes)  # a query also owns the ids of its steps
         self._requests += arrival.rows * stride
         rows = tuple(range(first, self._requests, stride))
         trace = 0 if self._tracer is None else first + 1

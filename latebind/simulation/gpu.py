@@ -1,8 +1,8 @@
-"""A GPU under the simulator: one copy engine for each direction, and multiprocessors that concurrent runs share.
+"""A simulated GPU: one copy engine for each direction, and multiprocessors that concurrent runs share.
 
-`Pooled` is Ebird's memory pool (section V): inputs cross as they come, answers cross as batches end, and neither holds
-a worker. `HostBatched` is what the paper found TensorFlow Serving to do (section III-A): a worker's batch is copied
-together and crosses when it is launched, and its worker is free when the answers are back.
+`Pooled` is Ebird's memory pool (section V): inputs are copied to the card as they arrive and answers back as batches
+end, and neither occupies a worker. `HostBatched` is what the paper found TensorFlow Serving to do (section III-A): a
+batch is gathered on the host and copied when it is launched, and its worker is free when the answers are back.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,14 +23,14 @@ class CopyEngine:
         self._free = 0.0
 
     def copy(self, size: int, now: float, copied: Call, *, pieces: int = 1) -> None:
-        """Copy `size` bytes in so many pieces, one after another."""
+        """Copy `size` bytes in `pieces` pieces, one after another; then make the call `copied`."""
         self._free = max(now, self._free) + pieces * self._chip.copy + size / self._chip.pcie
         self._agenda.at(self._free, copied)
 
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """What is on the multiprocessors: it needs the whole card for `busy` seconds, of which some are `left`.
+    """A run on the multiprocessors. It needs the whole card for `busy` seconds, of which `left` remain.
 
     Alone it takes `alone` seconds, so it cannot use more than the share `busy / alone` of the card.
     """
@@ -42,20 +42,20 @@ class Running:
 
 
 def in_proportion(running: Sequence[Running]) -> list[float]:
-    """Return the share of the card that each has: what it can use, less in proportion where that is more than all."""
+    """Return the share of the card for each run: what it can use, scaled down where that is more than all."""
     wanted = sum([one.busy / one.alone for one in running])
     return [one.busy / one.alone / max(1.0, wanted) for one in running]
 
 
 def layer_by_layer(running: Sequence[Running]) -> list[float]:
-    """Return the share of the card that each has where all get on by the same part of their networks, if they can.
+    """Return the share of the card for each run where all advance by the same part of their networks, if they can.
 
-    So it is where their layers take turns, since a layer that fills the card keeps others off it (section VIII-D).
+    That is what happens when layers take turns, since a layer that fills the card keeps others off it (section VIII-D).
     """
     slowest = sorted(running, key=lambda one: -one.alone)
     left, busy = 1.0, sum([one.busy for one in running])
     shares: dict[int, float] = {}
-    for one in slowest:  # who cannot go as fast as the others leaves them more
+    for one in slowest:  # a run that cannot go as fast as the others leaves them more
         shares[id(one)] = one.busy * min(1.0 / one.alone, left / busy)
         left, busy = left - shares[id(one)], busy - one.busy
     return [shares[id(one)] for one in running]
@@ -68,11 +68,11 @@ RULES: dict[Sharing, Callable[[Sequence[Running]], list[float]]] = {
 
 
 class Multiprocessors:
-    """Shared by all that run, by one rule or the other; neither leaves them idle while a run could use them.
+    """The multiprocessors, which runs share by one of `RULES`; neither leaves them idle while a run could use them.
 
-    So many workers with small batches take as long together as one with all of it (Ebird, figure 6). Of more runs than
-    there are multiprocessors the figure says that they take longer and its text not by how much: here by as many times
-    as there are more.
+    So many workers with small batches take as long together as one with a batch of all (Ebird, figure 6). With more
+    runs than multiprocessors, they take longer by the figure, but the text does not say by how much; here the factor is
+    the number of runs over that of multiprocessors.
     """
 
     def __init__(self, agenda: Agenda, chip: Chip) -> None:
@@ -85,7 +85,7 @@ class Multiprocessors:
         self._next = -1
 
     def begin(self, busy: float, alone: float, now: float, ended: Call) -> None:
-        """Run what needs the whole card for `busy` seconds and, alone, takes the `alone` seconds, which are no less."""
+        """Start a run that needs the whole card for `busy` seconds and takes `alone` (at least `busy`) alone."""
         self._progress(now)
         self._running.append(Running(busy, alone, busy, ended))
         self._plan(now)
@@ -96,8 +96,8 @@ class Multiprocessors:
         self._since = now
 
     def _plan(self, now: float) -> None:
-        """Expect the next end, where those that run now stay as they are."""
-        self._agenda.call_off(self._next)
+        """Schedule the end of the run that ends first if no other starts."""
+        self._agenda.cancel(self._next)
         count = max(1, len(self._running))
         self._shares = [share * min(1.0, self._count / count) for share in self._rule(self._running)]
         if self._running:
@@ -113,7 +113,7 @@ class Multiprocessors:
 
 
 class Card:
-    """What both ways of using a card have in common: it, and what each model needs of it."""
+    """The base of both ways to use a card: its engines, and what each model needs of it."""
 
     def __init__(self, chip: Chip, footprints: Mapping[str, Footprint], agenda: Agenda) -> None:
         self._chip = chip
@@ -123,11 +123,11 @@ class Card:
         self._multiprocessors = Multiprocessors(agenda, chip)
 
     def more(self, now: float) -> bool:
-        """Each comes by itself."""
+        """Each call arrives by itself."""
         return False
 
     def load(self, size: int, seconds: float, now: float) -> float:
-        """A load takes what its footprint says."""
+        """A load takes the seconds of its footprint."""
         return seconds
 
     def _compute(self, work: Work, ended: Call, now: float) -> None:
@@ -140,14 +140,14 @@ class Card:
 
 
 class Pooled(Card):
-    """A pool of inputs on the card; nobody waits for a copy but the request whose input or answer it is."""
+    """A pool of inputs on the card; only the request whose input or answer is copied waits for the copy."""
 
     def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
-        """Copy each input as it comes, behind those that came before."""
+        """Copy each input as it arrives, after those that arrived before."""
         self._to.copy(rows * self._footprints[model].input_bytes, now, ready, pieces=rows)
 
     def run(self, work: Work, now: float, after: After) -> None:
-        """Compute; the inputs are there."""
+        """Compute; the inputs are on the card already."""
         self._compute(work, partial(self._finish, after), now)
 
     def send(self, model: str, now: float, sent: Call) -> None:
@@ -156,7 +156,7 @@ class Pooled(Card):
 
 
 class HostBatched(Card):
-    """Batches are made on the host: copied together, then to the card, computed, and copied back, all by one worker."""
+    """Batches are gathered on the host, copied to the card, computed, and copied back, all by one worker."""
 
     def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
         """Inputs wait on the host."""

@@ -1,4 +1,4 @@
-"""What requests run on, in the simulator: how inputs get there, how long runs take, how answers come back."""
+"""The simulated hardware: how inputs reach a worker, how long runs and loads take, how answers get back."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from latebind.simulation.agenda import Agenda, Call
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One run of a stage: `rows` of `model` on `worker`, `seconds` if nothing else ran.
+    """One run of a stage: `rows` of `model` on `worker`, which takes `seconds` if nothing else runs.
 
-    That is `longer` times what inputs of typical length would take.
+    That is `longer` times the seconds with inputs of typical length.
     """
 
     worker: int
@@ -22,55 +22,55 @@ class Work:
     longer: float = 1.0
 
 
-After = Sequence[tuple[float, Call]]  # what is to happen so many seconds after an end
+After = Sequence[tuple[float, Call]]  # calls to make a number of seconds after the end of a run
 
 
 class Hardware(Protocol):
-    """Makes the calls that it is given when what they wait for has happened, over its agenda or at once."""
+    """Makes the calls that it is given at the time that they wait for: through its agenda, or at once."""
 
     def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
-        """Bring the inputs of a call that has come to where workers look for them."""
+        """Transfer the inputs of a call that has arrived to where workers read them; then make the call `ready`."""
 
     def more(self, now: float) -> bool:
-        """Tell of the call whose inputs have just come whether another of its model is told of at once behind it."""
+        """Return whether another call of the same model follows at once the one whose inputs have just arrived."""
 
     def run(self, work: Work, now: float, after: After) -> None:
-        """Run a stage on a worker that is free."""
+        """Run a stage on a free worker; then make the calls `after`."""
 
     def send(self, model: str, now: float, sent: Call) -> None:
-        """Send the answer of one request, which has run, back."""
+        """Send the answer of one request back; then make the call `sent`."""
 
     def load(self, size: int, seconds: float, now: float) -> float:
-        """Return what a load of so many bytes takes that begins now, where its footprint says `seconds`."""
+        """Return the seconds of a load of `size` bytes that starts now, where its footprint says `seconds`."""
 
 
 Installed = Callable[[Agenda], Hardware]
 
 
 class Independent:
-    """Workers that do not feel each other, with inputs and answers in the memory that everybody uses: cores."""
+    """Cores: workers that do not slow each other down, with inputs and answers in shared memory."""
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
 
     def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
-        """Inputs are there as soon as they come."""
+        """Inputs are readable at once."""
         ready(now)
 
     def more(self, now: float) -> bool:
-        """Each comes by itself."""
+        """Each call arrives by itself."""
         return False
 
     def run(self, work: Work, now: float, after: After) -> None:
-        """A run takes what it takes alone."""
+        """A run takes as long as it takes alone."""
         ended = now + work.seconds
         for later, call in after:
             self._agenda.at(ended + later, call)
 
     def send(self, model: str, now: float, sent: Call) -> None:
-        """Answers are where they are read."""
+        """Answers are readable at once."""
         sent(now)
 
     def load(self, size: int, seconds: float, now: float) -> float:
-        """A load takes what its footprint says."""
+        """A load takes the seconds of its footprint."""
         return seconds

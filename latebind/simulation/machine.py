@@ -1,6 +1,6 @@
-"""A scheduler on the virtual clock: performs its actions with costs in place of networks.
+"""One simulated machine: a scheduler on the virtual clock, whose actions take measured costs instead of running.
 
-Several machines may share an agenda. Which requests come, and what becomes of their records, is for others to say.
+Several machines may share an agenda. Generating requests and recording their ends is left to the caller.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from latebind.simulation.workloads import Arrival
 
 @dataclass(slots=True)
 class Spent:
-    """What a machine has done: `busy` seconds of runs, and `loads`, which took `loaded` seconds. Each as it begins."""
+    """What a machine has done: `busy` seconds of runs, and `loads` in `loaded` seconds; counted as they start."""
 
     busy: float = 0.0
     loads: int = 0
@@ -34,12 +34,12 @@ Watch = Callable[[Event, Sequence[Action], float], None]
 
 
 class Machine:
-    """Takes requests, and tells each that has `ended`, with its arrival and the time.
+    """Takes requests, and calls `ended` for each that has ended, with its arrival and the time.
 
-    Requests run on `hardware`; the scheduler hears of a call when its inputs are there. To write the inputs of a
-    query's step, or to judge a condition, takes `mapping` seconds. `watch` sees every event and its actions before
-    they are performed. `steps` are those of queries that have ended. The scheduler may be one that has learned already,
-    and has nothing to do.
+    Requests run on `hardware`; the scheduler gets the event of a call when its inputs have arrived. Writing the inputs
+    of a query's step, or evaluating a condition, takes `mapping` seconds. `watch` gets every event and its actions
+    before they are performed. `steps` are the steps of queries that have ended. `scheduler` may be one that has learned
+    from an earlier run; it must be idle.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Machine:
         self._footprints = {served.spec.name: served.footprint for served in config.models}
         self._specs = {served.spec.name: served.spec for served in config.models}
         self._queries = {query.name: query for query in config.queries}
-        self._arrivals: dict[int, Arrival] = {}  # of steps too
-        self._steps: Counter[int] = Counter()  # of a decoder, behind each request
+        self._arrivals: dict[int, Arrival] = {}  # by request, including steps of queries
+        self._steps: Counter[int] = Counter()  # decoder steps that each request has run
         self._wake = -1
         self._stopped = False
 
     def take(self, requests: tuple[int, ...], arrival: Arrival, due: float, *, now: float, trace: int = 0) -> None:
-        """Have a call come: `requests` that are all alike, due at `due`."""
+        """Take a call of equal `requests`, due at `due`."""
         self._arrivals |= dict.fromkeys(requests, arrival)
         n = len(requests)
         # A slot is never short here: the request's number serves as one.
@@ -80,10 +80,10 @@ class Machine:
         self._hardware.bring(arrival.model, n, now, partial(self._come, event))
 
     def stop(self) -> list[int]:
-        """Do nothing any more; returns the requests that were not answered, by number."""
+        """Stop for good; return the ids of the requests that were not answered, ascending."""
         self._stopped = True
         lost = sorted(self._arrivals)
-        self._arrivals.clear()  # who stops twice has nothing more to tell
+        self._arrivals.clear()  # so that stopping twice returns nothing more
         return lost
 
     def _come(self, event: Arrived, now: float) -> None:
@@ -116,7 +116,7 @@ class Machine:
                 case StepEnded():
                     self.steps.append(action)
                 case WakeAt():
-                    self._agenda.call_off(self._wake)  # a later WakeAt replaces it
+                    self._agenda.cancel(self._wake)  # a later WakeAt replaces it
                     self._wake = self._agenda.at(action.time, self._telling(Woke()))
         if looks:
             self._agenda.at(now + self._mapping * len(looks), partial(self._look, looks))
@@ -148,7 +148,7 @@ class Machine:
         self._hardware.run(work, now, after)
 
     def _load(self, action: Load, now: float) -> None:
-        """Have pieces come in the time that the hardware takes for them."""
+        """Schedule the end of a load, after the seconds that the hardware takes for it."""
         footprint = self._footprints[action.model]
         there = action.there or (0,) * len(action.pieces)
         shares = [1.0 - known / max(footprint.sizes[p], 1) for p, known in zip(action.pieces, there, strict=True)]
@@ -161,16 +161,16 @@ class Machine:
         self._agenda.at(now + seconds, self._telling(Loaded(action.model, action.pieces, seconds)))
 
     def _evict(self, action: Evict) -> None:
-        """Memory is given back at once: nothing is to be done."""
+        """Do nothing: memory is released at once."""
 
     def _look(self, looks: list[Branch | Map], now: float) -> None:
-        """Look into tensors one after another, and tell together."""
+        """Report the results of maps and branches that were performed together."""
         for place, action in enumerate(looks, start=1):
             if not self._stopped:
                 self._tell(self._mapped(action, now, more=place < len(looks)), now)
 
     def _mapped(self, action: Branch | Map, now: float, *, more: bool) -> Branched | Mapped | MapFailed:
-        """Return what comes of looking into the tensors of a query; a step that may begin comes like a request."""
+        """Return the event that ends a map or branch; a step that may start is added to the arrivals."""
         arrival = self._arrivals[action.request]
         if isinstance(action, Branch):
             holds = tuple([arrival.steps[node].holds for node in action.nodes])
@@ -183,7 +183,7 @@ class Machine:
         return Mapped(action.request, action.node, more)
 
     def _exited(self, action: Run) -> tuple[int, ...]:
-        """Return who has its answer when this step has run."""
+        """Return the requests that have their answer when this step has run."""
         if self._specs[action.model].kind(action.stage) is not StageKind.DECODER:
             return tuple([i for i in action.requests if self._arrivals[i].leaves_at == action.stage])
         self._steps.update(action.requests)

@@ -1,13 +1,14 @@
-"""Hardware on which things take what they were seen to take at a moment that was recorded. Seeded.
+"""Simulated hardware whose runs, messages and loads take what they took in a recording of an engine. Seeded.
 
-A slow moment of a machine lasts for many launches, and a pause delays all messages that it meets. So a record is played
-again as it was, from a place that is drawn. A message takes what one took at that moment: drawn one by one, a single
-pause would come again with each message of a burst. A run takes what the next of its kind took, and each counts once:
-where the record has a gap, one would come again and again.
+A slow moment of a machine lasts for many launches, and a pause delays all messages that it meets. So a recording is
+replayed in its order, from a random place. A message takes what one took at that moment of the recording: if each were
+drawn independently, a single pause would be drawn again for each message of a burst. A run takes what the next recorded
+run of its kind took, each of them once: by the moment, one run would be repeated wherever the recording has a gap.
 
-Batches grow past those of the record where a simulated queue is longer for a moment. What these take is known by the
-model's costs and what the largest ones took that were seen often enough: by two or three launches, of which one met a
-pause, larger ones would take ten times as long as they do, the queue would grow by that, and so on without end.
+Batches grow past those of the recording where a simulated queue is longer for a moment. The seconds of such batches
+follow from the model's costs and from the largest recorded batches that were seen often enough. If two or three
+launches counted, of which one met a pause, larger batches would take ten times too long, and the queue would grow
+without end.
 """
 
 from bisect import bisect_left
@@ -25,23 +26,23 @@ from latebind.domain.costs import Curve
 from latebind.simulation.agenda import Agenda, Call
 from latebind.simulation.hardware import After, Work
 
-WINDOW = 0.2  # seconds of a record, after which runs begin anew with those of the moment
-AT_ONCE = 0.00015  # seconds: what an engine reads at once it tells so quickly, what it reads again rarely comes so soon
-OFTEN = 5  # launches, of which one that meets a pause does not say what all take
+WINDOW = 0.2  # seconds of a recording after which runs are aligned with the current moment again
+AT_ONCE = 0.00015  # seconds; calls that an engine reads together follow each other as quickly, later reads rarely do
+OFTEN = 5  # launches; of fewer, one that meets a pause could decide what all take
 REST = 0.001  # seconds without a run: 1 ms costs 4 % of the first stage of a small network, 8 ms 14 %
 
 T = TypeVar("T")
-Timed = tuple[float, T]  # what happened, and when: seconds since the record began
+Timed = tuple[float, T]  # seconds since the recording began, and what happened
 Stage = tuple[str, int]  # of a model
 Kind = tuple[str, int, bool]  # a stage, and whether the run was fresh
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One run of a stage: `seconds` from the decision to the news of its end, decisions of that moment included.
+    """One run of a stage: `seconds` from the decision until its end was reported, other decisions meanwhile included.
 
-    By its costs it takes `profiled` seconds with inputs of typical length, and `longer` times as long with its own.
-    `fresh`: the first of its stage since the worker rested (`Rests`).
+    By its costs it takes `profiled` seconds with inputs of typical length, and `longer` times as many with its own.
+    `fresh`: the first run of its stage since the worker rested (`Rests`).
     """
 
     model: str
@@ -54,18 +55,18 @@ class Launch:
 
     @property
     def typical(self) -> float:
-        """What it would have taken with inputs of typical length."""
+        """The seconds that it would have taken with inputs of typical length."""
         return self.seconds / self.longer
 
     @property
     def kind(self) -> "Kind":
-        """What runs are compared by that take about as long for a row."""
+        """Runs of the same kind take about as long per row."""
         return self.model, self.stage, self.fresh
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """One load of so many bytes: `seconds` from the decision to the news of its end."""
+    """One load of `size` bytes: `seconds` from the decision until its end was reported."""
 
     size: int
     seconds: float
@@ -73,9 +74,10 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A message took `seconds`, and came `beyond` that many after the end of the run during which it was sent.
+    """A message that took `seconds`, and arrived `beyond` seconds after the end of the run during which it was sent.
 
-    Who listens may wait for the core until a run is over. A pause is in the run then, and not to be counted twice.
+    The receiver may have to wait for the core until a run is over. A pause is then part of the run, and must not be
+    counted twice.
     """
 
     seconds: float
@@ -84,10 +86,10 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A record of `length` seconds, each kind in the order of time.
+    """A recording of `length` seconds, each kind in the order of time.
 
-    Between clients and scheduler messages took so many seconds: there, sent while no worker ran (`idle`) or one did
-    (`busy`), and `back` for the first answer of a batch; each further one took `each` longer than that before it.
+    Messages from clients to the scheduler are `idle` or `busy`, depending on whether a worker ran when they were sent.
+    `back` are the first answers of batches; each further answer took `each` seconds longer than the one before it.
     """
 
     length: float
@@ -100,7 +102,7 @@ class Seen:
 
 
 def joined(some: Sequence[Seen]) -> Seen:
-    """Return records one after another as one."""
+    """Return recordings, one after another, as a single one."""
     starts = [sum(seen.length for seen in some[:number]) for number in range(len(some))]
 
     def end_to_end(kind: Callable[[Seen], Sequence[Timed[T]]]) -> tuple[Timed[T], ...]:
@@ -119,7 +121,7 @@ def joined(some: Sequence[Seen]) -> Seen:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How many times as long as usual runs and loads take: processors and disks have phases of their own."""
+    """How many times as long as usual runs and loads take; processors and disks slow down independently."""
 
     runs: float = 1.0
     loads: float = 1.0
@@ -129,25 +131,25 @@ USUAL = Pace()
 
 
 def at_pace(seen: Seen, pace: Pace) -> Seen:
-    """Return the record as launches and loads would have been where the machine was not so many times slower."""
+    """Return the recording with launches and loads corrected for a machine that was `pace` times slower than usual."""
     launches = [(at, replace(one, seconds=one.seconds / pace.runs)) for at, one in seen.launches]
     loads = [(at, replace(one, seconds=one.seconds / pace.loads)) for at, one in seen.loads]
     return replace(seen, launches=tuple(launches), loads=tuple(loads))
 
 
 class Rests:
-    """Which runs are fresh: a worker that has rested takes longer for each stage once.
+    """Tells which runs are fresh: a worker that has rested takes longer for the first run of each stage.
 
-    Where rests are frequent, so are such runs, and nobody waits behind most of them. Mixed with the others, they would
-    make runs of a queue look longer than they are.
+    Where rests are frequent, so are fresh runs, and no request waits behind most of them. Mixed with the others, they
+    would make the runs of a queue look longer than they are.
     """
 
     def __init__(self) -> None:
         self._ended: dict[int, float] = {}  # the last run of each worker
-        self._since: dict[int, set[Stage]] = {}  # that ran since the worker rested
+        self._since: dict[int, set[Stage]] = {}  # the stages that each worker has run since it rested
 
     def begins(self, worker: int, stage: Stage, now: float) -> bool:
-        """Tell whether a run that begins is fresh."""
+        """Note the start of a run; return whether it is fresh."""
         if now - self._ended.get(worker, -inf) >= REST:
             self._since[worker] = set()
         fresh = stage not in self._since[worker]
@@ -155,19 +157,19 @@ class Rests:
         return fresh
 
     def ends(self, worker: int, now: float) -> None:
-        """Hear that a worker's run has ended."""
+        """Note the end of a worker's run."""
         self._ended[worker] = now
 
 
 class Moments:
-    """Which moment of a record is played at a time: as they were, from any on, and behind the last the first."""
+    """Maps simulated time to moments of a recording: from a random one on, and round from the end to the start."""
 
     def __init__(self, length: float, random: Random) -> None:
         self._length = length
         self._offset = random.uniform(0.0, length)
 
     def at(self, now: float) -> float:
-        """Return the moment, in seconds since the record began."""
+        """Return the moment, in seconds since the recording began."""
         return (now + self._offset) % self._length
 
     def window(self, now: float) -> int:
@@ -176,14 +178,14 @@ class Moments:
 
 
 class Messages:
-    """Messages of one direction, by when they were sent; where there were none, they take no time."""
+    """Recorded messages of one direction, by the time they were sent; without any, messages take no time."""
 
     def __init__(self, seen: Sequence[Timed[Hop]]) -> None:
         self._times = [at for at, _ in seen] or [0.0]
         self._seen = [hop for _, hop in seen] or [Hop(0.0)]
 
     def at(self, moment: float) -> Hop:
-        """Return what one sent at a moment takes: as the nearest, not before one sent earlier nor after a later one."""
+        """Return what a message takes that is sent at `moment`: as the nearest, without overtaking its neighbours."""
         right = min(bisect_left(self._times, moment), len(self._times) - 1)
         left = max(0, right - 1)
         before, after = self._times[left] - moment, self._times[right] - moment
@@ -195,8 +197,8 @@ class Messages:
         return hop
 
 
-class Turns(Generic[T]):
-    """Things of one kind, one after another, beginning anew with each window."""
+class Replay(Generic[T]):
+    """Recorded things of one kind, taken one after another, and aligned with the moment in each new window."""
 
     def __init__(self, seen: Sequence[Timed[T]]) -> None:
         self._times = [at for at, _ in seen]
@@ -205,7 +207,7 @@ class Turns(Generic[T]):
         self._place = 0
 
     def take(self, moments: Moments, now: float) -> T:
-        """Return the next; in a new window the first at or after the moment, behind the last the first."""
+        """Return the next one; in a new window, the first at or after the moment. After the last comes the first."""
         window = moments.window(now)
         if window != self._window:
             self._window, self._place = window, bisect_left(self._times, moments.at(now))
@@ -215,7 +217,7 @@ class Turns(Generic[T]):
 
 
 class Launches:
-    """How long runs take: as launches of the same stage with about as many rows, fresh or not."""
+    """How long runs take: as recorded launches of the same stage with about as many rows, equally fresh."""
 
     def __init__(self, seen: Sequence[Timed[Launch]]) -> None:
         self._usual = typical([one for _, one in seen])
@@ -225,7 +227,7 @@ class Launches:
         self._kinds = {kind: _alike(some) for kind, some in kinds.items()}
 
     def seconds(self, work: Work, fresh: bool, moments: Moments, now: float) -> float:
-        """Return what a run takes; where nothing was seen of a stage, what its costs say."""
+        """Return the seconds of a run; those of its costs where no launch of the stage was recorded."""
         kind = work.model, work.stage, fresh
         if kind not in self._kinds:
             kind = work.model, work.stage, not fresh
@@ -237,33 +239,33 @@ class Launches:
         return work.longer * one.typical * would / did
 
 
-def _alike(seen: Sequence[Timed[Launch]]) -> dict[int, Turns[Launch]]:
-    """Return launches by the binary digits of their rows, with smaller ones among them where they alone are few."""
+def _alike(seen: Sequence[Timed[Launch]]) -> dict[int, Replay[Launch]]:
+    """Return launches by the bit length of their rows; sizes with few launches are merged with the next smaller."""
     by_size: dict[int, list[Timed[Launch]]] = defaultdict(list)
     for at, one in seen:
         by_size[one.rows.bit_length()].append((at, one))
-    found, few = dict[int, Turns[Launch]](), list[Timed[Launch]]()
+    found, few = dict[int, Replay[Launch]](), list[Timed[Launch]]()
     for size in sorted(by_size, reverse=True):
         few += by_size[size]
         if len(few) >= OFTEN or size == min(by_size):
-            found[size] = Turns(sorted(few, key=itemgetter(0)))
+            found[size] = Replay(sorted(few, key=itemgetter(0)))
             few = []
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What launches of a kind take as a rule, by rows, with inputs of typical length: never less for more.
+    """The typical seconds of launches of a kind by rows, for inputs of typical length; they never fall.
 
-    So it was seen between the ends of `curve`, of which the costs say that they take so many seconds (`profiled`).
-    Others take as many times longer or shorter than the nearest end as they do by these costs.
+    Between the ends of `curve` they were recorded. `profiled` are the seconds of these ends by the model's costs; sizes
+    beyond an end take the seconds of that end times the ratio of their costs.
     """
 
     curve: Curve
     profiled: tuple[float, float]
 
     def at(self, rows: int, profiled: float) -> float:
-        """Return the seconds of so many rows, which by their costs take `profiled`."""
+        """Return the seconds of a launch of `rows` rows, which by its costs takes `profiled` seconds."""
         first, last = self.curve.batches[0], self.curve.batches[-1]
         if first <= rows <= last:
             return self.curve.at(rows)
@@ -272,7 +274,7 @@ class Usual:
 
 
 def typical(seen: Iterable[Launch]) -> Mapping[Kind, Usual]:
-    """Return what launches of each kind take as a rule, by those sizes of which there are enough so large."""
+    """Return the typical seconds of each kind of launch, from sizes with enough launches at least as large."""
     every: dict[Kind, list[Launch]] = defaultdict(list)
     for one in seen:
         every[one.kind].append(one)
@@ -290,8 +292,8 @@ def _usual(seen: Sequence[Launch]) -> Usual:
 
 
 def _rising(sizes: Mapping[int, Sequence[float]]) -> Curve:
-    """Return medians, those that would fall put together as often as they were seen (pool adjacent violators)."""
-    groups: list[tuple[list[int], float, float]] = []  # batches, how many launches, the sum of their medians
+    """Return the medians by size as a curve that does not fall (pool adjacent violators, weighted by launches)."""
+    groups: list[tuple[list[int], float, float]] = []  # batch sizes, number of launches, weighted sum of medians
     for rows in sorted(sizes):
         group = [rows], float(len(sizes[rows])), len(sizes[rows]) * median(sizes[rows])
         while groups and groups[-1][2] / groups[-1][1] >= group[2] / group[1]:
@@ -303,7 +305,7 @@ def _rising(sizes: Mapping[int, Sequence[float]]) -> Curve:
 
 
 class Measured:
-    """Workers and messages that take what was seen, runs and loads `pace` times as long as that says when they begin.
+    """Workers, messages and loads that take what was recorded; runs and loads times the `pace` when they start.
 
     Messages in one direction do not overtake each other.
     """
@@ -320,14 +322,15 @@ class Measured:
         loads: dict[int, list[Timed[Loading]]] = defaultdict(list)
         for at, one in seen.loads:
             loads[one.size.bit_length()].append((at, one))
-        self._loads = {size: Turns(some) for size, some in loads.items()}
-        self._ends: dict[int, float] = {}  # of what runs, by worker
+        self._loads = {size: Replay(some) for size, some in loads.items()}
+        self._ends: dict[int, float] = {}  # by worker, when its current run ends
         self._rests = Rests()
-        self._coming: deque[tuple[float, str]] = deque()  # calls that are on their way: when they come, and for what
-        self._heard = self._answered = self._replied = 0.0  # when the last request and answer were through, and sent
+        self._coming: deque[tuple[float, str]] = deque()  # calls under way: when each arrives, and its model
+        # When the last request arrived, when the last answer arrived, and when it was sent.
+        self._heard = self._answered = self._replied = 0.0
 
     def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
-        """A request is on its way for longer where a worker has the core, but hardly for longer than that."""
+        """A request takes longer while a worker has the core, but arrives soon after the run at the latest."""
         moment = self._moments.at(now)
         if self._ends:
             hop = self._busy.at(moment)
@@ -339,12 +342,12 @@ class Measured:
         self._agenda.at(self._heard, ready)
 
     def more(self, now: float) -> bool:
-        """What is heard of at once has been read at once."""
+        """Calls that arrive almost at the same time have been read together."""
         _, model = self._coming.popleft()
         return bool(self._coming) and self._coming[0][0] - now <= AT_ONCE and self._coming[0][1] == model
 
     def run(self, work: Work, now: float, after: After) -> None:
-        """A run takes what one like it took."""
+        """A run takes what a similar recorded one took."""
         fresh = self._rests.begins(work.worker, (work.model, work.stage), now)
         ended = now + self._pace(now).runs * self._launches.seconds(work, fresh, self._moments, now)
         self._ends[work.worker] = ended
@@ -353,7 +356,7 @@ class Measured:
             self._agenda.at(ended + later, call)
 
     def send(self, model: str, now: float, sent: Call) -> None:
-        """The answers of a batch go together, and clients take them one after another."""
+        """The answers of a batch are sent together, and clients take them one after another."""
         if now == self._replied:
             self._answered += self._each
         else:
@@ -362,7 +365,7 @@ class Measured:
         self._agenda.at(self._answered, sent)
 
     def load(self, size: int, seconds: float, now: float) -> float:
-        """A load takes for each byte what the next one of about as many took."""
+        """A load takes as long per byte as the next recorded one of about the same size."""
         wanted = size.bit_length()
         nearest = min(self._loads, key=lambda one: (abs(one - wanted), one), default=None)
         if nearest is None:

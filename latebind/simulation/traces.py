@@ -1,6 +1,6 @@
-"""Requests for models from counts of invocations by the minute, after mCache, section 6.1; and counts that look alike.
+"""Requests for models made from invocation counts by the minute (mCache, section 6.1), and synthetic counts.
 
-The counts are those of the Azure Functions trace (Shahrad et al., ATC 2020), or drawn. Reading files is not for here.
+The counts are those of the Azure Functions trace (Shahrad et al., ATC 2020), or drawn at random. Reads no files.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ REQUESTS = 2389  # of an hour
 RATE = (-2.3, 2.17)
 IDLE = 1 / 6
 SERVICES = 139
-MOST = 30.0  # a minute: what is asked for more often is left out in any case
+MOST = 30.0  # invocations a minute; more popular services are left out in any case
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """How many times something was invoked in each minute, and by what."""
+    """How many times a function was invoked in each minute, and by which kind of trigger."""
 
     counts: tuple[int, ...]
     trigger: str = HTTP
@@ -31,7 +31,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for `model` that comes at `time` (seconds)."""
+    """A request for `model` that arrives at `time` (seconds)."""
 
     time: float
     model: str

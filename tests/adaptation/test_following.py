@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from latebind.adaptation.following import Followed, Following
 from latebind.adaptation.messages import AdaptationOrder
 from latebind.domain.config import AdaptationConfig
+from latebind.domain.errors import ConfigError
+from latebind.forks.client import Forked
 from latebind.learned.stored import read_caches, with_caches
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
@@ -111,3 +114,29 @@ def test_another_service_follows_one_that_has_died(
         assert caplog.text.count("has died") == 2  # one that is told to end has not
 
     asyncio.run(test())
+
+
+def test_a_service_that_cannot_be_started_is_tried_again(
+    built: Built, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("latebind.adaptation.following.PAUSE", 0.0)
+    forked, refusals = FORKS.forked, list[Exception]()
+
+    async def fork(*words: Any, **more: Any) -> Forked:
+        if refusals:
+            raise refusals.pop()
+        return await forked(*words, **more)
+
+    async def test() -> None:
+        following = Following(lambda: followed(built.directory.path, made=1), nobody_adopts, FORKS)
+        await following.renew()
+        service = following._client
+        assert service is not None
+        refusals.extend((OSError("too many open files"), ConfigError("no room")))
+        service._process.kill()
+        await until(partial(another, following, service))
+        await following.close()
+
+    monkeypatch.setattr(FORKS, "forked", fork)
+    asyncio.run(test())
+    assert caplog.text.count("can be started yet") == 2

@@ -1,11 +1,14 @@
 """Of several that share a folder one leads at a time, by clocks of their own."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from latebind.adaptation.lease import EVERY, PATIENCE, Lease
+from latebind.adaptation import lease
+from latebind.adaptation.lease import ELSEWHERE, EVERY, PATIENCE, Lease
 
 
 def test_the_first_leads_and_others_do_not(tmp_path: Path) -> None:
@@ -86,3 +89,40 @@ def test_whoever_looks_often_reads_seldom(tmp_path: Path, monkeypatch: pytest.Mo
     lease.beat(0.0)
     monkeypatch.setattr(os, "listdir", lambda _: pytest.fail("the folder was read"))
     assert lease.beat(EVERY - 0.1)
+
+
+def lead_and_die(folder: Path, monkeypatch: pytest.MonkeyPatch, *, pid: int) -> None:
+    with monkeypatch.context() as there:
+        there.setattr(os, "getpid", lambda: pid)
+        assert Lease(folder).beat(0.0)
+
+
+@pytest.fixture
+def ended() -> int:
+    """The number of a process that there was."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+def test_who_has_ended_here_is_followed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: int) -> None:
+    lead_and_die(tmp_path, monkeypatch, pid=ended)
+    assert Lease(tmp_path).beat(0.0)
+
+
+@pytest.mark.parametrize("where", ["another-machine/pid:[1]", ELSEWHERE])
+def test_who_may_live_elsewhere_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: int, where: str
+) -> None:
+    with monkeypatch.context() as there:
+        there.setattr(lease, "place", lambda: where)
+        lead_and_die(tmp_path, monkeypatch, pid=ended)
+    assert not Lease(tmp_path).beat(0.0)
+
+
+def test_where_nobody_sees_others_all_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: int
+) -> None:
+    monkeypatch.setattr(lease, "place", lambda: ELSEWHERE)
+    lead_and_die(tmp_path, monkeypatch, pid=ended)
+    assert not Lease(tmp_path).beat(0.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from latebind.adaptation.controller import BUILT, Retrain, Version
+from latebind.adaptation.controller import BUILT, FULL_DEPTH, Retrain, Use, Version
 from latebind.adaptation.messages import AdaptationOrder
 from latebind.adaptation.process import AdaptationService
 from latebind.domain.config import AdaptationConfig
@@ -53,6 +53,38 @@ def test_a_version_that_the_lesson_showed_anew_is_not_replaced_by_a_slower_one(
         lane.adapter.controller.answered(answer)
     service._teach(lane, Retrain("there is more to learn from"))
     assert lane.current == lane.adapter.versions.current() == (BUILT if stands else made.name)
+
+
+@pytest.fixture
+def full(service: AdaptationService) -> Iterator[Path]:
+    """The folder of a model, in which nothing can be made."""
+    folder = service._lanes[0].adapter.folder
+    aside = folder.rename(folder.with_name("aside"))
+    folder.write_text("a folder cannot be made here")
+    yield folder
+    folder.unlink()
+    aside.rename(folder)
+
+
+@pytest.mark.usefixtures("full")
+def test_exits_that_are_to_stop_stop_where_the_disk_is_full(
+    service: AdaptationService, caplog: pytest.LogCaptureFixture
+) -> None:
+    (lane,) = service._lanes
+    service._use(lane, Use(FULL_DEPTH, "fidelity fell"))
+    assert lane.current == FULL_DEPTH
+    assert lane.chosen == BUILT  # as it is written: nobody has chosen anything else
+    assert "other servers are not told" in caplog.text
+
+
+@pytest.mark.usefixtures("full")
+def test_a_service_ends_as_it_should_where_the_disk_is_full(
+    service: AdaptationService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(service, "_listen", lambda: False)
+    monkeypatch.setattr(service._lanes[0].adapter, "rehearse", lambda: None)
+    service.run()
+    assert "not kept" in caplog.text
 
 
 def test_a_service_that_fails_ends(service: AdaptationService, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,3 +76,10 @@ def test_a_broken_file_is_not_taken(tmp_path: Path, data: bytes) -> None:
 def test_a_window_of_other_lookups_is_not_taken(tmp_path: Path) -> None:
     filled(3).save(tmp_path / "window")
     assert not Window(5, 1.0, 0.5).load(tmp_path / "window", names=["b"])
+
+
+def test_what_was_kept_by_a_clock_that_was_set_back_counts_as_of_now(tmp_path: Path) -> None:
+    filled(3).save(tmp_path / "window")
+    window = Window(100, 1e6, 1.0)
+    assert window.load(tmp_path / "window", names=["a"], now=1.5)
+    assert times(window) == [0.0, 1.0, 1.5]

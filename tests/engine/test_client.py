@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import uvloop
 
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError, Expired, Failed, Refused, Unavailable
 from latebind.domain.eventlog import read_log
 from latebind.engine.awake import DEVICE
-from latebind.engine.client import EngineClient
+from latebind.engine.client import PORTION, EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.engine.pool import Phase
 from latebind.repository.listing import find_models
@@ -228,6 +229,25 @@ def test_a_claim_that_outlives_the_engine_cannot_be_sent(models: Path) -> None:
                     await claim.send(deadline=soon())
 
     run(test())
+
+
+def test_who_tells_an_engine_something_that_has_just_gone_hears_that_it_has(models: Path) -> None:
+    """The door's end of the stream may be closed before anybody is told of it (uvloop)."""
+
+    async def test() -> None:
+        async with engine(models) as client:
+            claims = [await client.claim("chain", 1, deadline=soon()) for _ in range(2 * PORTION)]
+            assert client._messages is not None
+            client._messages.abort()
+            calls = [asyncio.create_task(claim.send(deadline=soon())) for claim in claims]
+            ends = await asyncio.gather(*calls, return_exceptions=True)
+            assert {type(end) for end in ends} == {Unavailable}
+            for claim in claims:
+                claim.cancel()
+            await asyncio.sleep(0)
+            assert not client._unsent
+
+    uvloop.run(asyncio.wait_for(test(), 60))
 
 
 def test_a_stage_that_raises_fails_its_request_and_the_next_is_answered(two_workers: Started) -> None:

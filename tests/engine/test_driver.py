@@ -2,20 +2,26 @@
 
 from collections.abc import Callable
 from io import BytesIO
+from pathlib import Path
+from threading import Event as Flag
 from typing import TypeVar, cast
 
 import numpy as np
+import pytest
 
 from latebind.domain.actions import Run
 from latebind.domain.config import SchedulerConfig
+from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import EventLog, read_log
 from latebind.domain.events import Arrived, Event, Exited, StageDone
 from latebind.engine.driver import MOST_UNCOUNTED, Driver
+from latebind.engine.noting import Noting
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging
 from latebind.engine.worker import Worker
 from tests.models import served
 
+PATIENCE = 60.0
 Seen = TypeVar("Seen")
 
 
@@ -92,3 +98,56 @@ def test_calls_that_are_heard_of_together_have_come_at_one_time() -> None:
     entries = [entry for entry in read_log(file)[1] if isinstance(entry.event, Arrived)]
     assert len({entry.now for entry in entries}) == 1
     assert [len(entry.actions) for entry in entries] == [0, 0, 1]
+
+
+class Failing(Idle):
+    """Says that it ran on a worker that there is not."""
+
+    def run(self, action: Run) -> StageDone:
+        return StageDone(action.worker + 7)
+
+    def close(self) -> None:
+        pass
+
+
+def test_where_one_thread_fails_all_end_and_none_listens_on_for_calls_that_nobody_would_answer() -> None:
+    come, woken = [Arrived("net", 1e9, (1,), (0,))], Flag()
+
+    def listen(seconds: float | None) -> list[Event]:
+        del seconds
+        if come:
+            return [come.pop()]
+        assert woken.wait(PATIENCE)
+        return []
+
+    driver = Driver(
+        SchedulerConfig((served("net", stages=1),)),
+        [cast(Worker, Failing())],
+        listen=listen,
+        wake=woken.set,
+        send=lambda data: None,
+        staging=HostStaging([], cast(SlotMemory, None)),
+    )
+    with pytest.raises(LatebindError):
+        driver.run()
+
+
+@pytest.mark.parametrize("place", ["/dev/full", "folder/that/is/not/there"])
+def test_a_log_that_cannot_be_written_is_told_of_once_and_given_up(
+    place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = SchedulerConfig((served("net", stages=1),))
+    log = Noting(Path(place), config)
+    for number in range(1000):
+        log.write(0.0, Arrived("net", 1e9, (number,), (0,)), ())
+    log.close()
+    assert [place in record.message for record in caplog.records] == [True]
+
+
+def test_a_log_is_whole_once_it_is_closed(tmp_path: Path) -> None:
+    config = SchedulerConfig((served("net", stages=1),))
+    log = Noting(tmp_path / "log", config)
+    log.write(0.0, Arrived("net", 1e9, (1,), (0,)), ())
+    log.close()
+    with (tmp_path / "log").open("rb") as file:
+        assert len(list(read_log(file)[1])) == 1

@@ -3,12 +3,13 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,36 @@ def test_it_ends_with_whoever_started_it() -> None:
         (started,) = psutil.Process(parent.pid).children()
         parent.kill()
     assert not psutil.wait_procs([started], timeout=PATIENCE)[1]
+
+
+@contextmanager
+def room_for(count: int) -> Iterator[None]:
+    """Let this process open so many files and no more."""
+    limits, taken = resource.getrlimit(resource.RLIMIT_NOFILE), list[int]()
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + count + 1, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(1))
+        for one in taken[-count:]:
+            os.close(one)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for one in taken[:-count]:
+            os.close(one)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_where_no_more_files_may_be_open_that_is_told_and_none_stays_open(more: int) -> None:
+    before = os.listdir("/proc/self/fd")
+    with told_by("wait") as (_, told):
+        os.read(told, 1 << 16)
+        with room_for(1 + more), pytest.raises(OSError, match="Too many open files"):
+            FORKS.fork(DOING, ["tell"], name="a-test")
+    assert os.listdir("/proc/self/fd") == before
+    assert tell()["name"] == "a-test"
 
 
 def test_closing_ends_it_even_while_it_imports() -> None:

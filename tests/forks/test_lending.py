@@ -10,7 +10,7 @@ import pytest
 
 from latebind.forks.client import ForkServer
 from latebind.forks.lending import NAME, Lender
-from latebind.forks.place import name_of
+from latebind.forks.socket_path import short_path
 from tests.forked import FORKS
 from tests.forks.test_forks import PATIENCE, told_by
 
@@ -72,7 +72,7 @@ def test_where_nobody_lends_it_imports_itself(tmp_path: Path) -> None:
 
 def test_a_lender_that_was_sent_nothing_lends_to_the_next(place: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
-        with name_of(place) as name:
+        with short_path(place) as name:
             asking.connect(name)
         asking.send(b"?")
     with ForkServer(place) as forks, told_by("wait", forks=forks) as (process, _):

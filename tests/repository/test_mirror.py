@@ -14,7 +14,7 @@ from latebind.domain.errors import ConfigError, NotFound, RepositoryError
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.manifest import FileEntry
 from latebind.repository.mirror import Mirror, open_selection
-from latebind.repository.remote import Remote, Stored, shelf
+from latebind.repository.remote import Remote, RemoteFile, arrange
 from latebind.repository.selection import Selection
 
 fsspec = pytest.importorskip("fsspec")
@@ -240,7 +240,7 @@ def test_an_empty_store_takes_nothing_away(store: Path, mirror: Mirror) -> None:
     ],
 )
 def test_names_in_a_listing_lead_nowhere(place: str) -> None:
-    assert shelf({place: Stored(1)}, "bucket/models").versions == ()
+    assert arrange({place: RemoteFile(1)}, "bucket/models").versions == ()
 
 
 def test_a_listing_that_names_places_elsewhere_is_not_followed(

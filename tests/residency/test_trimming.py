@@ -11,7 +11,7 @@ from latebind.residency.base import Victim
 from latebind.residency.late import Late
 from latebind.residency.memory import Memory
 from latebind.residency.phase import Phase
-from latebind.simulation.order import Order
+from latebind.simulation.sequential import SequentialReplay
 from latebind.simulation.traces import Request
 
 GRAIN = 10
@@ -101,7 +101,7 @@ def test_no_other_parts_may_stay(part: tuple[int, int]) -> None:
 
 
 def test_in_half_of_its_memory_a_model_loads_the_other_half() -> None:
-    order = Order(70, {"a": stages(30, 30, 30, 30, fixed=5.0)}, Late(ResidencyConfig()))
+    order = SequentialReplay(70, {"a": stages(30, 30, 30, 30, fixed=5.0)}, Late(ResidencyConfig()))
     first, *others = order.run([Request(float(time), "a") for time in range(5)])
     order.memory.check()
     assert first.bytes == 120
@@ -137,7 +137,7 @@ def test_of_a_model_that_is_loaded_nothing_comes_meanwhile() -> None:
 
 def test_a_request_waits_for_nothing_that_comes_while_it_runs() -> None:
     policy = Late(ResidencyConfig())
-    order = Order(100, {"a": stages(50, 50, runs=(25.0, 25.0)), "b": stages(20)}, policy)
+    order = SequentialReplay(100, {"a": stages(50, 50, runs=(25.0, 25.0)), "b": stages(20)}, policy)
     asked = [Request(float(time), name) for time, name in enumerate("aaaaba")]
     served = order.run(asked)
     assert [(one.seconds, one.bytes) for one in served[:5]] == [(75.0, 100), (0.0, 0), (0.0, 0), (0.0, 0), (20.0, 20)]

@@ -1,4 +1,4 @@
-"""Rows of state: whoever comes and goes, each owner keeps what is its own, and those that run together lie together."""
+"""Rows of state: whoever comes and goes, each owner keeps its own state, and rows that run together are contiguous."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from latebind.domain.errors import ExportError
-from latebind.sequence.state import POSITION, TOKEN, Change, Part, Rows, change_of
+from latebind.sequence.state import POSITION, TOKEN, Change, Part, StateRows, change_of
 
 PARTS = (
     Part("kept", "float32", (3,)),
@@ -16,7 +16,7 @@ PARTS = (
 )
 
 
-def begin(rows: Rows, owners: list[int]) -> None:
+def begin(rows: StateRows, owners: list[int]) -> None:
     names = torch.tensor(owners)
     rows.begin(owners, {"kept": names[:, None] + torch.arange(3.0), TOKEN: names})
 
@@ -24,7 +24,7 @@ def begin(rows: Rows, owners: list[int]) -> None:
 @settings(max_examples=200)
 @given(data=st.data())
 def test_whoever_comes_and_goes_each_has_what_is_its_own(data: st.DataObject) -> None:
-    rows, steps = Rows(PARTS, 3), dict[int, int]()
+    rows, steps = StateRows(PARTS, 3), dict[int, int]()
     for _ in range(12):
         owners = sorted(steps)
         if not owners or data.draw(st.booleans()):
@@ -38,7 +38,7 @@ def test_whoever_comes_and_goes_each_has_what_is_its_own(data: st.DataObject) ->
             del steps[gone]
             continue
         running = data.draw(st.permutations(owners))[: data.draw(st.integers(1, len(owners)))]
-        order = rows.together(running)
+        order = rows.to_front(running)
         assert sorted(order) == sorted(running)
         check(rows, order, steps)
         state, names = rows.first(len(order)), torch.tensor(order)
@@ -49,7 +49,7 @@ def test_whoever_comes_and_goes_each_has_what_is_its_own(data: st.DataObject) ->
             steps[owner] += 1
 
 
-def check(rows: Rows, order: list[int], steps: dict[int, int]) -> None:
+def check(rows: StateRows, order: list[int], steps: dict[int, int]) -> None:
     state = rows.first(len(order))
     for place, owner in enumerate(order):
         done = steps[owner]
@@ -61,16 +61,16 @@ def check(rows: Rows, order: list[int], steps: dict[int, int]) -> None:
 
 
 def test_a_shorter_input_fills_the_front_of_its_row() -> None:
-    rows = Rows((Part("memory", "float32", (5, 2)),), 2)
+    rows = StateRows((Part("memory", "float32", (5, 2)),), 2)
     rows.begin([7], {"memory": torch.ones(1, 3, 2)})
     assert rows.first(1)["memory"][0, :, 0].tolist() == [1, 1, 1, 0, 0]
 
 
 def test_nobody_is_moved_while_nobody_comes_or_goes() -> None:
-    rows = Rows(PARTS, 4)
+    rows = StateRows(PARTS, 4)
     begin(rows, [4, 2, 9])
-    assert rows.together([9, 4, 2]) == [4, 2, 9]
-    assert rows.together([4, 9, 2]) == [4, 2, 9]
+    assert rows.to_front([9, 4, 2]) == [4, 2, 9]
+    assert rows.to_front([4, 9, 2]) == [4, 2, 9]
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_what_fits_no_part_is_refused() -> None:
 
 
 def test_rows_grow_and_keep_what_they_hold() -> None:
-    rows = Rows(PARTS, 1)
+    rows = StateRows(PARTS, 1)
     for owner in range(9):
         begin(rows, [owner])
-    order = rows.together([8, 0, 5])
+    order = rows.to_front([8, 0, 5])
     kept: Tensor = rows.first(3)["kept"]
     assert {owner: kept[place, 0].item() for place, owner in enumerate(order)} == {8: 8.0, 0: 0.0, 5: 5.0}

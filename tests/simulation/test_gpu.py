@@ -30,9 +30,9 @@ def runs(
     agenda = Agenda()
     shared, ended = Multiprocessors(agenda, Chip(multiprocessors=count, sharing=sharing)), [0.0] * len(begun)
     for number, (time, busy, alone) in enumerate(begun):
-        agenda.go_on(time)
+        agenda.run_until(time)
         shared.begin(busy, alone, time, partial(ended.__setitem__, number))
-    agenda.go_on()
+    agenda.run_until()
     return ended
 
 
@@ -92,7 +92,7 @@ def test_figure_6_copies_in_256_pieces_take_less_than_a_millisecond_more() -> No
     agenda, ends = Agenda(), list[float]()
     for pieces in (1, 256):
         CopyEngine(agenda, TITAN_RTX).copy(256 * 602_112, 0.0, ends.append, pieces=pieces)
-    agenda.go_on()
+    agenda.run_until()
     assert 0.0 < ends[1] - ends[0] < 1e-3
 
 
@@ -102,7 +102,7 @@ def test_copies_in_one_direction_wait_for_each_other() -> None:
     engine.copy(3, 0.0, ends.append)
     engine.copy(2, 1.0, ends.append)
     engine.copy(1, 9.0, ends.append)
-    agenda.go_on()
+    agenda.run_until()
     assert ends == [3.0, 5.0, 10.0]
 
 

@@ -52,7 +52,7 @@ def test_what_is_due_at_the_same_time_goes_by_order_of_scheduling() -> None:
         agenda.at(now + 1.0, lambda now: made.append("third"))
 
     agenda.at(1.0, first)
-    agenda.go_on()
+    agenda.run_until()
     assert made == ["first", "second", "third"]
 
 
@@ -60,9 +60,9 @@ def test_a_call_that_is_called_off_is_not_made() -> None:
     agenda, made = Agenda(), list[float]()
     number = agenda.at(1.0, made.append)
     agenda.at(3.0, made.append)
-    agenda.call_off(number)
-    agenda.call_off(99)
-    agenda.go_on(2.0)
+    agenda.cancel(number)
+    agenda.cancel(99)
+    agenda.run_until(2.0)
     assert made == []
-    agenda.go_on()
+    agenda.run_until()
     assert made == [3.0]

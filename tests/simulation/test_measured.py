@@ -155,7 +155,7 @@ def test_runs_take_what_fresh_ones_took_only_after_a_rest() -> None:
         hardware.run(work(), now, [(0.0, ended.append)])
 
     hardware.run(work(), 1.0, [(0.0, ended.append), (0.0, run_again), (0.5, run_again)])
-    agenda.go_on()
+    agenda.run_until()
     assert ended == pytest.approx([1.003, 1.005, 1.506])
 
 
@@ -168,7 +168,7 @@ def test_a_run_takes_so_many_times_as_long_as_the_pace_says() -> None:
     agenda, hardware = measured(Seen(1.0, tuple(launches([0.002] * 3))), runs=1.5)
     ended = list[float]()
     hardware.run(work(), 1.0, [(0.0, ended.append)])
-    agenda.go_on()
+    agenda.run_until()
     assert ended == [pytest.approx(1.003)]
 
 
@@ -179,11 +179,11 @@ def heard_during_a_run(hop: Hop) -> list[float]:
     heard = list[float]()
     hardware.bring("net", 1, 0.0, heard.append)
     hardware.run(work(), 0.1, [])
-    agenda.go_on(0.2)
+    agenda.run_until(0.2)
     hardware.bring("net", 1, 0.2, heard.append)
-    agenda.go_on()
+    agenda.run_until()
     hardware.bring("net", 1, 1.0, heard.append)
-    agenda.go_on()
+    agenda.run_until()
     return heard
 
 
@@ -207,7 +207,7 @@ def test_a_model_is_not_told_that_another_has_more_to_come(second: str, more: li
     told = list[bool]()
     for model in ("net", second):
         hardware.bring(model, 1, 0.0, lambda now: told.append(hardware.more(now)))
-    agenda.go_on()
+    agenda.run_until()
     assert told == more
 
 
@@ -237,7 +237,7 @@ def test_the_answers_of_a_batch_come_one_after_another() -> None:
     came = list[float]()
     for at in (1.0, 1.0, 1.0, 1.5):
         hardware.send("net", at, came.append)
-    agenda.go_on()
+    agenda.run_until()
     assert came == pytest.approx([1.002, 1.0021, 1.0022, 1.502])
 
 

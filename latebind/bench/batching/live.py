@@ -39,7 +39,7 @@ from latebind.domain.config import PolicyConfig
 from latebind.domain.costs import TYPICAL_STEPS
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
-from latebind.simulation.floor import least_seconds, shares_of
+from latebind.simulation.lower_bound import least_seconds, shares_of
 
 LOADS = (0.5, 1.0, 1.5)
 KNOWN = 400  # rows whose right answers are asked for first, one after another

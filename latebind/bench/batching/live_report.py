@@ -31,7 +31,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A bound for all policies: seconds of the requests of a block `alone`, and the `least` of `simulation.floor`."""
+    """A bound for all policies: seconds of a block's requests `alone`, and the `least` of `simulation.lower_bound`."""
 
     alone: Seconds
     least: Seconds

@@ -177,5 +177,5 @@ def _split(chip: Chip, pieces: int) -> Split:
     CopyEngine(agenda, chip).copy(
         SPLIT * SIX[PAPERS_NETWORK].footprint(chip).input_bytes, 0.0, copied.append, pieces=pieces
     )
-    agenda.go_on()
+    agenda.run_until()
     return Split(pieces, max(computed), max(copied))

@@ -1,6 +1,6 @@
 """Lower bounds on loading time if all requests are known beforehand: exactly, and by linear programmes.
 
-Memory is empty at first. No policy that serves the same requests one after another (`simulation.order`) takes less.
+Memory is empty at first. No policy that serves the same requests in turn (`simulation.sequential`) takes less.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -12,7 +12,7 @@ from latebind.domain.config import ResidencyConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.footprint import Footprint
 from latebind.residency import make_policy
-from latebind.simulation.order import Order
+from latebind.simulation.sequential import SequentialReplay
 from latebind.simulation.traces import Request
 
 TIMES = tuple(0.1 * step for step in range(401))  # seconds, of a distribution of loading times
@@ -52,7 +52,7 @@ class Policy:
         """Simulate the policy; None if a model cannot run in this much memory."""
         if self.alone or not self.streams:
             footprints = {name: replace(footprint, runs=()) for name, footprint in footprints.items()}
-        order = Order(budget, footprints, make_policy(self.config), streams=self.streams, always=self.always)
+        order = SequentialReplay(budget, footprints, make_policy(self.config), streams=self.streams, always=self.always)
         try:
             served = order.run(requests, self.known)
         except ConfigError:

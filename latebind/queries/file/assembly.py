@@ -1,4 +1,4 @@
-"""The expressions of a query file put together: typed, all of use, and in an order that they can run in. Pure."""
+"""Combines the expressions of a query file: checks types, that all are used, and finds an order to run in. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,7 +14,7 @@ from latebind.repository.manifest import NAME
 
 
 class Assembly:
-    """The expressions of a query, checked, with nodes by the order of the file, and the order that they run in."""
+    """The checked expressions of a query, with nodes in the order of the file, and the order in which they run."""
 
     def __init__(self, root: Table, steps: Mapping[str, Step], scope: Scope) -> None:
         self.scope = scope
@@ -27,7 +27,7 @@ class Assembly:
 
     @property
     def steps(self) -> list[Step]:
-        """The steps in the order that they run in."""
+        """The steps in the order in which they run."""
         return [self._steps[number] for number in self.order]
 
     def nodes(self) -> tuple[Node, ...]:
@@ -39,7 +39,7 @@ class Assembly:
         )
 
     def wiring(self) -> Wiring:
-        """Return all expressions, with nodes by the order that they run in."""
+        """Return all expressions, with nodes numbered in the order in which they run."""
         numbers = [self.order.index(number) for number in range(len(self.order))]
 
         def turned(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
@@ -53,14 +53,14 @@ class Assembly:
         )
 
     def sources(self) -> list[tuple[str, ...]]:
-        """Return the names of the tensors that each step takes, in the order that they run in."""
+        """Return the names of the tensors that each step takes; steps in the order in which they run."""
         return [
             tuple(self._source(step, *pair) for pair in zip(step.takes, inputs, strict=True))
             for step, inputs in zip(self.steps, self.wiring().inputs, strict=True)
         ]
 
     def _source(self, step: Step, spec: TensorSpec, tensor: Tensor) -> str:
-        """Name what is passed on unchanged after where it comes from, and what is made for a step after its key."""
+        """Name an unchanged tensor after its source, and a computed one after its key in the step."""
         if not isinstance(tensor, Ref):
             return f"{step.name}.inputs.{spec.name}"
         if tensor.node == INPUT:
@@ -95,7 +95,7 @@ class Assembly:
         return [names.index(name) for name in in_order(behind)]
 
     def _check_used(self, root: Table) -> None:
-        """Raise `QueryError` for a node that no output can come from, and for an input that nothing reads."""
+        """Raise `QueryError` for a node that no output depends on, and for an input that nothing reads."""
         used: set[int] = set()
         found = nodes_of(*self.outputs.values())
         while found - used:

@@ -1,6 +1,6 @@
-"""A query file: what stands in it, checked against the models that it names. Pure.
+"""A query file: its keys, checked against the models that it names. Pure.
 
-`docs/query-files.md` describes the file. For its expressions: `language`; for how they are put together: `assembly`.
+`docs/query-files.md` describes the file. `language` has its expressions, `assembly` how they are put together.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ KEYS = ("deadline_ms", "planner", "replan", "price", "version", "inputs", "condi
 
 
 def read_query(path: Path, models: Mapping[str, ModelSpec], accuracies: Mapping[str, float]) -> DefinedQuery:
-    """Return the query in a file, checked against `models`; `accuracies` are what is known of them from their build.
+    """Return the query in a file, checked against `models`; `accuracies` are those measured by their builds.
 
     Raises `QueryError` as `FILE:LINE: what is wrong, and what to do`.
     """
@@ -39,13 +39,13 @@ def read_query(path: Path, models: Mapping[str, ModelSpec], accuracies: Mapping[
 
 
 def model_names(path: Path) -> tuple[str, ...]:
-    """Return the models that a query file names, each once, without checking the rest of it."""
+    """Return the models that a query file names, each once, without checking the rest of the file."""
     nodes = _node_tables(_root(path))
     return tuple(dict.fromkeys(model for node in nodes.values for model in nodes.table(node).texts("models")))
 
 
 def query_name(path: Path) -> str:
-    """Return the name of the query in a file, which is the file's; raises `QueryError` where it is none."""
+    """Return the name of the query in a file, which is the file's name. Raises `QueryError` if it is not valid."""
     name = path.name.removesuffix(ENDING)
     if name == path.name or not NAME.fullmatch(name):
         wanted = "letters, digits, '.', '_' and '-', beginning with a letter or digit, 128 at most"

@@ -15,7 +15,7 @@ from latebind.queries.file.wiring import Apply, Expression, Literal, Tensor, par
 MOST_CHARACTERS = 500
 MOST_DEPTH = 20
 MOST_LISTED = 256
-MOST_PARTS = 1_000  # what conditions stand for counted: they may name each other
+MOST_PARTS = 1_000  # with conditions expanded, because they may name each other
 
 OPERATORS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
@@ -29,9 +29,9 @@ OPERATORS: dict[type[ast.cmpop], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What names stand for: `alone` finds the tensor of `image`, `of_node` that of `node.output`.
+    """How names are looked up: `alone` returns the tensor of `image`, `of_node` that of `node.output`.
 
-    Both raise `QueryError` for a name that nothing has.
+    Both raise `QueryError` for an unknown name.
     """
 
     alone: Callable[[str], Tensor]
@@ -40,29 +40,29 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """An expression that has been taken apart, and is not checked yet."""
+    """An expression that has been parsed and is not checked yet."""
 
     body: ast.expr
 
     @property
     def name(self) -> str:
-        """The name that is the whole expression, empty where it is more."""
+        """The name, if the whole expression is one; else empty."""
         return self.body.id if isinstance(self.body, ast.Name) else ""
 
     def tensor(self, names: Names) -> Tensor:
-        """Return the tensor that this describes; raises `QueryError` with the column."""
+        """Return the tensor that this describes. Raises `QueryError` with the column."""
         found = _Reader(names).read(self.body)
         if isinstance(found, Literal):
             raise QueryError(f"column 1: {found.value!r:.50} is no tensor: name one, as node.output")
         return _bounded(found)
 
     def condition(self, names: Names) -> Tensor:
-        """Return the condition that this describes; raises `QueryError` with the column."""
+        """Return the condition that this describes. Raises `QueryError` with the column."""
         return _bounded(_Reader(names).condition(self.body))
 
 
 def parse(text: str) -> Parsed:
-    """Take an expression apart; raises `QueryError` with the column for what is none."""
+    """Parse an expression. Raises `QueryError` with the column if it is not valid."""
     if len(text) > MOST_CHARACTERS:
         raise QueryError(f"the expression has {len(text)} characters: {MOST_CHARACTERS} at most; name parts of it")
     for column, character in enumerate(text, 1):
@@ -200,7 +200,7 @@ def _at(node: ast.expr, error: QueryError) -> QueryError:
 
 
 def _what(node: ast.expr) -> str:
-    """Return how an error calls a part that the language does not have."""
+    """Return the name, for error messages, of syntax that the language does not have."""
     names: dict[type[ast.expr], str] = {
         ast.BinOp: "arithmetic",
         ast.Lambda: "a function",

@@ -1,4 +1,4 @@
-"""A TOML file that knows on which line each key stands, so that errors can say where. Pure."""
+"""A TOML file that knows the line of each key, so that errors can name it. Pure."""
 
 import re
 import tomllib
@@ -11,8 +11,8 @@ from latebind.domain.errors import QueryError
 MAX_BYTES = 1 << 15
 MAX_LINE = 2_000  # characters; the parser's time grows with the square of a key's parts
 MAX_LINES = 1_000
-MAX_STATEMENT = 50  # lines; behind a statement of more, lines are not told any more, for finding them takes too long
-DEPTH = 6  # keys, one inside the other, that a query has at most, and two more
+MAX_STATEMENT = 50  # lines; after a longer statement lines are not found any more, because that would take too long
+DEPTH = 6  # of nested keys: two more than a query can have
 
 Keys = tuple[str, ...]
 PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -20,7 +20,7 @@ PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file, its text with plain line ends, and the values in it."""
+    """A file: its text with plain line ends, and the values in it."""
 
     file: Path
     text: str
@@ -28,7 +28,7 @@ class Source:
 
     @classmethod
     def read(cls, file: Path) -> "Source":
-        """Return what is in a file; raises `QueryError` where that is no TOML, or too much of it."""
+        """Return the content of a file. Raises `QueryError` if it is not TOML, or too large."""
         text = _text(file)
         try:
             return cls(file, text, tomllib.loads(text))
@@ -38,9 +38,9 @@ class Source:
             raise QueryError(f"{file}:1: this is no TOML that can be read: {error}") from None
 
     def line(self, *keys: str) -> int:
-        """Return the line on which these keys, one inside the other, stand first, or the first of them that are there.
+        """Return the line on which these nested keys first stand, or the innermost of them that exists.
 
-        The lines are looked for now: nobody asks unless something is wrong.
+        Lines are searched for only now, because only errors need them.
         """
         lines: dict[Keys, int] = {}
         for path, line in _places(self.text):
@@ -49,7 +49,7 @@ class Source:
         return lines[found] if (found := next(there, None)) else 1
 
     def error(self, message: str, *keys: str) -> QueryError:
-        """Return what to raise about the value under these keys."""
+        """Return the error about the value under these keys."""
         return QueryError(f"{self.file}:{self.line(*keys)}: {message}")
 
 
@@ -83,9 +83,9 @@ def _no_toml(file: Path, text: str, message: str) -> str:
 
 
 def _places(text: str) -> Iterator[tuple[Keys, int]]:
-    """Yield the keys of each value with its line, in order.
+    """Yield the keys of each value and its line, in order.
 
-    The parser itself finds where a statement ends: a part of one that goes on in the next line is not TOML.
+    The TOML parser itself finds where a statement ends: the beginning of a statement that continues is not valid TOML.
     """
     table: Keys = ()
     pending: list[str] = []
@@ -106,7 +106,7 @@ def _places(text: str) -> Iterator[tuple[Keys, int]]:
 
 
 def _paths(values: object, depth: int = DEPTH) -> Iterator[Keys]:
-    """Yield the keys of everything inside, outer ones first; members of arrays have none of their own."""
+    """Yield the keys of everything inside, outer ones first; elements of arrays have no keys of their own."""
     if isinstance(values, list):
         for one in values:
             yield from _paths(one, depth)

@@ -1,4 +1,4 @@
-"""What expressions may call: for each operation, how it is written and what it makes of what. Pure.
+"""The operations of expressions: how each is called, and the kind of tensor that it returns. Pure.
 
 An operation is one entry of `OPERATIONS` here, which checks, and one in `engine/operations.py`, which computes.
 """
@@ -20,9 +20,9 @@ Arguments = Sequence[Expression]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`usage` is how it is called, with so many arguments (`most` 0: any number more); `kind` tells what comes out.
+    """`usage` is how it is called, with `fewest` to `most` arguments (`most` 0: any number more).
 
-    `kind` and `made_of` raise `QueryError` where it cannot be done.
+    `kind` returns the kind of its result; it and `made_of` raise `QueryError` for arguments that do not fit.
     """
 
     usage: str
@@ -31,14 +31,14 @@ class Operation:
     kind: Callable[[Arguments], Kind]
 
     def made_of(self, arguments: Arguments) -> Kind:
-        """Return what comes out for these arguments."""
+        """Return the kind of the result for these arguments."""
         if len(arguments) < self.fewest or (self.most and len(arguments) > self.most):
             raise QueryError(f"there are {len(arguments)} arguments: write {self.usage}")
         return self.kind(arguments)
 
 
 def operation(name: str) -> Operation:
-    """Return the operation of this name; raises `QueryError` where there is none."""
+    """Return the operation of this name. Raises `QueryError` if there is none."""
     found = OPERATIONS.get(name)
     if found is None:
         raise QueryError(f"there is no operation {name!r:.100}: take {', '.join(OPERATIONS)}")
@@ -161,7 +161,7 @@ OPERATIONS: Mapping[str, Operation] = {
 
 
 def compared(operator: str, left: Expression, right: Expression) -> Kind:
-    """Return what comparing two numbers gives; raises `QueryError` for anything else."""
+    """Return the kind of a comparison of two numbers. Raises `QueryError` for anything else."""
     for side, other in ((left, right), (right, left)):
         if isinstance(side, Literal):
             if isinstance(other, Literal):
@@ -173,7 +173,7 @@ def compared(operator: str, left: Expression, right: Expression) -> Kind:
 
 
 def contained(value: Expression, numbers: Arguments) -> Kind:
-    """Return what asking whether a number is among others gives; raises `QueryError` for anything but whole numbers."""
+    """Return the kind of a test whether an integer is among others. Raises `QueryError` for anything else."""
     kind = _one_number("in", value)
     if not kind.is_whole:
         raise QueryError(f"in has {kind} on its left: only whole numbers are looked up; compare others with < and >")
@@ -183,7 +183,7 @@ def contained(value: Expression, numbers: Arguments) -> Kind:
 
 
 def judged(condition: Expression) -> Kind:
-    """Return what is known of a condition; raises `QueryError` for what is none."""
+    """Return the kind of a condition. Raises `QueryError` for an expression that is none."""
     kind = None if isinstance(condition, Literal) else condition.kind
     if kind is None or kind.dtype != "bool" or not kind.is_one:
         what = repr(condition.value) if isinstance(condition, Literal) else str(kind)

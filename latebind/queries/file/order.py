@@ -1,13 +1,13 @@
-"""In which order things stand that wait for each other; else they stay as they were written. Pure."""
+"""The order of things that wait for each other; otherwise they stay in the order in which they were written. Pure."""
 
 from collections.abc import Collection, Mapping
 from graphlib import CycleError, TopologicalSorter
 
 
 def circle(behind: Mapping[str, Collection[str]]) -> list[str]:
-    """Return keys of which each waits for the one before, the first and the last the same; none where there are none.
+    """Return a cycle of keys, each of which waits for the one before, with the first repeated at the end; else [].
 
-    `behind` says of each key what it waits for.
+    `behind` has, for each key, the keys that it waits for.
     """
     try:
         TopologicalSorter({one: tuple(others) for one, others in behind.items()}).prepare()
@@ -17,7 +17,7 @@ def circle(behind: Mapping[str, Collection[str]]) -> list[str]:
 
 
 def in_order(behind: Mapping[str, Collection[str]]) -> list[str]:
-    """Return the keys, among which is no circle, each behind all that it waits for, else as they stand."""
+    """Return the keys, each behind all that it waits for, else in their own order. There must be no cycle."""
     ordered: dict[str, None] = {}
     while len(ordered) < len(behind):
         ordered[next(one for one in behind if one not in ordered and ordered.keys() >= set(behind[one]))] = None

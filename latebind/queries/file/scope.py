@@ -1,4 +1,4 @@
-"""What names in expressions stand for: inputs of the query, conditions and outputs of nodes. Pure."""
+"""What names in expressions refer to: inputs of the query, conditions, and outputs of nodes. Pure."""
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ MOST_BYTES = 1 << 28  # of one tensor that clients send
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """`inputs` of the query and `conditions`, which are checked, by name; nodes by the order of the file."""
+    """The `inputs` of the query and its checked `conditions`, by name; `steps` in the order of the file."""
 
     steps: Mapping[str, Step]
     inputs: Mapping[str, TensorSpec]
     conditions: Mapping[str, Tensor]
 
     def names(self) -> Names:
-        """Return what expressions look names up in."""
+        """Return the functions that look names up for expressions."""
         return Names(self._alone, self._of_node)
 
     def _alone(self, name: str) -> Tensor:
@@ -53,7 +53,7 @@ class Scope:
 
 
 def read_scope(root: Table, steps: Mapping[str, Step]) -> Scope:
-    """Return what names in a query file stand for; raises `QueryError` with the line."""
+    """Return what the names in a query file refer to. Raises `QueryError` with the line."""
     written, declared = root.table("conditions"), root.table("inputs")
     for table in (written, declared):
         for name in table.names():
@@ -75,13 +75,13 @@ def read_scope(root: Table, steps: Mapping[str, Step]) -> Scope:
 
 
 def _named(condition: Parsed, conditions: Mapping[str, Parsed]) -> list[str]:
-    """Return the conditions that a condition refers to, in the order in which it does."""
+    """Return the conditions that a condition refers to, in order."""
     names = [node.id for node in ast.walk(condition.body) if isinstance(node, ast.Name)]
     return [name for name in dict.fromkeys(names) if name in conditions]
 
 
 def _passed(steps: Mapping[str, Step], conditions: Mapping[str, Parsed]) -> dict[str, list[TensorSpec]]:
-    """Return, by name, what models take that get an input of the query unchanged."""
+    """Return, by name, the inputs of models that get an input of the query unchanged."""
     passed: dict[str, list[TensorSpec]] = {}
     for step in steps.values():
         for expression, spec in zip(step.inputs, step.takes, strict=True):

@@ -1,4 +1,4 @@
-"""One step of a query file, `[nodes.NAME]`: its models, which must be alike, and what is written of it. Pure."""
+"""One step of a query file, `[nodes.NAME]`: its models, which must be interchangeable, and its expressions. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ KEYS = ("models", "accuracy", "inputs", "when", "after")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step as it was written. `inputs` are in the order of its models' inputs, as the keys of its table are named."""
+    """A step as it was written, field by key of its table. `inputs` are in the order of its models' inputs."""
 
     table: Table
     name: str
@@ -30,12 +30,12 @@ class Step:
 
     @property
     def gives(self) -> dict[str, Kind]:
-        """What is known of the outputs of its models, by name and in order."""
+        """The outputs of its models, by name and in order."""
         return {spec.name: Kind(spec.dtype, spec.shape) for spec in self.models[0].outputs}
 
 
 def read_step(table: Table, name: str, models: Mapping[str, ModelSpec], measured: Mapping[str, float]) -> Step:
-    """Return the step in this table; raises `QueryError` with the line."""
+    """Return the step in this table. Raises `QueryError` with the line."""
     table.check_keys(KEYS)
     chosen = _models(table, models)
     inputs = table.table("inputs")
@@ -53,7 +53,7 @@ def read_step(table: Table, name: str, models: Mapping[str, ModelSpec], measured
 
 
 def read_expression(table: Table, key: str) -> Parsed:
-    """Return the expression under a key, taken apart."""
+    """Return the expression under a key, parsed."""
     text = table.text(key)
     with table.about(key):
         return parse(text)
@@ -110,7 +110,7 @@ def _accuracies(table: Table, models: tuple[ModelSpec, ...], measured: Mapping[s
 
 
 def _same_name(table: Table, name: str) -> Parsed:
-    """An input that is left out is the query's input of the same name."""
+    """Return the expression for an input that is left out: the query's input of the same name."""
     if not name.isidentifier():
         raise table.error(f"{table.title('inputs')} has nothing for {name!r}: say what the model is to take there")
     return parse(name)

@@ -1,4 +1,4 @@
-"""Tables of a TOML file, read with checks: every value is of the kind that is wanted, and no key is there in vain."""
+"""Tables of a TOML file, read with checks: every value has the type that is expected, and every key is known. Pure."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -17,7 +17,7 @@ KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a text
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The table that lies under `keys` of a file."""
+    """The table under `keys` of a file."""
 
     source: Source
     keys: Keys
@@ -27,29 +27,29 @@ class Table:
         return key in self.values
 
     def error(self, message: str, key: str = "") -> QueryError:
-        """Return what to raise about the table or one of its values."""
+        """Return the error about the table or one of its values."""
         return self.source.error(message, *self.keys, *([key] if key else []))
 
     @contextmanager
     def about(self, key: str) -> Iterator[None]:
-        """Give errors that are raised inside the line and name of a value."""
+        """Add the line and name of a value to errors that are raised inside the block."""
         try:
             yield
         except QueryError as error:
             raise self.error(f"{self.title(key)}: {error}", key) from None
 
     def title(self, key: str) -> str:
-        """Return how errors call a value."""
+        """Return the name of a value in error messages."""
         return ".".join((*self.keys, key))
 
     def check_keys(self, known: Collection[str]) -> None:
-        """Raise `QueryError` for a key that nobody reads."""
+        """Raise `QueryError` for an unknown key."""
         for key in self.values:
             if key not in known:
                 raise self.error(f"{self.title(key)[:200]} is not known here: take {', '.join(known)}", key)
 
     def table(self, key: str) -> "Table":
-        """Return a table in this one, empty where there is none."""
+        """Return a table inside this one, empty if it does not exist."""
         values = self.values.get(key, {})
         if not isinstance(values, dict):
             raise self._wrong(key, "a table")
@@ -58,7 +58,7 @@ class Table:
         return Table(self.source, (*self.keys, key), values)
 
     def names(self) -> Iterator[str]:
-        """Yield the keys, each of which is a name that expressions may use."""
+        """Yield the keys; each must be a name that expressions can use."""
         for key in self.values:
             if not NAME.fullmatch(key) or iskeyword(key):
                 wanted = "a letter or _, then letters, digits or _, 64 at most, and no word of the language"
@@ -80,7 +80,7 @@ class Table:
         return value
 
     def number(self, key: str) -> float:
-        """Return a number, which is finite."""
+        """Return a finite number."""
         return self._finite(key, self.values.get(key))
 
     def numbers(self, key: str) -> tuple[float, ...]:
@@ -88,7 +88,7 @@ class Table:
         return tuple(self._finite(key, value) for value in self._array(key, "numbers"))
 
     def wholes(self, key: str) -> tuple[int, ...]:
-        """Return an array of whole numbers above 0."""
+        """Return an array of positive integers."""
         values = self._array(key, "whole numbers")
         for value in values:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -96,7 +96,7 @@ class Table:
         return tuple(value for value in values if isinstance(value, int))
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Return an array of texts, all different."""
+        """Return an array of different texts."""
         values = self._array(key, "texts")
         for place, value in enumerate(values):
             if not isinstance(value, str):
@@ -133,5 +133,5 @@ class Table:
 
 
 def _kind(value: object) -> str:
-    """Return how errors call what a value is."""
+    """Return the type of a value in the words of error messages."""
     return KINDS.get(type(value), "a date or time")

@@ -1,4 +1,4 @@
-"""Checked expressions, as data: which tensors go where between the steps of a query, and when a step runs. Pure."""
+"""Checked expressions as data: the tensors that go between the steps of a query, and when a step runs. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ INPUT = -1  # the node of a tensor that the client gave
 MOST_GROUPS = 64
 
 Groups: TypeAlias = frozenset[frozenset[int]]
-EITHER = "first"  # the operation that takes the first of its arguments that is there
+EITHER = "first"  # the operation that returns the first of its arguments that exists
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is known of a tensor beforehand; `shape` leaves the batch out. Where given, values are 0 to `below` - 1."""
+    """What is known of a tensor in advance: its `shape` has no batch; with `below`, values are 0 to `below` - 1."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -30,7 +30,7 @@ class Kind:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its values are whole numbers."""
+        """Whether its values are integers."""
         return not self.is_float and self.dtype != "bool"
 
     @property
@@ -39,7 +39,7 @@ class Kind:
         return prod(self.shape) == 1
 
     def fits(self, other: "Kind") -> bool:
-        """Tell whether one may be copied to the other."""
+        """Tell whether one can be copied to the other."""
         return (self.dtype, self.shape) == (other.dtype, other.shape)
 
     def __str__(self) -> str:
@@ -48,14 +48,14 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A number or a text that stands in the expression."""
+    """A number or a text that is written in an expression."""
 
     value: int | float | str
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Output `place` of the model that `node` has run with; of node `INPUT` it is an input of the query."""
+    """Output `place` of the model that `node` has run with; for node `INPUT`, an input of the query."""
 
     node: int
     place: int
@@ -64,7 +64,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """What an operation makes of its arguments: one of `operations.OPERATIONS`, or a comparison or word of logic."""
+    """An operation applied to its arguments: one of `operations.OPERATIONS`, a comparison or a logical operator."""
 
     operation: str
     arguments: tuple["Expression", ...]
@@ -77,10 +77,11 @@ Tensor: TypeAlias = Ref | Apply
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """All expressions of a query, by number of its nodes.
+    """All expressions of a query, by the number of the node.
 
-    `inputs[node]` are in the order of the inputs of its models, which have the same; `conditions[node]` is None where
-    it has none; `outputs` are in the order of the query's. What is to be copied is of the dtype and shape of its place.
+    `inputs[node]` are in the order of its models' inputs, which are the same for all of its models. `conditions[node]`
+    is None for a node without condition. `outputs` are in the order of the query's outputs. Every tensor has the dtype
+    and shape of the place that it is copied to.
     """
 
     inputs: tuple[tuple[Tensor, ...], ...]
@@ -90,7 +91,7 @@ class Wiring:
 
 @dataclass(frozen=True, slots=True)
 class DefinedQuery:
-    """A query as it is planned, and what its tensors are made of."""
+    """A query as it is planned, with its expressions."""
 
     query: Query
     wiring: Wiring
@@ -117,7 +118,7 @@ def nodes_of(*expressions: Expression | None) -> set[int]:
 
 
 def renumbered(tensor: Tensor, numbers: Sequence[int]) -> Tensor:
-    """Return the same with other numbers of nodes: node n is `numbers[n]` now."""
+    """Return the expression with other node numbers: node n becomes `numbers[n]`."""
     if isinstance(tensor, Ref):
         return tensor if tensor.node == INPUT else replace(tensor, node=numbers[tensor.node])
     arguments = (one if isinstance(one, Literal) else renumbered(one, numbers) for one in tensor.arguments)
@@ -125,9 +126,9 @@ def renumbered(tensor: Tensor, numbers: Sequence[int]) -> Tensor:
 
 
 def needs(expression: Expression) -> Groups:
-    """Return groups of nodes: the expression can be worked out if of each group one node has run.
+    """Return groups of nodes: the expression can be evaluated if of each group one node has run.
 
-    Raises `QueryError` where that takes more groups than anybody should plan with.
+    Raises `QueryError` if there are too many groups to plan with.
     """
     if isinstance(expression, Apply):
         each = [needs(argument) for argument in expression.arguments]
@@ -136,13 +137,13 @@ def needs(expression: Expression) -> Groups:
 
 
 def all_of(each: Iterable[Groups]) -> Groups:
-    """Return the groups of several expressions that are all needed; a group is left out where a part of it is there."""
+    """Return the groups for several expressions that are all needed, without groups that contain another one."""
     groups = frozenset[frozenset[int]]().union(*each)
     return frozenset(group for group in groups if not any(other < group for other in groups))
 
 
 def one_of(each: Iterable[Groups]) -> Groups:
-    """Return the groups of several expressions of which one is needed."""
+    """Return the groups for several expressions of which one is needed."""
     found: Groups = frozenset({frozenset()})
     for groups in each:
         found = all_of([frozenset(one | other for one in found for other in groups)])

@@ -52,7 +52,7 @@ class History:
             told = {name: change for name, change in changes.items() if _has_something(change)}
             self._rows.append(Row(self._number, at, at - then, told))
         self._before = at, models
-        while self._rows and self._rows[0].at < at - SECONDS:
+        while self._rows and not at - SECONDS <= self._rows[0].at <= at:  # too old, or the clock was set back
             self._rows.popleft()
 
     def pause(self) -> None:

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from latebind.domain.errors import TooLarge
+from latebind.domain.errors import Refused, TooLarge
 from latebind.server.limits import BodyTimeout, Limits, UnsupportedEncoding
 from latebind.server.rest.compression import WINDOWS, Inflater
 from latebind.server.rest.messages import Message, Receive
@@ -17,8 +17,24 @@ class ClientGone(Exception):
     """The client hung up; there is nobody to answer."""
 
 
+class Held:
+    """The bytes that are kept of all bodies that have to be whole before they can be read, as JSON has."""
+
+    def __init__(self, most: int) -> None:
+        self.bytes = 0
+        self._most = most
+
+    def take(self, size: int) -> None:
+        """Keep so many more. Raises `Refused` where that would be too many."""
+        if self.bytes + size > self._most:
+            raise Refused(f"the requests that are under way have more than {self._most} bytes: try again later")
+        self.bytes += size
+
+
 class Body:
     """Reads a body piece by piece. Raises `TooLarge`, `BodyTimeout`, `UnsupportedEncoding` or `ClientGone`.
+
+    What is collected counts among what is `held`, until `release`, and may be `Refused`.
 
     `size` is the number of bytes that the headers announce, or None; `arrived` is how many have arrived. For a
     compressed body, bytes are those after decompression (`Inflater`, which raises `InvalidRequest` too). Nothing is
@@ -26,12 +42,16 @@ class Body:
     from the socket into a `bytes`, and the parser has cut the part of the body out of it.
     """
 
-    def __init__(self, headers: Sequence[tuple[bytes, bytes]], receive: Receive, limits: Limits) -> None:
+    def __init__(
+        self, headers: Sequence[tuple[bytes, bytes]], receive: Receive, limits: Limits, held: Held | None = None
+    ) -> None:
         self.size: int | None = None
         self.arrived = 0
         self._receive: Receive = receive
         self._limits = limits
         self._seconds = limits.body_seconds  # left for the client; time in which nobody reads does not count
+        self._held = held or Held(limits.body_bytes)
+        self._holds = 0
         self._unread = NOTHING
         self._begun = False
         self._more = True
@@ -54,9 +74,17 @@ class Body:
             return bytes(self._cut(missing))
         parts: list[memoryview] = []
         while missing and await self.available():
-            parts.append(self._cut(missing))
-            missing -= len(parts[-1])
+            part = self._cut(missing)
+            self._held.take(len(part))
+            self._holds += len(part)
+            parts.append(part)
+            missing -= len(part)
         return b"".join(parts)
+
+    def release(self) -> None:
+        """Count no more what was collected: the request has ended."""
+        self._held.bytes -= self._holds
+        self._holds = 0
 
     async def read_into(self, place: memoryview) -> bool:
         """Fill `place` with the next bytes, and tell whether the body had that many."""

@@ -6,6 +6,7 @@ from latebind.domain.model import ModelSpec
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.limits import Limits
 from latebind.server.machine import Machine
+from latebind.server.rest.body import Held
 from latebind.server.rest.codec import Codec
 from latebind.server.service import Service
 
@@ -17,6 +18,7 @@ class Context:
         self.service = service
         self.limits = limits
         self.dashboard = dashboard
+        self.held = Held(limits.held_bytes)
         self.replies: Counter[int] = Counter()
         self.machine = Machine()
         self._codecs: dict[str, Codec] = {}

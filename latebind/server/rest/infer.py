@@ -34,12 +34,15 @@ async def infer(context: Context, request: Request) -> Reply:
     spec = context.service.model(request.model, request.version)
     codec = context.codec(spec)
     length = json_bytes(request)
-    body = Body(request.headers, request.receive, context.limits)
-    call = with_time_waited(await read_call(codec, body, length), request.header(WAITED_HEADER))
-    filled = partial(fill, call, body)
-    parent = (request.header(TRACEPARENT) or b"").decode("latin-1")
-    work = context.service.infer(spec, call, filled, client=request.client, version=request.version, parent=parent)
-    answer = await while_connected(work, request.exchange)
+    body = Body(request.headers, request.receive, context.limits, context.held)
+    try:
+        call = with_time_waited(await read_call(codec, body, length), request.header(WAITED_HEADER))
+        filled = partial(fill, call, body)
+        parent = (request.header(TRACEPARENT) or b"").decode("latin-1")
+        work = context.service.infer(spec, call, filled, client=request.client, version=request.version, parent=parent)
+        answer = await while_connected(work, request.exchange)
+    finally:
+        body.release()
     reply = infer_reply(context, codec, call, answer)
     return await compressed_for(request.header(b"accept-encoding"), reply) if len(reply.body) >= SMALL else reply
 

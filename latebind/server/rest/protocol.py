@@ -200,7 +200,7 @@ class HttpProtocol(Protocol):
             self._headers,
             client=self._client,
             keep_alive=parser.should_keep_alive() and parser.get_http_version() != "1.0",
-            expects=self._expects,
+            expects=self._expects and parser.get_http_version() != "1.0",  # RFC 9110, 10.1.1
             head=self._head(),
         )
         self._pipelined.append(self._incoming)

@@ -23,8 +23,8 @@ from latebind.server.rest.request import Reply, Request, reply_to
 END: Final = b"\r\n\r\n"
 MOST_HEADS: Final = 1024
 LONGEST_HEAD: Final = 4096
-# Headers of calls that must go the long way.
-NEEDS_LONG_WAY = frozenset({b"transfer-encoding", b"content-encoding", b"traceparent", WAITED_HEADER})
+# Headers of calls that must take the normal way.
+NEEDS_NORMAL_WAY = frozenset({b"transfer-encoding", b"content-encoding", b"traceparent", WAITED_HEADER})
 
 
 class InferShortcut(Protocol):
@@ -238,7 +238,7 @@ def fixed_body_size(request: Request) -> int | None:
     size = request.header(b"content-length")
     if not 0 < len(head) <= LONGEST_HEAD or not exchange.keep_alive or exchange.expects or size is None:
         return None
-    if not NEEDS_LONG_WAY.isdisjoint(names):
+    if not NEEDS_NORMAL_WAY.isdisjoint(names):
         return None
     lines_end_alike = head.count(b"\n") == len(names) + 2  # else it is not certain where the head ends
     return int(size) if lines_end_alike else None

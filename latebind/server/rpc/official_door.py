@@ -1,5 +1,7 @@
 """The gRPC door by gRPC's own server (`grpc.aio`), on a port of its own, drained before it closes."""
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from latebind.server.rpc.messages import grpc
 from latebind.server.rpc.reception import CallFailed, Reception
 from latebind.server.rpc.routes import Answer, Method
 
+STILL = 0.1  # seconds in which no call comes: then none is expected any more
 MOST_PENDING = 1 << 20  # calls that wait for the event loop; limits on streams and connections bound them anyway
 
 
@@ -51,8 +54,16 @@ class OfficialDoor(BaseDoor):
         return grpc.unary_unary_rpc_method_handler(_answering(self.reception, method, method.answer))
 
     async def _close(self) -> None:
-        """Answer until no call is under way: while it stops, the server would cancel calls that arrive."""
+        """Answer until no call is under way: while it stops, the server would cancel calls that arrive.
+
+        So it goes on until those who had their last answer have asked once more, and have been told.
+        """
         await self.drain()
+        until = time.monotonic() + LAST_WORDS
+        come = -1
+        while come != self.reception.come and time.monotonic() < until:
+            come = self.reception.come
+            await asyncio.sleep(STILL)
         await self._server.stop(LAST_WORDS)
 
 

@@ -26,6 +26,7 @@ class Reception:
     """Receives the calls of one door: answers them until `drain`, and fails those left over at `give_up`."""
 
     def __init__(self, context: Context, guard: Guard) -> None:
+        self.come = 0  # calls, except those on the short way
         self._context = context
         self._guard = guard
         self._most_bytes = context.limits.held_bytes
@@ -104,6 +105,7 @@ class Reception:
         """Count a call as under way, admit it, and turn every error into `CallFailed`."""
         task = asyncio.current_task()
         assert task is not None
+        self.come += 1
         self._under_way.add(task)
         try:
             self._admit(method, caller)

@@ -106,9 +106,9 @@ class _Cluster:
         }
         for time, what, number in self._outside():
             self._start_up((time, what))
-            self._agenda.go_on(time)
+            self._agenda.run_until(time)
             handlers[what](number, time)
-        self._agenda.go_on()
+        self._agenda.run_until()
         return Played(
             self._requests,
             np.array(self._end_times, dtype=np.float64),
@@ -136,7 +136,7 @@ class _Cluster:
         """Have those come up whose time it is before the next thing from outside."""
         for due, machine in sorted((due, machine) for machine, due in self._starting.items()):
             if (due, Outside.UP) < before:
-                self._agenda.go_on(due)
+                self._agenda.run_until(due)
                 del self._starting[machine]
                 self._units[machine].begins()
                 self._sight.rises(machine)

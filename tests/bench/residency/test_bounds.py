@@ -12,7 +12,7 @@ from latebind.domain.config import ResidencyConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.footprint import Footprint
 from latebind.residency.late import Late
-from latebind.simulation.order import Order
+from latebind.simulation.sequential import SequentialReplay
 from latebind.simulation.traces import Request
 
 UNIT = Footprint((10,), (1.0,))
@@ -161,7 +161,7 @@ def test_nobody_waits_for_less_than_the_bound_where_stages_come_while_others_run
     models = letters(random, "aaabbcd", 100)
     for budget in (12, 25, 40):
         asked = [Request(float(time), name) for time, name in enumerate(models)]
-        served = Order(budget, prints, Late(ResidencyConfig())).run(asked)
+        served = SequentialReplay(budget, prints, Late(ResidencyConfig())).run(asked)
         assert sum(one.seconds for one in served) >= least_streaming(models, prints, budget) - 1e-6
 
 

@@ -2,12 +2,13 @@
 
 import asyncio
 
+import pytest
 from uvicorn import Config
 from uvicorn.server import ServerState
 
 from latebind.server.limits import Limits
 from latebind.server.rest.exchange import Exchange
-from latebind.server.rest.protocol import HttpProtocol
+from latebind.server.rest.protocol import CONTINUE, HttpProtocol
 from latebind.server.rest.request import Reply
 
 CHUNKED = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -44,5 +45,26 @@ def test_nothing_is_written_behind_a_refusal_though_the_request_is_answered_mean
         await asyncio.gather(*state.tasks)
         assert transport.written.startswith(b"HTTP/1.1 400 ")
         assert b"200 OK" not in transport.written
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(("version", "told"), [("1.1", CONTINUE), ("1.0", b"")])
+def test_only_clients_of_http_1_1_are_told_to_go_on(version: str, told: bytes) -> None:
+    async def read(exchange: Exchange) -> Reply:
+        await exchange.receive()
+        return Reply()
+
+    async def test() -> None:
+        transport, state = Slow(), ServerState()
+        protocol = HttpProtocol(Config("never:run"), state, {}, answer=read, take=lambda *call: None, limits=Limits())
+        protocol.connection_made(transport)
+        protocol.data_received(
+            b"POST / HTTP/%b\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n" % version.encode()
+        )
+        await asyncio.sleep(0)  # it waits for the body
+        assert transport.written == told
+        protocol.data_received(b"x")
+        await asyncio.gather(*state.tasks)
 
     asyncio.run(test())

@@ -6,7 +6,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import grpc
@@ -102,6 +103,25 @@ def test_closing_waits_for_those_under_way_and_takes_nobody_new(grpc_config: Doo
             assert "shutting down" in answer.details()
         assert not call.done()
         call.cancel()
+
+
+def test_who_asks_again_and_again_as_the_door_closes_is_told_and_not_cancelled(grpc_config: DoorConfig) -> None:
+    with opened(grpc_config) as site, ExitStack() as open_:
+        stubs = [open_.enter_context(calling(site)) for _ in range(8)]
+        begun = threading.Barrier(1 + len(stubs))
+
+        def ask(stub: Any) -> Any:
+            stub.ModelInfer(DOUBLE)
+            begun.wait(PATIENCE)
+            while (end := stub.ModelInfer.future(DOUBLE).code()) is grpc.StatusCode.OK:
+                pass
+            return end
+
+        with ThreadPoolExecutor(len(stubs)) as threads:
+            ends = [threads.submit(ask, stub) for stub in stubs]
+            begun.wait(PATIENCE)
+            site.loop.call_soon_threadsafe(site.door.close)
+            assert {end.result(PATIENCE) for end in ends} == {grpc.StatusCode.UNAVAILABLE}
 
 
 def test_closing_answers_what_a_stream_has_taken_and_ends_it(grpc_config: DoorConfig) -> None:

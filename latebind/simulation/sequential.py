@@ -1,8 +1,8 @@
-"""Plays requests over a memory that models share, one after another, each loading what it misses before the next.
+"""Plays requests one after another over a memory that models share; each loads what it misses before the next runs.
 
-Only the order counts: nobody waits in a queue and loads take no time off the clock, as in mCache's evaluation (section
-6.2), where an open replay in real time has no steady state. What a request takes here is what it would take alone: it
-waits for a stage until that is there, and what comes while stages before run is waited for by nobody.
+Only the order counts: no request waits in a queue, and loads take no time on the clock. mCache's evaluation does the
+same (section 6.2), because an open replay in real time has no steady state. A request takes what it would take alone:
+it waits for a stage until that is loaded, and not for stages that are loaded while earlier ones run.
 """
 
 from collections import Counter, deque
@@ -20,7 +20,7 @@ from latebind.simulation.traces import Request
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One request, for which `bytes` were loaded: it waited for them so many `seconds`."""
+    """One request, for which `bytes` were loaded, and the `seconds` that it waited for them."""
 
     model: str
     seconds: float
@@ -32,12 +32,13 @@ class Served:
         return not self.seconds
 
 
-class Order:
+class SequentialReplay:
     """Plays requests for models with `footprints` over `budget` bytes.
 
-    With a policy that is not `whole` a model runs as its stages come, and where it `streams`, those that it has passed
-    may go: then it also runs in less memory than it takes. Else it runs when all of it is there. A load takes its fixed
-    part where nothing of the model is there, or `always`. Learned caches are left out.
+    With a `whole` policy, a model runs once all of it is loaded. With any other, it runs while its stages are loaded;
+    where it `streams`, stages that have run may be evicted, so that it can run in less memory than it takes. A load
+    takes the footprint's fixed seconds where nothing of the model is in memory, or `always`. Learned caches are left
+    out.
     """
 
     def __init__(
@@ -60,8 +61,8 @@ class Order:
     def run(self, requests: Sequence[Request], known: int = 0) -> list[Served]:
         """Return what each request had to wait for, in their order.
 
-        While one is served the next `known` ones have come already and wait. Raises `ConfigError` where a model cannot
-        run in this memory.
+        While one is served, the next `known` requests have arrived already and wait. Raises `ConfigError` where a model
+        cannot run in this memory.
         """
         if isinstance(self._policy, Oracle):
             self._policy.foretell(_times(requests))
@@ -95,29 +96,32 @@ class Order:
     def _load_in_pieces(self, model: ModelState, fixed: float, now: float) -> Served:
         stages = range(model.footprint.stages)
         runs = model.footprint.runs if self._streams else ()
-        come = ran = fixed  # when the last stage that was loaded has come, and when all before this one have run
-        on_their_way: dict[int, float] = {}
+        # Seconds after the start: when the last loaded stage is there, and when all stages before this one have run.
+        loaded_at = ran_at = fixed
+        under_way: dict[int, float] = {}  # the seconds of each stage whose load is under way
         size = 0
         for stage in stages:
             if stage not in model.resident:
                 rest = tuple([piece for piece in stages[stage:] if piece not in model.resident])
                 if model.missing_bytes(rest) > self.memory.free:
-                    there = model.bytes
+                    bytes_before = model.bytes
                     self._find_room(model, stage, now)
-                    rest, come = (stage,), max(come, ran) if model.bytes < there else come
-                on_their_way.update([(piece, model.seconds_of((piece,))) for piece in rest])
+                    rest = (stage,)
+                    if model.bytes < bytes_before:  # its own stages made room, so the load starts once they have run
+                        loaded_at = max(loaded_at, ran_at)
+                under_way.update([(piece, model.seconds_of((piece,))) for piece in rest])
                 size += self._fetch(model, rest, now)
-            if stage in on_their_way:
-                come += on_their_way[stage]
-                ran = max(ran, come)
-            ran += runs[stage] if runs else 0.0
+            if stage in under_way:
+                loaded_at += under_way[stage]
+                ran_at = max(ran_at, loaded_at)
+            ran_at += runs[stage] if runs else 0.0
         self._need_from(model, inf)
-        return Served(model.name, max(0.0, ran - sum(runs)), size)
+        return Served(model.name, max(0.0, ran_at - sum(runs)), size)
 
     def _find_room(self, model: ModelState, stage: int, now: float) -> None:
-        """Make room for a stage once those before it have run; else at the cost of later ones.
+        """Make room for a stage by evicting, of its own model, only stages that have run; else later stages too.
 
-        A model whose last stages lie in memory alone may have to give some of them up.
+        The latter can be necessary for a model of which only the last stages are in memory.
         """
         for needed in (stage, inf) if self._streams else (0,):
             self._need_from(model, needed)
@@ -131,7 +135,7 @@ class Order:
             self.memory.update_evictable(model)
 
     def _made_room(self, model: ModelState, pieces: tuple[int, ...], now: float) -> bool:
-        """Make room for pieces; more than once where what there is of them had to go as well."""
+        """Make room for pieces; in several rounds where parts of the pieces themselves are evicted."""
         while (need := model.missing_bytes(pieces) - self.memory.free) > 0:
             victims = self._policy.victims(self.memory.view(self._waiting), need, model, now)
             if not victims:
@@ -150,7 +154,7 @@ class Order:
 
 
 class _Backlog:
-    """Who waits behind the request that is served, told to the models: how many of each, and the place of the first."""
+    """The requests that wait behind the one being served; sets `waiting` and `queue_position` of the models."""
 
     def __init__(self, models: Mapping[str, ModelState], requests: Iterable[Request]) -> None:
         self._models = models
@@ -158,7 +162,7 @@ class _Backlog:
         self._counts = Counter(self._waiting)
 
     def go_on(self, newest: Iterable[Request]) -> int:
-        """Let in who comes, and let go the oldest, who is served; returns how many wait."""
+        """Add new requests and remove the oldest, which is served now; return how many wait."""
         for request in newest:
             self._waiting.append(request.model)
             self._counts[request.model] += 1

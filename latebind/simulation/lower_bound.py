@@ -1,7 +1,7 @@
-"""The least that requests could take on one worker: who has the least left goes first, and nothing else costs anything.
+"""A lower bound on the latency of requests on one worker: shortest remaining work first, without any overhead.
 
-For a policy that knows all lengths, stops anywhere between two steps, pays for no boundary, and has reading shared as
-well as steps are. No live engine gets there; a policy that is near to it has nothing left to gain.
+It is that of a policy that knows all lengths, may stop between any two steps, pays nothing for stage boundaries, and
+shares the reading of inputs as well as decoder steps. No live engine reaches it; a policy near it has nothing to gain.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,12 +11,13 @@ NOTHING = 1e-12  # seconds
 
 
 def least_seconds(times: Sequence[float], work: Sequence[float], shares: Sequence[float]) -> list[float]:
-    """Return the seconds of requests that come at `times` (ascending) with so many seconds of `work` alone.
+    """Return the seconds of requests that arrive at `times` (ascending), whose `work` takes these seconds alone.
 
-    `shares[n]` is the speed, alone 1, of whoever is next behind n others: the sum of the first n is what n together get
-    done in a second. They do not rise (`shares_of`); behind the last nobody advances.
+    `shares[n]` is the speed of the request that is behind n others, relative to running alone: the sum of the first n
+    shares is the work that n requests together get done per second. Shares must not rise (`shares_of`); requests behind
+    the last share do not advance.
     """
-    left: list[tuple[float, int]] = []  # of each who is there, ascending
+    left: list[tuple[float, int]] = []  # remaining seconds of the requests present, ascending
     ends, now, coming = [inf] * len(times), 0.0, 0
     while coming < len(times) or left:
         if not left:
@@ -38,10 +39,10 @@ def least_seconds(times: Sequence[float], work: Sequence[float], shares: Sequenc
 
 
 def shares_of(seconds: Callable[[int], float], most: int) -> list[float]:
-    """Return the shares of `least_seconds`, where a batch of n takes so many `seconds`, up to `most` of them.
+    """Return the shares for `least_seconds`, where a batch of n takes `seconds(n)`, for up to `most` requests.
 
-    What n get done is the least concave curve above n times the seconds of one over those of n: a policy may run some
-    now and others then.
+    The work that n requests get done per second is the least concave curve above n * seconds(1) / seconds(n), because a
+    policy may also run some requests now and others later.
     """
     done = [0.0, *(n * seconds(1) / seconds(n) for n in range(1, most + 1))]
     shares, at = list[float](), 0

@@ -11,7 +11,7 @@ from latebind.domain.footprint import Footprint
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.lru import Lru
 from latebind.residency.model_state import ModelState
-from latebind.simulation.order import Order, Served
+from latebind.simulation.sequential import SequentialReplay, Served
 from latebind.simulation.traces import Request
 
 
@@ -74,7 +74,7 @@ def hits(served: Sequence[Served]) -> str:
 
 
 def test_lru_on_unit_sizes_hits_as_by_hand() -> None:
-    order = Order(2, dict.fromkeys("abc", footprint(1)), lru())
+    order = SequentialReplay(2, dict.fromkeys("abc", footprint(1)), lru())
     assert hits(order.run(calls("abacbcab"))) == "mmhmmhmm"
 
 
@@ -89,16 +89,16 @@ def test_lru_over_bytes_is_that_of_a_plain_list() -> None:
         there = [*(other for other in there if other != name), name]
         while sum(prints[other].size for other in there) > 17:
             there.pop(0)
-    assert [one.bytes for one in Order(17, prints, lru()).run(calls(names))] == loaded
+    assert [one.bytes for one in SequentialReplay(17, prints, lru()).run(calls(names))] == loaded
 
 
 def test_a_miss_costs_the_whole_penalty_and_a_hit_nothing() -> None:
-    order = Order(10, {"a": footprint(2, 3)}, lru())
+    order = SequentialReplay(10, {"a": footprint(2, 3)}, lru())
     assert order.run(calls("aa")) == [Served("a", 1.0, 5), Served("a", 0.0, 0)]
 
 
 def test_whole_models_go_whole() -> None:
-    order = Order(6, {"a": footprint(2, 2), "b": footprint(1, 2)}, lru())
+    order = SequentialReplay(6, {"a": footprint(2, 2), "b": footprint(1, 2)}, lru())
     assert [one.bytes for one in order.run(calls("aba"))] == [4, 3, 4]
 
 
@@ -106,14 +106,14 @@ def test_whole_models_go_whole() -> None:
 def test_in_pieces_only_what_is_missing_is_loaded_and_the_fixed_part_only_where_nothing_was_there(
     always: bool, fixed: float
 ) -> None:
-    order = Order(6, {"a": footprint(2, 2), "b": footprint(1, 2)}, First(), always=always)
+    order = SequentialReplay(6, {"a": footprint(2, 2), "b": footprint(1, 2)}, First(), always=always)
     served = order.run(calls("aba"))
     assert [one.bytes for one in served] == [4, 3, 2]
     assert [one.seconds for one in served] == pytest.approx([0.5 + 0.4, 0.5 + 0.3, fixed + 0.2])
 
 
 def test_a_model_runs_in_less_memory_than_it_takes_by_giving_up_what_it_has_passed() -> None:
-    order = Order(3, {"a": footprint(1, 1, 1, 1, 1)}, First())
+    order = SequentialReplay(3, {"a": footprint(1, 1, 1, 1, 1)}, First())
     first, second = order.run(calls("aa"))
     assert first.bytes == 5
     assert 2 <= second.bytes <= 5
@@ -121,7 +121,7 @@ def test_a_model_runs_in_less_memory_than_it_takes_by_giving_up_what_it_has_pass
 
 
 def test_a_model_whose_last_stages_fill_the_memory_gives_some_of_them_up() -> None:
-    order = Order(3, {"a": footprint(1, 1, 1, 1, 1)}, First())
+    order = SequentialReplay(3, {"a": footprint(1, 1, 1, 1, 1)}, First())
     order.memory.begin("a", (2, 3, 4))
     order.memory.loaded("a", (2, 3, 4))
     assert not order.run(calls("a"))[0].hit
@@ -130,12 +130,12 @@ def test_a_model_whose_last_stages_fill_the_memory_gives_some_of_them_up() -> No
 
 def test_who_does_not_stream_keeps_all_of_a_model_until_it_has_run() -> None:
     prints = {"a": footprint(1, 1, 1), "b": footprint(1, 1)}
-    order = Order(4, prints, First(), streams=False)
+    order = SequentialReplay(4, prints, First(), streams=False)
     served = order.run(calls("abab"))
     assert [one.bytes for one in served] == [3, 2, 1, 1]
     with pytest.raises(ConfigError, match="cannot run in 2"):
-        Order(2, prints, First(), streams=False).run(calls("a"))
-    assert Order(2, prints, First()).run(calls("a"))[0].bytes == 3
+        SequentialReplay(2, prints, First(), streams=False).run(calls("a"))
+    assert SequentialReplay(2, prints, First()).run(calls("a"))[0].bytes == 3
 
 
 def test_a_policy_that_finds_no_room_where_there_is_some_is_told() -> None:
@@ -145,18 +145,18 @@ def test_a_policy_that_finds_no_room_where_there_is_some_is_told() -> None:
             return []
 
     with pytest.raises(IllegalEvent, match="no room for 'b'"):
-        Order(1, dict.fromkeys("ab", footprint(1)), Mean(ResidencyConfig(policy="lru"))).run(calls("ab"))
+        SequentialReplay(1, dict.fromkeys("ab", footprint(1)), Mean(ResidencyConfig(policy="lru"))).run(calls("ab"))
 
 
 @pytest.mark.parametrize("policy", [lru(), First()])
 def test_what_cannot_run_in_this_memory_is_told(policy: Lru | First) -> None:
     with pytest.raises(ConfigError, match="'a' takes 9 bytes and cannot run in 4"):
-        Order(4, {"a": footprint(9)}, policy).run(calls("a"))
+        SequentialReplay(4, {"a": footprint(9)}, policy).run(calls("a"))
 
 
 def test_policies_hear_of_requests_loads_and_who_has_gone() -> None:
     policy = First()
-    Order(2, {"a": footprint(2), "b": footprint(1)}, policy).run(calls("abb"))
+    SequentialReplay(2, {"a": footprint(2), "b": footprint(1)}, policy).run(calls("abb"))
     assert policy.heard == [
         ("requested", "a", 0.0),
         ("loaded", "a", 0.0),
@@ -169,7 +169,7 @@ def test_policies_hear_of_requests_loads_and_who_has_gone() -> None:
 
 def test_who_waits_is_known_with_its_place_and_has_been_heard_of() -> None:
     policy = First()
-    Order(1, dict.fromkeys("abc", footprint(1)), policy).run(calls("abcbca"), known=3)
+    SequentialReplay(1, dict.fromkeys("abc", footprint(1)), policy).run(calls("abcbca"), known=3)
     assert policy.seen[0] == (3, {"c": (2, 0), "b": (1, 1)})
     assert policy.seen[-1] == (0, {})
     asked = [name for word, name, _ in policy.heard if word == "requested"]
@@ -179,13 +179,13 @@ def test_who_waits_is_known_with_its_place_and_has_been_heard_of() -> None:
 
 def test_without_known_requests_nobody_waits() -> None:
     policy = First()
-    Order(1, dict.fromkeys("ab", footprint(1)), policy).run(calls("abab"))
+    SequentialReplay(1, dict.fromkeys("ab", footprint(1)), policy).run(calls("abab"))
     assert policy.seen == [(0, {})] * 3
 
 
 def test_an_oracle_is_told_when_requests_come() -> None:
     policy = Foresees()
-    Order(2, dict.fromkeys("ab", footprint(1)), policy).run(calls("aba"))
+    SequentialReplay(2, dict.fromkeys("ab", footprint(1)), policy).run(calls("aba"))
     assert policy.times == {"a": [0.0, 2.0], "b": [1.0]}
 
 
@@ -194,7 +194,7 @@ def test_an_oracle_is_told_when_requests_come() -> None:
 def test_invariants_hold_whatever_comes(budget: int, known: int) -> None:
     random = Random(budget)
     prints = {name: footprint(*(random.randint(1, 2) for _ in range(3))) for name in "abcd"}
-    order = Order(budget, prints, First())
+    order = SequentialReplay(budget, prints, First())
     served = order.run(calls("".join(random.choices("abcd", k=200))), known)
     order.memory.check()
     assert len(served) == 200

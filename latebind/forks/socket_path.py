@@ -1,4 +1,4 @@
-"""A name for a socket in a folder however deep: the system takes 107 bytes of a path, and folders may be longer."""
+"""A short name for a socket at a long path: the system limits socket paths to 107 bytes."""
 
 import os
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 @contextmanager
-def name_of(place: Path) -> Iterator[str]:
-    """Yield what to bind or to connect to for a socket at `place`. Raises `OSError` if its folder cannot be opened."""
+def short_path(place: Path) -> Iterator[str]:
+    """Yield a name to bind or connect a socket at `place`. Raises `OSError` if its folder cannot be opened."""
     folder = os.open(place.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{place.name}"

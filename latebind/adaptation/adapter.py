@@ -51,7 +51,8 @@ STANDING = 0.999  # of a version in use, to be kept beside a slower one
 class Sampled:
     """A sampled request: its input as bytes, the class it was answered with, whose it is, what it is used for.
 
-    `end` is the base model's output as bytes, float32, empty where the request left early.
+    `end` is the base model's output as bytes, float32, empty where the request left early. It is answer `at` of the
+    model, counted from 1.
     """
 
     row: bytes
@@ -59,14 +60,16 @@ class Sampled:
     client: int
     draw: Draw
     end: bytes = b""
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Whether a sampled request had the base model's answer, and whether its input looked strange."""
+    """Whether a sampled request had the base model's answer, whether its input looked strange, which answer it is."""
 
     same: bool
     strange: bool
+    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,7 @@ class Adapter:
         self._lesson = 0
         self._learned = self._heads  # what lessons go on from where `build` does not speak for the traffic
         self._since = -np.inf  # when the traffic changed
+        self._doubt = False  # whether an alarm said so
         self._familiar: Familiar | None = None  # what samples looked like at the last lesson
         self.controller = self._control()
 
@@ -170,15 +174,16 @@ class Adapter:
         recent = self.shown.recent()
         self._since = float(recent.times[-last:][0]) if recent is not None else self._now()
 
-    def begin_afresh(self, last: int) -> None:
-        """Of what shows keep the `last` samples only; what `build` kept shows nothing from now on."""
-        self.trusted = False
+    def alarmed(self, last: int) -> None:
+        """All samples but the `last` are in doubt; what `build` kept shows nothing from now on.
+
+        The samples of before show a version only beside new ones: if the alarm was chance, or of one scene before a
+        camera, they are still true, and without them it takes hundreds of requests until anything is shown.
+        """
+        self.moved(last)
+        self.trusted, self._doubt = False, True
         self._learned = self._heads
-        self._since = -np.inf
         self._familiar = None
-        recent = self.shown.recent()
-        if recent is not None and len(recent.times) > last:
-            self.shown.forget_before(float(recent.times[-last]))
 
     def learn(self, mix: dict[int, float], reason: str, *, heard: int) -> Version | None:
         """Make a version for these shares of classes, of so many answers, and publish it; None if none can be shown.
@@ -191,11 +196,10 @@ class Adapter:
             self._familiar = Familiar.of(shown.looks, shown.rows.classes, classes=self.spec.outputs[0].shape[0])
             self.trusted = self.trusted and self._kept.speak_for(shown.rows)
         self._lesson += 1
-        given = material(
-            self._held_out, self._lessons, self.taught.recent(), shown, trusted=self.trusted, since=self._since
-        )
+        taught, (trusted, since, doubt) = self.taught.recent(), (self.trusted, self._since, self._doubt)
+        given = material(self._held_out, self._lessons, taught, shown, trusted=trusted, since=since, doubt=doubt)
         heads = {name: self._heads[name] for name in self._thresholds} if self.trusted else self._learned
-        expected = self._expected(mix, heard) if self.trusted else mix
+        expected = self._expected(mix, heard, self._held_out if trusted or shown is None else shown.rows)
         self.stands = self._stands(heads, given, expected)
         made = retrain(heads, given, expected, self._costs_of(heads), promise=self._promise, seed=self._lesson)
         if made is None:
@@ -204,15 +208,15 @@ class Adapter:
             self._learned = made.heads
         return self._publish(made, mix, reason, current=given.current)
 
-    def _expected(self, mix: Mapping[int, float], heard: int) -> dict[int, float]:
-        """Return the shares of classes to be ready for: those that come, and a little of those not heard of yet.
+    def _expected(self, mix: Mapping[int, float], heard: int, before: Rows) -> dict[int, float]:
+        """Return the shares of classes to be ready for: those that come, and a little of those that came `before`.
 
         A hundred answers of one class do not say that no other comes, and heads taught for that class alone take all
         others for it, surely.
         """
-        kept = torch.bincount(self._held_out.classes) / len(self._held_out.classes)
+        shares = torch.bincount(before.classes) / len(before.classes)
         little = UNSEEN / (heard + UNSEEN)
-        others = {answer: share * little for answer, share in enumerate(kept.tolist()) if share and answer not in mix}
+        others = {answer: share * little for answer, share in enumerate(shares.tolist()) if share and answer not in mix}
         known = 1.0 - sum(others.values())
         return others | {answer: share * known for answer, share in mix.items()}
 
@@ -266,7 +270,7 @@ class Adapter:
             sample = Sample(now, one.client, of_lookups, kept, base, look, one.draw.weight)
             (self.shown if one.draw.shows else self.taught).add(sample)
             if one.draw.shows:
-                compared.append(Compared(one.answer == base, strange[place]))
+                compared.append(Compared(one.answer == base, strange[place], one.at))
         return compared
 
     def _stands(self, heads: Mapping[str, Head], given: Material, mix: dict[int, float]) -> bool:

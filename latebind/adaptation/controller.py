@@ -7,6 +7,7 @@ get wrong on the classes that come now is known as soon as they come; a version 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from latebind.adaptation.mix import Mix
 from latebind.adaptation.watch import FidelityWatch
@@ -26,6 +27,9 @@ FELL, CHANGED = "fidelity fell under its target", "inputs came to look different
 # Of the samples may look strange. Where nothing has changed 0.05 to 0.09 do; but before a camera those that do come
 # together, while something passes, and with 0.15 here that was an alarm each time.
 MOST_STRANGE = 0.5
+# Frames of a camera that follow each other are wrong together. An error so soon behind another says nothing new, once
+# there are enough comparisons: before that, what looked right may be wrong altogether, and every answer counts.
+ERRORS_APART, ESTABLISHED = 20, 800  # answers; comparisons since the last alarm
 LOOKS_APART = 6  # answers between two looks that count: what passes a camera is there for a few dozen frames
 
 
@@ -57,12 +61,12 @@ class Use:
 class Retrain:
     """Make a new version for the traffic of now.
 
-    `moved`: other classes come than before. `afresh`: what was sampled before is of no use for showing it.
+    `moved`: other classes come than before. `alarmed`: what was sampled before is in doubt.
     """
 
     reason: str
     moved: bool = False
-    afresh: bool = False
+    alarmed: bool = False
 
 
 Decision = Use | Retrain
@@ -89,7 +93,9 @@ class Controller:
         self._allowed = 1.0 - target
         self._versions = {full_depth.name: full_depth, **versions}
         self._answers = 0  # since the traffic changed
-        self._heard = self._looked = 0  # answers in all, and at the last look
+        self._heard = 0  # answers in all
+        self._looked = self._erred = -inf  # the answers that the last look and the last error were of
+        self._compared = 0  # since the last alarm
         self._moves: deque[int] = deque(maxlen=RESTLESS)  # at which the mix had changed
         self._all_mix = Mix(LONG_MEMORY)
         self._next_lesson = FIRST_LESSON
@@ -114,21 +120,26 @@ class Controller:
             decisions.append(self._learn("there is more to learn from"))
         return decisions
 
-    def compared(self, same: bool, *, strange: bool = False) -> list[Decision]:
-        """Take in whether a sampled answer was the base model's, and whether its input looked `strange`.
+    def compared(self, same: bool, *, at: int, strange: bool = False) -> list[Decision]:
+        """Take in whether answer `at`, counted from 1, was the base model's, and whether its input looked `strange`.
 
         Versions that made an alarm are not used again.
         """
-        reasons = [FELL] if self.watch.add(same) else []
-        if self._heard - self._looked >= LOOKS_APART:
-            self._looked = self._heard
+        reasons: list[str] = []
+        self._compared += 1
+        if same or self._compared < ESTABLISHED or at - self._erred >= ERRORS_APART:
+            self._erred = self._erred if same else at
+            reasons += [FELL] if self.watch.add(same) else []
+        if at - self._looked >= LOOKS_APART:
+            self._looked = at
             reasons += [CHANGED] if self.looks.add(not strange) else []
         if not reasons or self.used == FULL_DEPTH:
             return []
         self._versions = {FULL_DEPTH: self._versions[FULL_DEPTH]}
+        self._compared = 0
         self._changed()
         use = self._use(FULL_DEPTH, f"{reasons[0]}: exits are stopped until a new version is shown")
-        return [use, self._learn(reasons[0], afresh=True)]
+        return [use, self._learn(reasons[0], alarmed=True)]
 
     def waited(self, now: float, interval: float) -> list[Decision]:
         """Tell that it is `now` (seconds); a retraining is due when `interval` has passed since the last."""
@@ -147,7 +158,7 @@ class Controller:
         Once what `build` kept is no longer `trusted`, versions of before are left, for it showed them. The new one is
         used if it is faster, or was shown on more samples than the last: always to keep the one that looks faster would
         be to choose the one whose errors were counted too low. But where the last `stands`, as it was shown anew on the
-        samples of now, it is kept.
+        samples of now, it is kept. Before a camera the newest is used, which has seen most.
         """
         self._learning = False
         self._last_lesson = now
@@ -162,7 +173,7 @@ class Controller:
             return left
         used = self._versions[self.used]
         faster = self._long_mix.expect(version.seconds) < self._long_mix.expect(used.seconds)
-        if self._good(used) and not faster and (stands or version.rows < used.rows):
+        if trusted and self._good(used) and not faster and (stands or version.rows < used.rows):
             return []
         self._versions[version.name] = version
         for old in [name for name in self._versions if name not in {FULL_DEPTH, self.used}][:-REMEMBERED]:
@@ -184,6 +195,11 @@ class Controller:
     def shares(self) -> dict[int, float]:
         """Return the shares of classes to make a version for."""
         return self._lasting.shares()
+
+    @property
+    def total(self) -> int:
+        """How many answers there were in all."""
+        return self._heard
 
     @property
     def heard(self) -> int:
@@ -242,10 +258,10 @@ class Controller:
         self.used = name
         return Use(name, reason)
 
-    def _learn(self, reason: str, *, moved: bool = False, afresh: bool = False) -> Retrain:
+    def _learn(self, reason: str, *, moved: bool = False, alarmed: bool = False) -> Retrain:
         self._learning = True
         self._lesson_mix = self.shares()
-        return Retrain(reason, moved, afresh)
+        return Retrain(reason, moved, alarmed)
 
     def _changed(self) -> None:
         self._answers = 0

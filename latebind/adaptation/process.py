@@ -3,7 +3,8 @@
 Of several services that share a folder of versions one leads, for each model: it retrains, and the others follow what
 it chooses (`lease`). Each watches its own traffic, and may stop its own exits.
 
-One thread listens and decides; another runs sampled requests to their end and retrains. Both give way to serving.
+One thread listens and decides, one compares sampled requests with the base model, one retrains: a lesson takes a
+third of a second, in which a version that errs would go unnoticed. All give way to serving.
 """
 
 import logging
@@ -38,7 +39,7 @@ from latebind.logs import write_logs
 logger = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 18
-WAITING = 512  # sampled requests that may wait; newer ones are not taken
+WAITING = 512  # sampled requests that may wait to show, and as many to teach; newer ones are not taken
 AT_ONCE = 8  # of them run as one batch
 LOOK_SECONDS = 0.5
 SAVE_SECONDS = 60.0
@@ -53,13 +54,27 @@ class Lane:
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
         self.name = adapter.spec.name
-        self.waiting: deque[Sampled] = deque()
+        self.to_compare: deque[Sampled] = deque()
+        self.to_teach: deque[Sampled] = deque()
         self.lesson: Retrain | None = None
         self.told = Status(self.name)
         self.current = adapter.controller.used  # by this server
         self.chosen = self.current  # by the leader, or an operator, for all servers that share the folder
         self.lease = Lease(adapter.folder)
         self.sampled = self.retrained = self.refused = 0
+
+    def wait(self, sampled: Sampled) -> bool:
+        """Have a sampled request wait for its turn; False where too many do."""
+        waiting = self.to_compare if sampled.draw.shows else self.to_teach
+        if len(waiting) >= WAITING:
+            return False
+        waiting.append(sampled)
+        return True
+
+    def batch(self) -> list[Sampled]:
+        """Return those whose turn it is; first those that are compared, for a version in use may err."""
+        waiting = self.to_compare or self.to_teach
+        return [waiting.popleft() for _ in range(min(AT_ONCE, len(waiting)))]
 
     def status(self) -> Status:
         """Return the figures of now."""
@@ -104,23 +119,25 @@ class AdaptationService:
         for lane in self._lanes:
             self._lead(lane)
             self._use(lane, Use(lane.current, "as built" if lane.current == BUILT else "it was in use before"))
-        learner = Thread(target=self._learn_on, name="learning")
-        learner.start()
+        threads = [Thread(target=self._compare_on, name="comparing"), Thread(target=self._learn_on, name="learning")]
+        for thread in threads:
+            thread.start()
         self._messages.settimeout(LOOK_SECONDS)
         try:
             while self._listen():
                 if time.monotonic() - self._looked >= LOOK_SECONDS:
                     self._look()
         finally:
-            self._end(learner)
+            self._end(threads)
 
-    def _end(self, learner: Thread) -> None:
-        """Let the learning thread end, without which the process does not; others may lead then."""
+    def _end(self, threads: Sequence[Thread]) -> None:
+        """Let the other threads end, without which the process does not; others may lead then."""
         with self._work:
             self._closed = True
-            self._work.notify()
-        _give_way_no_longer(learner)
-        learner.join()
+            self._work.notify_all()
+        for thread in threads:
+            _give_way_no_longer(thread)
+            thread.join()
         self._save()
         for lane in self._lanes:
             with suppress(OSError):  # then others wait, as if this one had been killed
@@ -138,10 +155,10 @@ class AdaptationService:
             for answered in self._reader.feed(data):
                 lane = self._lanes[answered.model]
                 self._carry_out(lane, lane.adapter.controller.answered(answered.answer))
-                if answered.draw is not None and answered.row and len(lane.waiting) < WAITING:
-                    sampled = Sampled(answered.row, answered.answer, answered.client, answered.draw, answered.end)
-                    lane.waiting.append(sampled)
-                    self._work.notify()
+                if answered.draw is not None and answered.row:
+                    row, at = answered.row, lane.adapter.controller.total
+                    if lane.wait(Sampled(row, answered.answer, answered.client, answered.draw, answered.end, at)):
+                        self._work.notify_all()
         return True
 
     def _look(self) -> None:
@@ -197,7 +214,7 @@ class AdaptationService:
                 self._use(lane, decision)
             elif lane.lease.leads:
                 lane.lesson = decision
-                self._work.notify()
+                self._work.notify_all()
             else:
                 lane.adapter.controller.learned(None, time.monotonic())  # the leader does
 
@@ -220,25 +237,35 @@ class AdaptationService:
         else:
             lane.chosen = version
 
+    def _compare_on(self) -> None:
+        """Root of the comparing thread."""
+        while True:
+            with self._work:
+                self._work.wait_for(
+                    lambda: self._closed or any(lane.to_compare or lane.to_teach for lane in self._lanes)
+                )
+                if self._closed:
+                    return
+                lane = max(self._lanes, key=lambda lane: (len(lane.to_compare), len(lane.to_teach)))
+                batch = lane.batch()
+            try:
+                self._see(lane, batch)
+            except Exception:
+                logger.exception("comparing answers of %s failed", lane.name)
+
     def _learn_on(self) -> None:
-        """Root of the learning thread: what waits is run first, for lessons are made of it."""
+        """Root of the learning thread."""
         for lane in self._lanes:
             if not self._closed:
                 lane.adapter.rehearse()
         while True:
             with self._work:
-                while not (self._closed or any(lane.waiting or lane.lesson for lane in self._lanes)):
-                    self._work.wait()
+                self._work.wait_for(lambda: self._closed or any(lane.lesson for lane in self._lanes))
                 if self._closed:
                     return
-                lane = max(self._lanes, key=lambda lane: (lane.lesson is not None, len(lane.waiting)))
-                lesson = lane.lesson
-                batch = [lane.waiting.popleft() for _ in range(min(AT_ONCE, len(lane.waiting)))]
+                lane, lesson = next((lane, lane.lesson) for lane in self._lanes if lane.lesson)
             try:
-                if batch:
-                    self._see(lane, batch)
-                if lesson is not None:
-                    self._teach(lane, lesson)
+                self._teach(lane, lesson)
             except Exception as error:
                 logger.error("adapting %s failed: %s", lane.name, error, exc_info=not isinstance(error, OSError))
                 with self._work:
@@ -250,7 +277,7 @@ class AdaptationService:
         with self._work:
             lane.sampled += len(compared)
             for one in compared:
-                self._carry_out(lane, lane.adapter.controller.compared(one.same, strange=one.strange))
+                self._carry_out(lane, lane.adapter.controller.compared(one.same, at=one.at, strange=one.strange))
 
     def _teach(self, lane: Lane, lesson: Retrain) -> None:
         with self._work:
@@ -258,8 +285,8 @@ class AdaptationService:
             mix, heard = lane.adapter.controller.shares(), lane.adapter.controller.heard
         if lesson.moved:
             lane.adapter.moved(SINCE_MOVED)
-        if lesson.afresh:
-            lane.adapter.begin_afresh(SINCE_ALARM)
+        if lesson.alarmed:
+            lane.adapter.alarmed(SINCE_ALARM)
         begun = time.thread_time()
         version = lane.adapter.learn(mix, lesson.reason, heard=heard)
         logger.info(
@@ -272,7 +299,7 @@ class AdaptationService:
         with self._work:
             lane.retrained += 1
             lane.refused += version is None
-            if lane.lesson is not None and lane.lesson.afresh:
+            if lane.lesson is not None and lane.lesson.alarmed:
                 return  # an alarm came meanwhile: what was made is out of date
             self._lead(lane)  # it may have taken long
             if not lane.lease.leads:

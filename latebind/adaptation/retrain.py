@@ -41,12 +41,15 @@ class Material:
     """Rows to make a version from: those to learn from, with how often each is to be drawn, and those to show it on.
 
     Of the latter the first of a class are used first; the first `current` of them came since the traffic changed.
+    After an alarm the others are in `doubt`: they count only once enough rows have come since that do not speak against
+    a version.
     """
 
     learn: Rows
     weights: Tensor
     show: Rows
     current: int = 0
+    doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +121,9 @@ def _calibrated(
     """
     current = everything.take(np.arange(given.current))
     ways = [(candidates, current)]
-    if given.current < SPEAKS_FOR_ITSELF:
-        if given.current >= HAS_A_SAY:
-            candidates = _accepted(candidates, current, costs, promise)
+    if HAS_A_SAY <= given.current < SPEAKS_FOR_ITSELF:
+        candidates = _accepted(candidates, current, costs, promise)
+    if given.current < SPEAKS_FOR_ITSELF and (given.current >= HAS_A_SAY or not given.doubt):
         ways.append((candidates, rows_like(everything, mix, given.show.classes)))
     best: tuple[Calibrated | None, int] = (None, 0)
     for some, shown in ways:
@@ -242,11 +245,12 @@ def material(
     *,
     trusted: bool = True,
     since: float = -np.inf,
+    doubt: bool = False,
 ) -> Material:
     """Put together what `build` kept and what the windows have.
 
-    `since` is when the traffic changed. `held_out` shows, unless it is not `trusted` to look like the traffic. Without
-    `lessons` half of it is learned from.
+    `since` is when the traffic changed; with `doubt` an alarm said so. `held_out` shows, unless it is not `trusted` to
+    look like the traffic. Without `lessons` half of it is learned from.
     """
     if lessons is None:
         numbers = torch.arange(len(held_out.classes))
@@ -264,7 +268,7 @@ def material(
         return Material(lessons, weights, held_out)
     newest_first = torch.arange(len(shown.times) - 1, -1, -1)
     current = int((shown.times >= since).sum())
-    return Material(lessons, weights, _joined(take(shown.rows, newest_first), held_out), current)
+    return Material(lessons, weights, _joined(take(shown.rows, newest_first), held_out), current, doubt)
 
 
 def _joined(first: Rows, second: Rows) -> Rows:

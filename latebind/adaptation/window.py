@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from threading import Lock
 
 import torch
 from safetensors import SafetensorError
@@ -40,12 +41,13 @@ class Recent:
     times: Tensor
     looks: Tensor
     weights: Tensor
+    clients: Tensor
 
 
 class Window:
     """Keeps up to `capacity` samples for `seconds`; where room is short, a client with over its share gives way.
 
-    Not for two threads at a time.
+    One thread may add samples while another reads them.
     """
 
     def __init__(self, capacity: int, seconds: float, client_share: float) -> None:
@@ -55,30 +57,28 @@ class Window:
         self._samples: OrderedDict[int, Sample] = OrderedDict()
         self._by_client: defaultdict[int, OrderedDict[int, None]] = defaultdict(OrderedDict)
         self._next = 0
+        self._changing = Lock()
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def add(self, sample: Sample) -> None:
         """Take in a sample."""
-        while self._samples and next(iter(self._samples.values())).time < sample.time - self._seconds:
-            self._drop(next(iter(self._samples)))
-        if len(self._samples) >= self._capacity:
-            self._drop(self._least())
-        self._samples[self._next] = sample
-        self._by_client[sample.client][self._next] = None
-        self._next += 1
-
-    def forget_before(self, time: float) -> None:
-        """Let go of all samples older than `time`."""
-        for number in [number for number, sample in self._samples.items() if sample.time < time]:
-            self._drop(number)
+        with self._changing:
+            while self._samples and next(iter(self._samples.values())).time < sample.time - self._seconds:
+                self._drop(next(iter(self._samples)))
+            if len(self._samples) >= self._capacity:
+                self._drop(self._least())
+            self._samples[self._next] = sample
+            self._by_client[sample.client][self._next] = None
+            self._next += 1
 
     def recent(self) -> Recent | None:
         """Return all samples, or None if there are none."""
-        if not self._samples:
+        with self._changing:
+            samples = list(self._samples.values())
+        if not samples:
             return None
-        samples = list(self._samples.values())
         answers = torch.stack([sample.answers for sample in samples])
         names = samples[0].features
         features = {name: torch.stack([sample.features[name] for sample in samples]) for name in names}
@@ -87,7 +87,11 @@ class Window:
             torch.tensor(values, dtype=torch.float64)
             for values in zip(*((sample.time, sample.weight) for sample in samples), strict=True)
         )
-        return Recent(rows, times, torch.stack([sample.look for sample in samples]), weights)
+        looks, clients = (
+            torch.stack([sample.look for sample in samples]),
+            torch.tensor([sample.client for sample in samples]),
+        )
+        return Recent(rows, times, looks, weights, clients)
 
     def save(self, path: Path) -> None:
         """Write all samples to `path` in one rename."""
@@ -95,8 +99,7 @@ class Window:
         if recent is None:
             path.unlink(missing_ok=True)
             return
-        clients = torch.tensor([sample.client for sample in self._samples.values()])
-        beside = {"times": recent.times, "clients": clients, "looks": recent.looks, "weights": recent.weights}
+        beside = {"times": recent.times, "clients": recent.clients, "looks": recent.looks, "weights": recent.weights}
         write_bytes(path, save({**recent.rows.tensors(), **beside}))
 
     def load(self, path: Path, *, names: Collection[str], now: float = inf) -> bool:

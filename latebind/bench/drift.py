@@ -169,8 +169,8 @@ class _Street:
             self._samples += draw.shows
             data = b"".join(rows[row].numpy().tobytes() for rows in self._rows[bright].values())
             end = b"" if early else self._looked[bright].answers[row].numpy().tobytes()
-            for told in self._adapter.see([Sampled(data, answer, 0, draw, end)]):
-                self._carry_out(controller.compared(told.same, strange=told.strange))
+            for told in self._adapter.see([Sampled(data, answer, 0, draw, end, controller.total)]):
+                self._carry_out(controller.compared(told.same, at=told.at, strange=told.strange))
         if self._lesson is not None and self._now >= self._lesson[0]:
             self._teach(self._lesson[1])
         return same
@@ -179,8 +179,8 @@ class _Street:
         self._lesson = None
         if lesson.moved:
             self._adapter.moved(SINCE_MOVED)
-        if lesson.afresh:
-            self._adapter.begin_afresh(SINCE_ALARM)
+        if lesson.alarmed:
+            self._adapter.alarmed(SINCE_ALARM)
         controller = self._adapter.controller
         adapter = self._adapter
         version = adapter.learn(controller.shares(), lesson.reason, heard=controller.heard)
@@ -193,7 +193,7 @@ class _Street:
                 self._used = decision.version
                 self._alarmed |= decision.reason != SHOWN
             else:
-                self._alarmed |= decision.moved or decision.afresh
+                self._alarmed |= decision.moved or decision.alarmed
                 self._lesson = (self._now + LESSON_TAKES, decision)
 
     def _right(self, version: str, rows: Rows, *, bright: bool) -> NDArray[np.bool_]:

@@ -9,6 +9,7 @@ import torch
 
 from latebind.adaptation.adapter import Adapter
 from latebind.adaptation.controller import FULL_DEPTH
+from latebind.adaptation.retrain import Material
 from latebind.adaptation.window import Sample
 from latebind.domain.config import AdaptationConfig
 from latebind.learned.bounds import fidelity_bound
@@ -105,7 +106,7 @@ def test_where_build_does_not_speak_for_the_traffic_nothing_stands(built: Built,
     version = found.learn(MIX, "there is more to learn from", heard=HEARD)
     assert version is not None
     found.controller.chosen(version.name, version)
-    found.begin_afresh(0)
+    found.alarmed(0)
     show(found, built, familiar=True, count=400)
     assert found.learn(MIX, "it looks as before, but is not trusted", heard=HEARD) is not None
     assert not found.stands
@@ -123,11 +124,11 @@ def test_what_is_to_stand_must_be_surer_than_what_is_new(
 
 def test_classes_that_did_not_come_yet_count_a_little_while_few_answers_are_known(built: Built, tmp_path: Path) -> None:
     found = adapter(built, tmp_path)
-    few, many = found._expected({7: 1.0}, 90), found._expected({7: 1.0}, 10**6)
+    few, many = (found._expected({7: 1.0}, heard, found._held_out) for heard in (90, 10**6))
     assert sum(few.values()) == pytest.approx(1.0)
     assert few[7] == pytest.approx(1.0 - 0.9 * 30 / 120, abs=0.01)  # of the rows that were kept a tenth is a seven
     assert many[7] == pytest.approx(1.0, abs=1e-4)
-    assert found._expected(MIX, 90) == pytest.approx(MIX)
+    assert found._expected(MIX, 90, found._held_out) == pytest.approx(MIX)
 
 
 def test_a_version_for_one_class_does_not_take_all_others_for_it(built: Built, tmp_path: Path) -> None:
@@ -139,17 +140,32 @@ def test_a_version_for_one_class_does_not_take_all_others_for_it(built: Built, t
     assert wrong[100] < 0.5 * wrong[10**6]
 
 
-def test_classes_that_did_not_come_are_none_of_a_camera_of_which_build_knows_nothing(
+def test_before_a_camera_the_classes_to_be_ready_for_are_those_that_came_there(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[dict[int, float]] = []
     monkeypatch.setattr("latebind.adaptation.adapter.retrain", lambda heads, given, mix, *_, **__: asked.append(mix))
     found = adapter(built, tmp_path)
     found.learn({7: 1.0}, "it looks like what build kept", heard=100)
-    found.begin_afresh(0)
-    show(found, built, familiar=False, count=200)
+    found.alarmed(0)
+    show(found, built, familiar=False, count=4)
+    recent = found.shown.recent()
+    assert recent is not None
     found.learn({7: 1.0}, "it does not", heard=100)
-    assert [set(mix) for mix in asked] == [set(range(CLASSES)), {7}]
+    assert [set(mix) for mix in asked] == [set(range(CLASSES)), {7, *recent.rows.classes.tolist()}]
+
+
+def test_behind_an_alarm_earlier_samples_are_kept_and_in_doubt(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Material] = []
+    monkeypatch.setattr("latebind.adaptation.adapter.retrain", lambda heads, given, *_, **__: asked.append(given))
+    found = adapter(built, tmp_path)
+    show(found, built, familiar=False, count=300)
+    found.alarmed(40)
+    found.learn(MIX, "fidelity fell under its target", heard=HEARD)
+    assert asked[0].doubt
+    assert (asked[0].current, len(asked[0].show.classes)) == (40, 300)
 
 
 def test_what_is_published_leaves_the_versions_that_may_be_used(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from latebind.adaptation.retrain import SPEAKS_FOR_ITSELF, by_class, material, retrain, rows_like, stands
+from latebind.adaptation.retrain import HAS_A_SAY, SPEAKS_FOR_ITSELF, by_class, material, retrain, rows_like, stands
 from latebind.adaptation.window import Recent, Sample, Window
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.head import Head, HeadFunction, Selector
@@ -229,3 +229,21 @@ def test_what_is_in_use_stands_until_rows_of_now_speak_against_it() -> None:
     assert stands(used, given, mix, COSTS, promise=PROMISE)
     assert not stands(used, material(shuffled(even()), even(seed=5)), mix, COSTS, promise=PROMISE)
     assert not stands(used, against, mix, COSTS, promise=PROMISE)
+
+
+def test_rows_in_doubt_show_nothing_until_enough_rows_of_now_agree() -> None:
+    heads, mix, window = {"a": built_head()}, dict.fromkeys(range(CLASSES), 0.2), window_of(even(700, 3))
+    shown = []
+    for current, doubt in ((HAS_A_SAY - 1, True), (HAS_A_SAY, True), (HAS_A_SAY - 1, False)):
+        given = material(even(), None, None, window, trusted=False, since=700 - current, doubt=doubt)
+        made = retrain(heads, given, mix, COSTS, promise=Promise(0.95, 0.99), seed=1)
+        shown.append(made is not None)
+    assert shown == [False, True, True]
+
+
+def test_rows_of_now_that_speak_against_every_version_leave_those_in_doubt_unused() -> None:
+    heads, mix = {"a": built_head()}, dict.fromkeys(range(CLASSES), 0.2)
+    shown = even(700, 3)
+    shown.classes[-HAS_A_SAY:] = (shown.classes[-HAS_A_SAY:] + 1) % CLASSES
+    given = material(even(), None, None, window_of(shown), trusted=False, since=700 - HAS_A_SAY, doubt=True)
+    assert retrain(heads, given, mix, COSTS, promise=Promise(0.9, 0.95), seed=1) is None

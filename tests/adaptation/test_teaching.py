@@ -2,16 +2,18 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from latebind.adaptation.adapter import Compared, Sampled
 from latebind.adaptation.controller import BUILT, FULL_DEPTH, Retrain, Use, Version
-from latebind.adaptation.messages import AdaptationOrder
+from latebind.adaptation.messages import AdaptationOrder, Answered, pack_answered, row_bytes
 from latebind.adaptation.process import AdaptationService
+from latebind.adaptation.sampling import Draw
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.errors import NotFound
 from tests.digits import Built
@@ -96,3 +98,58 @@ def test_a_service_that_fails_ends(service: AdaptationService, monkeypatch: pyte
     with pytest.raises(NotFound):
         service.run()
     assert "learning" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_answers_are_compared_while_a_lesson_runs(service: AdaptationService, monkeypatch: pytest.MonkeyPatch) -> None:
+    (lane,) = service._lanes
+    teaching, compared, meanwhile = threading.Event(), threading.Event(), list[bool]()
+
+    def learn(*_: object, **__: object) -> None:
+        teaching.set()
+        meanwhile.append(compared.wait(10.0))
+
+    def see(batch: Sequence[Sampled]) -> list[Compared]:
+        compared.set()
+        return [Compared(True, False, one.at) for one in batch]
+
+    told: list[int] = []
+
+    def hear(same: bool, *, at: int, strange: bool) -> list[Decision]:
+        told.append(at)
+        return []
+
+    monkeypatch.setattr(lane.adapter.controller, "compared", hear)
+    for name, replaced in (("rehearse", lambda: None), ("learn", learn), ("see", see)):
+        monkeypatch.setattr(lane.adapter, name, replaced)
+    lane.lesson = Retrain("there is more to learn from")
+    threads = [threading.Thread(target=root) for root in (service._learn_on, service._compare_on)]
+    for thread in threads:
+        thread.start()
+    assert teaching.wait(10.0)
+    with service._work:
+        assert lane.wait(Sampled(b"", 4, 0, Draw(shows=True), at=7))
+        service._work.notify_all()
+    assert compared.wait(10.0)
+    service._end(threads)
+    assert meanwhile == [True]
+    assert told == [7]
+
+
+def test_samples_that_show_are_looked_at_before_those_that_teach(service: AdaptationService) -> None:
+    (lane,) = service._lanes
+    for number, shows in enumerate((False, True, False, True)):
+        lane.wait(Sampled(b"", 4, 0, Draw(shows=shows), at=number))
+    assert [[one.at for one in lane.batch()] for _ in range(3)] == [[1, 3], [0, 2], []]
+
+
+def test_a_sample_knows_which_answer_it_is(service: AdaptationService) -> None:
+    (lane,) = service._lanes
+    row = bytes(row_bytes(lane.adapter.spec))
+    told = [Answered(0, 4, 0, draw, row if draw else b"") for draw in (None, Draw(shows=True), None, Draw(shows=True))]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        service._messages = theirs
+        ours.sendall(b"".join(map(pack_answered, told)))
+        while lane.adapter.controller.total < len(told):
+            assert service._listen()
+    assert [one.at for one in lane.to_compare] == [2, 4]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from latebind.adaptation.adapter import Compared, Sampled
-from latebind.adaptation.controller import BUILT, Decision, Retrain, Version
+from latebind.adaptation.controller import BUILT, FULL_DEPTH, Decision, Retrain, Use, Version
 from latebind.adaptation.messages import AdaptationOrder, Answered, pack_answered, row_bytes
 from latebind.adaptation.process import AdaptationService
 from latebind.adaptation.sampling import Draw

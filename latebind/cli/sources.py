@@ -33,7 +33,9 @@ def load_function(reference: str) -> Callable[..., Any]:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{reference!r} cannot be imported: {error}; is its folder the working directory?") from error
+        lost = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        hint = "; is its folder the working directory?" if lost else ""  # else the fault is inside of it
+        raise ConfigError(f"{reference!r} cannot be imported: {error}{hint}") from error
     except Exception as error:  # the user's module, which may raise anything as it is imported
         raise ConfigError(f"{reference!r} cannot be imported: {_said(error)}") from error
     if not callable(found):
@@ -100,7 +102,8 @@ def _fill(module: nn.Module, weights: Path) -> None:
     try:
         missing, unexpected = load_model(module, weights, strict=False)  # tied weights are in the file once
     except OSError as error:
-        raise ConfigError(f"{weights} cannot be read: {error.strerror or error}") from error
+        told = error.strerror or str(error).partition(f": {weights}")[0]  # safetensors names the file too
+        raise ConfigError(f"{weights} cannot be read: {told}") from error
     except SafetensorError as error:
         raise ConfigError(
             f"{weights} is no .safetensors file: write one by safetensors.torch.save_model(module, FILE); "

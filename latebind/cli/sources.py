@@ -68,7 +68,10 @@ def _options(pairs: Sequence[str] | None) -> dict[str, str]:
 
 
 def example_inputs(descriptions: Sequence[str], *, seed: int) -> dict[str, Tensor]:
-    """Make a batch of two for every `name=dtype:3x32x32`; the shape leaves the batch dimension out."""
+    """Make a batch of two for every `name=dtype:3x32x32`; the shape leaves the batch dimension out.
+
+    Floats are random, whole numbers 0, or 1 where the name has "mask" in it.
+    """
     generator = torch.Generator().manual_seed(seed)
     made = {}
     for description in descriptions:
@@ -81,7 +84,8 @@ def example_inputs(descriptions: Sequence[str], *, seed: int) -> dict[str, Tenso
         dims = (2, *(int(size) for size in sizes))
         kind: torch.dtype = getattr(torch, dtype)
         random = torch.randn(dims, generator=generator)
-        made[name] = random.to(kind) if kind.is_floating_point else torch.zeros(dims, dtype=kind)
+        whole = torch.ones if "mask" in name else torch.zeros  # nothing is left to compare where all is masked
+        made[name] = random.to(kind) if kind.is_floating_point else whole(dims, dtype=kind)
     return made
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from latebind.cli.sources import load_module, load_rows
+from latebind.cli.sources import example_inputs, load_module, load_rows
 from latebind.domain.errors import ConfigError
 from latebind.learned.samples import Samples
 
@@ -55,3 +55,9 @@ def test_only_a_module_that_is_not_there_is_looked_for_in_the_working_directory(
     with pytest.raises(ConfigError) as refused:
         load_module("torch.nn:NoSuchLayer", None)
     assert "working directory" not in str(refused.value)
+
+
+def test_a_mask_of_examples_hides_nothing() -> None:
+    made = example_inputs(["input_ids=int64:4", "attention_mask=int64:4"], seed=0)
+    assert made["input_ids"].sum() == 0
+    assert bool((made["attention_mask"] == 1).all())

@@ -12,8 +12,8 @@ from latebind.bench.queries.live.overhead import BY_CLIENTS, QUERY, Carried, Ove
 from latebind.bench.queries.live.replanning import BLOCK, Found
 from latebind.bench.queries.live.sides import STATIC
 from latebind.bench.statistics import mean_interval, ratio_of_means
+from latebind.bench.tables import Row, Rows
 
-Rows = list[dict[str, object]]
 Figures = NDArray[np.float64]
 MOST = "1 / (1/a + 1/b), the most that these cores could carry"
 SLOWER = "the slower step alone, on one worker"
@@ -142,7 +142,7 @@ def length_rows(found: Overhead, seed: int) -> Rows:
     ]
 
 
-def _length_row(what: str, taken: Figures, beyond: Figures, seed: int) -> dict[str, object]:
+def _length_row(what: str, taken: Figures, beyond: Figures, seed: int) -> Row:
     found = mean_interval(1e3 * beyond, seed=seed)
     enough = [max(0.0, HELD / (1.0 - HELD) * one) for one in (found.value, found.low, found.high)]
     return {
@@ -153,7 +153,7 @@ def _length_row(what: str, taken: Figures, beyond: Figures, seed: int) -> dict[s
     }
 
 
-def _carried_row(what: str, query: Figures, rates: Figures, seed: int) -> dict[str, object]:
+def _carried_row(what: str, query: Figures, rates: Figures, seed: int) -> Row:
     return {
         "asked for": what,
         "answers a second": round(float(rates.mean()), 1),

@@ -6,7 +6,7 @@ get wrong on the classes that come now is known as soon as they come; a version 
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from latebind.adaptation.mix import Mix
@@ -24,6 +24,7 @@ BUILT, FULL_DEPTH = "built", "none"  # the version that `build` made; the one wi
 SHOWN = "it was shown on the newest samples"
 UNFAMILIAR = "it was shown on what `build` kept, which looks otherwise"
 FELL, CHANGED = "fidelity fell under its target", "inputs came to look different"
+SHIFTED = "more inputs than usual look strange"
 # Of the samples may look strange. Where nothing has changed 0.05 to 0.09 do; but before a camera those that do come
 # together, while something passes, and with 0.15 here that was an alarm each time.
 MOST_STRANGE = 0.5
@@ -31,6 +32,9 @@ MOST_STRANGE = 0.5
 # there are enough comparisons: before that, what looked right may be wrong altogether, and every answer counts.
 ERRORS_APART, ESTABLISHED = 20, 800  # answers; comparisons since the last alarm
 LOOKS_APART = 6  # answers between two looks that count: what passes a camera is there for a few dozen frames
+# So many may look strange before another version is called for, with exits on meanwhile. Looks further apart bear a
+# smaller share: 0.1 at 6 answers was heard up to three times in 20,000 frames of a camera, at 15 not once.
+USUALLY_STRANGE, SHIFT_APART = 0.1, 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Use:
 class Retrain:
     """Make a new version for the traffic of now.
 
-    `moved`: other classes come than before. `alarmed`: what was sampled before is in doubt.
+    `moved`: other classes or inputs come than before. `alarmed`: what was sampled before is in doubt.
     """
 
     reason: str
@@ -89,12 +93,14 @@ class Controller:
         self.target = target
         self.watch = FidelityWatch(target)
         self.looks = FidelityWatch(1.0 - MOST_STRANGE)
+        self.shift = FidelityWatch(1.0 - USUALLY_STRANGE)
         self.used = used
         self._allowed = 1.0 - target
         self._versions = {full_depth.name: full_depth, **versions}
         self._answers = 0  # since the traffic changed
         self._heard = 0  # answers in all
         self._looked = self._erred = -inf  # the answers that the last look and the last error were of
+        self._shift_seen = self._shifted = -inf  # the answers of the last look for a shift, and of the last shift
         self._compared = 0  # since the last alarm
         self._moves: deque[int] = deque(maxlen=RESTLESS)  # at which the mix had changed
         self._all_mix = Mix(LONG_MEMORY)
@@ -123,7 +129,8 @@ class Controller:
     def compared(self, same: bool, *, at: int, strange: bool = False) -> list[Decision]:
         """Take in whether answer `at`, counted from 1, was the base model's, and whether its input looked `strange`.
 
-        Versions that made an alarm are not used again.
+        Versions that made an alarm are not used again. Where more look strange than usual, but too few for an alarm, a
+        new version is called for.
         """
         reasons: list[str] = []
         self._compared += 1
@@ -133,10 +140,13 @@ class Controller:
         if at - self._looked >= LOOKS_APART:
             self._looked = at
             reasons += [CHANGED] if self.looks.add(not strange) else []
-        if not reasons or self.used == FULL_DEPTH:
+        if self.used == FULL_DEPTH:
             return []
+        if not reasons:
+            return self._heed(strange, at)
         self._versions = {FULL_DEPTH: self._versions[FULL_DEPTH]}
         self._compared = 0
+        self.shift.restart()
         self._changed()
         use = self._use(FULL_DEPTH, f"{reasons[0]}: exits are stopped until a new version is shown")
         return [use, self._learn(reasons[0], alarmed=True)]
@@ -242,6 +252,21 @@ class Controller:
             self._next_lesson = round(GROWTH * FIRST_LESSON)
             decisions.append(self._learn("the mix of classes has changed", moved=not self.restless))
         return decisions
+
+    def _heed(self, strange: bool, at: int) -> list[Decision]:
+        """Call for a new version where more looks strange than usual, once in `LONG_MEMORY` answers at most.
+
+        What versions were shown on looked otherwise, so a slower one may replace that in use unless it stands.
+        """
+        if self._learning or at - self._shift_seen < SHIFT_APART or at - self._shifted < LONG_MEMORY:
+            return []
+        self._shift_seen = at
+        if not self.shift.add(not strange):
+            return []
+        self._shifted = at
+        self._versions = {name: replace(version, rows=0) for name, version in self._versions.items()}
+        self._answers, self._next_lesson = 0, round(GROWTH * FIRST_LESSON)
+        return [self._learn(SHIFTED, moved=True)]
 
     def _good(self, version: Version) -> bool:
         """Tell whether a version errs seldom enough; to come back it must do better than to stay.

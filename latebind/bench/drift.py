@@ -3,9 +3,10 @@
 In each trial a stream by Zipf's law settles and a version is made for it. Then either another class dominates, or every
 input becomes brighter. A change counts as detected when a guard acts: the version in use is left for an older one or
 for the whole network, or a new version is requested because of the change. Retrainings that were due anyway do not
-count.
+count. Three guards listen: to the classes answered, to the looks of sampled inputs, to the fidelity of sampled answers.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.adaptation.adapter import Adapter, Sampled, open_adapter
-from latebind.adaptation.controller import BUILT, FULL_DEPTH, SHOWN, Decision, Retrain, Use
+from latebind.adaptation.controller import (
+    BUILT,
+    CHANGED,
+    FELL,
+    FULL_DEPTH,
+    SHIFTED,
+    SHOWN,
+    Decision,
+    Retrain,
+    Use,
+)
 from latebind.adaptation.process import SINCE_ALARM, SINCE_MOVED
 from latebind.adaptation.sampling import Sampler
 from latebind.bench.folds import copied
@@ -27,6 +38,7 @@ from latebind.bench.subject import Subject
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.errors import ConfigError
 from latebind.learned.activations import Observed
+from latebind.learned.bounds import upper_bound
 from latebind.learned.build import recalibrate
 from latebind.learned.head import Head, HeadFunction
 from latebind.learned.report import CacheReport
@@ -36,6 +48,7 @@ CALIBRATE_SHARE = 0.4
 SETTLE, AFTER = 3_000, 2_000  # requests before the change and after
 LESSON_TAKES = 100  # requests that are answered meanwhile
 ALPHA = 3.0
+CLEARLY = 0.95  # the confidence with which fidelity must be under its target to have fallen clearly
 
 Rows = NDArray[np.int64]
 Array = NDArray[Any]
@@ -46,7 +59,8 @@ class Trial:
     """Requests and samples from the change until a guard acted (None: it did not), and fidelity.
 
     `before` is of the last 2,000 requests before the change, `unguarded` of the 2,000 after it had the version been
-    kept, `realised` of those as they were answered.
+    kept, `realised` of those as they were answered. `guard` is the one that acted first: "classes", "looks" or
+    "fidelity".
     """
 
     change: str
@@ -55,6 +69,13 @@ class Trial:
     before: float
     unguarded: float
     realised: float
+    after: int = AFTER
+    guard: str = ""
+
+    def fell_clearly(self, target: float) -> bool:
+        """Tell whether fidelity fell by more than chance: even its upper Clopper-Pearson bound is below the target."""
+        same = round(self.unguarded * self.after)
+        return upper_bound(same, self.after, CLEARLY) < target
 
     def passed(self, target: float) -> bool:
         """Tell whether it was caught in time, or there was nothing to catch."""
@@ -132,7 +153,7 @@ class _Street:
         self._answers: dict[tuple[str, bool], _Given] = {}
         self._lesson: tuple[int, Retrain] | None = None
         self._now = self._samples = 0
-        self._alarmed = False  # a guard has acted
+        self._guard = ""  # that has acted
 
     def trial(self, change: str, labels: Array, sent: Rows, settle: int, after: int) -> Trial:
         stream = zipf_stream(labels[sent], alpha=ALPHA, phases=2, length=max(settle, after), random=self._random)
@@ -144,13 +165,13 @@ class _Street:
         same = [self._ask(int(row), bright=False) for row in first]
         settled = self._used
         unguarded = self._right(settled, second, bright=is_bright).mean()
-        caught: tuple[int, int] | None = None
+        caught: tuple[int, int, str] | None = None
         samples, guarded = self._samples, []
-        self._alarmed = False
+        self._guard = ""
         for number, row in enumerate(second, start=1):
             guarded.append(self._ask(int(row), bright=is_bright))
-            if caught is None and self._alarmed:
-                caught = (number, self._samples - samples)
+            if caught is None and self._guard:
+                caught = (number, self._samples - samples, self._guard)
         return Trial(
             change,
             caught[0] if caught else None,
@@ -158,6 +179,8 @@ class _Street:
             float(np.mean(same[-after:])),
             float(unguarded),
             float(np.mean(guarded)),
+            len(second),
+            caught[2] if caught else "",
         )
 
     def _ask(self, row: int, *, bright: bool) -> bool:
@@ -193,10 +216,12 @@ class _Street:
         for decision in decisions:
             if isinstance(decision, Use):
                 self._used = decision.version
-                self._alarmed |= decision.reason != SHOWN
+                acted = decision.reason != SHOWN
             else:
-                self._alarmed |= decision.moved or decision.alarmed
+                acted = decision.moved or decision.alarmed
                 self._lesson = (self._now + LESSON_TAKES, decision)
+            if acted and not self._guard:
+                self._guard = _guard(decision.reason)
 
     def _right(self, version: str, rows: Rows, *, bright: bool) -> NDArray[np.bool_]:
         return self._by_version(version, bright=bright).right[rows]
@@ -237,6 +262,18 @@ def _require_lookups(report: CacheReport) -> None:
         )
 
 
+def _guard(reason: str) -> str:
+    """Return the guard that gives this reason."""
+    if reason.startswith(FELL):
+        return "fidelity"
+    return "looks" if reason.startswith((CHANGED, SHIFTED)) else "classes"
+
+
+def _heard_by(trials: list[Trial]) -> str:
+    """Return how often which guard acted first, such as "looks 6, fidelity 1"."""
+    return ", ".join(f"{guard} {count}" for guard, count in Counter(trial.guard for trial in trials).most_common())
+
+
 def summary(trials: list[Trial], target: float) -> list[dict[str, object]]:
     """Return a row for each kind of change."""
     rows: list[dict[str, object]] = []
@@ -248,7 +285,9 @@ def summary(trials: list[Trial], target: float) -> list[dict[str, object]]:
                 "change": change,
                 "trials": len(of),
                 "fidelity fell": sum(trial.unguarded < target for trial in of),
+                "clearly": sum(trial.fell_clearly(target) for trial in of),
                 "caught": len(caught),
+                "by": _heard_by(caught),
                 "passed": sum(trial.passed(target) for trial in of),
                 "requests": int(np.median([trial.requests or 0 for trial in caught])) if caught else "",
                 "at most": max((trial.requests or 0 for trial in caught), default=""),

@@ -121,14 +121,22 @@ def drift(
     *,
     trials: Annotated[int, typer.Option(help="How many trials each kind of change gets.")] = 20,
     fidelity: Fidelity = 0.97,
-    brighter: Annotated[float, typer.Option(help="How much is added to all inputs to make them brighter.")] = 1.5,
+    brighter: Annotated[
+        float,
+        typer.Option(help="How much is added to all inputs to make them brighter; less than 0 makes them darker."),
+    ] = 1.5,
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
     """Measure how soon the watch over fidelity catches a change of the class mix or of brightness.
 
-    The delay is counted in requests and in samples. A trial passes if the version in use is left within 500 samples and
-    2,000 requests, or if fidelity never fell below the target.
+    In each trial 3,000 requests come, then the traffic changes and 2,000 more come. A trial passes if a guard acts
+    within these 2,000 and 500 samples (exits are stopped, or a version is chosen or made for the new traffic), or if
+    fidelity would not have fallen below the target without it.
+
+    "fidelity fell": in how many trials it would have; "clearly": in how many by more than chance (95 %); "by": which
+    guard acted first; "requests", "at most": after how many (median, most); "before", "unguarded", "guarded": mean
+    fidelity before the change, after it had the version been kept, after it as answered.
 
     Example: `latebind bench drift models --model resnet56 --data examples.cifar10.data:unseen --data-option
     data=cifar10/`

@@ -24,6 +24,7 @@ from latebind.bench.parallel import Progress
 from latebind.bench.server import pinned
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.bench.subject import Setting, Subject
+from latebind.bench.tables import Row, Rows
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
@@ -83,11 +84,11 @@ class EngineReport:
     asked: dict[int, Asked]
     phases: dict[int, dict[str, list[float]]]
 
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self) -> Rows:
         """Return the latencies as rows of a table."""
         return [self._row(batch) for batch in self.asked]
 
-    def throughput_rows(self) -> list[dict[str, object]]:
+    def throughput_rows(self) -> Rows:
         """Return the throughputs as rows of a table."""
         return [
             {
@@ -107,7 +108,7 @@ class EngineReport:
     def _times(self, off: Sequence[float], on: Sequence[float]) -> Interval:
         return ratio_of_means(off, on, seed=self.seed)
 
-    def _row(self, batch: int) -> dict[str, object]:
+    def _row(self, batch: int) -> Row:
         asked, gain = self.asked[batch], self.asked[batch].gain(self.seed)
         off, on = asked.seconds("off"), asked.seconds("on")
         first = next(iter(self.asked.values())).gain(self.seed)

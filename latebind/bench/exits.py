@@ -19,6 +19,7 @@ from latebind.bench.parallel import Progress
 from latebind.bench.server import pinned, serving
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.bench.subject import Setting, Subject
+from latebind.bench.tables import Rows
 from latebind.domain.errors import ConfigError
 
 BLOCK = 25
@@ -41,7 +42,7 @@ class ExitsReport:
     left_at: dict[int, float]
     identical: bool
 
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self) -> Rows:
         """Return the latencies as rows of a table."""
         return [
             {

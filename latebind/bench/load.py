@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from latebind.bench.client import Answered, Body, Caller, encode, poisson_load
 from latebind.bench.server import serving
 from latebind.bench.subject import Subject
+from latebind.bench.tables import Row, Rows
 from latebind.domain.errors import ConfigError
 
 PHASES = 4
@@ -60,11 +61,11 @@ class LoadReport:
         both = (self.off.classes >= 0) & (self.on.classes >= 0)
         return float((self.off.classes == self.on.classes)[both].mean())
 
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self) -> Rows:
         """Return both sides as rows of a table."""
         return [self._row(side, fidelity) for side, fidelity in ((self.off, 1.0), (self.on, self.fidelity))]
 
-    def exit_rows(self) -> list[dict[str, object]]:
+    def exit_rows(self) -> Rows:
         """Return a row for each stage at which requests left: how many, how soon, and how often as the base model."""
         stages = np.array([answer.left_at for answer in self.on.answers])
         seconds = np.array([answer.seconds for answer in self.on.answers])
@@ -84,7 +85,7 @@ class LoadReport:
             return None
         return float((side.classes == self.labels)[side.classes >= 0].mean())
 
-    def _row(self, side: Side, fidelity: float) -> dict[str, object]:
+    def _row(self, side: Side, fidelity: float) -> Row:
         accuracy = self.accuracy(side)
         return {
             "exits": side.name,

@@ -26,6 +26,7 @@ from latebind.bench.server import pinned, serving
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.bench.streams import jittered, zipf_stream
 from latebind.bench.subject import Setting
+from latebind.bench.tables import Row, Rows
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import recalibrate
 from latebind.learned.samples import Samples
@@ -95,11 +96,11 @@ class LocalityReport:
         starts = range(self.begun.get(side, 0), len(same) - WINDOW + 1, WINDOW // 4)
         return np.array([same[start : start + WINDOW].mean() for start in starts])
 
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self) -> Rows:
         """Return the sides as rows of a table."""
         return [self._row(side) for side in self.calls]
 
-    def _row(self, side: str) -> dict[str, object]:
+    def _row(self, side: str) -> Row:
         calls, engine, windows = self.calls[side], self.engine[side], self.windows(side)
         return {
             "exits": side,

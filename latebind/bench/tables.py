@@ -1,6 +1,9 @@
-"""Formats figures for tables that people read, on the console and on pages. The figures themselves stay numbers."""
+"""The rows of tables, and how figures are written in them on the console and on pages."""
 
 from collections.abc import Mapping
+
+Row = dict[str, object]  # cells by the titles of their columns
+Rows = list[Row]
 
 
 def written(value: object) -> str:

@@ -1,19 +1,21 @@
-"""A GPU as a cost model of layers, and the six networks of Ebird's evaluation (table III) on the card that it used.
+"""A cost model of a GPU by layers, and the six networks of Ebird's evaluation (table III) on the card that it used.
 
-Nothing here is measured on this card. Each figure of `Chip` has its source beside it; what the paper leaves open is
-assumed, and said to be:
+Nothing here was measured on this card. Each field of `Chip` has its source beside it. Where the paper does not give a
+figure, one is assumed:
 
-* All networks reach the same share of the peak. With half of it, batches of 32 run at 0.93 to 1.15 times three times
-  the rate at which TensorFlow 1.12 trains on this card (Lambda, 2019: ResNet-50 330, ResNet-152 129, Inception-v4 96
-  images a second in FP32): a forward pass is about a third of a step.
-* No layer takes less than `least`, the time to launch its operators one by one: 5 ms for ResNet-50, 16 for ResNet-152.
-* A batch uses, on average over its run, the share of the card that its arithmetic and its weights need. It has no
-  phases that use more or less.
-* How several share it is one of two rules (`Sharing`). The paper's text does not say which is nearer: that kernels of
-  one worker wait for those of another that fill the card (section VIII-D) speaks for the second.
-* Copies run at `pcie` in either direction, also where a server does not lock its pages.
-* A server that batches on the host copies inputs into one tensor (figure 1) at `host`, and needs `launch` for all
-  else between two batches (figure 3, whose axes are not in the text).
+* All networks reach the same share of the card's peak arithmetic rate. With one half, a batch of 32 takes 0.93 to 1.15
+  times what a third of a training step takes in TensorFlow 1.12 on this card (Lambda, 2019: ResNet-50 330, ResNet-152
+  129, Inception-v4 96 images a second in FP32). A forward pass is about a third of a training step.
+* No layer takes less than `least`, the time to launch its operators one by one. For ResNet-50 that adds up to 5 ms, for
+  ResNet-152 to 16 ms.
+* A batch uses a constant share of the card while it runs: the average that its arithmetic and its weights need.
+* Concurrent batches share the card by one of two rules (`Sharing`). The paper does not say which one is closer to the
+  hardware. Its remark that the kernels of one worker wait while those of another fill the card (section VIII-D)
+  supports the second.
+* Copies between host and card run at `pcie` bytes a second in both directions, even if the server does not use
+  page-locked memory.
+* A server that batches on the host copies all inputs into one tensor (figure 1) at `host` bytes a second, and needs
+  `launch` seconds for everything else between two batches (figure 3, whose axes the text does not explain).
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +34,7 @@ LARGEST = 32  # Ebird, section III-A
 
 
 class Sharing(StrEnum):
-    """How runs share the card when they want more than all of it."""
+    """How concurrent batches share the card when together they could use more than all of it."""
 
     IN_PROPORTION = "in proportion"  # to what each could use
     LAYER_BY_LAYER = "layer by layer"  # each gets on by as much of its network
@@ -40,7 +42,7 @@ class Sharing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """What a GPU and the way to it can do; the figures are those of a Titan RTX on PCIe 3.0. Seconds and bytes."""
+    """The rates and latencies of a GPU and of its PCIe link, in seconds and bytes. Default: a Titan RTX on PCIe 3.0."""
 
     flops: float = 16.3e12  # a second, FP32: 4,608 cores at 1.77 GHz (NVIDIA, data sheet)
     reached: float = 0.5  # of them
@@ -54,12 +56,12 @@ class Chip:
     sharing: Sharing = Sharing.IN_PROPORTION
 
     def busy(self, layer: Product, batch: int) -> float:
-        """Return the seconds for which the whole card is busy with a layer."""
+        """Return the seconds that a layer would take if it used the whole card."""
         arithmetic = 2 * layer.depth * layer.width * layer.rows * batch / (self.flops * self.reached)
         return max(arithmetic, FLOAT * layer.depth * layer.width / self.memory)
 
     def seconds(self, layer: Product, batch: int) -> float:
-        """Return the seconds of a layer that runs alone."""
+        """Return the seconds that a layer takes when nothing else runs on the card."""
         return max(self.least, self.busy(layer, batch))
 
 
@@ -68,19 +70,19 @@ TITAN_RTX = Chip()
 
 @dataclass(frozen=True, slots=True)
 class ImageNetwork:
-    """Layers in their order, and the side of its square images of three channels."""
+    """The layers of an image network in order, and the side length of its square input images (three channels)."""
 
     name: str
     blocks: Callable[[], list[Block]]
     side: int = 224
 
     def layers(self) -> Iterator[Product]:
-        """Yield every layer."""
+        """Yield the layers one by one."""
         for block in self.blocks():
             yield from block
 
     def served(self, chip: Chip) -> ServedModel:
-        """Return the network as a scheduler knows it: one stage, since no policy here comes between."""
+        """Return the network as the scheduler sees it: one stage, because no policy here acts between layers."""
         image, scores = (
             TensorSpec("image", "float32", (3, self.side, self.side)),
             TensorSpec("scores", "float32", (CLASSES,)),
@@ -89,7 +91,7 @@ class ImageNetwork:
         return ServedModel(spec, ModelCosts((self._curve(chip.seconds),)), max_queued=1 << 30)
 
     def footprint(self, chip: Chip) -> "Footprint":
-        """Return what the network needs of a card."""
+        """Return how much of the card's time and of the PCIe link the network uses."""
         busy = ModelCosts((self._curve(chip.busy),))
         return Footprint(busy, FLOAT * 3 * self.side**2, FLOAT * CLASSES)
 
@@ -101,7 +103,10 @@ class ImageNetwork:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a model needs of a card: seconds of the whole card, by stage and batch, and bytes of a request each way."""
+    """What a model uses of a card: `busy` is the time of the whole card by stage and batch size, the others are bytes.
+
+    A request copies `input_bytes` to the card and `output_bytes` back.
+    """
 
     busy: ModelCosts
     input_bytes: int

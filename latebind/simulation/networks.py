@@ -1,6 +1,7 @@
-"""The networks of LazyBatching's evaluation (table II, section VI-C) by their layer shapes, on the array of table I.
+"""The networks of LazyBatching's evaluation (table II and section VI-C) as layer shapes, on the accelerator of table I.
 
-Each stage is what a scheduler may come between: a block of a network that runs once, a step of an encoder or decoder.
+A scheduler may switch to another batch after each stage. A stage is a block of layers in networks that run once, and
+one step of the encoder or the decoder in recurrent networks.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ Layers = Callable[[int], Sequence[Product]]  # of the steps of an input
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Layers of one stage, or of one step of it, for an input of so many steps."""
+    """A function that returns the layers of one stage, given the number of input steps, and the kind of the stage."""
 
     layers: Layers
     kind: StageKind = StageKind.STATIC
@@ -30,7 +31,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Stages in their order, and the seconds that one input alone takes by table II, if it is there."""
+    """The stages of a network in order.
+
+    `alone` is the time in seconds that one input of average length takes according to table II, None if it is not in
+    that table.
+    """
 
     name: str
     stages: tuple[Stage, ...]
@@ -38,9 +43,9 @@ class Network:
     alone: float | None = None
 
     def served(self, *, output_steps: tuple[int, ...] = (1,), max_batch: int = 64) -> ServedModel:
-        """Return the network as a scheduler knows it; `output_steps` are lengths of answers in training data.
+        """Return the network as the scheduler sees it. `output_steps` are the lengths of answers in the training data.
 
-        Costs are scaled so that one input of average length takes what table II says.
+        Costs are scaled so that an input of average length takes as long as table II says.
         """
         scale = 1.0 if self.alone is None else self.alone / self._alone()
         kinds = tuple(stage.kind for stage in self.stages)
@@ -79,16 +84,17 @@ def _lstm(inside: int, hidden: int) -> Product:
 
 
 def resnet50() -> Network:
-    """He et al. 2016, 224 x 224: 18 blocks."""
+    """Return ResNet-50 for 224 x 224 images (He et al. 2016), in 18 stages."""
     stages = tuple(map(_once, residual((3, 4, 6, 3))))
     return Network("ResNet", stages, SystolicArray(double_buffered=False), alone=1.1e-3)
 
 
 def gnmt(*, projected: bool = True) -> Network:
-    """Wu et al. 2016 as in MLPerf: four layers of 1,024 units each way, the first of the encoder in both directions.
+    """Return GNMT (Wu et al. 2016) as in MLPerf: four layers of 1,024 units in the encoder and in the decoder.
 
-    `projected`: products with the words are computed for all of them at once, as cuDNN does, and the steps have only
-    those with the state; else each step has both.
+    The first layer of the encoder is bidirectional. If `projected`, the products of all words with the input weights
+    are computed at once, as cuDNN does, and each step only computes the products with the recurrent state. Otherwise
+    each step computes both.
     """
     h = 1024
     inside = [(h, h), (h, h), (2 * h, h), (h, h), (h, h)]
@@ -113,7 +119,10 @@ def gnmt(*, projected: bool = True) -> Network:
 
 
 def transformer() -> Network:
-    """Vaswani et al. 2017, base: six layers each way, 512 wide; the encoder runs once, for all words."""
+    """Return the base Transformer (Vaswani et al. 2017): six encoder and six decoder layers of width 512.
+
+    The encoder runs once, for all words of the input.
+    """
     d, wide = 512, 2048
 
     def encode(words: int) -> tuple[Product, ...]:
@@ -130,13 +139,13 @@ def transformer() -> Network:
 
 
 def vgg16() -> Network:
-    """Simonyan and Zisserman 2015, 224 x 224: one stage for each size and the dense layers."""
+    """Return VGG-16 for 224 x 224 images (Simonyan and Zisserman 2015): a stage for each size, one of dense layers."""
     stages = tuple(map(_once, plain((2, 2, 3, 3, 3))))
     return Network("VGGNet", stages, SystolicArray(double_buffered=False))
 
 
 def mobilenet() -> Network:
-    """Howard et al. 2017, 224 x 224: depthwise convolutions on the vector unit."""
+    """Return MobileNet for 224 x 224 images (Howard et al. 2017). Depthwise convolutions run on the vector unit."""
     stages, inside, side = [_once((convolution(3, 32, 112),))], 32, 112
     for width, stride in (
         *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2)),
@@ -151,9 +160,10 @@ def mobilenet() -> Network:
 
 
 def las() -> Network:
-    """Chan et al. 2016: three pyramid layers of 256 units in both directions listen, two of 512 spell.
+    """Return Listen, Attend and Spell (Chan et al. 2016): a pyramid encoder and a two-layer decoder of 512 units.
 
-    A step of the input is eight frames; of the answer a character.
+    The encoder has three bidirectional layers of 256 units. A step of the input is eight frames, and a step of the
+    answer is one character.
     """
     listen = (
         *((_lstm(240, 256),) * 16),
@@ -167,7 +177,7 @@ def las() -> Network:
 
 
 def bert() -> Network:
-    """Devlin et al. 2019, base: twelve layers of 768, each input padded to the words of an average sentence."""
+    """Return BERT-base (Devlin et al. 2019): twelve layers of width 768. Inputs are padded to the mean length."""
     d, words = 768, WORDS_IN
     layer = (
         dense(d, 3 * d, words),

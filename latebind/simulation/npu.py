@@ -1,10 +1,12 @@
-"""The accelerator of LazyBatching's table I as a cost model: a systolic array with weights that stay while rows pass.
+"""A cost model of the accelerator in LazyBatching's table I: a systolic array that holds weights while rows pass by.
 
-Assumptions, stated because the paper does not: eight-bit weights that come from memory anew for every layer, a tile
-of them filled in `fill` cycles, activations in on-chip memory, what is not a matrix product on a vector unit. Where
-weights of the next tile are fetched while rows pass (`double_buffered`), a layer takes the longer of both; elsewhere
-each tile is filled, passed and drained in turn, and memory comes on top. In that case, with a fill of one row a cycle
-(128), it counts the cycles of SCALE-Sim (Samajdar et al. 2020).
+The paper leaves some things open, so these are assumed: weights have eight bits and are read from memory again for
+every layer; filling the array with one tile of weights takes `fill` cycles; activations stay in on-chip memory;
+everything that is not a matrix product runs on a vector unit.
+
+With `double_buffered`, the weights of the next tile are read while rows pass, so a layer takes the longer of reading
+and computing. Without it, each tile is filled, used and drained in turn, and the time to read the weights is added. In
+that case, with a fill of one row a cycle (128), the model counts the same cycles as SCALE-Sim (Samajdar et al. 2020).
 """
 
 from collections.abc import Sequence
@@ -14,10 +16,10 @@ from math import ceil
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A layer as a matrix product: `rows` x `depth` by `depth` x `width` for each item, or for each step of it.
+    """A layer as a product of a `rows` x `depth` matrix with a `depth` x `width` one, for each item of a batch.
 
-    Items of a batch share the weights. A product without weights of its own, such as attention, is `vector`
-    multiplications for each item, and nothing is shared.
+    In recurrent stages it is for each step of an item. All items of a batch share the weights. Operations without
+    weights, such as attention, are counted as `vector` multiplications for each item, and batching saves nothing there.
     """
 
     depth: int = 0
@@ -28,7 +30,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class SystolicArray:
-    """Table I: 128 x 128 at 700 MHz, 360 GB/s, 100 cycles of latency. `seconds` of one layer for a batch."""
+    """The accelerator of table I: 128 x 128 cells at 700 MHz, memory with 360 GB/s and a latency of 100 cycles."""
 
     side: int = 128
     hertz: float = 700e6
@@ -39,7 +41,7 @@ class SystolicArray:
     double_buffered: bool = True
 
     def seconds(self, product: Product, batch: int) -> float:
-        """Return the seconds of a layer for so many items."""
+        """Return the seconds that a layer takes for a batch of this size."""
         cycles = product.vector * batch / self.lanes
         if product.depth:
             rows = product.rows * batch
@@ -53,5 +55,5 @@ class SystolicArray:
         return cycles / self.hertz
 
     def in_turn(self, products: Sequence[Product], batch: int) -> float:
-        """Return the seconds of several layers."""
+        """Return the seconds that several layers take one after another."""
         return sum(self.seconds(product, batch) for product in products)

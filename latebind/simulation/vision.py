@@ -1,6 +1,7 @@
-"""Image networks by their layer shapes, as accelerators take them, in blocks that a scheduler may come between.
+"""The layer shapes of image networks, in the form that the cost models of accelerators take.
 
-Multiply-adds of one image are those that their papers and the model zoos give (tests compare).
+Layers are grouped into blocks, and a scheduler may switch to another batch between two blocks. The multiply-adds of one
+image equal those published in the papers and by model zoos (checked by tests).
 """
 
 from collections.abc import Sequence
@@ -11,17 +12,20 @@ Block = tuple[Product, ...]
 
 
 def convolution(inside: int, outside: int, side: int, kernel: int = 3, across: int = 0) -> Product:
-    """Return a convolution whose output is `side` x `side`, with a kernel of `kernel` x `across` (0: square)."""
+    """Return a convolution with `side` x `side` outputs and a `kernel` x `across` kernel (square if `across` is 0)."""
     return Product(inside * kernel * (across or kernel), outside, side * side)
 
 
 def dense(inside: int, outside: int, rows: int = 1) -> Product:
-    """Return a dense layer for `rows` vectors of each item."""
+    """Return a fully connected layer that is applied to `rows` vectors of each item."""
     return Product(inside, outside, rows)
 
 
 def residual(depths: Sequence[int]) -> list[Block]:
-    """Return a bottleneck residual network, 224 x 224 (He et al. 2016, table 1): 3, 4, 6, 3 blocks make ResNet-50."""
+    """Return a residual network of bottleneck blocks for 224 x 224 images (He et al. 2016, table 1).
+
+    `depths` is the number of blocks for each feature map size: 3, 4, 6, 3 is ResNet-50.
+    """
     blocks: list[Block] = [(convolution(3, 64, 112, 7),)]
     inside = 64
     for width, count, side in zip((64, 128, 256, 512), depths, (56, 28, 14, 7), strict=True):
@@ -36,7 +40,10 @@ def residual(depths: Sequence[int]) -> list[Block]:
 
 
 def plain(depths: Sequence[int]) -> list[Block]:
-    """Return a network of Simonyan and Zisserman 2015, 224 x 224, a block for each size: 2, 2, 3, 3, 3 make VGG-16."""
+    """Return a VGG network for 224 x 224 images (Simonyan and Zisserman 2015), one block for each feature map size.
+
+    `depths` is the number of convolutions in each block: 2, 2, 3, 3, 3 is VGG-16.
+    """
     blocks, inside = [], 3
     for width, count, side in zip((64, 128, 256, 512, 512), depths, (224, 112, 56, 28, 14), strict=True):
         layers = []
@@ -48,7 +55,7 @@ def plain(depths: Sequence[int]) -> list[Block]:
 
 
 def inception_v4() -> list[Block]:
-    """Szegedy et al. 2017, 299 x 299 (figures 3 to 9)."""
+    """Return Inception-v4 for 299 x 299 images (Szegedy et al. 2017, figures 3 to 9)."""
     c = convolution
     stem = (
         *(c(3, 32, 149), c(32, 32, 147), c(32, 64, 147), c(64, 96, 73)),

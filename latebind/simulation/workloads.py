@@ -1,4 +1,4 @@
-"""Arrivals for the simulator: when requests come, how long they may take and where they leave the network."""
+"""Generates requests for the simulator: arrival times, deadlines, and the stage after which each leaves the network."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from latebind.domain.config import ServedModel
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What becomes of a node of a query: the stage at which it leaves each option, and whether its condition holds."""
+    """What a request does at a node of a query: the stage at which it leaves each option; if the condition holds."""
 
     leaves_at: tuple[int, ...]
     holds: bool = True
@@ -19,11 +19,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request to come: at `time` (seconds), due `time + allowed`, leaving at stage `leaves_at`.
+    """A request that arrives at `time` (seconds), is due at `time + allowed` and leaves the network after `leaves_at`.
 
-    Its input has `inputs` steps and its answer `outputs`, which a policy that is no oracle does not look at. A call of
-    `rows` is as many requests, all alike. Where it is for a query, `steps` are its nodes. Of those who wait for a
-    model, `priority` 1 goes first and 0 last.
+    `leaves_at` is a stage. `inputs` and `outputs` are the steps of its input and its answer; only oracle policies may
+    look at `outputs`. A call with several `rows` counts as that many identical requests. For a query, `steps` has one
+    entry for each node. Among requests that wait for the same model, those of `priority` 1 go first and those of 0
+    last.
     """
 
     time: float
@@ -49,9 +50,9 @@ def poisson(
     random: Random,
     lengths: Lengths = ((1, 1),),
 ) -> Iterator[Arrival]:
-    """Yield `requests` arrivals at `rate` a second with exponential gaps; exits are drawn from the hit rates.
+    """Yield Poisson arrivals: `requests` requests at `rate` a second, with exits drawn from the model's hit rates.
 
-    Each is as long as one of `lengths`.
+    The lengths of each request are drawn from `lengths`.
     """
     yield from stepped(model, steps=((rate, requests),), allowed=allowed, random=random, lengths=lengths)
 
@@ -64,7 +65,10 @@ def stepped(
     random: Random,
     lengths: Lengths = ((1, 1),),
 ) -> Iterator[Arrival]:
-    """Yield arrivals whose rate changes: so many at each rate of `steps`, in turn (Ebird, figures 2 and 8)."""
+    """Yield Poisson arrivals at changing rates: each pair in `steps` is a rate and how many requests arrive at it.
+
+    Ebird uses such loads in its figures 2 and 8.
+    """
     time = 0.0
     for rate, requests in steps:
         for _ in range(requests):
@@ -76,9 +80,9 @@ def stepped(
 def diurnal(
     model: ServedModel, *, low: float, high: float, day: float, days: int, allowed: float, random: Random
 ) -> Iterator[Arrival]:
-    """Yield arrivals whose rate goes from `low` to `high` a second and back within each `day` of so many seconds.
+    """Yield arrivals whose rate goes from `low` to `high` requests a second and back within each `day` (seconds).
 
-    Drawn at the highest rate, then thinned to what the cosine says (Lewis and Shedler 1979).
+    Arrivals are drawn at the highest rate, and then thinned so that the rate follows a cosine (Lewis and Shedler 1979).
     """
     time = random.expovariate(high)
     while time < days * day:
@@ -89,12 +93,15 @@ def diurnal(
 
 
 def together(*streams: Iterable[Arrival]) -> Iterator[Arrival]:
-    """Yield the arrivals of several streams in the order of time."""
+    """Merge several streams of arrivals, in order of time."""
     return merge(*streams, key=lambda arrival: arrival.time)
 
 
 def leaving_stage(model: ServedModel, random: Random) -> int:
-    """Draw the stage at which a request leaves: by the share of all requests that hit there, else the last."""
+    """Draw the stage after which a request leaves.
+
+    The hit rate of a stage is the share of all requests that leave there. The others leave after the last stage.
+    """
     left = random.random()
     for stage, share in sorted(model.costs.hit_rates.items()):
         if left < share:

@@ -8,6 +8,7 @@ import numpy as np
 from latebind.bench.live.played import Seconds
 from latebind.bench.live.tuning import tuned
 from latebind.bench.statistics import ratio_of_means
+from latebind.bench.tables import Row, Rows
 
 OURS = "lazy+"
 TUNED = "the best baseline, chosen by the other rounds"
@@ -54,9 +55,9 @@ class LiveReport:
     floors: dict[float, list[Floor]] = field(default_factory=dict)
     saturated: dict[str, list[float]] = field(default_factory=dict)
 
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self) -> Rows:
         """Return the latencies as rows of a table, and at each load `lazy+` against the baselines as tuned."""
-        rows: list[dict[str, object]] = []
+        rows: Rows = []
         for load, sides in self.blocks.items():
             means = _live(sides)
             best = [sides[side][number] for number, side in enumerate(tuned(_baselines(means)))]
@@ -80,14 +81,14 @@ class LiveReport:
                 )
         return rows
 
-    def verdict_rows(self) -> list[dict[str, object]]:
+    def verdict_rows(self) -> Rows:
         """Return for each load who is ahead, live and simulated, and the share of the baseline that is left at least.
 
         What a request runs for alone no policy makes less; `least` is what one could reach that costs nothing itself.
         """
         return [self._verdict(load, sides) for load, sides in self.blocks.items()]
 
-    def _verdict(self, load: float, sides: Mapping[str, Sequence[Block]]) -> dict[str, object]:
+    def _verdict(self, load: float, sides: Mapping[str, Sequence[Block]]) -> Row:
         live, would = _live(sides), _simulated(sides)
         others, ours = _tuned_mean(live), float(np.mean(live[OURS]))
         ratios = [float(np.mean(live[side]) / np.mean(would[side])) for side in sides]
@@ -106,7 +107,7 @@ class LiveReport:
             "least / tuned": f"{least / others:.2f}",
         }
 
-    def throughput_rows(self) -> list[dict[str, object]]:
+    def throughput_rows(self) -> Rows:
         """Return the throughputs as rows of a table, likewise."""
         if not self.saturated:
             return []

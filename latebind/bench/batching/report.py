@@ -10,12 +10,11 @@ from latebind.bench.batching.parts import Capacity
 from latebind.bench.batching.sides import Group
 from latebind.bench.batching.simulated import GROWING, Result
 from latebind.bench.statistics import ratio_of_means
+from latebind.bench.tables import Row, Rows
 
 PAST = "*"  # behind a ratio: the baseline does not keep up with the load, so it only tells how long the run was
 BASELINES = ("untuned windows", "best of 5 ms or more", "best of all", "best of all, leaving early")
 JUDGED = (Group.LAZY, Group.ORACLE, Group.OURS)
-
-Rows = list[dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ def ratio_rows(runs: Sequence[Result]) -> Rows:
         for label, figure in cell.items():
             if figure.group not in JUDGED:
                 continue
-            row: dict[str, object] = {"network": ", ".join(networks), "load/s": f"{load:g}", "policy": label}
+            row: Row = {"network": ", ".join(networks), "load/s": f"{load:g}", "policy": label}
             for name, some in against.items():
                 row[name] = _ratio(some, figure, tail=False) if some else ""
             row["p99, best of all"] = _ratio(against["best of all"], figure, tail=True)
@@ -133,7 +132,7 @@ def model_rows(runs: Sequence[Result]) -> Rows:
         found.setdefault((run.task.load, run.task.side.label), []).append(run)
     rows: Rows = []
     for (load, label), some in found.items():
-        row: dict[str, object] = {"load/s each": f"{load:g}", "policy": label}
+        row: Row = {"load/s each": f"{load:g}", "policy": label}
         row["all"] = f"{np.mean([run.mean for run in some]) * 1e3:.2f}"
         for name in some[0].models:
             mean, p99 = np.mean([run.models[name] for run in some], axis=0)
@@ -151,7 +150,7 @@ def tail_rows(runs: Sequence[Result]) -> Rows:
         for best in (baselines[name][0] for name in BASELINES[2:] if baselines[name]):
             theirs = _tails(some, best.label)
             for label in (label for label, figure in cell.items() if figure.group in JUDGED):
-                row: dict[str, object] = {"load/s each": f"{load:g}", "policy": label, "than": best.label}
+                row: Row = {"load/s each": f"{load:g}", "policy": label, "than": best.label}
                 rows.append(row | {name: _over(theirs[name], tails) for name, tails in _tails(some, label).items()})
     return rows
 

@@ -4,8 +4,8 @@ from statistics import fmean
 
 from latebind.bench.chart import MARKED, Plot, blank
 from latebind.bench.cluster.placement import SIDES, Contest
+from latebind.bench.tables import Row, Rows
 
-Rows = list[dict[str, object]]
 OTHERS = ("usual", "random homes, our router")
 
 
@@ -13,7 +13,7 @@ def gain_rows(found: Contest) -> Rows:
     """Return for each share of memory the gain of ours over the best of the others."""
     rows: Rows = []
     for share in found.figures:
-        row: dict[str, object] = {"memory": f"{share:g}", "ours, in time": _best(found, share, "ours")}
+        row: Row = {"memory": f"{share:g}", "ours, in time": _best(found, share, "ours")}
         for side in OTHERS:
             row[f"best of: {side}"] = _best(found, share, side)
             row["times" if side == "usual" else "times that"] = str(found.gain(share, side))
@@ -27,7 +27,7 @@ def side_rows(found: Contest) -> Rows:
     rows: Rows = []
     for side, ways in SIDES.items():
         for way in ways:
-            row: dict[str, object] = {"side": side, "router/placement/residency": way.label}
+            row: Row = {"side": side, "router/placement/residency": way.label}
             for share, sides in found.figures.items():
                 loads = fmean(one.loads for one in sides[way])
                 row[f"{share:g}"] = f"{fmean(one.in_time for one in sides[way]):.2%} ({loads:.3g} loads/s)"

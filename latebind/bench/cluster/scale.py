@@ -9,6 +9,7 @@ import numpy as np
 
 from latebind.bench.cluster.scenes import Shape, Traced, lasting, requests_at
 from latebind.bench.parallel import Progress, in_parallel
+from latebind.bench.tables import Rows
 from latebind.planning.figures import Figures, figures_of
 from latebind.planning.player import get_ready, play
 from latebind.planning.ways import WAYS
@@ -92,7 +93,7 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def day_rows(seen: Sequence[Seen]) -> list[dict[str, object]]:
+def day_rows(seen: Sequence[Seen]) -> Rows:
     """Return a row for each hour."""
     return [
         {

@@ -9,6 +9,7 @@ import numpy as np
 
 from latebind.bench.cluster.scenes import Shape, Traced, requests_at
 from latebind.bench.parallel import Progress
+from latebind.bench.tables import Rows
 from latebind.domain.config import ResidencyConfig
 from latebind.planning.figures import figures_of
 from latebind.planning.player import Players, play
@@ -65,7 +66,7 @@ def speed(services: Sequence[Service], stages: int, player: Players, way: Way, r
     return Speed(stages, player, way, len(fleet.machines), len(drawn), tuple(seconds), in_time)
 
 
-def speed_rows(found: Sequence[Speed]) -> list[dict[str, object]]:
+def speed_rows(found: Sequence[Speed]) -> Rows:
     """Return a row for each."""
     return [
         {

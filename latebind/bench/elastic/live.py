@@ -24,6 +24,7 @@ from latebind.bench.parallel import Progress
 from latebind.bench.server import pinned
 from latebind.bench.statistics import ratio_of_means
 from latebind.bench.subject import Setting, Subject
+from latebind.bench.tables import Row, Rows
 from latebind.domain.config import PolicyConfig, ServedModel
 
 WINDOWS = (0.005, 0.010, 0.020, 0.030)  # seconds; the best of them is TF-Serving's optimal wait (Ebird, section III)
@@ -32,8 +33,6 @@ LOADS = (0.1, 0.25, 0.5, 0.75, 1.0, 1.2)
 CAPACITY_ROUNDS = 4
 KNOWN = 1_000  # rows whose right answers are asked for first, one after another
 KEPT = 0.99  # of the requests in time: the target is one for the 99th percentile
-
-Rows = list[dict[str, object]]
 
 
 class Kind(StrEnum):
@@ -132,7 +131,7 @@ class ElasticReport:
         rows: Rows = []
         for load, sides in self.played.items():
             for name in [name for name in sides if self.kinds[name] in JUDGED]:
-                row: dict[str, object] = {"load": f"{load:.0%}", "side": name}
+                row: Row = {"load": f"{load:.0%}", "side": name}
                 for kind in [kind for kind in BASELINES if kind in self.kinds.values()]:
                     waited = least({one: self.means(load, one) for one in self._of(kind)})
                     in_time = most({one: self.in_time(load, one) for one in self._of(kind)})
@@ -171,7 +170,7 @@ class ElasticReport:
         answered = int(every.answered.sum())
         return f"{round((1.0 - every.fidelity) * answered) if answered else 0} of {answered}"
 
-    def _row(self, load: float, name: str) -> dict[str, object]:
+    def _row(self, load: float, name: str) -> Row:
         every = joined(self.played[load][name])
         seconds = every.seconds[every.answered]
         return {

@@ -8,9 +8,8 @@ from latebind.bench.elastic.parts import RISING, STEP, Found, Split
 from latebind.bench.elastic.sides import PAPERS_WINDOW, Kind, Side
 from latebind.bench.elastic.simulated import AT_LOW, QOS, Figures, Result
 from latebind.bench.statistics import ratio_of_means
+from latebind.bench.tables import Row, Rows
 
-Row = dict[str, object]
-Rows = list[Row]
 BASELINES = (Kind.OPTIMAL, Kind.NO_WAIT, Kind.POOL_ZERO, Kind.POOL_WORKERS)
 OURS = (Kind.ELASTIC, Kind.LATE)
 WHOLE = slice(None)

@@ -17,6 +17,7 @@ from latebind.bench.live.sides import SERIAL, Side
 from latebind.bench.live.tuning import Figures
 from latebind.bench.parallel import Progress
 from latebind.bench.statistics import Interval, median_interval
+from latebind.bench.tables import Row, Rows
 from latebind.domain.config import PolicyConfig
 from latebind.domain.errors import ConfigError
 
@@ -75,11 +76,11 @@ class BatchesReport:
     means: dict[str, list[float]] = field(default_factory=dict)
     times_over: dict[str, list[float]] = field(default_factory=dict)
 
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self) -> Rows:
         """Return by size and kind of exits how many times less a request takes with them, and how many more end."""
         return [self._row(kind, size) for kind in self.plan.kinds for size in self.plan.sizes]
 
-    def _row(self, kind: str, size: int) -> dict[str, object]:
+    def _row(self, kind: str, size: int) -> Row:
         least = self.plan.sizes[0]
         return {
             "exits": kind,

@@ -16,6 +16,7 @@ from latebind.bench.live.contest import Contest
 from latebind.bench.live.sides import SERIAL, Side
 from latebind.bench.parallel import Progress
 from latebind.bench.statistics import ratio_of_means
+from latebind.bench.tables import Rows
 from latebind.domain.config import PolicyConfig, ServedModel
 from latebind.domain.costs import Curve
 from latebind.domain.model import StageKind
@@ -84,7 +85,7 @@ class RefillReport:
     times_over: dict[str, list[float]] = field(default_factory=dict)
     alone: list[float] = field(default_factory=list)
 
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self) -> Rows:
         """Return the throughputs as rows of a table, over compaction alone."""
         compacted = self.times_over[ALONE]
         return [

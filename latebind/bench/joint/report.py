@@ -11,8 +11,7 @@ from latebind.bench.joint.sides import BASELINES, OURS, Contender, Kind, of_kind
 from latebind.bench.live.played import Flags, Played, joined
 from latebind.bench.live.tuning import Figures, most
 from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
-
-Rows = list[dict[str, object]]
+from latebind.bench.tables import Row, Rows
 
 
 class Cell(NamedTuple):
@@ -88,16 +87,16 @@ class JointReport:
         """
         rows: Rows = []
         for cell in self.blocks:
-            row: dict[str, object] = {"load": f"{cell.load:.0%}", "deadline": f"{cell.deadline:g} x"}
+            row: Row = {"load": f"{cell.load:.0%}", "deadline": f"{cell.deadline:g} x"}
             for kind in BASELINES:
                 row[kind] = str(self.over_best(cell, kind) or "")
             rows.append({**row, **self._bound_row(cell)})
         return rows
 
-    def _bound_row(self, cell: Cell) -> dict[str, object]:
+    def _bound_row(self, cell: Cell) -> Row:
         """Return what any policy could have, and how many times that is what GATI has with batches of 2 or more."""
         bounds, ours = self.bounds.get(cell), np.concatenate([one.in_time for one in self.blocks[cell][OURS]])
-        row: dict[str, object] = {"late, in time of all": f"{ours.mean():.1%}", "of any policy's": "", "at most": ""}
+        row: Row = {"late, in time of all": f"{ours.mean():.1%}", "of any policy's": "", "at most": ""}
         if bounds:
             most_ = float(np.mean(bounds))
             over = self.over_best(cell, Kind.SHARED)
@@ -129,7 +128,7 @@ class JointReport:
         found = {name: self.fidelity(name) for name, one in self.contenders.items() if one.side.exits}
         return {name: share for name, share in found.items() if not isnan(share)}
 
-    def _row(self, name: str, blocks: Sequence[Block], ours: Figures) -> dict[str, object]:
+    def _row(self, name: str, blocks: Sequence[Block], ours: Figures) -> Row:
         all_ = joined([block.played for block in blocks])
         answered = all_.answered
         some = bool(answered.any())

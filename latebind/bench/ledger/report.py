@@ -6,11 +6,10 @@ from latebind.bench.ledger.books import Fault
 from latebind.bench.ledger.memory import growth
 from latebind.bench.ledger.overload import Overload
 from latebind.bench.ledger.play import Played
+from latebind.bench.tables import Row, Rows
 
 MB = 1e6
 LEAST_KEPT, LATEST_REFUSAL = 0.9, 0.02  # of the peak's goodput under overload; seconds at p99
-
-Rows = list[dict[str, object]]
 
 
 def fault_rows(played: Played) -> Rows:
@@ -42,7 +41,7 @@ def client_rows(played: Played) -> Rows:
     """Return by how much the client was late, which counts in all latencies, and what the server took in memory."""
     sizes = [size for _, size in played.memory]
     late = float(np.percentile(played.late, 99)) if played.late else 0.0
-    row: dict[str, object] = {"sent late by, p99 ms": round(late * 1e3, 2)}
+    row: Row = {"sent late by, p99 ms": round(late * 1e3, 2)}
     if sizes:
         row |= {
             "memory MB at first": round(sizes[0] / MB, 1),
@@ -75,5 +74,5 @@ def overload_verdict(found: Overload) -> list[str]:
     return problems
 
 
-def _row(load: str, goodput: float, found: Overload) -> dict[str, object]:
+def _row(load: str, goodput: float, found: Overload) -> Row:
     return {"load": load, "right and in time a second": round(goodput, 1), "of the peak": f"{goodput / found.peak:.0%}"}

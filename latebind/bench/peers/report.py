@@ -10,8 +10,7 @@ from latebind.bench.peers.identity import Run
 from latebind.bench.peers.loads import Loaded
 from latebind.bench.peers.sides import LATEBIND, TRITON
 from latebind.bench.statistics import ratio_of_means
-
-Rows = list[dict[str, object]]
+from latebind.bench.tables import Rows
 
 
 def identity_rows(runs: Sequence[Run], seed: int) -> Rows:

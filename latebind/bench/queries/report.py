@@ -10,10 +10,9 @@ from latebind.bench.queries.sides import EVERY, OWN, PAPERS, Side, baseline, cac
 from latebind.bench.queries.simulated import Figures, Result
 from latebind.bench.queries.traffic import STEPS, TABLE_5
 from latebind.bench.statistics import mean_interval, ratio_of_means
+from latebind.bench.tables import Row, Rows
 from latebind.domain.query import NOT_RUN
 
-Row = dict[str, object]
-Rows = list[Row]
 BLOCK = 100  # requests that are resampled together: they are independent
 POINT, TIMES = 1.0, 1.26  # what the paper reports at once, of accuracy and of latency
 

@@ -4,10 +4,9 @@ from latebind.bench.ledger.books import Fault
 from latebind.bench.ray.kill import Killed
 from latebind.bench.ray.latency import ALONE, Found
 from latebind.bench.ray.scale import Scaled
+from latebind.bench.tables import Rows
 
 MOST_RECOVERY = 10.0  # seconds
-
-Rows = list[dict[str, object]]
 
 
 def kill_rows(found: Killed) -> Rows:

@@ -13,10 +13,9 @@ from latebind.bench.residency.parts import Case, Found
 from latebind.bench.residency.scenes import HALVES
 from latebind.bench.residency.sides import LFU, LRU, TIMES, Bound, Cell, Side
 from latebind.bench.statistics import mean_interval, ratio_of_means
+from latebind.bench.tables import Row, Rows
 from latebind.simulation.traces import Pairing
 
-Row = dict[str, object]
-Rows = list[Row]
 Figures = NDArray[np.float64]
 NOTHING = "does not fit"
 MEANS = ("load s", "hits", "latency s", "loading", "/s")

@@ -9,6 +9,7 @@ import numpy as np
 
 from latebind.bench.live.played import Seconds
 from latebind.bench.statistics import Interval, median_interval
+from latebind.bench.tables import Row, Rows
 from latebind.bench.validate.counts import NOTHING, Counts
 
 MEAN, TAIL = 0.1, 0.2  # so far may the simulated mean and 99th percentile be from the live ones
@@ -79,12 +80,12 @@ def within(load: Load, seed: int) -> bool:
     return all(abs(load.ratio(name, seed).value - 1.0) <= most for name, most in WITHIN.items())
 
 
-def rows(loads: Sequence[Load], seed: int) -> list[dict[str, object]]:
+def rows(loads: Sequence[Load], seed: int) -> Rows:
     """Return a row for each load; milliseconds live / simulated of all rounds together, then ratios round by round."""
     return [_row(load, seed) for load in loads]
 
 
-def _row(load: Load, seed: int) -> dict[str, object]:
+def _row(load: Load, seed: int) -> Row:
     live, simulated = load.live, load.simulated
     lost = load.lost()
     found: dict[str, object] = {

@@ -19,9 +19,10 @@ from latebind.bench.joint.simulated import Costs, Scaling, on_costs
 from latebind.bench.live.contest import Contest, Part
 from latebind.bench.live.sides import Side
 from latebind.bench.parallel import Progress
+from latebind.bench.tables import Rows
 from latebind.cli.bench.options import Backend, DataOption, Model, Page, Repository
 from latebind.cli.bench.settings import Conditions, Tuning
-from latebind.cli.bench.told import ByPart, Rows, Told, tell_parts, write_page
+from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError

@@ -21,6 +21,7 @@ from latebind.bench.ledger.plots import figures
 from latebind.bench.ledger.questions import KINDS, Mix, Protocol, Questions
 from latebind.bench.page import write_plots
 from latebind.bench.residency.azure import read_trace
+from latebind.bench.tables import Rows
 from latebind.cli.bench.options import Page, Seed, ServeWords
 from latebind.cli.bench.told import complain, show_tables
 from latebind.cli.console import JsonFile, console, progress, reporting, save
@@ -197,7 +198,7 @@ def ledger(
     complain(bad)
 
 
-Found = tuple[list[str], Played, dict[str, report.Rows]]
+Found = tuple[list[str], Played, dict[str, Rows]]
 
 
 def _play(target: Target, mix: Mix, arrivals: Iterator[float], requests: int, injectors: Sequence[Injector]) -> Found:

@@ -14,6 +14,7 @@ from latebind.bench.parallel import Progress
 from latebind.bench.peers import goodput, identity, plots, report
 from latebind.bench.peers.loads import tool
 from latebind.bench.peers.sides import SIDES, Place
+from latebind.bench.tables import Rows
 from latebind.cli.bench.options import Page, Seed, ServeWords
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
@@ -168,7 +169,7 @@ def _goodput(asked: Asked, tell: Progress) -> Told:
     )
 
 
-def _played(found: goodput.Found) -> list[dict[str, object]]:
+def _played(found: goodput.Found) -> Rows:
     return [
         {"side": one.side, "load": one.load, "round": one.round, "seconds": one.seconds.tolist()}
         for one in found.played

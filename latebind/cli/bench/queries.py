@@ -11,8 +11,9 @@ from latebind.bench.queries import parts, plots, report
 from latebind.bench.queries.decision import decision
 from latebind.bench.queries.sides import EVERY
 from latebind.bench.queries.traffic import Traffic
+from latebind.bench.tables import Rows
 from latebind.cli.bench.options import Page, Processes, Seed
-from latebind.cli.bench.told import ByPart, Rows, Told, tell_parts, write_page
+from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
 from latebind.domain.errors import ConfigError
 

@@ -12,11 +12,12 @@ import typer
 from latebind.bench.ledger import report as ledger_report
 from latebind.bench.ledger.questions import Mix, Protocol
 from latebind.bench.ray import kill, latency, report, scale
+from latebind.bench.tables import Rows
 from latebind.cli.bench.options import Seed, ServeWords
 from latebind.cli.bench.told import complain, show_tables
 from latebind.cli.console import JsonFile, console, progress, reporting, save
 
-Tables = dict[str, report.Rows]
+Tables = dict[str, Rows]
 Result = tuple[Sequence[str], Tables]  # what was wrong, and tables by their titles
 
 

@@ -14,6 +14,7 @@ from latebind.bench.residency.decision import decision_table
 from latebind.bench.residency.models import BANDWIDTH, EVEN, FIXED, UNEVEN, Family, Storage
 from latebind.bench.residency.paper import EXECUTION
 from latebind.bench.residency.sides import Policy, policy
+from latebind.bench.tables import Rows
 from latebind.cli.bench.options import Page, Trace
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
@@ -255,7 +256,7 @@ def _open(asked: Asked, tell: Progress) -> Told:
     return Told({f"requests when they come; the bound is {PATIENCE:g} s": report.crowd_rows(found)})
 
 
-def _by_workload(title: str, plan: parts.Plan, found: parts.Found) -> dict[str, report.Rows]:
+def _by_workload(title: str, plan: parts.Plan, found: parts.Found) -> dict[str, Rows]:
     workloads = dict.fromkeys(case.workload for case in found)
     return {f"{workload}: {title}": report.table_rows(found, workload, plan.execution) for workload in workloads}
 

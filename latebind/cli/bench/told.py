@@ -11,9 +11,9 @@ import typer
 from latebind.bench.chart import Plot
 from latebind.bench.page import write_plots
 from latebind.bench.parallel import Progress
+from latebind.bench.tables import Rows
 from latebind.cli.console import errors, progress, show
 
-Rows = list[dict[str, object]]
 Part = TypeVar("Part", bound=StrEnum)
 Asked = TypeVar("Asked")
 

@@ -1,4 +1,4 @@
-"""How many simulated machines are up, by the rule that decides for Ray (`cluster/scaling.py`)."""
+"""Scales the simulated cluster up and down by the same rule that Ray uses (`cluster/scaling.py`)."""
 
 from latebind.cluster.scaling import Load, Since, next_since, replicas_needed
 from latebind.simulation.cluster.fleet import Fleet
@@ -7,10 +7,10 @@ from latebind.simulation.cluster.tables import NANO, Tables, tables_of
 
 
 class BySlack:
-    """More machines where answers were at risk for `up` seconds, one fewer where that would have done for `down`.
+    """Adds machines after answers were at risk of being late for `up` seconds, and removes one after `down` safe ones.
 
-    Of how machines fared a simulation tells the share that came late and the lowest mean slack. How busy they were is
-    worked out from what came, by what requests take in full batches.
+    The simulation reports the share of late answers and the lowest mean slack of any machine. The rule also needs to
+    know how busy machines are. That is estimated from the request rates and from what a request takes in a full batch.
     """
 
     def __init__(self, up: float, down: float) -> None:
@@ -22,7 +22,7 @@ class BySlack:
         self._tables: Tables | None = None
 
     def wanted(self, fleet: Fleet, up: int, demand: Demand, now: float) -> int:
-        """Return the number of machines wanted; the same again while machines start."""
+        """Return how many machines should be up. While machines start, the answer does not change."""
         if self._machines > up and now <= self._changed + max(machine.startup for machine in fleet.machines):
             return self._machines
         load = Load(float(demand.rates.sum()) / up, demand.slack, demand.late, self._busy(fleet, demand) / up)
@@ -34,7 +34,7 @@ class BySlack:
         return found
 
     def _busy(self, fleet: Fleet, demand: Demand) -> float:
-        """Return how many machines would be busy all the time, on average over their kinds."""
+        """Return how many machines the requests would keep fully busy, averaged over the kinds of machines."""
         if self._tables is None:
             self._tables = tables_of(fleet)
         each = self._tables.each[self._tables.kind_of] / NANO / self._tables.workers[:, None]

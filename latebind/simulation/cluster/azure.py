@@ -13,17 +13,17 @@ from latebind.domain.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Invocations:
-    """How often each function was called in each minute: `counts` (functions, minutes) int64; by what: `triggers`."""
+    """How often each function was called in each minute, `counts` (functions, minutes) int64, and what triggers it."""
 
     counts: NDArray[np.int64]
     triggers: tuple[str, ...]
 
 
 def read_invocations(file: Path, only: tuple[str, ...] = ()) -> Invocations:
-    """Return the functions of a trace, those with one of the triggers that are `only` wanted, where any are.
+    """Read a trace, and keep only functions with one of the triggers in `only` (all functions if `only` is empty).
 
-    `file` is one of the published `invocations_per_function_md.anon.d01.csv`, or an .npz of `counts` (functions,
-    minutes) and `trigger` (functions). Raises `ConfigError` where it is neither.
+    `file` is a day of the published trace, such as `invocations_per_function_md.anon.d01.csv`, or an .npz file with
+    `counts` (functions, minutes) and `trigger` (functions). Raises `ConfigError` if it is neither.
     """
     try:
         found = _from_arrays(file) if file.suffix == ".npz" else _from_table(file, only)
@@ -51,7 +51,7 @@ def _from_arrays(file: Path) -> Invocations:
 
 
 def _from_table(file: Path, only: tuple[str, ...]) -> Invocations:
-    """Read HashOwner, HashApp, HashFunction, Trigger and a column for each minute, from 1 on."""
+    """Read a CSV file with the columns HashOwner, HashApp, HashFunction, Trigger, and one for each minute, from 1."""
     with file.open(newline="") as lines:
         rows = csv.DictReader(lines)
         minutes = [name for name in rows.fieldnames or () if name.isdigit()]

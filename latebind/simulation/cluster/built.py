@@ -1,4 +1,4 @@
-"""The models of a repository as a workload takes them: what was measured as they were built. No weights are read."""
+"""Reads the models of a repository for a workload: the costs measured when they were built, but no weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from latebind.repository.listing import find_models
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A model, its costs, and the `size` of its weights in bytes."""
+    """A model with its costs. `size` is the size of its weights in bytes."""
 
     spec: ModelSpec
     costs: ModelCosts
@@ -22,10 +22,10 @@ class Built:
 
 
 def read_built(folder: Path, only: tuple[str, ...]) -> list[Built]:
-    """Return the newest versions of all models in a folder, or of those named.
+    """Return the newest version of every model in a folder, or only of the models that are named.
 
-    Raises `RepositoryError` where one cannot be read, and `ConfigError` for sequence models, since a workload does not
-    say how long their inputs are.
+    Raises `RepositoryError` if a model cannot be read. Raises `ConfigError` for sequence models, because a workload
+    does not describe the lengths of inputs.
     """
     return [_read(ModelDirectory.open(path)) for path in find_models(folder, only or None)]
 

@@ -1,6 +1,7 @@
-"""Chance by number: what is drawn for a request depends on the seed and its number alone, never on who drew before.
+"""Random draws for each request that depend on the seed and the number of the request only, not on earlier draws.
 
-The generator is splitmix64 (Steele, Lea and Flood, OOPSLA 2014) in uint64 arithmetic that wraps.
+So requests can be simulated in any order with the same result. The generator is splitmix64 (Steele, Lea and Flood,
+OOPSLA 2014), in uint64 arithmetic that wraps around.
 """
 
 import numpy as np
@@ -14,16 +15,16 @@ Words = NDArray[np.uint64]
 
 
 def mixed(words: Words) -> Words:
-    """Return each word with its bits mixed: the finaliser of splitmix64."""
+    """Return each word with its bits mixed by the last step (the finaliser) of splitmix64."""
     words = (words ^ (words >> np.uint64(30))) * FIRST
     words = (words ^ (words >> np.uint64(27))) * SECOND
     return words ^ (words >> np.uint64(31))
 
 
 def drawn(seed: int, numbers: NDArray[np.int64], salt: int = 0) -> Words:
-    """Return 64 random bits for each number (N,): `mixed(start + (number + 1) * GAMMA)`, all modulo 2**64.
+    """Return 64 random bits for each number `(N,)`: `mixed(start + (number + 1) * GAMMA)`, all modulo 2**64.
 
-    `start` is `mixed(mixed(seed) + salt)`: another salt draws afresh for the same numbers.
+    `start` is `mixed(mixed(seed) + salt)`. A different salt gives independent draws for the same numbers.
     """
     start = mixed(mixed(_word(seed)) + _word(salt))
     words = numbers.astype(np.uint64) + np.uint64(1)
@@ -31,7 +32,7 @@ def drawn(seed: int, numbers: NDArray[np.int64], salt: int = 0) -> Words:
 
 
 def shares(words: Words) -> NDArray[np.float64]:
-    """Return a float from 0 to below 1 for each word, of its upper 53 bits."""
+    """Return a float in [0, 1) for each word, made of its upper 53 bits."""
     return (words >> np.uint64(11)).astype(np.float64) * UNIT
 
 

@@ -1,6 +1,6 @@
-"""Plays requests to a cluster in which every machine has the very scheduler: exact, and for few machines.
+"""Simulates a cluster exactly: every machine runs the real scheduler. This is slow, so it suits few machines.
 
-The rules are those that `routing.py` writes down.
+The rules that this simulation follows are written down in `routing.py`.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from latebind.simulation.workloads import Arrival
 
 
 class Outside(IntEnum):
-    """What comes from outside the machines; of what comes at the same time, the lower goes first."""
+    """An event from outside the machines. Of simultaneous events, the one with the lower value is handled first."""
 
     DEATH = 0
     RETURN = 1
@@ -41,15 +41,16 @@ def play(
     period: float = 60.0,
     seed: int = 0,
 ) -> Played:
-    """Return what becomes of all requests. Placer and autoscaler are asked every `period` seconds.
+    """Simulate all requests and return what became of each. Placer and autoscaler are asked every `period` seconds.
 
-    Raises `ConfigError` for a router that there is none of, or a model that no machine of a kind has room for.
+    Raises `ConfigError` if there is no router of this name, or if a model does not fit in the memory of a kind of
+    machine.
     """
     return _Cluster(fleet, requests, router, placer, autoscaler, period, seed).run()
 
 
 class _Cluster:
-    """The machines, who is up, and what has become of the requests so far."""
+    """The state of the simulation: the machines, which of them are up, and the outcomes so far."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class _Cluster:
         self._over = self._late = 0
 
     def run(self) -> Played:
-        """Have everything happen."""
+        """Simulate everything from the first event to the last."""
         self._place(0.0, Demand(np.zeros(len(self._names)), late=0.0, slack=1.0))
         self._mark(0.0)
         handlers = {
@@ -122,7 +123,7 @@ class _Cluster:
         )
 
     def _outside(self) -> Iterator[tuple[float, Outside, int]]:
-        """Yield what comes from outside, in its order, each with its number."""
+        """Yield the events from outside in order, each with the number of its fault, tick or request."""
         last = self._times[-1] if self._times else 0.0
         ticks = range(1, floor(last / self._period) + 2)
         faults = self._fleet.faults
@@ -133,7 +134,7 @@ class _Cluster:
         yield from sorted(every)
 
     def _start_up(self, before: tuple[float, Outside]) -> None:
-        """Have those come up whose time it is before the next thing from outside."""
+        """Put those machines into service whose start is over before the next event from outside."""
         for due, machine in sorted((due, machine) for machine, due in self._starting.items()):
             if (due, Outside.UP) < before:
                 self._agenda.run_until(due)
@@ -160,7 +161,7 @@ class _Cluster:
             self._try(choice.ought, model, now)
 
     def _try(self, machine: int, model: int, now: float) -> None:
-        """Send a request of nobody's, so that a model comes."""
+        """Send a trial: a request that belongs to no client, and that makes a machine load a model."""
         number, self._trial = self._trial, self._trial + 1
         self._trials[number] = machine, model
         self._sight.tried.add((machine, model))
@@ -250,7 +251,7 @@ class _Cluster:
             self._draining.add(machine)
 
     def _bring(self, machine: int, now: float) -> None:
-        """Have a machine come up that drains, at once, or that is off."""
+        """Put a machine back into service: at once if it is draining, after its start-up time if it is off."""
         startup = self._fleet.machines[machine].startup
         if machine in self._off:
             self._off.remove(machine)

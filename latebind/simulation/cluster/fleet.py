@@ -1,4 +1,4 @@
-"""What a cluster is made of and what it serves: kinds of machines, models, and the requests that come."""
+"""Describes a cluster and its work: kinds of machines, models, requests, and what became of the requests."""
 
 from dataclasses import dataclass, field
 
@@ -11,11 +11,12 @@ from latebind.domain.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class MachineKind:
-    """Machines of one kind: `memory` in bytes for models, so many `workers` at once.
+    """A kind of machine, with `memory` bytes for models and `workers` that run batches at the same time.
 
-    Costs of models are those of a machine of `speed` 1; one of speed 2 takes half the time. Loads take `loading` times
-    what the footprint says. `price` is that of an hour, in any unit. One that an autoscaler wants is up `startup`
-    seconds later; who dies is back when its fault says so.
+    The costs of models are given for a machine of `speed` 1. A machine of speed 2 takes half as long. Loading takes
+    `loading` times as long as the model's footprint says. `price` is the price of an hour, in any unit. A machine that
+    an autoscaler starts is ready after `startup` seconds. This does not apply to a machine that dies: its `Fault` says
+    when it is back.
     """
 
     name: str
@@ -37,7 +38,7 @@ class MachineKind:
 
 @dataclass(frozen=True, slots=True)
 class ClusterModel:
-    """One model that the cluster serves: what a machine's scheduler knows of it, and how long an answer may take."""
+    """A model of the cluster: its description for the schedulers, and the seconds within which each answer is due."""
 
     served: ServedModel
     allowed: float  # seconds
@@ -45,10 +46,10 @@ class ClusterModel:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The requests of a run, in the order of time: `times` in seconds (N,) float64 and `models` (N,) int32.
+    """All requests of a run in order of arrival: `times` in seconds `(N,)` float64 and `models` `(N,)` int32.
 
-    `leaves` (N,) int16 is the stage after which each leaves: the last one, or that of a learned cache that knows it.
-    One request stands for `weight` of the traffic that was asked for, where it is a sample of it.
+    `leaves` `(N,)` int16 is the stage after which each request leaves: the stage whose learned cache answers it, or the
+    last one. If the requests are a sample of the traffic, each of them stands for `weight` requests.
     """
 
     times: NDArray[np.float64]
@@ -62,7 +63,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Machine number `machine` dies at `time` and is back, with nothing in memory, after `away` seconds."""
+    """Machine number `machine` dies at `time` (seconds) and is back `away` seconds later, with nothing in memory."""
 
     time: float
     machine: int
@@ -71,9 +72,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The machines, each by its kind, and how each of them decides.
+    """The machines of a cluster, the models, and the policies that each machine follows.
 
-    With a router that knows them, `hop` is the seconds from the router to a machine and back, together.
+    `hop` is the time in seconds from the router to a machine and back.
     """
 
     machines: tuple[MachineKind, ...]
@@ -86,12 +87,12 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What became of each request of a run, in the order in which they came.
+    """What became of each request of a run, in order of arrival.
 
-    `ended` (N,) float64 seconds; `outcome` (N,) int8, the place of the `Outcome` in its enumeration; `machine` (N,)
-    int32, -1 where none took it. `started` is how many machines were up or starting at each of `marks` (seconds),
-    `loads` and `loaded` how many times and for how many seconds anything was loaded, and `busy` (machines,) the seconds
-    that workers of each ran.
+    `ended` `(N,)` float64 is when each request ended, in seconds; `outcome` `(N,)` int8 is the index of its `Outcome`;
+    `machine` `(N,)` int32 is the machine that it was sent to, -1 if there was none. `started` is the number of machines
+    that were up or starting at each of `marks` (seconds). `loads` counts loads, and `loaded` is how many seconds they
+    took. `busy` `(machines,)` is how many seconds the workers of each machine ran.
     """
 
     requests: Requests

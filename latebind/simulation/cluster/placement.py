@@ -1,9 +1,12 @@
-"""Where models belong: by importance, and at random for comparison. Without a placer models belong everywhere.
+"""Decides which machines should hold each model: by importance, or at random for comparison.
 
-The importance of a byte is mCache's (equation 1): the requests a second, times what one loses that has to wait for a
-load, over the bytes of the model. Seconds were lost there; here a request is lost that cannot be in time, so a load
-counts in shares of the time allowed, and no more than one. What is worth most lies where nothing pushes it out; the
-rest shares a few machines, for on any other whatever is loaded for a moment would push out what is worth more.
+Without a placer, every machine may hold every model. The importance of a byte follows mCache (equation 1): the model's
+requests a second, times the loss of a request that has to wait for a load, divided by the model's size in bytes. In
+mCache the loss is in seconds. Here a request that cannot be in time is lost, so the loss is the loading time as a share
+of the time allowed, and at most 1.
+
+The most important models get places in memory that nothing else may take. The other models share a few machines that
+are set aside for them. On any other machine, loading one of them would evict something more important.
 """
 
 from collections.abc import Sequence
@@ -31,11 +34,11 @@ Floats = NDArray[np.float64]
 
 
 class ByImportance:
-    """Gives each model in the order of importance a home where there is memory for it and least to do.
+    """Goes through the models by importance and gives each one a home: the least busy machine that has memory for it.
 
-    Who is asked for more than a machine can bear has several. A home is kept as long as it does, so that few models
-    move from one period to the next. Those for which no memory is left are spread by their bytes over the machines that
-    are set aside for them, the last ones.
+    A model that is asked for more than one machine can handle gets several homes. A home is kept as long as it has
+    memory and time for the model, so that few models move from one period to the next. Models for which no memory is
+    left are spread by size over the machines that are set aside, which are the last ones.
     """
 
     def __init__(self) -> None:
@@ -47,7 +50,7 @@ class ByImportance:
         self._tables: Tables | None = None
 
     def place(self, fleet: Fleet, up: Sequence[int], demand: Demand, now: float) -> Placement | None:
-        """Return the homes of all models, or None where nothing has changed."""
+        """Return the homes of all models, or None if none of them changes."""
         if self._tables is None:
             self._learn(fleet)
         if not up:
@@ -74,7 +77,7 @@ class ByImportance:
         self._lost = np.array(lost)
 
     def _costs(self, rates: Floats) -> Floats:
-        """Return the share of each machine that each model would keep busy by itself (machines, models)."""
+        """Return how busy each model alone would keep each machine, as a share of its time `(machines, models)`."""
         assert self._tables is not None
         each = self._tables.each[self._tables.kind_of] / NANO
         shares: Floats = each * rates / self._tables.workers[:, None]
@@ -82,9 +85,9 @@ class ByImportance:
 
 
 class RandomHomes:
-    """Gives each model `count` machines, those on which it has the highest number that is drawn for both.
+    """Gives each model `count` machines by rendezvous hashing: those with the highest random numbers for this model.
 
-    A machine that goes only moves the models that it had.
+    When a machine leaves, only the models that it held move.
     """
 
     def __init__(self, count: int = 2, seed: int = 0) -> None:
@@ -95,7 +98,7 @@ class RandomHomes:
         self._up: tuple[int, ...] = ()
 
     def place(self, fleet: Fleet, up: Sequence[int], demand: Demand, now: float) -> Placement | None:
-        """Return the homes of all models, or None where the same machines are up."""
+        """Return the homes of all models, or None if the same machines are up as before."""
         if tuple(up) == self._up:
             return None
         self._up = tuple(up)
@@ -107,7 +110,7 @@ class RandomHomes:
 
 
 class _Room:
-    """What is left of the machines that are up, as models get their homes one after another."""
+    """How much memory and time is left on the machines that are up, while models get their homes one after another."""
 
     def __init__(self, fleet: Fleet, up: Sequence[int], costs: Floats, sizes: Floats) -> None:
         self._up = np.array(up, dtype=np.int64)
@@ -129,7 +132,7 @@ class _Room:
         self._mean_crowd = without / float(self._memory[self._shared].sum())
 
     def homes(self, model: int, before: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the homes of a model, of which those it had come first."""
+        """Return the homes of a model. Those that it had before come first."""
         count = self._count(model, len(before))
         found: list[int] = []
         for home in before:
@@ -143,13 +146,17 @@ class _Room:
         return tuple(found)
 
     def _count(self, model: int, before: int) -> int:
-        """Return how many homes a model needs; as many as before, where that is neither too few nor too many."""
+        """Return how many homes a model needs: as many as before, unless that is clearly too few or too many."""
         cost = float(self._mean_costs[model])
         least, most = ceil(cost / MOST), ceil(cost / LEAST)
         return max(1, min(max(before, least), most, len(self._up)))
 
     def _keeps(self, home: int, model: int, count: int) -> bool:
-        """Tell whether a home does: with a place and time for the model, or shared where no machine has either."""
+        """Tell whether a model may keep a home.
+
+        That is so if the home has memory and time for the model. It is also so if no machine has both, and the home is
+        shared and not much more crowded than others.
+        """
         share = self._costs[:, model] / count
         if self._has_place(home, model) and self._busy[home] + share[home] <= max(FULL, float(share[home])):
             return True
@@ -158,7 +165,7 @@ class _Room:
         return bool(self._shared[home] and self._crowd[home] <= CROWDED * self._mean_crowd)
 
     def _places(self, machines: NDArray[np.int64], model: int, share: Floats) -> NDArray[np.bool_]:
-        """Tell of each machine whether it has memory for a model, and time for such a share of its requests."""
+        """Tell for each machine whether it has memory for a model and time for this share of the model's requests."""
         has_room = self._taken[machines] + self._sizes[model] <= self._limit[machines]
         has_time = self._busy[machines] + share[machines] <= FULL
         places: NDArray[np.bool_] = has_room & has_time
@@ -168,7 +175,7 @@ class _Room:
         return bool(self._taken[home] + self._sizes[model] <= self._limit[home])
 
     def _best(self, model: int, count: int, found: Sequence[int]) -> int:
-        """Return the machine with a place that has least to do; without one, of those that are shared the emptiest."""
+        """Return the least busy machine with memory and time for a model; without one, the least crowded shared one."""
         others = np.array([machine for machine in self._up.tolist() if machine not in found]) if found else self._up
         busy = self._busy[others] + self._costs[others, model] / count
         full, crowd = self._taken[others] / self._memory[others], self._crowd[others]
@@ -189,7 +196,7 @@ class _Room:
 
 
 def _followed(before: Floats | None, newest: Floats) -> Floats:
-    """Return rates that follow the newest slowly, once something is known."""
+    """Return a moving average of request rates, or the newest rates if there are none before."""
     if before is None or not before.any():
         return newest.copy()
     return (1.0 - NEWEST) * before + NEWEST * newest

@@ -1,7 +1,7 @@
-"""What may be plugged into a cluster: who gets a request, where models belong, how many machines are up.
+"""The interfaces of plug-ins for a simulated cluster: routers, placers and autoscalers.
 
-A plug-in sees figures of the whole cluster and answers; it changes nothing itself. Models and machines go by their
-number in the `Fleet`, from 0.
+A plug-in gets figures of the whole cluster and returns a decision. It changes nothing itself. Models and machines are
+numbered from 0, in the order of the `Fleet`.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,11 @@ from latebind.simulation.cluster.fleet import Fleet
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What was asked for in the last period: `rates` (models,) in requests a second, and `late`, the share too late.
+    """What clients asked for in the last period.
 
-    `slack` is the lowest of the machines' mean slack at admission, in shares of the deadline.
+    `rates` `(models,)` is in requests a second. `late` is the share of requests that were not answered in time. `slack`
+    is the lowest mean slack of any machine: the time that requests had to spare when they were admitted, as a share of
+    the time allowed.
     """
 
     rates: NDArray[np.float64]
@@ -28,23 +30,23 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where models belong: `homes[i]` are the machines of model i, the first of them before the others."""
+    """The machines that should hold each model. `homes[i]` are those of model i, the preferred ones first."""
 
     homes: tuple[tuple[int, ...], ...]
 
 
 class Placer(Protocol):
-    """Says where models belong. Asked at the start and every so often; None leaves things as they are."""
+    """Decides which machines hold each model. It is asked at the start and then once in each period."""
 
     def place(self, fleet: Fleet, up: Sequence[int], demand: Demand, now: float) -> Placement | None:
-        """Return the homes of all models among the machines that are up, or None for no change."""
+        """Return the homes of all models among the machines that are `up`, or None to leave them as they are."""
 
 
 class Autoscaler(Protocol):
-    """Says how many machines should be up."""
+    """Decides how many machines should be up."""
 
     def wanted(self, fleet: Fleet, up: int, demand: Demand, now: float) -> int:
-        """Return the number of machines wanted, of those that the fleet has."""
+        """Return how many machines should be up, at most as many as the fleet has."""
 
 
 ROUTERS = ("random", "round-robin", "least-loaded", "two-choices", "home")

@@ -1,4 +1,4 @@
-"""The fleet that a workload stands for, with what every model is asked for on average; drawn by the workload's seed."""
+"""Makes the fleet that a workload describes and the mean request rate of each model, from the seed of the workload."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ SEEDS = {"models": 0, "traffic": 1, "failures": 2, "requests": 3}  # each draws 
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """The `fleet`, and the `rates` of its models. A request stands for `weight` of the traffic that is told of."""
+    """A `fleet` and the mean request `rates` of its models. Each simulated request stands for `weight` requests."""
 
     fleet: Fleet
     rates: Rates
@@ -34,16 +34,16 @@ class Population:
 
 
 def requests_of(workload: Workload, seed: int) -> Requests:
-    """Return the requests of a workload, as `seed` has them come; the models are those of the workload's own seed."""
+    """Return the requests of a workload as drawn with `seed`. The models are always drawn with the workload's seed."""
     population = population_of(workload)
     random, models = random_of(seed, "requests"), population.fleet.models
     return drawn_requests(population.rates, models, workload.traffic, random, population.weight)
 
 
 def population_of(workload: Workload) -> Population:
-    """Return the fleet of a workload, and what its models are asked for.
+    """Return the fleet of a workload and the request rates of its models.
 
-    Raises `ConfigError` or `RepositoryError` where models or a trace cannot be read.
+    Raises `ConfigError` or `RepositoryError` if a model or a trace cannot be read.
     """
     families = [_family(one, random_of(workload.seed, "models", place)) for place, one in enumerate(workload.models)]
     models = [model for family in families for model in family]
@@ -69,15 +69,16 @@ def population_of(workload: Workload) -> Population:
 
 
 def random_of(seed: int, what: str, place: int = 0) -> np.random.Generator:
-    """Return the generator that draws `what`, one of `SEEDS`."""
+    """Return the random generator for `what`, which is one of the keys of `SEEDS`."""
     return np.random.default_rng([seed, SEEDS[what], place])
 
 
 def sample(loads: NDArray[np.float64], share: float) -> NDArray[np.int64]:
-    """Return the places of such a share of `loads`, ascending, which have the same share of their sum.
+    """Return the indices, ascending, of this share of `loads`, chosen so that they have the same share of the sum.
 
-    From the largest on, of every `1 / share` in turn one is taken: the one that keeps the sum of all that were taken
-    nearest to its share. So rare and frequent models are there as they are in the whole.
+    The loads are sorted from the largest to the smallest and cut into groups of `1 / share`. One is taken of each
+    group: the one that keeps the sum of all that are taken closest to its share. So frequent and rare models appear in
+    the sample in the same proportion as in the whole.
     """
     order = np.argsort(-loads, kind="stable")
     taken: list[int] = []
@@ -91,7 +92,7 @@ def sample(loads: NDArray[np.float64], share: float) -> NDArray[np.int64]:
 
 
 def fewer(machines: Sequence[MachineKind], share: float) -> list[MachineKind]:
-    """Return such a share of the machines of every kind, one at least in all."""
+    """Return this share of the machines of each kind, at least one machine in all."""
     kinds = list(dict.fromkeys(machines))
     some = [kind for kind in kinds for _ in range(round(share * list(machines).count(kind)))]
     return some or [machines[0]]
@@ -100,7 +101,7 @@ def fewer(machines: Sequence[MachineKind], share: float) -> list[MachineKind]:
 def _sampled(
     workload: Workload, models: Sequence[ClusterModel], rates: Rates, machines: Sequence[MachineKind]
 ) -> tuple[list[ClusterModel], Rates]:
-    """Return a share of the models. Who needs several machines is first split into parts that need half of one."""
+    """Return a share of the models. One that needs several machines is first split into parts that need half of one."""
     largest = [largest_batch(model.served, workload.policy) for model in models]
     each = [mean_seconds(model.served.costs, b) / b for model, b in zip(models, largest, strict=True)]
     loads = rates.means * np.array(each)
@@ -128,7 +129,7 @@ def _family(models: Models, random: np.random.Generator) -> list[ClusterModel]:
 
 
 def _declared(models: Models, name: str, random: np.random.Generator) -> ClusterModel:
-    """Make one model of a family, with its size and seconds drawn where they vary."""
+    """Make one model of a family that the file declares, and draw its size and its seconds where these vary."""
     seconds = _number(models.seconds, f"models {models.name!r}: seconds", random)
     size = _number(models.size, f"models {models.name!r}: size", random)
     stages, batches = models.stages, tuple(range(1, models.batch + 1))
@@ -168,7 +169,7 @@ def _number(written: float | str | Drawn, what: str, random: np.random.Generator
 
 
 def _factors(workload: Workload, means: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np.float64]:
-    """Return how many times as often models are asked for where each family is to have its share of all requests."""
+    """Return by how much to multiply the rates of models so that each family gets its share of all requests."""
     shares = np.array([models.share for models in workload.models])
     if not shares.any():
         return np.ones(len(means))
@@ -186,7 +187,7 @@ def _require_names(models: Sequence[ClusterModel]) -> None:
 
 
 def _faults(workload: Workload, machines: int) -> tuple[Fault, ...]:
-    """Return the faults that are told, of machines that there are, and those that are drawn; in the order of time."""
+    """Return the faults listed in the file for existing machines and those drawn at random, in order of time."""
     faults = [Fault(one.time, one.machine, one.away) for one in workload.faults if one.machine < machines]
     if workload.failures is not None:
         random, every = random_of(workload.seed, "failures"), workload.failures.every

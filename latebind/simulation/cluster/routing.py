@@ -80,14 +80,14 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The `machine` that gets a request, -1 where none is up, and who else `ought` to have the model, -1 for nobody."""
+    """The `machine` that gets a request (-1 if none is up) and the one that `ought` to load the model (-1: none)."""
 
     machine: int
     ought: int
 
 
 class Sight:
-    """What routers know of the machines of a fleet; whoever plays it keeps it up to date."""
+    """What routers know of the machines. The simulation that uses it keeps it up to date."""
 
     def __init__(self, tables: Tables) -> None:
         machines, models = len(tables.kind_of), len(tables.room)
@@ -104,58 +104,58 @@ class Sight:
         self.room: list[int] = tables.room.tolist()
 
     def expected(self, machine: int, model: int) -> int:
-        """Return the nanoseconds that a request is to expect."""
+        """Return how many nanoseconds a request would take on a machine, its waiting time included."""
         ahead = self.work[machine] // self._workers[machine]
         if model not in self.lies[machine]:
             ahead = max(ahead, self._load[machine][model])
         return ahead + self._alone[machine][model]
 
     def lacks(self, machine: int, model: int) -> bool:
-        """Tell whether a model would not come to a machine by its requests alone, and no trial is under way."""
+        """Tell whether a machine would never load a model for its requests alone, and has no trial of it under way."""
         if model in self.lies[machine] or (machine, model) in self.tried:
             return False
         return self._load[machine][model] + self._alone[machine][model] > self.room[model]
 
     def rises(self, machine: int) -> None:
-        """Have a machine get requests."""
+        """Note that a machine is in service."""
         insort(self.up, machine)
         self.is_up[machine] = True
 
     def falls(self, machine: int) -> None:
-        """Have a machine that is up get no more requests."""
+        """Note that a machine is no longer in service."""
         self.up.remove(machine)
         self.is_up[machine] = False
 
     def sent(self, machine: int, model: int) -> None:
-        """Count a request that was sent."""
+        """Count a request that was sent to a machine."""
         self.unanswered[machine] += 1
         self.work[machine] += self._each[machine][model]
 
     def replied(self, machine: int, model: int) -> None:
-        """Count its reply."""
+        """Count the reply to it."""
         self.unanswered[machine] -= 1
         self.work[machine] -= self._each[machine][model]
 
     def came(self, machine: int, models: Iterable[int]) -> None:
-        """Have models lie on a machine."""
+        """Note that models are completely in the memory of a machine."""
         for model in models:
             self.lies[machine].add(model)
             self.holders[model].add(machine)
 
     def went(self, machine: int, models: Iterable[int]) -> None:
-        """Have models lie there no more."""
+        """Note that models are no longer completely in the memory of a machine."""
         for model in models:
             self.lies[machine].discard(model)
             self.holders[model].discard(machine)
 
     def emptied(self, machine: int) -> None:
-        """Forget all that was known of a machine, but whether it is up."""
+        """Forget everything about a machine, except whether it is up."""
         self.went(machine, list(self.lies[machine]))
         self.unanswered[machine] = self.work[machine] = 0
 
 
 class Router:
-    """Chooses by one of the rules above; a name that is none of `ROUTERS` raises `ConfigError`."""
+    """Chooses machines by one of the rules above. Raises `ConfigError` for a name that is not in `ROUTERS`."""
 
     def __init__(self, name: str, sight: Sight) -> None:
         rules: dict[str, Callable[[int, int], Choice]] = {
@@ -172,7 +172,7 @@ class Router:
         self._last = NOBODY
 
     def choose(self, model: int, word: int) -> Choice:
-        """Return who gets a request for which the bits `word` were drawn."""
+        """Return the machine that gets a request. `word` has the random bits that were drawn for the request."""
         if not self._sight.up:
             return Choice(NOBODY, NOBODY)
         choice = self._rule(model, word)
@@ -212,7 +212,7 @@ class Router:
         return Choice(chosen, next(lack, NOBODY) if homes or chosen == best else best)
 
     def _behind_last(self) -> list[int]:
-        """Return those that are up, from the one behind the machine chosen last on."""
+        """Return the machines that are up, in a circle that starts after the machine chosen last."""
         up = self._sight.up
         return [m for m in up if m > self._last] + [m for m in up if m <= self._last]
 

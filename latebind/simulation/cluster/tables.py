@@ -1,6 +1,6 @@
-"""What the models of a fleet cost on each kind of machine: for its schedulers, and in whole nanoseconds for routers.
+"""The costs of a fleet's models on each kind of machine: in seconds for schedulers, in whole nanoseconds for routers.
 
-Routers add and compare whole numbers, so that sums do not depend on the order in which they came about.
+Routers add and compare integers, so that a sum does not depend on the order in which its terms were added.
 """
 
 from dataclasses import dataclass, replace
@@ -18,11 +18,12 @@ NANO = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Nanoseconds, int64, by kind and model (kinds, models); `kinds` in the order of their first machines.
+    """Costs in int64 nanoseconds by kind of machine and model `(kinds, models)`. `kinds` are as they first appear.
 
-    `alone` is a request's mean in a batch of its own, with the exits that it may take; `each` its share of the largest
-    batch that may form; `load` the loading of all stages. `room` (models,) is what a request may take at a machine: the
-    time allowed less the hop. `kind_of` (machines,) int32 and `workers` (machines,) int64 tell of each machine.
+    `alone` is the mean time of a request in a batch of its own, with its chances to leave early. `each` is its share of
+    the time of the largest possible batch. `load` is the time to load all stages. `room` `(models,)` is the time that a
+    request may spend at a machine: the time allowed minus the hop. `kind_of` `(machines,)` int32 and `workers`
+    `(machines,)` int64 are the kind and the number of workers of each machine.
     """
 
     kinds: tuple[MachineKind, ...]
@@ -35,7 +36,7 @@ class Tables:
 
 
 def tables_of(fleet: Fleet) -> Tables:
-    """Return the tables of a fleet."""
+    """Return the cost tables of a fleet."""
     kinds = tuple(dict.fromkeys(fleet.machines))
     served = [[scaled(model.served, kind) for model in fleet.models] for kind in kinds]
     largest = [largest_batch(model.served, fleet.policy) for model in fleet.models]
@@ -51,14 +52,14 @@ def tables_of(fleet: Fleet) -> Tables:
 
 
 def scheduler_config(fleet: Fleet, kind: MachineKind) -> SchedulerConfig:
-    """Return what the scheduler of a machine starts from; its memory is the budget."""
+    """Return the configuration of the scheduler of a machine. The memory of its kind is the budget for models."""
     residency = msgspec.structs.replace(fleet.residency, budget=kind.memory)
     models = tuple(scaled(model.served, kind) for model in fleet.models)
     return SchedulerConfig(models, workers=kind.workers, policy=fleet.policy, residency=residency)
 
 
 def scaled(model: ServedModel, kind: MachineKind) -> ServedModel:
-    """Return a model as it is on machines of a kind: runs take `1 / speed` of their seconds, loads `loading` times."""
+    """Return a model with its costs on a kind of machine: runs take `1 / speed` of the time, loads `loading` times."""
     if kind.speed == 1.0 and kind.loading == 1.0:
         return model
     costs, footprint, speed = model.costs, model.footprint, kind.speed
@@ -81,12 +82,12 @@ def scaled(model: ServedModel, kind: MachineKind) -> ServedModel:
 
 
 def largest_batch(model: ServedModel, policy: PolicyConfig) -> int:
-    """Return the most requests of a model that a batch may have."""
+    """Return the size of the largest batch of a model that may form."""
     return min(model.spec.max_batch, policy.max_batch or model.spec.max_batch)
 
 
 def mean_seconds(costs: ModelCosts, batch: int) -> float:
-    """Return the seconds of a batch in which each stage runs as often as requests get to it."""
+    """Return the mean seconds of a batch, in which each stage counts by the share of requests that reach it."""
     reach, seconds = 1.0, 0.0
     for stage in range(len(costs.stages)):
         seconds += reach * costs.step(stage, batch)
@@ -95,7 +96,7 @@ def mean_seconds(costs: ModelCosts, batch: int) -> float:
 
 
 def load_seconds(model: ServedModel) -> float:
-    """Return the seconds until all stages are in memory; learned caches come later."""
+    """Return the seconds to load all stages of a model. Learned caches are loaded later and are not included."""
     footprint = model.footprint
     return footprint.fixed + sum(footprint.seconds[: footprint.stages])
 

@@ -1,4 +1,4 @@
-"""The requests of a workload: when each comes, for which model, and after which stage it leaves."""
+"""Draws the requests of a workload: the arrival time, the model, and the stage after which each request leaves."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,10 +20,11 @@ Expected = Callable[[int], NDArray[np.float64]]  # requests of each model within
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What models are asked for: on average `means` (models,) requests a second.
+    """Request rates of models over time. `means` `(models,)` are the mean rates in requests a second.
 
-    Within the slots of `step` seconds each model has its mean times `factors`: (slots,) where all go up and down
-    together, or (models, slots). Where it is `exact` so many come as that says; else as chance has it.
+    Time is divided into slots of `step` seconds. In each slot, the rate of a model is its mean times `factors`, which
+    has the shape `(slots,)` if all models rise and fall together, or `(models, slots)`. If `exact`, a slot has exactly
+    as many requests as this gives; otherwise their number is drawn from a Poisson distribution.
     """
 
     means: NDArray[np.float64]
@@ -33,7 +34,7 @@ class Rates:
 
     @property
     def slots(self) -> int:
-        """How many slots there are."""
+        """The number of slots."""
         return int(self.factors.shape[-1])
 
     def expected(self, slot: int) -> NDArray[np.float64]:
@@ -41,24 +42,24 @@ class Rates:
         return self.means * self.factors[..., slot] * self.step
 
     def times(self, factors: NDArray[np.float64]) -> "Rates":
-        """Return the same with models that are asked for so many times as often."""
+        """Return the same rates with the rate of each model multiplied by a factor."""
         return Rates(self.means * factors, self.factors, self.step, self.exact and bool(np.all(factors == 1.0)))
 
     def only(self, models: NDArray[np.int64]) -> "Rates":
-        """Return those of some models."""
+        """Return the rates of some of the models."""
         factors = self.factors if self.factors.ndim == 1 else self.factors[models]
         return Rates(self.means[models], factors, self.step, self.exact)
 
 
 def rates_of(traffic: Traffic, models: int, random: np.random.Generator) -> Rates:
-    """Return what so many models are asked for. Raises `ConfigError` where a trace cannot be read."""
+    """Return the request rates of this many models. Raises `ConfigError` if a trace cannot be read."""
     return _traced(traffic, models, random) if traffic.trace else _generated(traffic, models, random)
 
 
 def drawn_requests(
     rates: Rates, models: Sequence[ClusterModel], traffic: Traffic, random: np.random.Generator, weight: float = 1.0
 ) -> Requests:
-    """Draw the requests, slot by slot: any instant of a slot is as likely."""
+    """Draw the requests, slot by slot. Arrivals are uniform within a slot."""
     last, cumulated = _leaving(models)
     bursts = _bursts(traffic, len(models), random)
     times, whose, leaves = [np.empty(0)], [np.empty(0, np.int32)], [np.empty(0, np.int16)]
@@ -79,7 +80,7 @@ def drawn_requests(
 def spread_out(
     counts: NDArray[np.int64], start: float, step: float, random: np.random.Generator
 ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    """Return when requests come, in order, and for which model: so many of each, at any instants of a slot."""
+    """Return the sorted arrival times of a slot and the model of each, given how many requests each model has in it."""
     models = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     at = start + step * random.random(len(models))
     order = np.argsort(at, kind="stable")
@@ -89,10 +90,10 @@ def spread_out(
 def laid_over(
     counts: NDArray[np.int64], places: int, minutes: NDArray[np.int64], random: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return counts `(places, minutes)` of a trace `(functions, minutes)`, its functions in an order that is drawn.
+    """Assign the functions of a trace `(functions, minutes)` to `places` at random; return counts `(places, minutes)`.
 
-    Where there are more places than functions these come again and again, each further time from any minute on; behind
-    the last minute of the trace comes the first.
+    If there are more places than functions, functions are used several times, each time shifted by a random number of
+    minutes. The trace is treated as a circle: its first minute follows its last.
     """
     functions, length = counts.shape
     order = np.resize(random.permutation(functions), places)
@@ -103,7 +104,7 @@ def laid_over(
 
 @dataclass(frozen=True, slots=True)
 class _Burst:
-    """One model is asked for `times` as often from `start` to `end`."""
+    """From `start` to `end` (seconds), one model is asked for `times` as often as usual."""
 
     model: int
     start: float
@@ -129,7 +130,7 @@ def _bursts(traffic: Traffic, models: int, random: np.random.Generator) -> list[
 
 
 def _generated(traffic: Traffic, models: int, random: np.random.Generator) -> Rates:
-    """Have models follow Zipf's law, each with a rank that is drawn, and all together the time of day."""
+    """Return rates by Zipf's law, with a random rank for each model, times a daily cycle that all models share."""
     shares = np.arange(1, models + 1, dtype=np.float64) ** -traffic.zipf
     means = random.permutation(traffic.rate * shares / shares.sum())
     middles = STEP * (np.arange(ceil(traffic.duration / STEP)) + 0.5)
@@ -138,7 +139,7 @@ def _generated(traffic: Traffic, models: int, random: np.random.Generator) -> Ra
 
 
 def _traced(traffic: Traffic, models: int, random: np.random.Generator) -> Rates:
-    """Give functions to models: of a trace with fewer, again and again, each further time begun at any minute."""
+    """Return rates from a trace, with a function for each model. Functions used again start at a random minute."""
     counts = read_invocations(Path(traffic.trace), traffic.only).counts
     window = traffic.first + np.arange(ceil(traffic.duration / MINUTE))
     every = laid_over(counts, max(models, len(counts)), window, random)
@@ -152,7 +153,7 @@ def _traced(traffic: Traffic, models: int, random: np.random.Generator) -> Rates
 
 
 def _leaving(models: Sequence[ClusterModel]) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
-    """Return each model's last stage, and the shares that have left behind each stage before (models, stages)."""
+    """Return the last stage of each model, and the share of requests that left before each stage `(models, stages)`."""
     last = np.array([model.served.spec.stages - 1 for model in models], dtype=np.int16)
     rates = [model.served.costs.hit_rates for model in models]
     hits = np.zeros((len(models), max([max(one, default=-1) for one in rates], default=-1) + 1))
@@ -168,7 +169,7 @@ def _leaves(
     cumulated: NDArray[np.float64],
     random: np.random.Generator,
 ) -> NDArray[np.int16]:
-    """Draw the stages after which requests leave: by the share of all that hit there, else the last."""
+    """Draw the stage after which each request leaves, by the hit rates of the caches; otherwise the last stage."""
     if not cumulated.shape[1]:
         return last[models]
     chance = random.random(len(models))

@@ -1,4 +1,4 @@
-"""One machine of a cluster through its lives: what lies in it is told to the router, and it can die and begin anew."""
+"""One machine of a simulated cluster. It can die and start again, and tells the router which models it holds."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,9 +14,10 @@ Ended = Callable[["Unit", Reply, Arrival, float], None]
 
 
 class Unit:
-    """Machine `number` of a cluster. `slacks` are those of its replies since somebody cleared them, over the allowed.
+    """Machine `number` of a cluster.
 
-    `spent` is what it has done in all its lives.
+    `slacks` collects the slack of its replies, as a share of the time allowed, until the caller clears the list.
+    `spent` adds up its work since the beginning of the run, over all of its restarts.
     """
 
     def __init__(
@@ -41,23 +42,23 @@ class Unit:
 
     @property
     def spent(self) -> Spent:
-        """The seconds of its runs, its loads and the seconds of these."""
+        """The total seconds that its batches ran, the number of its loads, and the seconds that the loads took."""
         now, before = self._machine.spent, self._before
         return Spent(before.busy + now.busy, before.loads + now.loads, before.loaded + now.loaded)
 
     def take(self, number: int, model: int, arrival: Arrival, due: float, now: float) -> None:
-        """Have a request come."""
+        """Hand a request to the machine."""
         self._sight.sent(self.number, model)
         self._machine.take((number,), arrival, due, now=now)
 
     def begins(self) -> None:
-        """Begin a life, with nothing in memory."""
+        """Start the machine with an empty memory and a new scheduler."""
         self._machine = Machine(self._config, self._agenda, self._replied, watch=self._watched)
         self._lacks = [set(range(stages)) for stages in self._stages]
         self._sight.came(self.number, [model for model, lacks in enumerate(self._lacks) if not lacks])
 
     def ends(self) -> list[int]:
-        """End it; returns the numbers of those who have no answer, ascending."""
+        """Stop the machine, and return the numbers of the requests that it has not answered, in ascending order."""
         self._before = self.spent
         self._machine.spent = Spent()
         self.slacks.clear()
@@ -77,14 +78,14 @@ class Unit:
                 self._went(action)
 
     def _came(self, name: str, pieces: Sequence[int]) -> None:
-        """Tell the router of a model that has become complete."""
+        """Tell the router that a model is now complete, if it is."""
         model = self._models[name]
         self._lacks[model].difference_update(pieces)
         if not self._lacks[model]:
             self._sight.came(self.number, (model,))
 
     def _went(self, action: Evict) -> None:
-        """Tell the router of a model that is complete no more."""
+        """Tell the router that a model is no longer complete, if it was."""
         model = self._models[action.model]
         was_complete = not self._lacks[model]
         pieces = action.pieces if action.part is None else (*action.pieces, action.part[0])

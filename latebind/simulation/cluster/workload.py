@@ -1,11 +1,10 @@
-"""A workload as its TOML file spells it: machines, models, traffic, faults. Nothing is drawn here.
+"""Reads a workload from its TOML file: machines, models, traffic and faults. Nothing is drawn at random here.
 
-`population.py` makes the fleet and the requests of it.
-
-Where only a `sample` of it is played, that is the same share of the machines and of the models, with all requests of
-these, so that each machine has the load and the memory to share that it would have. A model that needs many machines
-is taken as several, each of which needs half of one. The requests of a machine are never thinned: one that got every
-hundredth would have no queue, and batches of one.
+`population.py` makes the fleet and the requests from it. If only a `sample` of the workload is simulated, the same
+share of the machines and of the models is taken, with all requests of these models. So each machine has the load and
+the competition for memory that it would have in the whole cluster. A model that needs many machines is split into
+several, each of which needs half a machine. The requests of a model are never thinned, because a machine that gets one
+request in a hundred would have no queue, and only batches of one.
 """
 
 import re
@@ -29,7 +28,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Machines(Part, frozen=True, forbid_unknown_fields=True):
-    """So many machines of one kind, as `MachineKind` has it; `memory` may be written 16GB."""
+    """A number of machines of one kind. The fields are those of `MachineKind`, and `memory` may be written as 16GB."""
 
     name: str
     memory: str | int
@@ -51,7 +50,7 @@ class Machines(Part, frozen=True, forbid_unknown_fields=True):
 
 
 class Drawn(Part, frozen=True, forbid_unknown_fields=True):
-    """What each model draws from a log-normal distribution: `median`, and `spread`, the deviation of the logarithm."""
+    """A log-normal distribution that models draw a value from. `spread` is the deviation of the logarithm."""
 
     median: float | str
     spread: float = 0.5
@@ -61,16 +60,17 @@ class Drawn(Part, frozen=True, forbid_unknown_fields=True):
 
 
 class Models(Part, frozen=True, forbid_unknown_fields=True):
-    """So many models of one family.
+    """A family of models, either built or declared.
 
-    Built ones: those of a folder (`repository`), all or `only` some, each `count` times, with the costs that were
-    measured as they were built. Declared ones: each of `size` bytes in equal `stages`, and one request alone takes
-    `seconds` in all. A batch of b takes `once + (1 - once) * b` of that, up to `batch` requests. A share `hits[i]` of
-    all requests leaves behind stage i by a learned cache, which takes `lookup` seconds.
+    Built models are those of a folder (`repository`), all of them or those in `only`, each of them `count` times, with
+    the costs that were measured when they were built. A declared model has `size` bytes in equal `stages`, and a
+    request alone takes `seconds` in all. A batch of b requests takes `once + (1 - once) * b` times as long, and has at
+    most `batch` requests. The share `hits[i]` of all requests leaves after stage i, where looking into a learned cache
+    takes `lookup` seconds.
 
-    A load takes `start` seconds, and reads `bandwidth` bytes a second. An answer may take `deadline` seconds and
-    `times` the seconds of one request alone. At most `queue` requests wait on a machine. The family gets a `share` of
-    all traffic; where no family says, each model counts.
+    Loading takes `start` seconds, and then reads `bandwidth` bytes a second. An answer is due after `deadline` seconds
+    plus `times` the seconds of one request alone. At most `queue` requests wait on a machine. The family gets this
+    `share` of all requests; if no family has one, all models count alike.
     """
 
     name: str = "model"
@@ -115,7 +115,7 @@ class Models(Part, frozen=True, forbid_unknown_fields=True):
 
 
 class Bursts(Part, frozen=True, forbid_unknown_fields=True):
-    """Now and then, `every` so many seconds on average, a model is asked for `times` as often, for `length` seconds."""
+    """Bursts at random, every `every` seconds on average: one model gets `times` the requests for `length` seconds."""
 
     every: float
     length: float = 60.0
@@ -129,13 +129,14 @@ class Bursts(Part, frozen=True, forbid_unknown_fields=True):
 
 
 class Traffic(Part, frozen=True, forbid_unknown_fields=True):
-    """`rate` requests a second on average, over `duration` seconds.
+    """Requests arrive at `rate` a second on average, for `duration` seconds.
 
-    With a `trace` (a day's CSV file of the Azure trace, or an .npz of `counts` by function and minute), models are
-    asked for as its functions were, from minute `first` on, scaled to the rate; of 0 it is taken as it is. Where models
-    are more than functions, these are taken again at other minutes; where they are less, several share a model. `only`
-    some triggers, all if none are named. Without a trace the models' rates follow Zipf's law with the exponent `zipf`,
-    and the whole goes up and down by the share `diurnal` within each `day` of so many seconds.
+    With a `trace` (a CSV file of one day of the Azure trace, or an .npz file of `counts` by function and minute),
+    models are asked for as its functions were, starting at minute `first`. The counts are scaled to `rate`, or taken as
+    they are if the rate is 0. If there are more models than functions, functions are used again at other minutes; if
+    there are fewer, several functions share a model. `only` limits the trace to some triggers. Without a trace, the
+    rates of models follow Zipf's law with the exponent `zipf`, and the total rises and falls by the share `diurnal`
+    within each `day` of this many seconds.
     """
 
     rate: float = 0.0
@@ -161,7 +162,7 @@ class Traffic(Part, frozen=True, forbid_unknown_fields=True):
 
 
 class FaultAt(Part, frozen=True, forbid_unknown_fields=True):
-    """A machine, by its number from 0, dies at `time` and is back after `away` seconds."""
+    """Machine number `machine`, from 0, dies at `time` (seconds) and is back `away` seconds later."""
 
     time: float
     machine: int
@@ -173,7 +174,7 @@ class FaultAt(Part, frozen=True, forbid_unknown_fields=True):
 
 
 class Failures(Part, frozen=True, forbid_unknown_fields=True):
-    """Each machine dies `every` so many seconds on average, and is back after `away`."""
+    """Each machine dies at random, every `every` seconds on average, and is back `away` seconds later."""
 
     every: float
     away: float = 60.0
@@ -185,9 +186,9 @@ class Failures(Part, frozen=True, forbid_unknown_fields=True):
 
 
 class Workload(Part, frozen=True, forbid_unknown_fields=True):
-    """All of the file. `sample` is the share of models that is played; the `seed` is that of models and failures.
+    """The whole file. `sample` is the share of the models that is simulated, `seed` is for the models and the faults.
 
-    `policy` and `residency` are those of every machine, save that its memory is the budget.
+    `policy` and `residency` apply to every machine, except that the memory of a machine is its budget.
     """
 
     machines: tuple[Machines, ...]
@@ -225,9 +226,9 @@ class Workload(Part, frozen=True, forbid_unknown_fields=True):
 
 
 def read_workload(file: Path) -> Workload:
-    """Return the workload that a TOML file describes; paths in it are relative to its folder.
+    """Read a workload from a TOML file. Paths in it are relative to the folder of the file.
 
-    Raises `ConfigError` that names the file, the place in it, and what may stand there.
+    Raises `ConfigError`, which names the file, the place in it and the values that are allowed there.
     """
     try:
         workload = msgspec.toml.decode(file.read_bytes(), type=Workload, strict=True)
@@ -241,7 +242,7 @@ def read_workload(file: Path) -> Workload:
 
 
 def bytes_of(what: str, written: str | float) -> int:
-    """Return the bytes that are `written`, as a number or as 16GB; raises `ConfigError` naming `what`."""
+    """Return the number of bytes that is `written` as an integer or like 16GB. Raises `ConfigError` naming `what`."""
     found = size(what, written) if isinstance(written, str) else int(written)
     if found <= 0:
         raise ConfigError(f"{what} is {written}: give more than 0 bytes")
@@ -253,7 +254,7 @@ def _beside(file: Path, path: str) -> str:
 
 
 def _known(error: str) -> str:
-    """Return what the table may have that an error of the decoder is about, if one is."""
+    """Return the names that are allowed in the table that a decoding error is about, if it is about one."""
     if "`" not in error:
         return ""
     table: Any = Workload

@@ -14,11 +14,10 @@ from latebind.bench.residency.live.sides import IN_ORDER, LRU, Setting
 from latebind.bench.residency.live.trace import Block, Blocks, Plan
 from latebind.bench.residency.live.zoo import Zoo
 from latebind.bench.statistics import ratio_of_means
+from latebind.bench.tables import Rows
 
 NEIGHBOURS = 5  # requests that are resampled together: those who come next to each other wait for the same loads
 MOST_LEFT = 16_000_000  # bytes that loads may leave behind
-
-Rows = list[dict[str, object]]
 
 
 def zoo_rows(zoo: Zoo) -> Rows:

@@ -1,4 +1,4 @@
-"""The loop: requests in the order of time, and before each what is due on machines."""
+"""The main loop: takes requests in order of time, and before each of them handles all events due on machines."""
 
 from math import inf
 
@@ -18,9 +18,10 @@ SPARE = 4  # places of pools that one request may take
 
 @entry
 def advance(s: State, limit: float, start: np.uint64, again: int) -> bool:
-    """Play all before `limit`, and what is due on machines at it. False: pools are to grow, then it goes on.
+    """Simulate all events before `limit`, and those on machines at `limit` too. Return False if a pool is too small.
 
-    Where `again` is not below 0, a dead machine had that request, and it is sent again at `limit`, which is now.
+    In that case the caller enlarges the pools and calls again. If `again` is not negative, it is a request that a
+    machine had when it died, and it is sent again at `limit`, which is the current time.
     """
     tally, requests = of.tally(s)[0], of.settings(s)[0].requests
     if again >= 0:
@@ -43,7 +44,7 @@ def advance(s: State, limit: float, start: np.uint64, again: int) -> bool:
 
 @compiled
 def happen(s: State, until: float) -> None:
-    """Have all happen that is due up to and at `until`."""
+    """Handle all events that are due at or before `until`."""
     tally, slots = of.tally(s)[0], of.settings(s)[0].slots
     while tally.due and of.event_times(s)[0] <= until:
         slot, now = of.event_slots(s)[0], of.event_times(s)[0]
@@ -60,7 +61,7 @@ def happen(s: State, until: float) -> None:
 
 @compiled
 def is_full(s: State) -> bool:
-    """Tell whether pools have too few places for another request."""
+    """Tell whether a pool may have too few free places for another request."""
     tally = of.tally(s)[0]
     rings = max(of.rings(s).shape[0], of.beliefs(s).shape[0])
     return bool(tally.spare_requests < SPARE or tally.rings + SPARE > rings)
@@ -68,7 +69,10 @@ def is_full(s: State) -> bool:
 
 @entry
 def empty(s: State, machine: int, numbers: NDArray[np.int64]) -> int:
-    """Forget all that a machine had, whose records are then zeroed; write its requests, and return how many."""
+    """Free all that a machine had, and write the numbers of its requests to a list; return how many numbers there are.
+
+    The records of the machine are set to zero afterwards by the caller.
+    """
     m, config = of.machines(s)[machine], of.settings(s)[0]
     for slot in range(machine * config.slots, (machine + 1) * config.slots):
         call_off(s, slot)

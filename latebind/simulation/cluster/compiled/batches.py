@@ -1,4 +1,4 @@
-"""What workers have begun: `batching/table.py`, compiled. Members of a batch are in the order of their deadlines."""
+"""The batches that workers have started: `batching/table.py`, compiled. Members of a batch are ordered by deadline."""
 
 from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled
@@ -7,13 +7,13 @@ from latebind.simulation.cluster.compiled.views import State
 
 @compiled
 def lane_of(s: State, machine: int, batch: int) -> int:
-    """Return the lane of a batch."""
+    """Return the lane of a batch. A lane is a model on a machine."""
     return int(machine * of.settings(s)[0].models + of.batches(s)[batch].model)
 
 
 @compiled
 def begin(s: State, machine: int, worker: int, model: int, stage: int) -> int:
-    """Return a new batch on top of a worker's others."""
+    """Put a new batch on top of a worker's stack of batches and return it."""
     tally, w = of.tally(s)[0], of.workers(s)[worker]
     batch = tally.free_batch
     b = of.batches(s)[batch]
@@ -34,7 +34,7 @@ def begin(s: State, machine: int, worker: int, model: int, stage: int) -> int:
 
 @compiled
 def drop(s: State, machine: int, worker: int, batch: int) -> None:
-    """Take an empty batch away."""
+    """Remove an empty batch."""
     b, w, tally = of.batches(s)[batch], of.workers(s)[worker], of.tally(s)[0]
     if b.below:
         of.batches(s)[b.below].above = b.above
@@ -54,7 +54,7 @@ def drop(s: State, machine: int, worker: int, batch: int) -> None:
 
 @compiled
 def join(s: State, batch: int, request: int) -> None:
-    """Put a request behind the last member of a batch."""
+    """Append a request to a batch."""
     b, r = of.batches(s)[batch], of.requests(s)[request]
     r.sooner, r.later = b.latest, 0
     if b.latest:
@@ -67,7 +67,7 @@ def join(s: State, batch: int, request: int) -> None:
 
 @compiled
 def leave(s: State, batch: int, request: int) -> None:
-    """Take a member out of a batch."""
+    """Remove a request from a batch."""
     b, r = of.batches(s)[batch], of.requests(s)[request]
     if r.sooner:
         of.requests(s)[r.sooner].later = r.later
@@ -82,14 +82,14 @@ def leave(s: State, batch: int, request: int) -> None:
 
 @compiled
 def rest(s: State, batch: int, now: float) -> None:
-    """Let another past a batch."""
+    """Mark a batch as preempted by another one."""
     if batch:
         of.batches(s)[batch].rests, of.batches(s)[batch].preempted = 1, now
 
 
 @compiled
 def resume(s: State, batch: int, now: float) -> None:
-    """Have a batch go on that another was let past."""
+    """Continue a batch that was preempted."""
     b = of.batches(s)[batch]
     if batch and b.rests:
         request = b.soonest
@@ -101,7 +101,7 @@ def resume(s: State, batch: int, now: float) -> None:
 
 @compiled
 def settle(s: State, machine: int, worker: int, batch: int, now: float) -> None:
-    """Drop a batch that is empty; have one that has moved join those who rest where it has come to."""
+    """Remove a batch if it is empty, or merge it with a resting batch of the same model at the same stage."""
     w, b = of.workers(s)[worker], of.batches(s)[batch]
     w.moved = 0
     if not b.count:
@@ -125,7 +125,7 @@ def settle(s: State, machine: int, worker: int, batch: int, now: float) -> None:
 
 @compiled
 def going(s: State, worker: int) -> int:
-    """Return who goes on where nobody waits to begin; 0 where there is nobody, or a choice."""
+    """Return the batch to continue when nobody waits to start; 0 if there is none, or if the policy has to choose."""
     w = of.workers(s)[worker]
     if of.settings(s)[0].graph:
         return int(w.top)
@@ -136,7 +136,7 @@ def going(s: State, worker: int) -> int:
 
 @compiled
 def merge(s: State, source: int, target: int) -> None:
-    """Have all members of a batch join another; of equal deadlines those who were there go first."""
+    """Move all members of a batch into another. Among equal deadlines, members that were there before go first."""
     request, before = of.batches(s)[source].soonest, of.batches(s)[target].soonest
     of.batches(s)[target].soonest = of.batches(s)[target].latest = of.batches(s)[target].count = 0
     while request or before:
@@ -150,7 +150,7 @@ def merge(s: State, source: int, target: int) -> None:
 
 @compiled
 def put_in(s: State, batch: int, request: int) -> None:
-    """Put a request in its place among the deadlines of a batch."""
+    """Insert a request into a batch by its deadline."""
     b, r = of.batches(s)[batch], of.requests(s)[request]
     sooner = b.latest
     while sooner and of.requests(s)[sooner].deadline > r.deadline:

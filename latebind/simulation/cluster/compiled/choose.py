@@ -1,4 +1,4 @@
-"""Who goes on where learned caches let one hope: the most answers a second, deadlines first. `late.py`, compiled."""
+"""Chooses what runs next for models with learned caches, by answers a second and deadlines: `late.py`, compiled."""
 
 from math import inf
 
@@ -15,9 +15,10 @@ HELD, QUICK, MARGIN, BETTER = 1.5, 0.75, 1.5, 1.02
 
 @compiled
 def weigh(s: State, machine: int, worker: int, now: float) -> tuple[int, int, float]:
-    """Write what may go on to `choices` and return how many, or the batch of which some cannot be in time any more.
+    """Write all batches that could run next to `choices` and return their number, or a batch with members to shed.
 
-    That is, those due before the time returned with it. A batch that is full goes on whatever else there is.
+    These are the members whose deadline is before the time that is returned with the batch. A full batch runs whatever
+    else there is.
     """
     m, config, count = of.machines(s)[machine], of.settings(s)[0], 0
     waiting, batch = m.ready, of.workers(s)[worker].bottom
@@ -57,7 +58,7 @@ def weigh(s: State, machine: int, worker: int, now: float) -> tuple[int, int, fl
 
 @compiled
 def write(s: State, place: int, profile: int, stage: int, count: int, lane: int, first: int, batch: int) -> None:
-    """Write a choice: `count` requests from `first` on, of a batch or, where that is 0, of those who wait."""
+    """Write a choice: `count` requests from `first` on, of a batch, or of those that wait if the batch is 0."""
     c = of.choices(s)[place]
     c.rate, c.seconds = of.best(s)[profile, stage, count], of.soon(s)[profile, stage, count]
     c.alone, c.due = of.rest(s)[profile, stage, 1], of.requests(s)[first].deadline
@@ -66,9 +67,9 @@ def write(s: State, place: int, profile: int, stage: int, count: int, lane: int,
 
 @compiled
 def best_choice(s: State, count: int, now: float) -> int:
-    """Return the place of the choice with the most answers a second, or of one that has to hurry and costs it nothing.
+    """Return the choice with the most answers a second, or a more urgent one that does not make the best choice late.
 
-    Of equal ones those who have begun go first, in their order, then the others in that of their models.
+    Among equal choices, started batches come first in their order, then waiting requests in order of their models.
     """
     best, most = -1, -inf
     for place in range(count):
@@ -87,13 +88,13 @@ def best_choice(s: State, count: int, now: float) -> int:
 
 @compiled
 def comes_before(s: State, place: int, other: int) -> bool:
-    """Tell whether a choice is looked at before an earlier one: of those who wait, by model."""
+    """Tell whether a choice is considered before an earlier one. Waiting requests are ordered by model."""
     return bool(other < 0 or (not of.choices(s)[other].batch and of.choices(s)[place].lane < of.choices(s)[other].lane))
 
 
 @compiled
 def hurries(s: State, place: int, best: int, now: float) -> bool:
-    """Tell whether somebody would be late after the best choice, and in time before it without making that late."""
+    """Tell whether a choice would be late after the best one, but in time before it without making that one late."""
     c, then = of.choices(s)[place], of.choices(s)[best].seconds
     if now + c.alone > c.due or now + then + MARGIN * c.alone <= c.due:
         return False
@@ -102,7 +103,7 @@ def hurries(s: State, place: int, best: int, now: float) -> bool:
 
 @compiled
 def in_time_at(s: State, profile: int, batch: int, count: int, now: float) -> tuple[int, int]:
-    """Return the first and the number of those who go on of a batch: the most who may be in time together."""
+    """Return the first request and the size of the largest part of a batch whose members can be in time together."""
     b = of.batches(s)[batch]
     first, left = int(b.soonest), int(b.count)
     ends = now + of.soon(s)[profile, b.stage, count]
@@ -120,7 +121,7 @@ def in_time_at(s: State, profile: int, batch: int, count: int, now: float) -> tu
 
 @compiled
 def fitting(s: State, profile: int, stage: int, most: int, latest: int, now: float, held: float) -> int:
-    """Return the most, at least one, who may all be in time together; `latest` is due last."""
+    """Return the largest number of requests, at least one, that can all be in time together. `latest` is due last."""
     least = 1
     while least < most:
         middle, request = (least + most + 1) // 2, latest
@@ -135,7 +136,7 @@ def fitting(s: State, profile: int, stage: int, most: int, latest: int, now: flo
 
 @compiled
 def in_time(s: State, lane: int, profile: int, count: int, now: float) -> tuple[int, int]:
-    """Return the first and the number of the most urgent that have nearly as good a chance as anybody who waits."""
+    """Return the first and the number of the most urgent requests with nearly as good a chance as any that waits."""
     a = of.lanes(s)[lane]
     if not of.settings(s)[0].sheds:
         return a.soonest, min(count, a.count)
@@ -163,7 +164,7 @@ def in_time(s: State, lane: int, profile: int, count: int, now: float) -> tuple[
 
 @compiled
 def together(s: State, lane: int, profile: int, stage: int, count: int, waiting: int, most: int, now: float) -> int:
-    """Return how many of the `count` at a stage go on together, at most `most`; so many are `waiting` anywhere."""
+    """Return how many of the `count` requests at a stage run together, at most `most`, if `waiting` wait anywhere."""
     limit = min(most, count)
     if limit == 1:
         return 1

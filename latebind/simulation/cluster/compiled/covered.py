@@ -1,4 +1,4 @@
-"""What the compiled simulation covers; the rest is refused by name, for none of it is done nearly right."""
+"""Checks whether the compiled simulation supports a fleet. What it does not support exactly is refused by name."""
 
 from latebind.domain.config import ServedModel
 from latebind.domain.errors import ConfigError
@@ -11,7 +11,7 @@ EVICTIONS = ("late", "iam", "lru")
 
 
 def require_covered(fleet: Fleet, router: str) -> None:
-    """Raise `ConfigError` where a fleet has something that only the exact simulation plays."""
+    """Raise `ConfigError` if a fleet uses something that only the exact simulation supports."""
     policy, residency = fleet.policy, fleet.residency
     several = any(model.served.spec.stages > 1 for model in fleet.models)
     for refused, what in (

@@ -1,4 +1,4 @@
-"""Who goes for others to have room: `residency/whole_models.py` and the policies that ask it, compiled."""
+"""Chooses which models to evict: `residency/whole_models.py` and the policies that use it, compiled."""
 
 from math import inf
 
@@ -14,9 +14,9 @@ SOME = 8  # models of which the best set is found
 
 @compiled
 def victims(s: State, machine: int, need: int, wanted: int, waiting: int, now: float) -> int:
-    """Write who goes to `some`, from the front on, and return how many; 0 where all would be too few.
+    """Write the models to evict to the front of `some` and return their number, 0 if evicting all would not be enough.
 
-    Each has been told what `stays` of it.
+    For each of them, `stays` says how many bytes remain in memory.
     """
     config, size, count = of.settings(s)[0], 0, 0
     lane = of.machines(s)[machine].here - 1
@@ -39,7 +39,7 @@ def victims(s: State, machine: int, need: int, wanted: int, waiting: int, now: f
 
 @compiled
 def in_turn(s: State, machine: int, need: int, count: int) -> int:
-    """Take the lowest, one after another, until they are enough: `whole.first_whole`."""
+    """Choose the models with the lowest scores until they free enough memory: `whole.first_whole`."""
     for place in range(count):
         bring_lowest(s, machine, place, count)
         need -= size_of(s, machine, of.some(s)[place])
@@ -50,7 +50,7 @@ def in_turn(s: State, machine: int, need: int, count: int) -> int:
 
 @compiled
 def gathered(s: State, count: int) -> int:
-    """Leave those who are marked, and return how many they are."""
+    """Keep only the models that are marked, and return how many they are."""
     kept = 0
     for place in range(count):
         if of.marks(s)[place]:
@@ -61,7 +61,7 @@ def gathered(s: State, count: int) -> int:
 
 @compiled
 def least_set(s: State, machine: int, need: int, count: int, waiting: int, now: float) -> int:
-    """Take the set of at least `need` bytes whose loss costs least, of `SOME` or of as many as are enough."""
+    """Choose the set of at least `need` bytes whose eviction costs least, among `SOME` models, or more if needed."""
     looked, size = 0, 0
     while looked < count and (looked < SOME or size < need):
         bring_lowest(s, machine, looked, count)
@@ -81,7 +81,7 @@ def least_set(s: State, machine: int, need: int, count: int, waiting: int, now: 
 
 @compiled
 def by_byte(s: State, machine: int, count: int) -> None:
-    """Sort by what a byte is worth; equal ones keep their order."""
+    """Sort models by their worth for each byte, and keep the order of equal ones."""
     for place in range(1, count):
         lane = of.some(s)[place]
         value = of.lanes(s)[lane].worth / size_of(s, machine, lane)
@@ -94,7 +94,7 @@ def by_byte(s: State, machine: int, count: int) -> None:
 
 @compiled
 def one_by_one(s: State, machine: int, need: int) -> int:
-    """Mark models until they are enough, without those not needed in the end; return how many were looked at."""
+    """Mark models until they free enough memory, and unmark those not needed. Return how many models were looked at."""
     taken = 0
     while need > 0:
         need -= size_of(s, machine, of.some(s)[taken])
@@ -120,9 +120,10 @@ def one_by_one(s: State, machine: int, need: int) -> int:
 
 @compiled
 def search(s: State, machine: int, need: int, count: int) -> None:
-    """Mark the set that costs least, where any of the first `count` costs less than those marked.
+    """Mark the cheapest set among the first `count` models, if it is cheaper than the one that is marked.
 
-    Sets go in the order of a search that takes each model before it leaves it, as `whole.least_set` has it.
+    Sets are tried in the order of a depth-first search that includes each model before it leaves it out, as in
+    `whole.least_set`.
     """
     least, best = 0.0, 0
     for place in range(count):

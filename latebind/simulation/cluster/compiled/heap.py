@@ -1,6 +1,7 @@
-"""What is due on machines, the soonest first: a heap in which each machine has a place for every kind of event.
+"""A heap of the events that are due on machines. Each machine has a fixed slot for every kind of event.
 
-Whatever is due at the same time goes in the order in which it was scheduled. Scheduling anew replaces.
+Events that are due at the same time are handled in the order in which they were scheduled. Scheduling an event again
+replaces it.
 """
 
 from latebind.simulation.cluster.compiled import views as of
@@ -10,7 +11,7 @@ from latebind.simulation.cluster.compiled.views import State
 
 @compiled
 def schedule(s: State, slot: int, time: float) -> None:
-    """Have the event of a slot be due at `time`."""
+    """Schedule the event of a slot at `time`."""
     tally = of.tally(s)[0]
     place = of.event_places(s)[slot]
     if place < 0:
@@ -23,7 +24,7 @@ def schedule(s: State, slot: int, time: float) -> None:
 
 @compiled
 def call_off(s: State, slot: int) -> None:
-    """Take the event of a slot out, if there is one."""
+    """Remove the event of a slot, if there is one."""
     place = of.event_places(s)[slot]
     if place < 0:
         return
@@ -38,7 +39,7 @@ def call_off(s: State, slot: int) -> None:
 
 @compiled
 def rise(s: State, place: int, slot: int, time: float, order: int) -> None:
-    """Put an event at a free place, or above where it goes before others."""
+    """Put an event at a free place, or move it up until its parent is due before it."""
     while place > 0:
         above = (place - 1) >> 1
         if of.event_times(s)[above] < time or (of.event_times(s)[above] == time and of.event_orders(s)[above] < order):
@@ -50,7 +51,7 @@ def rise(s: State, place: int, slot: int, time: float, order: int) -> None:
 
 @compiled
 def sink(s: State, place: int) -> None:
-    """Let an event go down below those that go before it."""
+    """Move an event down until none of its children is due before it."""
     slot, time, order = of.event_slots(s)[place], of.event_times(s)[place], of.event_orders(s)[place]
     due = of.tally(s)[0].due
     while True:
@@ -68,7 +69,7 @@ def sink(s: State, place: int) -> None:
 
 @compiled
 def goes_before(s: State, place: int, time: float, order: int) -> bool:
-    """Tell whether what lies at a place goes before another."""
+    """Tell whether the event at a place is due before another event."""
     there = of.event_times(s)[place]
     return bool(there < time or (there == time and of.event_orders(s)[place] < order))
 

@@ -1,7 +1,8 @@
-"""How the state of a cluster lies in memory: records in arrays, numbers in place of references, 0 for none.
+"""The memory layout of a cluster's state: arrays of records that refer to each other by index, where 0 means none.
 
-A record of zeros is a new one, so memory of machines and models that nobody asks for is never touched. References to
-requests and batches are their places in the pools; of lanes, models, and machines in fields named so, one more.
+A record of zeros is a valid new record, so memory for machines and models that are never used is never touched.
+Requests and batches are referred to by their place in the pool. Lanes, models and machines are referred to by their
+number plus 1, in fields that say so.
 """
 
 from typing import Any
@@ -216,7 +217,7 @@ TALLY = np.dtype(
 
 
 def whole(value: int) -> Any:
-    """Return a number of the type that fields have: functions are compiled once more for each literal."""
+    """Return an integer of the type that fields have. With a plain literal, numba would compile functions once more."""
     return np.int64(value)
 
 

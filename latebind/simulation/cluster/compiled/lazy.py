@@ -1,4 +1,4 @@
-"""Who begins, by deadlines and measured costs: `batching/lazy_plus.py`, compiled."""
+"""Decides which waiting requests start, by deadlines and measured costs: `batching/lazy_plus.py`, compiled."""
 
 from math import inf
 
@@ -14,7 +14,7 @@ NEARLY = 1.02
 
 @compiled
 def most_urgent(s: State, machine: int) -> int:
-    """Return the lane of those who may begin whose first deadline comes first."""
+    """Return the lane with the earliest deadline among requests that may start."""
     best, due = -1, inf
     lane = of.machines(s)[machine].waiting_lanes - 1
     while lane >= 0:
@@ -29,7 +29,7 @@ def most_urgent(s: State, machine: int) -> int:
 
 @compiled
 def oldest(s: State, machine: int) -> int:
-    """Return the lane of those who may begin whose first request came first."""
+    """Return the lane with the oldest request among those that may start."""
     best, came = -1, inf
     lane = of.machines(s)[machine].waiting_lanes - 1
     while lane >= 0:
@@ -44,7 +44,7 @@ def oldest(s: State, machine: int) -> int:
 
 @compiled
 def share(s: State, machine: int, worker: int, lane: int) -> int:
-    """Return how many a worker may begin: where others are idle too, its part."""
+    """Return how many requests a worker may start: only its part of them if other workers are idle too."""
     m, count, config = of.machines(s)[machine], of.lanes(s)[lane].count, of.settings(s)[0]
     most = min(of.models(s)[of.model_of(s, machine, lane)].most, count)
     if m.workers == 1 or of.workers(s)[worker].count:
@@ -148,9 +148,9 @@ def begun_of(s: State, worker: int, model: int) -> int:
 
 @compiled
 def newcomers_at_a_boundary(s: State, machine: int, worker: int, now: float) -> tuple[int, int, int]:
-    """Return the lane of those who are let past, the first of them and how many; lane -1: nobody.
+    """Return the lane of requests that preempt a batch, the first of them and how many; lane -1 if there are none.
 
-    Lanes go in the order of what the most urgent takes alone.
+    Lanes are tried in the order of what their most urgent request takes alone.
     """
     w, config = of.workers(s)[worker], of.settings(s)[0]
     if w.count > 1:
@@ -173,7 +173,7 @@ def newcomers_at_a_boundary(s: State, machine: int, worker: int, now: float) -> 
 
 @compiled
 def is_closed(s: State, machine: int, batch: int, now: float) -> bool:
-    """Tell whether those of another model have waited so long that the batch is to come to its end."""
+    """Tell whether other models have waited so long that a batch must run to its end without newcomers."""
     b, config = of.batches(s)[batch], of.settings(s)[0]
     profile = of.models(s)[of.model_at(s, machine, b.model)].profile
     most = PATIENCE * of.rest(s)[profile, 0, b.count]
@@ -188,9 +188,9 @@ def is_closed(s: State, machine: int, batch: int, now: float) -> bool:
 
 @compiled
 def may_pass(s: State, machine: int, top: int, lane: int, first: int, count: int, now: float) -> bool:
-    """Tell whether newcomers may begin before a batch goes on: it pays, holds nobody up, leaves all in time.
+    """Tell whether newcomers may start before a batch continues: if that pays, and everybody stays in time.
 
-    They are `count` from `first` on.
+    They are `count` requests from `first` on. It must not hold up anybody for too long either.
     """
     b, config = of.batches(s)[top], of.settings(s)[0]
     own = of.models(s)[of.model_at(s, machine, b.model)].profile

@@ -1,4 +1,4 @@
-"""What happens on a machine: `scheduler.py`, compiled. Requests come, stages end, loads end, it wakes."""
+"""Handles the events of one machine (arrivals, ends of stages and loads, alarms): `scheduler.py`, compiled."""
 
 from math import inf
 
@@ -71,7 +71,7 @@ def slack_of(s: State, machine: int, lane: int, deadline: float, comes: float, n
 
 @compiled
 def stage_done(s: State, machine: int, worker: int, now: float) -> None:
-    """End those who leave, and have the others rest where they have come to."""
+    """Reply to requests that leave after a stage; the others rest until the worker continues them."""
     w, config = of.workers(s)[worker], of.settings(s)[0]
     batch = w.running
     b = of.batches(s)[batch]
@@ -101,7 +101,7 @@ def stage_done(s: State, machine: int, worker: int, now: float) -> None:
 
 @compiled
 def let_go(s: State, machine: int, worker: int, now: float) -> None:
-    """End those whose deadline has passed while they rested."""
+    """Reply to requests whose deadline has passed while they rested."""
     w, batch = of.workers(s)[worker], of.workers(s)[worker].bottom
     while batch:
         above = of.batches(s)[batch].above
@@ -114,7 +114,7 @@ def let_go(s: State, machine: int, worker: int, now: float) -> None:
 
 @compiled
 def expire(s: State, machine: int, batch: int, earliest: float, now: float) -> None:
-    """End those of a batch who are due before `earliest`."""
+    """Reply to the members of a batch whose deadline is before `earliest`."""
     b = of.batches(s)[batch]
     while b.count and of.requests(s)[b.soonest].deadline < earliest:
         request = b.soonest
@@ -124,14 +124,14 @@ def expire(s: State, machine: int, batch: int, earliest: float, now: float) -> N
 
 @compiled
 def loaded(s: State, machine: int, now: float) -> None:
-    """Have those begin whose model has come."""
+    """Let requests start whose model has been loaded."""
     memory.loaded(s, machine, now)
     go_on(s, machine, now)
 
 
 @compiled
 def woke(s: State, machine: int, now: float) -> None:
-    """Look who is late by now."""
+    """Handle an alarm: find out which requests are late by now."""
     if now >= of.machines(s)[machine].wake:
         of.machines(s)[machine].wake = inf
     go_on(s, machine, now)
@@ -139,7 +139,7 @@ def woke(s: State, machine: int, now: float) -> None:
 
 @compiled
 def go_on(s: State, machine: int, now: float) -> None:
-    """Decide what is loaded, who is too late and what runs."""
+    """Decide which models to load, which requests are too late, and what workers run."""
     m = of.machines(s)[machine]
     memory.decide(s, machine, now)
     if not (m.waiting or m.undecided):
@@ -166,7 +166,7 @@ def go_on(s: State, machine: int, now: float) -> None:
 
 @compiled
 def drop_late(s: State, machine: int, now: float) -> float:
-    """End those who would be too late in a batch of one; return when the next must start, infinity for nobody."""
+    """Drop requests that would be late even in a batch of one; return when the next must start, infinity for none."""
     m = of.machines(s)[machine]
     while True:
         last, number, who, where = inf, 0, 0, 0
@@ -186,14 +186,14 @@ def drop_late(s: State, machine: int, now: float) -> float:
 
 @compiled
 def dequeue(s: State, machine: int, lane: int, request: int) -> None:
-    """Take somebody out who waits."""
+    """Remove a waiting request from its queue."""
     queues.remove(s, machine, lane, request)
     queues.work_left(s, machine, lane)
 
 
 @compiled
 def launch(s: State, machine: int, worker: int, now: float) -> None:
-    """Have a free worker do what the policy says."""
+    """Let a free worker do what the policy decides."""
     w, m, config = of.workers(s)[worker], of.machines(s)[machine], of.settings(s)[0]
     while not w.running:
         if not m.ready:
@@ -304,7 +304,7 @@ def shed_begun(s: State, machine: int, worker: int, batch: int, earliest: float,
 
 @compiled
 def part_of(s: State, machine: int, worker: int, pool: int, first: int, count: int, now: float) -> None:
-    """Have `count` of those who rest at a place go on, from `first` on in the order of deadlines."""
+    """Continue only `count` of the requests that rest at a place, from `first` on in order of deadlines."""
     p, batch = of.batches(s)[pool], pool
     if count < p.count:
         batch = batches.begin(s, machine, worker, p.model, p.stage)

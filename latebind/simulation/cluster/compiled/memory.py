@@ -1,6 +1,7 @@
-"""What is loaded and evicted, of models that are loaded whole: `load_planner.py`, `eviction.py`, `gate.py`, compiled.
+"""Loads and evicts whole models: `load_planner.py`, `eviction.py` and `gate.py`, compiled.
 
-A part of one may stay when it goes. Nobody asks for learned caches here, and one load is under way at a time.
+An evicted model may leave a part in memory. No fleet asks for learned caches to be loaded here, and only one load is
+under way at a time.
 """
 
 from math import inf
@@ -27,7 +28,7 @@ NEWEST = 0.3  # of what a piece is taken to need, when it was measured again
 
 @compiled
 def touch(s: State, machine: int, lane: int) -> None:
-    """Take note that somebody of a model came, began, went on or ended."""
+    """Note that a request of a model arrived, started, continued or ended."""
     a = of.lanes(s)[lane]
     if not a.touched:
         a.touched = 1
@@ -37,7 +38,7 @@ def touch(s: State, machine: int, lane: int) -> None:
 
 @compiled
 def touch_waiting(s: State, machine: int) -> None:
-    """Touch all models that somebody waits for."""
+    """Touch all models that requests wait for."""
     lane = of.machines(s)[machine].waiting_lanes - 1
     while lane >= 0:
         touch(s, machine, lane)
@@ -75,7 +76,7 @@ def seconds_to(s: State, machine: int, lane: int, now: float) -> float:
 
 @compiled
 def asked(s: State, machine: int, lane: int, now: float) -> bool:
-    """Hear that a request was refused for want of its model, and return whether that is going to be loaded."""
+    """Note that a request was refused because its model is not in memory; return whether the model will be loaded."""
     m, a = of.machines(s)[machine], of.lanes(s)[lane]
     heard(s, machine, lane, now)
     settle(s, machine)
@@ -88,7 +89,7 @@ def asked(s: State, machine: int, lane: int, now: float) -> bool:
 
 @compiled
 def wish(s: State, machine: int, lane: int) -> None:
-    """Remember that requests were refused for want of a model, behind others."""
+    """Remember a model for which requests were refused, after others."""
     m, a = of.machines(s)[machine], of.lanes(s)[lane]
     if a.wished:
         return
@@ -102,7 +103,7 @@ def wish(s: State, machine: int, lane: int) -> None:
 
 @compiled
 def forget(s: State, machine: int, lane: int) -> None:
-    """Forget that requests were refused for want of a model."""
+    """Forget that requests were refused because a model was not in memory."""
     m, a = of.machines(s)[machine], of.lanes(s)[lane]
     if not a.wished:
         return
@@ -133,7 +134,7 @@ def grant(s: State, machine: int, now: float) -> None:
 
 @compiled
 def make_room_for_nobody(s: State, machine: int, lane: int, need: int, now: float) -> bool:
-    """Let go of `need` bytes for a model that nobody waits for, where that pays."""
+    """Evict `need` bytes for a model that no request waits for, if that pays."""
     count = chosen(s, machine, need, lane, now)
     if not count or not pays(s, machine, lane, count, waiting_for_others(s, machine, lane), now):
         return False
@@ -166,7 +167,7 @@ def chosen(s: State, machine: int, need: int, lane: int, now: float) -> int:
 
 @compiled
 def decide(s: State, machine: int, now: float) -> None:
-    """Open and close lanes, and have go and come what is to."""
+    """Open and close lanes, and start the evictions and loads that are needed."""
     m = of.machines(s)[machine]
     settle(s, machine)
     for _ in range(2):  # the second time where nobody is left whose end could make room
@@ -179,7 +180,7 @@ def decide(s: State, machine: int, now: float) -> None:
 
 @compiled
 def settle(s: State, machine: int) -> None:
-    """Bring up to date what is known of models since somebody came, began, went on or ended."""
+    """Update what is known of models for which requests arrived, started, continued or ended."""
     m = of.machines(s)[machine]
     if m.drains:
         touch_waiting(s, machine)
@@ -196,7 +197,7 @@ def settle(s: State, machine: int) -> None:
 
 @compiled
 def keeps(s: State, machine: int, lane: int) -> bool:
-    """Tell whether a model may not go: somebody waits for it who has not begun."""
+    """Tell whether a model must not be evicted, because a request waits for it that has not started."""
     m = of.machines(s)[machine]
     waits = of.lanes(s)[lane].count > 0
     return waits and (not m.drains or m.target == lane + 1 or is_guarded(s, machine, lane))
@@ -211,7 +212,7 @@ def is_guarded(s: State, machine: int, lane: int) -> bool:
 
 @compiled
 def load(s: State, machine: int, now: float) -> None:
-    """Have whoever is to be loaded first come, if there is room or can be made."""
+    """Load the model that should be loaded first, if there is room for it or room can be made."""
     m = of.machines(s)[machine]
     ahead = seconds_ahead(s, machine)
     lane = next_to_load(s, machine, ahead, now)
@@ -232,7 +233,7 @@ def load(s: State, machine: int, now: float) -> None:
 
 @compiled
 def aim_at(s: State, machine: int, lane: int) -> bool:
-    """Have a model be the one that is loaded; returns whether it was another one before."""
+    """Choose a model as the next to be loaded; return whether that is a change."""
     m = of.machines(s)[machine]
     begins = m.target != lane + 1
     if begins and m.target:
@@ -243,7 +244,7 @@ def aim_at(s: State, machine: int, lane: int) -> bool:
 
 @compiled
 def begin(s: State, machine: int, lane: int, begins: bool, now: float) -> None:
-    """Have a model be on its way."""
+    """Start to load a model."""
     m, a = of.machines(s)[machine], of.lanes(s)[lane]
     m.used += lacking(s, machine, lane)
     m.loads = a.loading = 1
@@ -300,7 +301,7 @@ def is_overdue(s: State, lane: int, ahead: float, now: float) -> bool:
 
 @compiled
 def make_room(s: State, machine: int, lane: int, need: int, now: float) -> bool:
-    """Let go of `need` bytes; of models that are waited for only where nothing goes on."""
+    """Evict `need` bytes. Models that requests wait for are evicted only if nothing runs."""
     m = of.machines(s)[machine]
     stuck = not (m.begun or m.ready)
     one = m.waiting_lanes - 1
@@ -332,7 +333,7 @@ def lacking(s: State, machine: int, lane: int) -> int:
 
 @compiled
 def evict(s: State, machine: int, lane: int, stays: int) -> None:
-    """Have a model go, but for so many bytes."""
+    """Evict a model, except for this many bytes."""
     m, a = of.machines(s)[machine], of.lanes(s)[lane]
     m.used -= bytes_of(s, machine, lane) - stays
     if a.here:
@@ -347,7 +348,7 @@ def evict(s: State, machine: int, lane: int, stays: int) -> None:
 
 @compiled
 def loaded(s: State, machine: int, now: float) -> None:
-    """Have the model that was on its way be in memory."""
+    """Note that the model that was being loaded is in memory."""
     m = of.machines(s)[machine]
     lane = m.target - 1
     a = of.lanes(s)[lane]

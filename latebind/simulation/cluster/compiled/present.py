@@ -1,4 +1,4 @@
-"""Which models lie in the memory of which machines, as linked lists: for who may go, and for routers."""
+"""Linked lists of the models in the memory of each machine (for eviction), and of the machines with each model."""
 
 from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled

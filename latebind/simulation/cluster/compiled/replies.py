@@ -1,4 +1,4 @@
-"""How requests end, and what routers and ticks count of it."""
+"""Ends requests, and counts what routers and ticks need to know of them."""
 
 from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled

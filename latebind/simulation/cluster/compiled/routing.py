@@ -1,4 +1,4 @@
-"""Who gets a request: the rules of `simulation/cluster/routing.py`, compiled."""
+"""Chooses the machine for each request: the rules of `simulation/cluster/routing.py`, compiled."""
 
 import numpy as np
 
@@ -34,7 +34,7 @@ def word_of(start: np.uint64, number: int) -> np.uint64:
 
 @compiled
 def send(s: State, number: int, now: float, start: np.uint64) -> None:
-    """Have the router send a request, and a trial where its model would not come otherwise."""
+    """Send a request to the machine that the router chooses, and if needed a trial to another home of its model."""
     tally, config, model = of.tally(s)[0], of.settings(s)[0], of.wanted(s)[number]
     due = of.times(s)[number] + of.models(s)[model].allowed
     if not tally.up:
@@ -54,7 +54,7 @@ def send(s: State, number: int, now: float, start: np.uint64) -> None:
 
 @compiled
 def receive(s: State, machine: int, number: int, model: int, leaves: int, now: float, due: float) -> None:
-    """Have a request come to a machine."""
+    """Hand a request to a machine."""
     tally, config = of.tally(s)[0], of.settings(s)[0]
     request = tally.free_request
     r = of.requests(s)[request]
@@ -125,7 +125,7 @@ def behind_last(s: State, least: bool) -> int:
 
 @compiled
 def expected(s: State, machine: int, model: int) -> int:
-    """Return the nanoseconds that a request is to expect."""
+    """Return how many nanoseconds a request would take on a machine, its waiting time included."""
     m = of.machines(s)[machine]
     costs = of.models(s)[of.model_at(s, machine, model)]
     ahead = of.work(s)[machine] // m.workers
@@ -187,7 +187,7 @@ def least_expected(s: State, model: int) -> int:
 
 @compiled
 def holder(s: State, model: int) -> int:
-    """Return the machine that is up and has the model, with the least to expect; -1 where there is none."""
+    """Return the machine that is up, has the model and would answer soonest; -1 if there is none."""
     if not of.models(s)[model].pieces:
         return least_expected(s, model)
     best, least = -1, 0

@@ -133,7 +133,7 @@ def _events(most: int) -> Arrays:
 
 
 def _up(machines: int) -> Arrays:
-    """Return what is known of machines that are all up and have nothing to do."""
+    """Return the records of machines that are all up and idle."""
     return {
         "up": np.arange(machines),
         "is_up": np.ones(machines, np.uint8),
@@ -144,7 +144,7 @@ def _up(machines: int) -> Arrays:
 
 
 def _asked(requests: Requests) -> Arrays:
-    """Return the requests to come, and what is to be known of each."""
+    """Return the requests of the run and the records in which their outcomes are written."""
     return {
         "times": np.ascontiguousarray(requests.times, np.float64),
         "wanted": np.ascontiguousarray(requests.models, np.int32),

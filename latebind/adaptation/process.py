@@ -344,7 +344,10 @@ def main(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=messages) as message_socket, socket.socket(fileno=control) as control_socket:
         with control_socket.makefile("rb") as lines:
-            order = msgspec.json.decode(lines.readline(), type=AdaptationOrder)
+            line = lines.readline()
+        if not line.endswith(b"\n"):  # the server died before it had said what to do
+            return
+        order = msgspec.json.decode(line, type=AdaptationOrder)
         write_logs("adaptation", order.log_format)
         _give_way(order)
         try:

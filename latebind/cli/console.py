@@ -1,5 +1,6 @@
 """The output of commands: tables for people, JSON for programs, one line for an error, progress of long work."""
 
+import errno
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ ESTIMATE_SECONDS = 600.0
 SAY_SECONDS = 10.0
 AMPLE = 10_000  # columns: as wide as any table would like to be
 FEW = 10  # rows that are still read one below another
+FULL = (errno.ENOSPC, errno.EDQUOT)
 TELLING = 0.05  # of the work: before, the rest cannot be told from it
 
 
@@ -48,7 +50,9 @@ def reporting() -> Iterator[None]:
     except LatebindError as error:
         said = str(error)
     except OSError as error:
-        said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        if error.errno in FULL:
+            said += ": free some space there, or name another folder, and run it again"
     else:
         return
     errors.print(f"[bold red]error:[/] {escape(said)}", highlight=False, soft_wrap=True)

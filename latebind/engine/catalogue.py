@@ -66,8 +66,9 @@ class Catalogue:
                 raise NotFound(f"no model {name!r:.140} is served{instead(name, serving.names)}")
             queries = serving.needing([name])
             if queries and not dependents:
+                needing = f"{queries[0]} needs" if len(queries) == 1 else f"{', '.join(queries)} need"
                 raise InvalidRequest(
-                    f"{', '.join(queries)} needs {name}: unload that first, or set unload_dependents to unload both"
+                    f"{needing} {name}: unload what needs it first, or set unload_dependents to unload all of them"
                 )
             await self._change(serving.without([name]), [])
             self._unloaded |= {name, *queries}

@@ -298,7 +298,8 @@ class EngineClient:
 
     async def _say(self, line: bytes) -> bytes:
         async with self._control_lock:
-            self._control_writer.write(line + b"\n")
+            if not self._control_writer.is_closing():  # it may have closed while this call waited; uvloop would raise
+                self._control_writer.write(line + b"\n")
             return await self._line()
 
     async def _line(self) -> bytes:

@@ -66,6 +66,9 @@ class ModelDirectory:
             entries = {name: _write(staging, name, data) for name, data in files.items()}
             write_bytes(staging / MANIFEST, manifest_bytes(entries))
             _swap(staging, path, replace=replace)
+        except OSError as error:
+            error.filename = error.filename or str(path)  # writes do not name the file
+            raise
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         return cls.open(path)

@@ -326,7 +326,9 @@ class Service:
         """Return the error for a model that is not served: unknown, or known to the catalogue but not served."""
         for entry in self.index():
             if entry["name"] == name:
-                return NotFound(f"model {name!r} is not served ({entry['reason'] or entry['state'].lower()}): load it")
+                state = entry["state"].lower()
+                advice = "ask again when it is ready" if state == "loading" else "load it"
+                return NotFound(f"model {name!r} is not served ({entry['reason'] or state}): {advice}")
         return NotFound(f"there is no model {name!r:.140}{instead(name, sorted(self._gateway.models))}")
 
     def _changeable(self) -> Catalogue:

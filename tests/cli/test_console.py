@@ -1,5 +1,6 @@
 """What commands say where nobody watches a terminal."""
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -8,11 +9,12 @@ from io import StringIO
 from threading import Event
 
 import pytest
+import typer
 from rich.console import Console
 from rich.progress import Progress
 
 from latebind.cli import console
-from latebind.cli.console import in_words, progress, saying
+from latebind.cli.console import in_words, progress, reporting, saying
 
 
 def test_a_line_tells_what_is_done_how_much_since_when_and_for_how_long_yet() -> None:
@@ -100,3 +102,13 @@ def test_a_table_that_would_cut_words_off_is_printed_upright(monkeypatch: pytest
 
 def test_many_rows_stay_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed(11, 36, monkeypatch).count("accur") == 1
+
+
+@pytest.mark.parametrize("file", [None, "models/net/1"])
+def test_a_full_disk_is_told_with_what_to_do_next(file: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), reporting():
+        raise OSError(errno.ENOSPC, "No space left on device", file)
+    said = capsys.readouterr().err
+    assert "free some space there, or name another folder, and run it again" in said
+    assert "Errno" not in said
+    assert (file or "") in said

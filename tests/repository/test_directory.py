@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 
 import pytest
@@ -172,3 +173,14 @@ def test_names_and_versions_for_new_models_are_checked(tmp_path: Path) -> None:
 def test_a_repository_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RepositoryError, match="is not a directory"):
         Repository(tmp_path / "nowhere").models()
+
+
+def test_a_disk_that_is_full_is_told_with_the_folder_and_leaves_nothing(tmp_path: Path) -> None:
+    def write(file: Path) -> None:
+        file.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        ModelDirectory.create(tmp_path / "net" / "1", {MODEL: write})
+    assert caught.value.filename == str(tmp_path / "net" / "1")
+    assert list((tmp_path / "net").iterdir()) == []

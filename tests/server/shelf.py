@@ -15,6 +15,7 @@ class Shelf:
         self._gateway = gateway
         self._stock = {spec.name: spec for spec in SPECS}
         self.down: dict[str, str] = {}
+        self.loading: set[str] = set()
         self.versions: list[tuple[str, str | None]] = []
 
     def index(self) -> list[IndexEntry]:
@@ -40,4 +41,6 @@ class Shelf:
     def _entry(self, spec: ModelSpec) -> IndexEntry:
         ready = spec.name in self._gateway.models
         state, reason = ("READY", "") if ready else ("UNAVAILABLE", self.down.get(spec.name, "unloaded"))
+        if spec.name in self.loading:
+            state, reason = "LOADING", ""
         return IndexEntry(name=spec.name, version=spec.version, state=state, reason=reason)

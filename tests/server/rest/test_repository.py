@@ -102,3 +102,14 @@ def test_a_change_needs_the_admins_token(verb: str, tmp_path_factory: pytest.Tem
         assert site.post(f"{HALF_MODEL}/{verb}", {}).status == 401
         shown = {"Authorization": "Bearer " + "a" * 40}
         assert site.post(f"{HALF_MODEL}/{verb}", {}, shown).status == 200
+
+
+def test_whoever_asks_for_a_model_that_is_being_loaded_is_not_told_to_load_it(managed: Site) -> None:
+    managed.post("/v2/repository/models/half/unload", b"")
+    managed.shelf.loading.add("half")
+    try:
+        reply = managed.get("/v2/models/half")
+        assert (reply.status, reply.error) == (404, "model 'half' is not served (loading): ask again when it is ready")
+    finally:
+        managed.shelf.loading.clear()
+        assert managed.post("/v2/repository/models/half/load", b"").status == 200

@@ -29,6 +29,7 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.activations import Observed
 from latebind.learned.build import recalibrate
 from latebind.learned.head import Head, HeadFunction
+from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples
 
 CALIBRATE_SHARE = 0.4
@@ -75,7 +76,8 @@ def run(
 ) -> list[Trial]:
     """Run `trials` of each change, `settle` requests before and `after` behind it.
 
-    `by` is what is added to inputs to make them brighter. Raises `ConfigError` where there are no labels.
+    `by` is what is added to inputs to make them brighter. Raises `ConfigError` where there are no labels, and where no
+    lookup pays at this `fidelity`.
     """
     if subject.labels is None:
         raise ConfigError("a stream by classes needs labels: give data that has them")
@@ -89,7 +91,7 @@ def run(
     with TemporaryDirectory() as folder:
         copy = copied(subject.repository, subject.model, Path(folder))
         others = Samples({name: tensor[np.sort(held)] for name, tensor in rows[False].items()})
-        recalibrate(copy, others, fidelity=fidelity, seed=seed)
+        _require_lookups(recalibrate(copy, others, fidelity=fidelity, seed=seed))
         looked: dict[bool, Observed] = {}
         for number in range(2 * trials):
             progress(f"trial {number + 1} of {2 * trials}", number / (2 * trials))
@@ -223,6 +225,16 @@ class _Street:
             return list(built.values())
         made = self._adapter.versions.lookups(version)
         return [made.get(name, (head, float("inf"))) for name, (head, _) in built.items()]
+
+
+def _require_lookups(report: CacheReport) -> None:
+    """Raise `ConfigError` if a calibration found no lookup that pays."""
+    if not report.lookups:
+        raise ConfigError(
+            f"calibrated on {CALIBRATE_SHARE:.0%} of the rows at a fidelity of {report.target:g}, the benchmark's copy "
+            "of the model has no lookup that pays: give a lower --fidelity or data with more rows, or repeat it while "
+            "the machine has nothing else to do"
+        )
 
 
 def summary(trials: list[Trial], target: float) -> list[dict[str, object]]:

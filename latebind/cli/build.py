@@ -157,7 +157,7 @@ def _caches(
     _show(f"learned caches for fidelity {promised.fidelity:g}", learned.rows())
     if learned.tried:
         show("all networks explored, each alone at the target", learned.variants())
-    if len(learned.trials) > 1:
+    if any(trial.lookups for trial in learned.trials):  # else all rules chose the same: nothing
         show("what each rule of composition would have chosen, calibrated alike", learned.comparison())
     return {"caches": learned.rows(), "variants": learned.variants(), "composition": learned.comparison()}
 

@@ -112,9 +112,9 @@ class Training:
     boundaries: Annotated[str, typer.Option(help="How many places for learned caches to try, or all.")] = str(
         CANDIDATES
     )
-    disk: Annotated[
-        float, typer.Option(help="The most gigabytes that activations take while training.", show_default="21.5")
-    ] = DISK / 1e9
+    disk: Annotated[float, typer.Option(help="The most gigabytes that activations take while training.")] = round(
+        DISK / 1e9, 1
+    )
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Train everything again, including what an earlier build trained.")
     ] = False

@@ -33,7 +33,9 @@ def load_function(reference: str) -> Callable[..., Any]:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{reference!r} cannot be imported: {error}; is its folder the working directory?") from error
+        lost = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        hint = "; is its folder the working directory?" if lost else ""  # else the fault is inside of it
+        raise ConfigError(f"{reference!r} cannot be imported: {error}{hint}") from error
     except Exception as error:  # the user's module, which may raise anything as it is imported
         raise ConfigError(f"{reference!r} cannot be imported: {_said(error)}") from error
     if not callable(found):
@@ -66,7 +68,10 @@ def _options(pairs: Sequence[str] | None) -> dict[str, str]:
 
 
 def example_inputs(descriptions: Sequence[str], *, seed: int) -> dict[str, Tensor]:
-    """Make a batch of two for every `name=dtype:3x32x32`; the shape leaves the batch dimension out."""
+    """Make a batch of two for every `name=dtype:3x32x32`; the shape leaves the batch dimension out.
+
+    Floats are random, whole numbers 0, or 1 where the name has "mask" in it.
+    """
     generator = torch.Generator().manual_seed(seed)
     made = {}
     for description in descriptions:
@@ -79,7 +84,8 @@ def example_inputs(descriptions: Sequence[str], *, seed: int) -> dict[str, Tenso
         dims = (2, *(int(size) for size in sizes))
         kind: torch.dtype = getattr(torch, dtype)
         random = torch.randn(dims, generator=generator)
-        made[name] = random.to(kind) if kind.is_floating_point else torch.zeros(dims, dtype=kind)
+        whole = torch.ones if "mask" in name else torch.zeros  # nothing is left to compare where all is masked
+        made[name] = random.to(kind) if kind.is_floating_point else whole(dims, dtype=kind)
     return made
 
 
@@ -100,7 +106,8 @@ def _fill(module: nn.Module, weights: Path) -> None:
     try:
         missing, unexpected = load_model(module, weights, strict=False)  # tied weights are in the file once
     except OSError as error:
-        raise ConfigError(f"{weights} cannot be read: {error.strerror or error}") from error
+        told = error.strerror or str(error).partition(f": {weights}")[0]  # safetensors names the file too
+        raise ConfigError(f"{weights} cannot be read: {told}") from error
     except SafetensorError as error:
         raise ConfigError(
             f"{weights} is no .safetensors file: write one by safetensors.torch.save_model(module, FILE); "

@@ -2,14 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
 from latebind.cluster.fleet import Fleet, Peer
 from latebind.cluster.upstream import Lost, Parts, failed
-from latebind.domain.errors import Refused, Unavailable
+from latebind.domain.errors import Unavailable
 from latebind.server.calls import CLIENT_HEADER, WAITED_HEADER
 from latebind.server.limits import Limits
-from latebind.server.rest.body import Body
+from latebind.server.rest.body import Body, Held
 from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.request import Reply
 
@@ -36,7 +37,6 @@ class Relay:
         self.fleet = fleet
         self.moved = 0
         self._limits = limits
-        self._held = 0
         self._key = b"authorization: Bearer %s\r\n" % secret.encode()
 
     def request(self, method: str, path: bytes, headers: Iterable[Header], body: bytes) -> Parts:
@@ -47,20 +47,23 @@ class Relay:
         lines.append(b"content-length: %d\r\n\r\n" % len(body))
         return b"".join(lines), body
 
-    async def read(self, exchange: Exchange) -> Parts:
-        """Return a client's request for a replica, once its body has arrived. Raises what `Body` raises."""
+    @asynccontextmanager
+    async def read(self, exchange: Exchange, held: Held) -> AsyncIterator[Parts]:
+        """Give a client's request for a replica, once its body has arrived. Raises what `Body` raises.
+
+        The body is counted in `held` as it arrives, until the end of the block: it must be kept until there is an
+        answer, because another replica may have to be asked.
+        """
         headers = [(CLIENT_HEADER, exchange.client.encode())]
         headers += [header for header in exchange.headers if header[0] not in STAYS]
         counted = [
             header for header in exchange.headers if header[0] != b"content-encoding"
         ]  # the replica decompresses
-        body = await Body(counted, exchange.receive, self._limits).read()
-        return self.request(exchange.method, exchange.target, headers, body)
-
-    def require_room(self) -> None:
-        """Raise `Refused` if any call would be refused now, so that its body need not be read."""
-        self.fleet.require_room()
-        self._require_bytes(0)
+        body = Body(counted, exchange.receive, self._limits, held)
+        try:
+            yield self.request(exchange.method, exchange.target, headers, await body.read())
+        finally:
+            body.release()
 
     async def one(self, model: str, parts: Parts, *, begun: float | None = None) -> Reply:
         """Return the reply of one replica or, if that is lost, of another: repeating such a call is harmless.
@@ -69,13 +72,19 @@ class Relay:
         now. Later replicas are told how much of its time is gone. Raises `Unavailable`, and `Refused` if too much is
         under way.
         """
-        size = len(parts[1])
-        self._require_bytes(size)
-        self._held += size
-        try:
-            return await self._one(model, parts, begun)
-        finally:
-            self._held -= size
+        tried: list[str] = []
+        now = time.monotonic()
+        while True:
+            peer = self.fleet.choose(model, tried)
+            late = begun is not None or bool(tried)
+            try:
+                return await peer.ask(_later(parts, begun or now) if late else parts)
+            except Lost as lost:
+                self.fleet.suspect(peer)
+                tried.append(peer.info.name)
+                if len(tried) == TRIES:
+                    raise Unavailable(f"the replica that had this call was lost ({lost}): try again later") from None
+                self.moved += 1
 
     async def all(self, parts: Parts) -> list[Reply]:
         """Return the replies of all replicas. Raises `Unavailable` if one is lost or there is none."""
@@ -102,25 +111,6 @@ class Relay:
         peers = self.fleet.peers
         replies = await asyncio.gather(*[self._ask(peer, parts) for peer in peers], return_exceptions=True)
         return {peer.info.name: reply for peer, reply in zip(peers, replies, strict=True) if isinstance(reply, Reply)}
-
-    def _require_bytes(self, size: int) -> None:
-        if self._held + size > self._limits.held_bytes:
-            raise Refused(f"the calls under way have more than {self._limits.held_bytes} bytes: try again later")
-
-    async def _one(self, model: str, parts: Parts, begun: float | None) -> Reply:
-        tried: list[str] = []
-        now = time.monotonic()
-        while True:
-            peer = self.fleet.choose(model, tried)
-            late = begun is not None or bool(tried)
-            try:
-                return await peer.ask(_later(parts, begun or now) if late else parts)
-            except Lost as lost:
-                self.fleet.suspect(peer)
-                tried.append(peer.info.name)
-                if len(tried) == TRIES:
-                    raise Unavailable(f"the replica that had this call was lost ({lost}): try again later") from None
-                self.moved += 1
 
     async def _ask(self, peer: Peer, parts: Parts) -> Reply:
         try:

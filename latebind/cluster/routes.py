@@ -47,23 +47,21 @@ def _one(relay: Relay) -> Verb:
     """Have one replica answer. Making a call twice is harmless: it computes the same result again."""
 
     async def verb(context: Context, request: Request) -> Reply:
-        del context
-        parts = await relay.read(request.exchange)
-        work = relay.one(request.names.get("model") or "", parts)
-        return await while_connected(work, request.exchange)
+        async with relay.read(request.exchange, context.held) as parts:
+            work = relay.one(request.names.get("model") or "", parts)
+            return await while_connected(work, request.exchange)
 
     return verb
 
 
 def _infer(relay: Relay, shortcut: IngressShortcut) -> Verb:
     async def verb(context: Context, request: Request) -> Reply:
-        del context
-        relay.require_room()
-        parts = await relay.read(request.exchange)
-        reply = await while_connected(relay.one(request.model, parts), request.exchange)
-        if reply.status == 200:
-            shortcut.learn_passed(request, parts)
-        return reply
+        relay.fleet.require_room()  # before its body is read
+        async with relay.read(request.exchange, context.held) as parts:
+            reply = await while_connected(relay.one(request.model, parts), request.exchange)
+            if reply.status == 200:
+                shortcut.learn_passed(request, parts)
+            return reply
 
     return verb
 
@@ -72,8 +70,8 @@ def _all(relay: Relay) -> Verb:
     """Have all replicas do something; the reply is the first failure, if there is one."""
 
     async def verb(context: Context, request: Request) -> Reply:
-        del context
-        replies = await relay.all(await relay.read(request.exchange))
+        async with relay.read(request.exchange, context.held) as parts:
+            replies = await relay.all(parts)
         return next((reply for reply in replies if reply.status != 200), replies[0])
 
     return verb
@@ -83,8 +81,8 @@ def _wish(relay: Relay) -> Verb:
     """Have all replicas load or unload a model, including those that start later."""
 
     async def verb(context: Context, request: Request) -> Reply:
-        del context
-        replies = await relay.wish(request.model, await relay.read(request.exchange))
+        async with relay.read(request.exchange, context.held) as parts:
+            replies = await relay.wish(request.model, parts)
         return next((reply for reply in replies if reply.status != 200), replies[0])
 
     return verb
@@ -101,8 +99,8 @@ def _ready(relay: Relay) -> Verb:
 
 def _statistics(relay: Relay) -> Verb:
     async def verb(context: Context, request: Request) -> Reply:
-        del context
-        replies = await relay.all(await relay.read(request.exchange))
+        async with relay.read(request.exchange, context.held) as parts:
+            replies = await relay.all(parts)
         failed = next((reply for reply in replies if reply.status != 200), None)
         return failed or json_reply(merged_statistics([orjson.loads(reply.body) for reply in replies]))
 
@@ -111,8 +109,8 @@ def _statistics(relay: Relay) -> Verb:
 
 def _traces(relay: Relay) -> Verb:
     async def verb(context: Context, request: Request) -> Reply:
-        del context
-        replies = await relay.each(await relay.read(request.exchange))
+        async with relay.read(request.exchange, context.held) as parts:
+            replies = await relay.each(parts)
         traces = [
             {**trace, "replica": name}
             for name, reply in replies.items()
@@ -126,7 +124,8 @@ def _traces(relay: Relay) -> Verb:
 
 def _metrics(relay: Relay, shortcut: IngressShortcut) -> Verb:
     async def verb(context: Context, request: Request) -> Reply:
-        replies = await relay.each(await relay.read(request.exchange))
+        async with relay.read(request.exchange, context.held) as parts:
+            replies = await relay.each(parts)
         texts = {name: reply.body.decode() for name, reply in replies.items() if reply.status == 200}
         own = own_figures(
             replies=context.replies + shortcut.replies,

@@ -12,7 +12,7 @@ import orjson
 from latebind.cluster.merging import merged_statistics
 from latebind.cluster.relay import Header, Relay
 from latebind.cluster.upstream import STATUS
-from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, UserError
+from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, Refused, UserError
 from latebind.server.access import Access, Guard
 from latebind.server.calls import CLIENT_HEADER
 from latebind.server.rest.body import Body
@@ -62,13 +62,17 @@ def replica_route() -> Route:
         method = found.get(request.names["method"])
         if method is None or method.answer is None:
             raise NotFound("there is no such method")
-        body = await Body(request.headers, request.receive, context.limits).read()
+        body = Body(request.headers, request.receive, context.limits, context.held)
         reception = Reception(Context(context.service, context.limits), Guard())
         try:
-            answer = reception.answer(method, method.answer, body, _Relayed(request))
+            answer = reception.answer(method, method.answer, await body.read(), _Relayed(request))
             return Reply(await while_connected(answer, request.exchange))
+        except Refused as refused:  # there are too many bodies already
+            return _failure(CallFailed(refused))
         except CallFailed as failed:
-            return Reply(failed.text.encode(), ((STATUS, failed.status.encode()),))
+            return _failure(failed)
+        finally:
+            body.release()
 
     return re.compile(PATH + r"(?P<method>/[A-Za-z0-9.]+/[A-Za-z]+)"), "POST", Access.MUTATING, verb
 
@@ -146,6 +150,10 @@ def _statistics(relay: Relay) -> Answer:
         return written
 
     return answer
+
+
+def _failure(failed: CallFailed) -> Reply:
+    return Reply(failed.text.encode(), ((STATUS, failed.status.encode()),))
 
 
 def _headers(caller: Caller) -> list[Header]:

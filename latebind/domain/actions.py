@@ -81,15 +81,15 @@ class Evict(Struct, frozen=True, gc=False):
 
 
 class Branch(Struct, frozen=True, gc=False):
-    """Evaluate the conditions of `nodes` for a request of `query`; a `Branched` reports the result.
+    """Evaluate the conditions of `nodes` for `requests` of `query`; a `Branched` reports the results.
 
-    The request's own tensors are in `slot`. `chosen` is the model that each node has run with, by its place among the
-    node's options.
+    The requests' own tensors are in `slots`. `chosen` is the model that each node has run with, by its place among the
+    node's options: the same for all of these requests.
     """
 
     query: str
-    request: int
-    slot: int
+    requests: tuple[int, ...]
+    slots: tuple[int, ...]
     nodes: tuple[int, ...]
     chosen: tuple[int, ...]
 
@@ -97,12 +97,12 @@ class Branch(Struct, frozen=True, gc=False):
 class Map(Struct, frozen=True, gc=False):
     """Write the inputs of `node`, for the model `chosen` for it; a `Mapped` reports when they are written.
 
-    The node after the last one stands for the outputs of the query.
+    The node after the last one stands for the outputs of the query. For the other fields see `Branch`.
     """
 
     query: str
-    request: int
-    slot: int
+    requests: tuple[int, ...]
+    slots: tuple[int, ...]
     node: int
     chosen: tuple[int, ...]
 

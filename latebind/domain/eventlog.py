@@ -92,9 +92,12 @@ def _plain(thing: Event | Action) -> list[Any]:
     return [name, *(getattr(thing, field) for field in FIELDS[name])]
 
 
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
 def _made(plain: list[Any]) -> Any:
-    name, *values = plain
-    values = [tuple(value) if isinstance(value, list) else value for value in values]
+    name, *values = map(_tuples, plain)
     if name in OUTCOMES:
         values[OUTCOMES[name]] = Outcome(values[OUTCOMES[name]])
     return KINDS[name](*values)

@@ -85,14 +85,14 @@ class LoadFailed(Struct, frozen=True, gc=False):
 
 
 class Branched(Struct, frozen=True, gc=False):
-    """The conditions of the `nodes` of a `Branch` were evaluated; `holds` are the results, in their order.
+    """The conditions of the `nodes` of a `Branch` were evaluated; `holds[i]` are those of `requests[i]`, in order.
 
     `more` says that the next event belongs to the same evaluation, so that nothing should start before that.
     """
 
-    request: int
+    requests: tuple[int, ...]
     nodes: tuple[int, ...]
-    holds: tuple[bool, ...]
+    holds: tuple[tuple[bool, ...], ...]
     more: bool = False
 
 
@@ -102,7 +102,7 @@ class Mapped(Struct, frozen=True, gc=False):
     For `more` see `Branched`.
     """
 
-    request: int
+    requests: tuple[int, ...]
     node: int
     more: bool = False
 
@@ -110,7 +110,7 @@ class Mapped(Struct, frozen=True, gc=False):
 class MapFailed(Struct, frozen=True, gc=False):
     """The conditions of `nodes`, or the inputs of a single one, could not be computed. For `more` see `Branched`."""
 
-    request: int
+    requests: tuple[int, ...]
     nodes: tuple[int, ...]
     more: bool = False
 

@@ -291,11 +291,11 @@ class Metrics:
         self._memory[action.model].evicted(action)
 
     def _map(self, action: Map, now: float) -> None:
-        """Count a step whose model was picked when it started, after another step had started."""
+        """Count steps whose model was picked when they started, after another step had started."""
         del now
         steps, chosen = self._steps[action.query], action.chosen
         if action.query in self._replan and action.node < len(steps):
-            steps[action.node].replanned += len(chosen) - chosen.count(NOT_RUN) > 1
+            steps[action.node].replanned += len(action.requests) * (len(chosen) - chosen.count(NOT_RUN) > 1)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the figures of every model and query as plain types, ready for JSON; of memory where it is limited."""

@@ -178,7 +178,7 @@ class Tracer:
                     self._run(action, now)
                 case Reply() if action.request in self._paths:
                     ended.append(self._ended(action, now))
-                case Map() | Branch() if action.request in self._paths:
+                case Map() | Branch():
                     self._look(action, now)
                 case StepEnded() if action.request in self._paths:
                     self._step_ended(action, now)
@@ -204,11 +204,12 @@ class Tracer:
                 for path in self._paths.values():
                     if path.model == event.model:
                         path.add("load", max(path.began, now - event.seconds), now, pieces=len(event.pieces))
-            case Branched() | MapFailed() if event.request in self._paths:
-                for node in event.nodes:
-                    self._looked(event.request, node, "branch" if isinstance(event, Branched) else "map", now)
-            case Mapped() if event.request in self._paths:
-                self._looked(event.request, event.node, "map", now)
+            case Branched():
+                self._looked(event.requests, event.nodes, "branch", now)
+            case MapFailed():
+                self._looked(event.requests, event.nodes, "map", now)
+            case Mapped():
+                self._looked(event.requests, (event.node,), "map", now)
 
     def _run(self, action: Run, now: float) -> None:
         paths = [self._paths[request] for request in action.requests if request in self._paths]
@@ -232,17 +233,26 @@ class Tracer:
 
     def _look(self, action: Map | Branch, now: float) -> None:
         """Note that a map or branch of a query starts; a step that may start is traced from now on."""
+        requests = [request for request in action.requests if request in self._paths]
         if isinstance(action, Branch):
-            self._looks.update({(action.request, node): now for node in action.nodes})
+            self._looks.update({(request, node): now for request in requests for node in action.nodes})
             return
-        self._looks[action.request, action.node] = now
+        self._looks.update({(request, action.node): now for request in requests})
         nodes = self._queries[action.query].nodes
         if action.node < len(nodes):
             node = nodes[action.node]
-            trace, model = self._paths[action.request].trace, node.models[action.chosen[action.node]]
-            self._paths[action.request + 1 + action.node] = Path(trace, model, now, node.name)
+            model = node.models[action.chosen[action.node]]
+            for request in requests:
+                self._paths[request + 1 + action.node] = Path(self._paths[request].trace, model, now, node.name)
 
-    def _looked(self, request: int, node: int, what: str, now: float) -> None:
+    def _looked(self, requests: Iterable[int], nodes: Iterable[int], what: str, now: float) -> None:
+        """Note that a map or branch has ended."""
+        for request in requests:
+            if request in self._paths:
+                for node in nodes:
+                    self._add_look(request, node, what, now)
+
+    def _add_look(self, request: int, node: int, what: str, now: float) -> None:
         start = self._looks.pop((request, node), now)
         path = self._paths.get(request + 1 + node)
         if path is None:

@@ -1,7 +1,8 @@
 """Performs `Map` and `Branch`: copies tensors from row to row as the wiring of a query says. It decides nothing.
 
-All expressions are compiled to closures once. A tensor that is passed through is copied once. What several conditions
-that are judged together have in common is computed once. Values may be any: the driver's threads have numpy ignore
+All expressions are compiled to closures once. An action is performed for all of its requests together: rows that lie
+side by side are one array, not copied. A tensor that is passed through is copied once. What several conditions that are
+judged together have in common is computed once. Values may be any: the driver's threads have numpy ignore
 floating-point errors.
 """
 
@@ -9,13 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from latebind.domain.actions import Branch, Map
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.query import StepRows
-from latebind.engine.operations import COMPUTED, LOGIC
+from latebind.engine.operations import COMPUTED, LOGIC, Array, numbers
 from latebind.engine.slots import ModelSlots, Rows
+from latebind.engine.staging import are_contiguous
 from latebind.queries.file.wiring import (
     EITHER,
     INPUT,
@@ -29,10 +33,17 @@ from latebind.queries.file.wiring import (
     needs,
 )
 
-TensorAction: TypeAlias = Map | Branch  # has the query's slot and the models chosen
-Read: TypeAlias = Callable[[TensorAction], Any]  # the value of an expression for an action
-Write: TypeAlias = Callable[[TensorAction], None]
-Place: TypeAlias = tuple[Rows, int]  # an array, and its row that belongs to the query in slot 0
+
+class Group(NamedTuple):
+    """Requests for a query: an index that takes their `rows` of `size` out of the query's, and the models `chosen`."""
+
+    rows: slice | list[int]
+    size: int
+    chosen: tuple[int, ...]
+
+
+Read: TypeAlias = Callable[[Group], Array]  # the values `(B, *shape)` of an expression for so many requests
+Write: TypeAlias = Callable[[Group], None]
 
 
 class Mappings:
@@ -43,13 +54,20 @@ class Mappings:
 
     def map(self, action: Map) -> None:
         """Write the inputs of a step for the chosen model, or the outputs of the query; raises whatever goes wrong."""
+        group = _group(action)
         for write in self._queries[action.query].writes[action.node]:
-            write(action)
+            write(group)
 
-    def branch(self, action: Branch) -> tuple[bool, ...]:
-        """Return whether the conditions of the nodes hold; raises whatever goes wrong."""
-        conditions = self._queries[action.query].conditions
-        return tuple([bool(conditions[node](action)) for node in action.nodes])
+    def branch(self, action: Branch) -> tuple[tuple[bool, ...], ...]:
+        """Return for each request whether the conditions of the nodes hold; raises whatever goes wrong."""
+        conditions, group = self._queries[action.query].conditions, _group(action)
+        return tuple(zip(*[numbers(conditions[node](group), group.size) for node in action.nodes], strict=True))
+
+
+def _group(action: Map | Branch) -> Group:
+    slots = action.slots
+    rows = slice(slots[0], slots[-1] + 1) if are_contiguous(slots) else list(slots)
+    return Group(rows, len(slots), action.chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,55 +98,42 @@ class _TensorRows:
 
     def __init__(self, defined: DefinedQuery, slots: Mapping[str, ModelSlots], rows: StepRows) -> None:
         self._first = rows.first[defined.query.name]
+        self._slots = rows.slots
         self._options = [[slots[model] for model in node.models] for node in defined.query.nodes]
         self.inputs = slots[defined.query.name].inputs
 
-    def taken(self, node: int, place: int) -> tuple[Place, ...]:
+    def taken(self, node: int, place: int) -> tuple[Rows, ...]:
         """Return where each option of a node reads an input."""
-        return self._with_first(node, [option.inputs[place] for option in self._options[node]])
+        return self._of_query(node, [option.inputs[place] for option in self._options[node]])
 
-    def given(self, node: int, place: int) -> tuple[Place, ...]:
+    def given(self, node: int, place: int) -> tuple[Rows, ...]:
         """Return where each option of a node writes an output."""
-        return self._with_first(node, [option.outputs[place] for option in self._options[node]])
+        return self._of_query(node, [option.outputs[place] for option in self._options[node]])
 
-    def _with_first(self, node: int, arrays: Sequence[Rows]) -> tuple[Place, ...]:
-        return tuple(zip(arrays, self._first[node], strict=True))
+    def _of_query(self, node: int, arrays: Sequence[Rows]) -> tuple[Rows, ...]:
+        """Return the rows that belong to the slots of the query."""
+        return tuple([rows[first : first + self._slots] for rows, first in zip(arrays, self._first[node], strict=True)])
 
 
-def _to_step(node: int, to: Sequence[Place], tensor: Tensor, places: _TensorRows) -> Write:
-    """Write an input of a step. Most are an unchanged input of the query, which is copied without a further call."""
-    if isinstance(tensor, Ref) and tensor.node == INPUT:
-        return _copied(node, to, places.inputs[tensor.place])
+def _to_step(node: int, to: Sequence[Rows], tensor: Tensor, places: _TensorRows) -> Write:
+    """Write an input of a step."""
     read = _reader(tensor, places)
 
-    def write(action: TensorAction) -> None:
-        option = action.chosen[node]
+    def write(group: Group) -> None:
+        option = group.chosen[node]
         if option < 0:
             raise _missing(node)
-        array, first = to[option]
-        array[first + action.slot] = read(action)
+        to[option][group.rows] = read(group)
 
     return write
-
-
-def _copied(node: int, to: Sequence[Place], given: Rows) -> Write:
-    def copy(action: TensorAction) -> None:
-        option = action.chosen[node]
-        if option < 0:
-            raise _missing(node)
-        array, first = to[option]
-        slot = action.slot
-        array[first + slot] = given[slot]
-
-    return copy
 
 
 def _to_output(array: Rows, tensor: Tensor, places: _TensorRows) -> Write:
     """Write an output, or zeros if none of the steps that it is made of has run."""
     read, there = _reader(tensor, places), _presence(needs(tensor))
 
-    def write(action: TensorAction) -> None:
-        array[action.slot] = read(action) if there(action) else 0
+    def write(group: Group) -> None:
+        array[group.rows] = read(group) if there(group) else 0
 
     return write
 
@@ -148,41 +153,41 @@ def _computed(expression: Expression) -> Iterator[Apply]:
 
 def _reader(expression: Expression, places: _TensorRows, common: AbstractSet[Expression] = frozenset()) -> Read:
     match expression:
-        case Literal(value):
-            return lambda action: value
         case Ref(node, place):
             return _input(places.inputs[place]) if node == INPUT else _output(node, places.given(node, place))
         case Apply(operation, arguments):
-            reads = [_reader(argument, places, common) for argument in arguments]
-            read = _either(arguments, reads) if operation == EITHER else _applied(operation, arguments, reads)
+            given = [one.value if isinstance(one, Literal) else _reader(one, places, common) for one in arguments]
+            read = _applied(operation, arguments, given)
             return _once(read) if expression in common else read
+        case _:
+            raise AssertionError(f"{expression} is no tensor")
 
 
 def _once(read: Read) -> Read:
-    """Compute a value once for each action, on whichever thread; only the last one is kept."""
-    last: tuple[TensorAction | None, Any] = None, None
+    """Compute values once for each group, on whichever thread; only the last ones are kept."""
+    last: tuple[Group | None, Any] = None, None
 
-    def read_once(action: TensorAction) -> Any:
+    def read_once(group: Group) -> Array:
         nonlocal last
         found = last
-        if found[0] is not action:
-            found = last = action, read(action)
-        return found[1]
+        if found[0] is not group:
+            found = last = group, read(group)
+        values: Array = found[1]
+        return values
 
     return read_once
 
 
 def _input(array: Rows) -> Read:
-    return lambda action: array[action.slot]
+    return lambda group: array[group.rows]
 
 
-def _output(node: int, places: Sequence[Place]) -> Read:
-    def read(action: TensorAction) -> Any:
-        option = action.chosen[node]
+def _output(node: int, places: Sequence[Rows]) -> Read:
+    def read(group: Group) -> Array:
+        option = group.chosen[node]
         if option < 0:
             raise _missing(node)
-        array, first = places[option]
-        return array[first + action.slot]
+        return places[option][group.rows]
 
     return read
 
@@ -191,36 +196,62 @@ def _either(arguments: Sequence[Expression], reads: Sequence[Read]) -> Read:
     """Read the first argument whose steps have run."""
     choices = [(_presence(needs(argument)), read) for argument, read in zip(arguments, reads, strict=True)]
 
-    def read_first(action: TensorAction) -> Any:
+    def read_first(group: Group) -> Array:
         for there, read in choices:
-            if there(action):
-                return read(action)
+            if there(group):
+                return read(group)
         raise IllegalEvent("none of the steps has run that a tensor is to be taken from")
 
     return read_first
 
 
-def _applied(operation: str, arguments: Sequence[Expression], reads: Sequence[Read]) -> Read:
-    if operation == "and":
-        return lambda action: all(read(action) for read in reads)
-    if operation == "or":
-        return lambda action: any(read(action) for read in reads)
-    compute = COMPUTED.get(operation) or LOGIC[operation]
-    first, *others = reads
-    given = [one.value for one in arguments[1:] if isinstance(one, Literal)]
-    if len(given) == len(others):  # most: a tensor, and literals of the file
-        return lambda action: compute(first(action), *given)
-    return lambda action: compute(*[read(action) for read in reads])
+def _applied(operation: str, arguments: Sequence[Expression], given: Sequence[Any]) -> Read:
+    """Return what computes an operation; `given` are literals, and `Read`s of tensors."""
+    if operation == EITHER:
+        return _either(arguments, given)
+    if operation in ("and", "or"):
+        return _joined(given, until=operation == "or")
+    if operation in LOGIC:
+        holds = LOGIC[operation]
+
+        def judge(group: Group) -> Array:
+            values = [numbers(one(group) if callable(one) else one, group.size) for one in given]
+            return np.array([holds(*row) for row in zip(*values, strict=True)])
+
+        return judge
+    compute = COMPUTED[operation]
+    first, *others = given
+    if not any(map(callable, others)):  # most: a tensor, and literals of the file
+        return lambda group: compute(first(group), *others)
+    return lambda group: compute(*[one(group) if callable(one) else one for one in given])
 
 
-def _presence(groups: Groups) -> Callable[[TensorAction], bool]:
-    """Return a function that tells whether at least one node of each group has run."""
-    ordered = [sorted(group) for group in groups]
+def _joined(reads: Sequence[Read], *, until: bool) -> Read:
+    """Read one condition after another, each only as long as some row is not decided: the first that is `until` is it.
 
-    def is_there(action: TensorAction) -> bool:
-        chosen = action.chosen
-        for group in ordered:
-            for node in group:
+    Where a row's later condition raises that would not have been read for this row alone, each row is tried alone.
+    """
+
+    def read_until(group: Group) -> Array:
+        found = reads[0](group).reshape(group.size)
+        for read in reads[1:]:
+            if (found == until).all():
+                break
+            more = read(group).reshape(group.size)
+            found = found | more if until else found & more
+        return found
+
+    return read_until
+
+
+def _presence(needed: Groups) -> Callable[[Group], bool]:
+    """Return a function that tells whether at least one node of each set that is needed has run."""
+    ordered = [sorted(nodes) for nodes in needed]
+
+    def is_there(group: Group) -> bool:
+        chosen = group.chosen
+        for nodes in ordered:
+            for node in nodes:
                 if chosen[node] >= 0:
                     break
             else:

@@ -1,7 +1,9 @@
-"""What the operations of query files compute, on one row: with numpy if that is simple, with torch if it is better.
+"""What the operations of query files compute: with numpy if that is simple, with torch if it is better.
 
-Types and shapes have been checked by the entries of the same names in `queries/file/operations.py`. Values can still be
-wrong: an index past the end or a box that is not a number raises `ValueError`.
+Operations work on many rows at once: each tensor is an array `(B, *shape)`, where `shape` is that in the query file.
+Comparisons work on the numbers of one row. Types and shapes have been checked by the entries of the same names in
+`queries/file/operations.py`. Values can still be wrong: an index past the end or a box that is not a number raises
+`ValueError`, whichever row it is of.
 """
 
 import operator
@@ -15,30 +17,44 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 Array = NDArray[Any]
-Value = Any  # an array, a numpy number, or a literal number or text of the expression
+Value = Any  # an array, or a literal number or text of the expression
 
 
-def crop(image: Array, top: Value, left: Value, height: int, width: int) -> Array:
-    """Cut a piece of an image `(..., H, W)`; a computed corner is moved so that the piece lies inside."""
-    rows, columns = (
-        min(max(floor(corner), 0), whole - part)
-        for corner, part, whole in zip((_number(top), _number(left)), (height, width), image.shape[-2:], strict=True)
-    )
-    return image[..., rows : rows + height, columns : columns + width]
+def crop(images: Array, top: Value, left: Value, height: int, width: int) -> Array:
+    """Cut a piece of each image `(..., H, W)`; a computed corner is moved so that the piece lies inside."""
+    if not isinstance(top, np.ndarray) and not isinstance(left, np.ndarray):
+        return images[..., top : top + height, left : left + width]
+    cut = []
+    for image, *corners in zip(images, numbers(top, len(images)), numbers(left, len(images)), strict=True):
+        row, column = (
+            min(max(floor(corner), 0), whole - part)
+            for corner, part, whole in zip(corners, (height, width), image.shape[-2:], strict=True)
+        )
+        cut.append(image[..., row : row + height, column : column + width])
+    return np.stack(cut)
 
 
-def crop_to(image: Array, box: Array, height: int, width: int) -> Array:
-    """Cut a box out of an image `(..., H, W)`, with all pixels that it touches (at least one), and resize it.
+def crop_to(images: Array, boxes: Array, height: int, width: int) -> Array:
+    """Cut a box out of each image `(..., H, W)`, with all pixels that it touches (at least one), and resize it.
 
-    The box is top, left, bottom and right, as fractions of the image.
+    A box is top, left, bottom and right, as fractions of the image.
     """
-    top, left, bottom, right = box.tolist()
-    rows, columns = _span(top, bottom, image.shape[-2]), _span(left, right, image.shape[-1])
-    return resize(image[..., rows, columns], height, width)
+    cut = []
+    for image, (top, left, bottom, right) in zip(images, boxes.tolist(), strict=True):
+        rows, columns = _span(top, bottom, image.shape[-2]), _span(left, right, image.shape[-1])
+        cut.append(_resized(image[..., rows, columns], height, width))
+    return np.stack(cut)
 
 
-def resize(image: Array, height: int, width: int) -> Array:
-    """Resize an image `(..., H, W)` bilinearly; pixels are squares, as everywhere in torch unless told otherwise."""
+def resize(images: Array, height: int, width: int) -> Array:
+    """Resize each image `(..., H, W)` bilinearly; pixels are squares, as everywhere in torch unless told otherwise.
+
+    One by one: together their last bits would depend on who else is resized.
+    """
+    return np.stack([_resized(image, height, width) for image in images])
+
+
+def _resized(image: Array, height: int, width: int) -> Array:
     if image.shape[-2:] == (height, width):
         return image
     flat = torch.from_numpy(image).reshape(1, -1, *image.shape[-2:])
@@ -53,22 +69,25 @@ def softmax(scores: Array) -> Array:
     return shares
 
 
-def top_indices(row: Array, count: int) -> Array:
-    """Return the indices of the `count` largest numbers of a row, largest first; of equal ones the first."""
-    ascending = np.argsort(row[::-1], kind="stable")[::-1][:count]
-    places: Array = len(row) - 1 - ascending
+def top_indices(rows: Array, count: int) -> Array:
+    """Return the indices of the `count` largest numbers of each row, largest first; of equal ones the first."""
+    ascending = np.argsort(rows[:, ::-1], axis=1, kind="stable")[:, ::-1][:, :count]
+    places: Array = rows.shape[1] - 1 - ascending
     return places
 
 
-def select(values: Array, index: Value) -> Value:
-    """Return one entry of the first dimension.
+def select(values: Array, index: Value) -> Array:
+    """Return one entry of each row's first dimension.
 
     A computed index counts from 0; raises `ValueError` if it is out of range.
     """
-    place = index if isinstance(index, int) else int(_number(index))
-    if not (isinstance(index, int) or 0 <= place < len(values)):
-        raise ValueError(f"index {place} is none of {len(values)}")
-    return values[place]
+    if isinstance(index, int):
+        return values[:, index]
+    places = [int(place) for place in numbers(index, len(values))]
+    for place in places:
+        if not 0 <= place < values.shape[1]:
+            raise ValueError(f"index {place} is none of {values.shape[1]}")
+    return values[np.arange(len(values)), places]
 
 
 def scale(values: Array, factor: float, offset: float = 0.0) -> Array:
@@ -78,9 +97,12 @@ def scale(values: Array, factor: float, offset: float = 0.0) -> Array:
     return scaled
 
 
-def _number(value: Value) -> Any:
-    """Return the only number of an array, or a number as it is."""
-    return value.item() if isinstance(value, (np.ndarray, np.generic)) else value
+def numbers(value: Value, rows: int) -> list[Any]:
+    """Return the only number of each row of an array, or a literal for each of so many rows.
+
+    They are Python's own, which are compared with literals exactly: a float32 is not rounded to what it is compared to.
+    """
+    return value.reshape(rows).tolist() if isinstance(value, np.ndarray) else [value] * rows
 
 
 def _span(low: float, high: float, size: int) -> slice:
@@ -88,32 +110,32 @@ def _span(low: float, high: float, size: int) -> slice:
     return slice(first, min(max(ceil(high * size), first + 1), size))
 
 
-def _on_numbers(compare: Callable[[Any, Any], bool]) -> Callable[[Value, Value], bool]:
-    return lambda left, right: compare(_number(left), _number(right))
+def _flat(values: Array) -> Array:
+    return values if values.ndim == 2 else values.reshape(len(values), -1)
 
 
-COMPUTED: Mapping[str, Callable[..., Value]] = {
+COMPUTED: Mapping[str, Callable[..., Array]] = {
     "crop": crop,
     "crop_to": crop_to,
     "resize": resize,
     "softmax": softmax,
-    "argmax": lambda row: row.argmax(),
-    "max": lambda values: values.max(),
-    "top_values": lambda row, count: row[top_indices(row, count)],
+    "argmax": lambda rows: rows.argmax(1),
+    "max": lambda values: _flat(values).max(1),
+    "top_values": lambda rows, count: np.take_along_axis(rows, top_indices(rows, count), 1),
     "top_indices": top_indices,
     "select": select,
     "scale": scale,
-    "cast": lambda values, dtype: np.asarray(values).astype(dtype),
-    "reshape": lambda values, *shape: np.reshape(values, shape),
+    "cast": lambda values, dtype: values.astype(dtype),
+    "reshape": lambda values, *shape: values.reshape(len(values), *shape),
 }
 
-LOGIC: Mapping[str, Callable[..., Value]] = {
-    "==": _on_numbers(operator.eq),
-    "!=": _on_numbers(operator.ne),
-    "<": _on_numbers(operator.lt),
-    "<=": _on_numbers(operator.le),
-    ">": _on_numbers(operator.gt),
-    ">=": _on_numbers(operator.ge),
-    "in": lambda value, *numbers: _number(value) in numbers,
-    "not": lambda value: not value,
+LOGIC: Mapping[str, Callable[..., bool]] = {  # of the numbers of one row
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "in": lambda value, *numbers: value in numbers,
+    "not": operator.not_,
 }

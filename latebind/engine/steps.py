@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from math import inf
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from latebind.domain.actions import Branch, Map, Reply, StepEnded
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.events import Arrived, Branched, MapFailed, Mapped
@@ -14,6 +16,7 @@ from latebind.engine.staging import Staging
 logger = logging.getLogger(__name__)
 
 TensorAction = Map | Branch
+Looked = Branched | Mapped | MapFailed
 
 
 class Tensors(Protocol):
@@ -22,8 +25,8 @@ class Tensors(Protocol):
     def map(self, action: Map) -> None:
         """Write the inputs of a node, or the outputs of the query if the node is behind the last one."""
 
-    def branch(self, action: Branch) -> tuple[bool, ...]:
-        """Return whether the conditions of the nodes hold, in their order."""
+    def branch(self, action: Branch) -> tuple[tuple[bool, ...], ...]:
+        """Return for each request whether the conditions of the nodes hold, in their order."""
 
 
 class NoTensors:
@@ -33,7 +36,7 @@ class NoTensors:
         """Raise: nothing calls this."""
         raise AssertionError(f"{action}, and no queries are served")
 
-    def branch(self, action: Branch) -> tuple[bool, ...]:
+    def branch(self, action: Branch) -> tuple[tuple[bool, ...], ...]:
         """Raise: nothing calls this."""
         raise AssertionError(f"{action}, and no queries are served")
 
@@ -48,25 +51,44 @@ class Steps:
         self._staging = staging
         self._tracks_requests = staging.tracks_requests
 
-    def perform_all(self, actions: Sequence[TensorAction]) -> list[Branched | Mapped | MapFailed]:
+    def perform_all(self, actions: Sequence[TensorAction]) -> list[Looked]:
         """Perform actions one after another; return the events, which are to be reported together."""
         last = len(actions) - 1
-        return [self.perform(action, more=place < last) for place, action in enumerate(actions)]
+        return [event for place, action in enumerate(actions) for event in self.perform(action, more=place < last)]
 
-    def perform(self, action: TensorAction, *, more: bool = False) -> Branched | Mapped | MapFailed:
-        """Perform one action; an exception fails this request alone. For `more` see `Branched`."""
+    def perform(self, action: TensorAction, *, more: bool = False) -> list[Looked]:
+        """Perform one action for all of its requests together. For `more` see `Branched`.
+
+        If that raises, it is performed for each of them alone, and fails those for which it raises again.
+        """
         try:
             if isinstance(action, Branch):
-                return Branched(action.request, action.nodes, self._tensors.branch(action), more)
+                return [Branched(action.requests, action.nodes, self._tensors.branch(action), more)]
             self._tensors.map(action)
             if self._tracks_requests:
                 self._stage(action)
-            return Mapped(action.request, action.node, more)
+            return [Mapped(action.requests, action.node, more)]
         except Exception:
-            doing, nodes = ("judging", action.nodes) if isinstance(action, Branch) else ("mapping", (action.node,))
-            names = ", ".join([self._name(action.query, node) for node in nodes])
-            logger.exception("%s %s of %s failed for request %d", doing, names, action.query, action.request)
-            return MapFailed(action.request, nodes, more)
+            if len(action.requests) > 1:
+                return self._perform_each(action, more=more)
+            return [self._failed(action, more=more)]
+
+    def _perform_each(self, action: TensorAction, *, more: bool) -> list[Looked]:
+        """Perform an action for one request after another."""
+        rows = list(zip(action.requests, action.slots, strict=True))
+        alone = [replace(action, requests=(request,), slots=(slot,)) for request, slot in rows]
+        return [
+            event
+            for place, one in enumerate(alone, start=1)
+            for event in self.perform(one, more=more or place < len(alone))
+        ]
+
+    def _failed(self, action: TensorAction, *, more: bool) -> MapFailed:
+        """Log the exception that is being handled, and return what the scheduler is told of it."""
+        doing, nodes = ("judging", action.nodes) if isinstance(action, Branch) else ("mapping", (action.node,))
+        names = ", ".join([self._name(action.query, node) for node in nodes])
+        logger.exception("%s %s of %s failed for request %d", doing, names, action.query, *action.requests)
+        return MapFailed(action.requests, nodes, more)
 
     def arrived(self, event: Arrived) -> None:
         """Report requests from the door to staging. Inputs of queries are not staged: only the host reads them."""
@@ -90,14 +112,14 @@ class Steps:
             self._staging.ended(_number(reply.request, node))
 
     def _stage(self, action: Map) -> None:
-        """Report a step whose inputs are complete, so that staging can bring them to its model's device."""
+        """Report steps whose inputs are complete, so that staging can bring them to their model's device."""
         nodes = self._queries[action.query].nodes
         if action.node == len(nodes):
             return
         option = action.chosen[action.node]
-        row = self._rows.row(action.query, action.node, option, action.slot)
-        number = _number(action.request, action.node)
-        self._staging.arrived(Arrived(nodes[action.node].models[option], inf, (number,), (row,)))
+        rows = tuple([self._rows.row(action.query, action.node, option, slot) for slot in action.slots])
+        numbers = tuple([_number(request, action.node) for request in action.requests])
+        self._staging.arrived(Arrived(nodes[action.node].models[option], inf, numbers, rows))
 
     def _name(self, query: str, node: int) -> str:
         nodes = self._queries[query].nodes

@@ -26,6 +26,7 @@ from latebind.learned.stored import (
 )
 from latebind.repository.directory import ModelDirectory
 
+LITTLE = 1e-3  # seconds: below, asking a lookup costs about what it saves
 HELD_OUT_ROWS = 10_000  # kept for adaptation at most
 WIDEST_KEPT = 4_096  # most features of a lookup that can be adapted: as many as large networks end with
 
@@ -69,7 +70,7 @@ def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = Fa
     found = outcome.calibrated
     lookups = _in_use(outcome, found) if found else ()
     if found and not lookups:
-        found, reason = None, "no lookup pays at this target: the network runs to its end"
+        found, reason = None, nothing_pays(sum(outcome.stages))
     kept = _kept(outcome, lookups)
     caches = _stored(outcome, found, lookups, kept)
     after = write_caches(
@@ -81,6 +82,15 @@ def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = Fa
         new_entry=new_entry and bool(kept),
     )
     return _report(after, outcome, found, caches, reason)
+
+
+def nothing_pays(seconds: float) -> str:
+    """Say that no lookup is used for a network that takes so many seconds, and what may change that."""
+    short = f"; in {seconds * 1e3:.2f} ms there is little to save" if seconds < LITTLE else ""
+    return (
+        f"no lookup pays at this target: the network runs to its end{short}. A lower fidelity or more rows like the "
+        "traffic may change that: docs/choosing.md"
+    )
 
 
 def _stored(

@@ -29,6 +29,9 @@ MIN_STAGE_SECONDS = round(BOUNDARY_SECONDS / MAX_OVERHEAD, 4)  # so its boundary
 Progress = Callable[[str, float], None]
 
 
+NOT_CUT = "not cut: stages would be too short (--min-stage-ms), or cutting cost too much (--overhead)"
+
+
 @dataclass(frozen=True, slots=True)
 class BuildReport:
     """What `build_program` found; `rows` formats it.
@@ -55,7 +58,7 @@ class BuildReport:
             *((f"backend {candidate.backend}", _tried(candidate)) for candidate in self.candidates),
             ("chosen", self.backend),
             ("stages", f"{len(self.stages)}, {whole * 1e3:.2f} ms in all at batch 1"),
-            ("chain over uncut", ratios or "not cut"),
+            ("chain over uncut", ratios or NOT_CUT),
             ("largest relative error", f"{self.error:.1e}"),
             ("weights", f"{self.weight_bytes / 1e6:.2f} MB, loaded in {self.load_seconds:.2f} s"),
             ("written to", str(self.directory.path)),

@@ -25,6 +25,9 @@ ANSWERED = Outcome.ANSWERED  # to look a member up in its class takes ten times 
 ENDS = {Outcome.REFUSED_LATE: Outcome.EXPIRED, Outcome.REFUSED_LOADING: Outcome.EXPIRED}
 
 
+Look = tuple[str, int | tuple[int, ...], tuple[int, ...]]  # query, node to map or nodes to judge, models chosen
+
+
 class QueryScheduler:
     """A scheduler that also knows queries. Feed it all events in order of time and perform all of its actions."""
 
@@ -37,6 +40,7 @@ class QueryScheduler:
         self._steps: dict[int, LiveQuery] = {}  # the query of each step that is a request of its model now
         self._replies: deque[Reply] = deque()  # to steps, not handled yet
         self._untold: list[Event] = []  # not passed to the scheduler of models yet
+        self._looks: dict[Look, list[LiveQuery]] = {}  # not asked for yet, each with the queries that need it
         self._accepted = 0
         self._ended = 0
         self._looked: dict[type[Event], Callable[..., None]] = {
@@ -58,6 +62,7 @@ class QueryScheduler:
             more = event.more  # type: ignore[union-attr]
         elif isinstance(event, Arrived) and event.model in self._served:
             self._arrived(event, now, actions)
+            more = event.more
         elif isinstance(event, Cancelled) and event.request in self._live:
             self._live[event.request].fail(NOT_RUN, Outcome.CANCELLED)
             self._go_on(self._live[event.request], now, actions)
@@ -67,6 +72,8 @@ class QueryScheduler:
             self._tell_below(now, actions)
             while self._replies:
                 self._step_ended(self._replies.popleft(), now, actions)
+        if self._looks and not more:
+            self._ask(actions)
         return actions
 
     def stats(self) -> dict[str, int]:
@@ -122,44 +129,44 @@ class QueryScheduler:
             self._go_on(live, now, actions)
 
     def _branched(self, event: Branched, now: float, actions: list[Action]) -> None:
-        live = self._live_query(event, event.nodes, (JUDGED,))
-        if len(event.nodes) != len(event.holds):
+        every = self._live_queries(event, event.nodes, (JUDGED,))
+        if [len(event.nodes)] * len(every) != [len(holds) for holds in event.holds]:
             raise IllegalEvent(f"{event} does not say of each node whether its condition holds")
-        live.served.branches.observe(event.nodes, event.holds)
-        for node, holds in zip(event.nodes, event.holds, strict=True):
-            if holds and live.failure is None:
-                self._begin(live, node, now, actions)
-            else:
-                live.move(node, LEFT_OUT)
-        if live.due or live.failure is not None or not live.work:
-            self._go_on(live, now, actions)
+        for live, results in zip(every, event.holds, strict=True):
+            live.served.branches.observe(event.nodes, results)
+            for node, holds in zip(event.nodes, results, strict=True):
+                if holds and live.failure is None:
+                    self._begin(live, node, now)
+                else:
+                    live.move(node, LEFT_OUT)
+            if live.due or live.failure is not None or not live.work:
+                self._go_on(live, now, actions)
 
     def _mapped(self, event: Mapped, now: float, actions: list[Action]) -> None:
-        live, node = self._live.get(event.request), event.node
-        if live is None or not 0 <= node <= live.outputs or live.phases[node] is not MAPPED:
-            raise IllegalEvent(f"{event} was not asked for")
-        live.served.overhead.observe(now - live.reached)
-        if live.failure is not None:
-            live.move(node, LEFT_OUT)
-        elif node == live.outputs:
-            live.move(node, ENDED)
-        else:
-            live.move(node, RUNNING)
-            served, step, option = live.served, live.step(node), live.chosen[node]
-            self._steps[step] = live
-            due = live.deadline - served.estimates.least_after(node)
-            row = served.rows[node][option] + live.slot
-            model = served.models[node][option]
-            self._untold.append(Arrived(model, due, (step,), (row,), (), (), live.priority))
-            return
-        self._go_on(live, now, actions)
+        node = event.node
+        for live in self._live_queries(event, (node,), (MAPPED,)):
+            live.served.overhead.observe(now - live.reached)
+            if live.failure is None and node < live.outputs:
+                self._request(live, node)
+            else:
+                live.move(node, ENDED if live.failure is None else LEFT_OUT)
+                self._go_on(live, now, actions)
+
+    def _request(self, live: LiveQuery, node: int) -> None:
+        """Make a step a request of the model chosen for it."""
+        live.move(node, RUNNING)
+        served, step, option = live.served, live.step(node), live.chosen[node]
+        self._steps[step] = live
+        due = live.deadline - served.estimates.least_after(node)
+        row = served.rows[node][option] + live.slot
+        self._untold.append(Arrived(served.models[node][option], due, (step,), (row,), (), (), live.priority))
 
     def _map_failed(self, event: MapFailed, now: float, actions: list[Action]) -> None:
-        live = self._live_query(event, event.nodes, (MAPPED, JUDGED))
-        for node in event.nodes:
-            live.move(node, LEFT_OUT)
-        live.fail(event.nodes[0], Outcome.FAILED)
-        self._go_on(live, now, actions)
+        for live in self._live_queries(event, event.nodes, (MAPPED, JUDGED)):
+            for node in event.nodes:
+                live.move(node, LEFT_OUT)
+            live.fail(event.nodes[0], Outcome.FAILED)
+            self._go_on(live, now, actions)
 
     def _tell_below(self, now: float, actions: list[Action]) -> None:
         """Pass events that wait to the scheduler of models; its replies to steps are kept for this layer."""
@@ -195,17 +202,29 @@ class QueryScheduler:
                 live.move(node, JUDGED)
                 judged.append(node)
             elif live.failure is None:
-                self._begin(live, node, now, actions)
+                self._begin(live, node, now)
         if judged:
-            chosen = tuple(live.chosen)
-            actions.append(Branch(live.served.name, live.request, live.slot, tuple(judged), chosen))
+            self._look(live, tuple(judged))
         if live.failure is not None:
             for node in live.running:
                 self._untold.append(Cancelled(live.step(node)))
         if not live.work:
             self._end(live, now, actions)
 
-    def _begin(self, live: LiveQuery, node: int, now: float, actions: list[Action]) -> None:
+    def _look(self, live: LiveQuery, what: int | tuple[int, ...]) -> None:
+        """Have a node mapped, or nodes judged, together with other queries that have come as far by the same models."""
+        self._looks.setdefault((live.served.name, what, tuple(live.chosen)), []).append(live)
+
+    def _ask(self, actions: list[Action]) -> None:
+        for (query, what, chosen), every in self._looks.items():
+            requests, slots = tuple([live.request for live in every]), tuple([live.slot for live in every])
+            if isinstance(what, int):
+                actions.append(Map(query, requests, slots, what, chosen))
+            else:
+                actions.append(Branch(query, requests, slots, what, chosen))
+        self._looks.clear()
+
+    def _begin(self, live: LiveQuery, node: int, now: float) -> None:
         """Have the inputs of a node written, for the model picked for it now or in advance."""
         if node < live.outputs:
             if self._sheds and now > live.deadline:
@@ -215,7 +234,7 @@ class QueryScheduler:
             choice = live.planned[node] if live.planned else _pick(live, node, now)
             live.chosen[node], live.budgets[node], live.began[node] = choice.option, choice.budget, now
         live.move(node, MAPPED)
-        actions.append(Map(live.served.name, live.request, live.slot, node, tuple(live.chosen)))
+        self._look(live, node)
 
     def _end(self, live: LiveQuery, now: float, actions: list[Action]) -> None:
         del self._live[live.request]
@@ -226,15 +245,18 @@ class QueryScheduler:
         )  # a refusal while the model loads reports a wait that is still ahead
         actions.append(Reply(live.request, live.served.name, outcome, live.last_node, live.waited, ran, live.slack))
 
-    def _live_query(self, event: Branched | MapFailed, nodes: Sequence[int], phases: Sequence[Phase]) -> LiveQuery:
-        """Return the query of an event, whose `nodes` must be in one of these phases. Raises `IllegalEvent`."""
-        live = self._live.get(event.request)
-        if live is None or not nodes:
+    def _live_queries(
+        self, event: Branched | Mapped | MapFailed, nodes: Sequence[int], phases: Sequence[Phase]
+    ) -> list[LiveQuery]:
+        """Return the queries of an event, whose `nodes` must be in one of these phases. Raises `IllegalEvent`."""
+        every = [live for request in event.requests if (live := self._live.get(request)) is not None]
+        if not nodes or not len(every) == len(event.requests) == len(set(event.requests)):
             raise IllegalEvent(f"{event} was not asked for")
-        for node in nodes:
-            if not 0 <= node <= live.outputs or live.phases[node] not in phases:
-                raise IllegalEvent(f"{event} was not asked for")
-        return live
+        for live in every:
+            for node in nodes:
+                if not 0 <= node <= live.outputs or live.phases[node] not in phases:
+                    raise IllegalEvent(f"{event} was not asked for")
+        return every
 
 
 def _pick(live: LiveQuery, node: int, now: float) -> Choice:

@@ -14,6 +14,13 @@ from latebind.program.vocabulary import vocabulary_size
 from latebind.sequence.state import POSITION, TOKEN, Part, State, change_of
 
 TOKENS, LENGTH, LOGITS = "tokens", "length", "logits"
+NEEDED: Mapping[str, tuple[type, str]] = {  # attributes of a sequence module: their type, and words for a refusal
+    "start": (int, "int, the token that answers begin behind"),
+    "end": (int, "int, the token that ends an answer"),
+    "padding": (int, "int, the token behind short rows"),
+    "longest_output": (int, "int, the most tokens of an answer"),
+    "blank": (Mapping, "dict, shapes of the parts of the state that begin as zeros; may be empty"),
+}
 SHORTEST, LONGER = 8, 1.25  # tokens of the shortest encoder, and the ratio of one encoder's length to the one before
 
 
@@ -66,13 +73,17 @@ def is_sequence(module: nn.Module) -> bool:
 
 
 def as_sequence(module: nn.Module) -> SequenceModule:
-    """Return the module as a sequence module; raises `ExportError` that names what it lacks."""
-    for name, type_ in (("start", int), ("end", int), ("padding", int), ("longest_output", int), ("blank", Mapping)):
-        if not isinstance(getattr(module, name, None), type_):
-            raise ExportError(
-                f"a sequence model needs the attribute {name!r} ({type_.__name__}), which {type(module).__name__} "
-                "lacks: see latebind.sequence.export.SequenceModule"
-            )
+    """Return the module as a sequence module; raises `ExportError` that names all that it lacks."""
+    lacking = [
+        f"{name!r} ({means})"
+        for name, (type_, means) in NEEDED.items()
+        if not isinstance(getattr(module, name, None), type_)
+    ]
+    if lacking:
+        raise ExportError(
+            f"{type(module).__name__} has encode and step, so it is a sequence model, but it lacks "
+            f"{', '.join(lacking)}: give the class these attributes; docs/models.md has an example"
+        )
     return cast(SequenceModule, module)
 
 

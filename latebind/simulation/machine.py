@@ -119,7 +119,8 @@ class Machine:
                     self._agenda.cancel(self._wake)  # a later WakeAt replaces it
                     self._wake = self._agenda.at(action.time, self._telling(Woke()))
         if looks:
-            self._agenda.at(now + self._mapping * len(looks), partial(self._look, looks))
+            count = sum([len(action.requests) for action in looks])
+            self._agenda.at(now + self._mapping * count, partial(self._look, looks))
 
     def _record(self, reply: Reply, now: float) -> None:
         arrival = self._arrivals.pop(reply.request)
@@ -165,22 +166,26 @@ class Machine:
 
     def _look(self, looks: list[Branch | Map], now: float) -> None:
         """Report the results of maps and branches that were performed together."""
-        for place, action in enumerate(looks, start=1):
+        events = [event for action in looks for event in self._mapped(action, now)]
+        for place, event in enumerate(events, start=1):
             if not self._stopped:
-                self._tell(self._mapped(action, now, more=place < len(looks)), now)
+                self._tell(replace(event, more=place < len(events)), now)
 
-    def _mapped(self, action: Branch | Map, now: float, *, more: bool) -> Branched | Mapped | MapFailed:
-        """Return the event that ends a map or branch; a step that may start is added to the arrivals."""
-        arrival = self._arrivals[action.request]
+    def _mapped(self, action: Branch | Map, now: float) -> Sequence[Branched | Mapped | MapFailed]:
+        """Return the events that end a map or branch; steps that may start are added to the arrivals."""
+        arrivals = [self._arrivals[request] for request in action.requests]
         if isinstance(action, Branch):
-            holds = tuple([arrival.steps[node].holds for node in action.nodes])
-            return Branched(action.request, action.nodes, holds, more)
-        if action.node < len(arrival.steps):
-            option = action.chosen[action.node]
-            model = self._queries[action.query].nodes[action.node].models[option]
-            leaves_at = arrival.steps[action.node].leaves_at[option]
-            self._arrivals[action.request + 1 + action.node] = Arrival(now, model, arrival.allowed, leaves_at)
-        return Mapped(action.request, action.node, more)
+            holds = [tuple([arrival.steps[node].holds for node in action.nodes]) for arrival in arrivals]
+            return (Branched(action.requests, action.nodes, tuple(holds)),)
+        node, nodes = action.node, self._queries[action.query].nodes
+        if node < len(nodes):
+            option = action.chosen[node]
+            for request, arrival in zip(action.requests, arrivals, strict=True):
+                leaves_at = arrival.steps[node].leaves_at[option]
+                self._arrivals[request + 1 + node] = Arrival(
+                    now, nodes[node].models[option], arrival.allowed, leaves_at
+                )
+        return (Mapped(action.requests, node),)
 
     def _exited(self, action: Run) -> tuple[int, ...]:
         """Return the requests that have their answer when this step has run."""

@@ -76,8 +76,8 @@ def test_a_query_tells_how_many_are_at_each_step() -> None:
     scheduler = QueryScheduler(graphs.config(served("gate"), served("small"), queries=[chain]))
     scheduler.handle(Arrived("query", 9.0, (10, 20), (3, 4)), 0.0)
     assert scheduler.picture(0.0).queries == {"query": (0, 0)}
-    scheduler.handle(Mapped(10, 0), 0.001)
-    scheduler.handle(Mapped(20, 0), 0.001)
+    scheduler.handle(Mapped((10,), 0), 0.001)
+    scheduler.handle(Mapped((20,), 0), 0.001)
     picture = scheduler.picture(0.002)
     assert picture.queries == {"query": (2, 0)}
     assert picture.workers[0].batches[0].model == "gate"

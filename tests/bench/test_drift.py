@@ -1,7 +1,10 @@
 """The drift benchmark on digits: what is caught, and what needs no catching."""
 
+import pytest
+
 from latebind.bench import drift
 from latebind.bench.subject import Subject
+from latebind.domain.errors import ConfigError
 from tests.digits import Built
 
 
@@ -31,3 +34,10 @@ def test_changes_of_digits_are_caught(built: Built) -> None:
     assert [one.change for one in found] == ["mix", "brightness"]
     assert all(one.passed(0.9) for one in found)
     assert {row["change"] for row in drift.summary(found, 0.9)} == {"mix", "brightness"}
+
+
+def test_a_calibration_of_its_own_without_lookups_is_told_as_such(built: Built) -> None:
+    rows, labels = built.rows
+    subject = Subject(built.directory.path.parent.parent, "digits", rows, labels)
+    with pytest.raises(ConfigError, match=r"at a fidelity of 1, the benchmark's copy .* has no lookup that pays"):
+        drift.run(subject, trials=1, fidelity=1.0, by=3.0, settle=600, after=500, seed=0)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from latebind.bench.queries.live.overhead import QUERY, Carried, Overhead, step_name
+from latebind.bench.queries.live.overhead import BY_CLIENTS, QUERY, Carried, Overhead, step_name
 from latebind.bench.queries.live.replanning import longest, slower
-from latebind.bench.queries.live.report import length_rows, own_core_rows, throughput_rows
+from latebind.bench.queries.live.report import MOST, SLOWER, cpu_rows, length_rows, throughput_rows
 from latebind.bench.queries.live.sides import find_query, planned, with_planner
 from latebind.bench.queries.live.useful_deadlines import BETWEEN, between
 from latebind.cli.main import app
@@ -153,44 +153,52 @@ def test_deadlines_follow_from_what_models_take_and_requests_may_come_at_random_
 
 def test_a_query_is_held_against_its_models_alone(repository: Path) -> None:
     words = ["--part", "overhead", "--requests", "60", "--rounds", "2", "--clients", "3"]
-    latency, through, own, length = bench(repository, *words).values()
+    latency, through, cpu, length = bench(repository, *words).values()
     assert [row["seconds"] for row in latency] == ["at the client", "in the engine"]
     assert all(float(row["its models, added, mean ms"]) > 0 for row in latency)
-    asked = ["query", "its models, called by clients", "step 1 alone", "step 2 alone"]
-    assert [row["asked for"] for row in through[:-1]] == asked
-    assert [row["asked for"].split(",")[0] for row in own[-2:]] == ["1 / (1/a + 1/b)", "the slower step alone"]
-    assert all(float(row["answers a second"]) > 0 for row in (*through, *own))
+    asked = ["query", "its models, called by clients", "its steps alone", "query", *["the slower step alone"] * 2]
+    assert [str(row["asked for"]).split(", a")[0] for row in through] == [*asked, "its steps alone"]
+    assert [row["workers"] for row in through] == [1, 1, 1, 2, 1, 2, 2]
+    assert all(float(row["answers a second"]) > 0 for row in through)
+    assert [row["asked for"] for row in cpu] == ["query", "step 1 alone", "step 2 alone"] * 2
     assert all(float(row["they take, ms"]) > 0 for row in length)
 
 
 def carried(rounds: int = 3, **answers: float) -> Carried:
     """What takes a core so many seconds an answer, by the clock and by CPU time."""
     seconds = {QUERY: answers["query"], step_name(0): answers["first"], step_name(1): answers["second"]}
-    rates, cpu = (
-        {name: [1.0 / one] * rounds for name, one in seconds.items()},
-        {name: [one] * rounds for name, one in seconds.items()},
-    )
-    return Carried(rates, cpu, cpu)
+    rates = {name: [1.0 / one] * rounds for name, one in seconds.items()} | {BY_CLIENTS: [1.0] * rounds}
+    cpu, outside = ({name: [one] * rounds for name, one in seconds.items()} for _ in range(2))
+    return Carried(rates, cpu, outside)
+
+
+def ratios(found: Overhead) -> dict[tuple[str, object], str]:
+    return {
+        (str(row["asked for"]), row["workers"]): str(row["the query has of it"])
+        for row in throughput_rows(found, seed=0)
+    }
 
 
 def test_the_most_that_one_worker_carries_counts_each_step_by_how_many_rows_run_it() -> None:
-    found = carried(query=0.0125, first=0.005, second=0.01)
-    most = throughput_rows(found, (1.0, 0.5), seed=0)[-1]
-    assert most["answers a second"] == 100.0  # 5 ms, and half the time 10 ms more
-    assert str(most["the query carries of that"]).startswith("0.800 ")
-    assert most["engine's CPU ms an answer"] == 10.0
-    assert str(most["by CPU time"]).startswith("0.800 ")
+    one = carried(query=0.0125, first=0.005, second=0.01)  # 5 ms, and half the time 10 ms more
+    found = Overhead(one=one, each=carried(query=0.01, first=0.0025, second=0.005), shares=(1.0, 0.5))
+    assert ratios(found)[MOST, 1].startswith("0.800 ")
+    assert ratios(found)[MOST, 2].startswith("0.500 ")
 
 
 def test_with_more_cores_a_query_is_held_against_its_steps_on_all_of_them_and_the_slower_on_one() -> None:
     each = carried(query=0.0075, first=0.002, second=0.004)
-    found = Overhead(one=carried(query=0.016, first=0.005, second=0.01), each=each, shares=(1.0, 1.0))
-    of = {
-        str(row["asked for"]).split(",")[0]: str(row["the query carries of that"])
-        for row in own_core_rows(found, seed=0)
-    }
-    assert of["1 / (1/a + 1/b)"].startswith("0.800 ")
-    assert of["the slower step alone"].startswith("1.333 ")
+    of = ratios(Overhead(one=carried(query=0.016, first=0.005, second=0.01), each=each, shares=(1.0, 1.0)))
+    assert of[MOST, 2].startswith("0.800 ")
+    assert of[SLOWER, 1].startswith("1.333 ")
+    assert of[SLOWER, 2].startswith("0.533 ")
+
+
+def test_the_cpu_time_of_an_answer_is_the_least_of_the_rounds() -> None:
+    one = carried(query=0.016, first=0.005, second=0.01)
+    one.cpu[QUERY] = [0.02, 0.015, 0.03]
+    rows = cpu_rows(Overhead(one=one, each=carried(query=0.0075, first=0.002, second=0.004), shares=(1.0, 1.0)))
+    assert rows[0] == {"asked for": QUERY, "workers": 1, "engine, ms": 15.0, "door and clients, ms": 16.0}
 
 
 def test_steps_have_to_be_nineteen_times_as_long_as_what_a_query_takes_beyond_them() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from latebind.cli.sources import load_rows
+from latebind.cli.sources import example_inputs, load_module, load_rows
 from latebind.domain.errors import ConfigError
 from latebind.learned.samples import Samples
 
@@ -40,3 +40,24 @@ def test_an_option_without_a_value_is_refused_whatever_the_data(data: str) -> No
 def test_an_option_that_a_function_does_not_take_is_named() -> None:
     with pytest.raises(ConfigError, match=r"--data-option .*'rows'"):
         load_rows("tests.cli.test_sources:some_rows", ["rows=4"])
+
+
+def test_weights_that_are_not_there_are_named_once(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.safetensors"
+    with pytest.raises(ConfigError) as refused:
+        load_module("torch.nn:Identity", missing)
+    assert str(refused.value) == f"{missing} cannot be read: No such file or directory"
+
+
+def test_only_a_module_that_is_not_there_is_looked_for_in_the_working_directory() -> None:
+    with pytest.raises(ConfigError, match="is its folder the working directory"):
+        load_module("no_such_models:network", None)
+    with pytest.raises(ConfigError) as refused:
+        load_module("torch.nn:NoSuchLayer", None)
+    assert "working directory" not in str(refused.value)
+
+
+def test_a_mask_of_examples_hides_nothing() -> None:
+    made = example_inputs(["input_ids=int64:4", "attention_mask=int64:4"], seed=0)
+    assert made["input_ids"].sum() == 0
+    assert bool((made["attention_mask"] == 1).all())

@@ -83,8 +83,8 @@ def test_a_step_planned_behind_another_is_a_replan() -> None:
     beforehand = replace(query, planner=PlannerConfig(replan=False))
     for planned, replans in ((query, 1), (beforehand, 0)):
         metrics = Metrics(replace(config(served("net"), served("other")), queries=(planned,), slots=4))
-        metrics.observe(Arrived("traffic", 1.0, (1,), (0,)), [Map("traffic", 1, 0, 0, (1, -1))], now=0.0)
-        metrics.observe(Woke(), [Map("traffic", 1, 0, 1, (1, 0)), Map("traffic", 1, 0, 2, (1, 0))], now=0.0)
+        metrics.observe(Arrived("traffic", 1.0, (1,), (0,)), [Map("traffic", (1,), (0,), 0, (1, -1))], now=0.0)
+        metrics.observe(Woke(), [Map("traffic", (1,), (0,), 1, (1, 0)), Map("traffic", (1,), (0,), 2, (1, 0))], now=0.0)
         steps_told = metrics.snapshot()["steps"]["traffic"]
         assert (steps_told["gate"]["replanned"], steps_told["cars"]["replanned"]) == (0, replans)
 
@@ -130,10 +130,10 @@ def test_steps_that_are_counted_together_are_all_counted() -> None:
 
 def test_a_step_of_a_query_counts_for_its_model_and_for_its_query() -> None:
     metrics = Metrics(replace(config(served("net"), served("other")), queries=(QUERY,), slots=4))
-    metrics.observe(Arrived("traffic", 1.0, (1,), (0,)), [Map("traffic", 1, 0, 0, (1,))], now=0.0)
+    metrics.observe(Arrived("traffic", 1.0, (1,), (0,)), [Map("traffic", (1,), (0,), 0, (1,))], now=0.0)
     ended = StepEnded("traffic", 1, 0, 1, "other", Outcome.ANSWERED, 1, 0.001, 0.002, 0.01, 0.004)
     metrics.observe(Woke(), [ended], now=0.0)
-    metrics.observe(Mapped(1, 1), [Reply(1, "traffic", Outcome.ANSWERED, 0, 0.001, 0.005)], now=0.0)
+    metrics.observe(Mapped((1,), 1), [Reply(1, "traffic", Outcome.ANSWERED, 0, 0.001, 0.005)], now=0.0)
     found = metrics.snapshot()
     assert found["models"]["other"]["requests"]["answered"] == 1
     assert found["models"]["other"]["left_at"] == [0, 1, 0]

@@ -34,16 +34,18 @@ class Copying:
         self._slots = memory.by_name
 
     def map(self, action: Map) -> None:
-        if action.slot == 3:
+        if 3 in action.slots:
             raise ValueError("no such picture")
         if action.node < len(NODES):
             option = action.chosen[action.node]
-            row = ROWS.row("traffic", action.node, option, action.slot)
             model = NODES[action.node].models[option]
-            self._slots[model].inputs[0][row] = self._slots["traffic"].inputs[0][action.slot]
+            for slot in action.slots:
+                row = ROWS.row("traffic", action.node, option, slot)
+                self._slots[model].inputs[0][row] = self._slots["traffic"].inputs[0][slot]
 
-    def branch(self, action: Branch) -> tuple[bool, ...]:
-        return tuple([bool(self._slots["traffic"].inputs[0][action.slot, node] > 0) for node in action.nodes])
+    def branch(self, action: Branch) -> tuple[tuple[bool, ...], ...]:
+        inputs = self._slots["traffic"].inputs[0]
+        return tuple([tuple([bool(inputs[slot, node] > 0) for node in action.nodes]) for slot in action.slots])
 
 
 @pytest.fixture
@@ -74,23 +76,23 @@ def test_the_inputs_of_a_step_are_on_their_way_to_the_device_once_they_are_writt
     steps: Steps, staging: DeviceStaging
 ) -> None:
     chosen = (0, 1)
-    assert steps.perform(Map("traffic", REQUEST, SLOT, 1, chosen)) == Mapped(REQUEST, 1)
+    assert steps.perform(Map("traffic", (REQUEST,), (SLOT,), 1, chosen)) == [Mapped((REQUEST,), 1)]
     row = ROWS.row("traffic", 1, 1, SLOT)
     (rows,) = staging.stream().inputs(Run(0, "cars", 0, (REQUEST + 2,), (row,)))
     assert rows.tolist() == [[0.0, 1.0, 2.0, 3.0]]
 
 
 def test_conditions_are_judged_in_their_order(steps: Steps) -> None:
-    told = steps.perform(Branch("traffic", REQUEST, SLOT, (1, 0), (NOT_RUN, NOT_RUN)))
-    assert told == Branched(REQUEST, (1, 0), (True, False))
+    told = steps.perform(Branch("traffic", (REQUEST,), (SLOT,), (1, 0), (NOT_RUN, NOT_RUN)))
+    assert told == [Branched((REQUEST,), (1, 0), ((True, False),))]
 
 
 def test_what_raises_fails_this_request_and_the_log_says_in_which_step(
     steps: Steps, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
-        assert steps.perform(Map("traffic", REQUEST, 3, 1, (0, 1))) == MapFailed(REQUEST, (1,))
-        assert steps.perform(Map("traffic", REQUEST, 3, 2, (0, 1))) == MapFailed(REQUEST, (2,))
+        assert steps.perform(Map("traffic", (REQUEST,), (3,), 1, (0, 1))) == [MapFailed((REQUEST,), (1,))]
+        assert steps.perform(Map("traffic", (REQUEST,), (3,), 2, (0, 1))) == [MapFailed((REQUEST,), (2,))]
     assert caplog.messages == [
         "mapping step 'cars' of traffic failed for request 10",
         "mapping the outputs of traffic failed for request 10",
@@ -99,7 +101,7 @@ def test_what_raises_fails_this_request_and_the_log_says_in_which_step(
 
 
 def test_a_row_on_the_device_is_free_when_its_step_has_ended(steps: Steps, staging: DeviceStaging) -> None:
-    steps.perform(Map("traffic", REQUEST, SLOT, 0, (0, NOT_RUN)))
+    steps.perform(Map("traffic", (REQUEST,), (SLOT,), 0, (0, NOT_RUN)))
     assert staging.staged([REQUEST + 1])
     steps.step_ended(StepEnded("traffic", REQUEST, 0, 0, "gate", Outcome.ANSWERED, 2, 0.0, 0.1, 0.2, 0.1))
     with pytest.raises(KeyError):
@@ -111,7 +113,7 @@ def test_steps_that_were_mapped_and_never_began_give_their_rows_back_with_their_
 ) -> None:
     for _ in range(100):  # many more than there are rows
         for node, chosen in enumerate([(0, NOT_RUN), (0, 1)]):
-            assert isinstance(steps.perform(Map("traffic", REQUEST, SLOT, node, chosen)), Mapped)
+            steps.perform(Map("traffic", (REQUEST,), (SLOT,), node, chosen))
         steps.ended(Reply(REQUEST, "traffic", Outcome.CANCELLED, -1, 0.0, 0.0))
 
 
@@ -136,6 +138,18 @@ class Deaf(HostStaging):
 def test_staging_that_hears_of_nothing_is_told_of_nothing(memory: SlotMemory) -> None:
     steps = Steps(CONFIG, Copying(memory), Deaf(["gate", "cars"], memory))
     steps.arrived(Arrived("cars", 1.0, (1,), (0,)))
-    assert steps.perform(Map("traffic", REQUEST, SLOT, 1, (0, 1))) == Mapped(REQUEST, 1)
+    assert steps.perform(Map("traffic", (REQUEST,), (SLOT,), 1, (0, 1))) == [Mapped((REQUEST,), 1)]
     steps.step_ended(StepEnded("traffic", REQUEST, 1, 1, "cars", Outcome.ANSWERED, 0, 0.0, 0.1, 0.2, 0.1))
     steps.ended(Reply(REQUEST, "traffic", Outcome.ANSWERED, 1, 0.0, 0.1))
+
+
+def test_where_one_of_several_raises_the_others_are_done(steps: Steps, caplog: pytest.LogCaptureFixture) -> None:
+    several = Map("traffic", (10, 20, 30), (SLOT, 3, 0), 1, (0, 1))
+    told = steps.perform_all([several, Branch("traffic", (40,), (SLOT,), (1,), (0, NOT_RUN))])
+    assert told == [
+        Mapped((10,), 1, more=True),
+        MapFailed((20,), (1,), more=True),
+        Mapped((30,), 1, more=True),
+        Branched((40,), (1,), ((True,),)),
+    ]
+    assert caplog.messages == ["mapping step 'cars' of traffic failed for request 20"]

@@ -4,7 +4,10 @@
 """
 
 import argparse
+from collections.abc import Sequence
 from random import Random
+
+from msgspec.structs import replace
 
 from latebind.domain.actions import Branch, Map, Outcome, Reply, Run, StepEnded
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
@@ -31,7 +34,8 @@ class Troubled(Simulator):
         super().__init__(settings, mapping=0.01)
         self._random = random
         self._failures = failures
-        self.begun: list[tuple[float, Map]] = []
+        self.begun: list[tuple[int, int]] = []  # request and node
+        self.started: dict[int, float] = {}  # when a request's first stage began to run
         self.ran: dict[int, list[int]] = {}
         self.replies: list[int] = []
 
@@ -48,14 +52,22 @@ class Troubled(Simulator):
     def _run(self, action: Run, now: float) -> None:
         for request in action.requests:
             self.ran.setdefault(request, []).append(action.stage)
+            self.started.setdefault(request, now)
         super()._run(action, now)
 
-    def _mapped(self, action: Branch | Map, now: float, *, more: bool) -> Branched | Mapped | MapFailed:
+    def _mapped(self, action: Branch | Map, now: float) -> Sequence[Branched | Mapped | MapFailed]:
+        failed = [self._fails() for _ in action.requests]
+        nodes = action.nodes if isinstance(action, Branch) else (action.node,)
         if isinstance(action, Map):
-            self.begun.append((now, action))
-        if self._fails():
-            return MapFailed(action.request, action.nodes if isinstance(action, Branch) else (action.node,), more)
-        return super()._mapped(action, now, more=more)
+            self.begun += [(request, action.node) for request in action.requests]
+        events: list[Branched | Mapped | MapFailed] = [
+            MapFailed((request,), nodes) for request, fails in zip(action.requests, failed, strict=True) if fails
+        ]
+        if not all(failed):
+            well = [place for place, fails in enumerate(failed) if not fails]
+            requests, slots = (tuple([of[place] for place in well]) for of in (action.requests, action.slots))
+            events += super()._mapped(replace(action, requests=requests, slots=slots), now)
+        return events
 
     def _record(self, reply: Reply, now: float) -> None:
         self.replies.append(reply.request)
@@ -140,10 +152,11 @@ def _numbers(calls: list[Arrival], of: Query, stride: int) -> list[tuple[int, Ar
 def _check_query(of: Query, call: Arrival, request: int, record: Record, simulator: Troubled, *, sheds: bool) -> None:
     """Check one query against a plain account of which nodes should have run."""
     told: dict[int, StepEnded] = {step.node: step for step in simulator.steps if step.request == request}
-    begun = [(time, action) for time, action in simulator.begun if action.request == request]
-    assert len({action.node for _, action in begun}) == len(begun)  # no step begins twice
+    begun = [node for query, node in simulator.begun if query == request]
+    assert len(set(begun)) == len(begun)  # no step begins twice
     due = call.time + call.allowed
-    assert all(time <= due + 1e-9 for time, action in begun if action.node < len(of.nodes)) or not sheds
+    started = [simulator.started.get(request + 1 + number, due) for number in range(len(of.nodes))]
+    assert all(time <= due + 1e-9 for time in started) or not sheds  # none runs after the deadline
     assert all(step.outcome is Outcome.ANSWERED for step in told.values()) or record.outcome is not Outcome.ANSWERED
     if record.outcome is Outcome.ANSWERED:
         assert set(told) == _expected(of, call)

@@ -64,18 +64,18 @@ def test_without_queries_there_is_no_layer_for_them() -> None:
 
 def test_a_chain_goes_from_inputs_to_outputs_step_by_step() -> None:
     played = Played(CHAIN)
-    assert played.tell(Arrived("query", 9.0, (10,), (3,))) == [Map("query", 10, 3, 0, (0, NOT_RUN))]
-    assert played.tell(Mapped(10, 0)) == [Run(0, "gate", 0, (11,), (SLOTS + 3,))]
+    assert played.tell(Arrived("query", 9.0, (10,), (3,))) == [Map("query", (10,), (3,), 0, (0, NOT_RUN))]
+    assert played.tell(Mapped((10,), 0)) == [Run(0, "gate", 0, (11,), (SLOTS + 3,))]
     assert kinds(played.tell(StageDone(0))) == [Run]
     told, mapped = played.tell(StageDone(0))
     assert isinstance(told, StepEnded)
     assert (told.node, told.model, told.outcome, told.stage) == (0, "gate", Outcome.ANSWERED, 1)
-    assert mapped == Map("query", 10, 3, 1, (0, 1))
-    assert played.tell(Mapped(10, 1)) == [Run(0, "large", 0, (12,), (SLOTS + 3,))]
+    assert mapped == Map("query", (10,), (3,), 1, (0, 1))
+    assert played.tell(Mapped((10,), 1)) == [Run(0, "large", 0, (12,), (SLOTS + 3,))]
     played.tell(StageDone(0))
     played.tell(StageDone(0))
-    assert played.tell(StageDone(0))[-1] == Map("query", 10, 3, 2, (0, 1))
-    (reply,) = played.tell(Mapped(10, 2))
+    assert played.tell(StageDone(0))[-1] == Map("query", (10,), (3,), 2, (0, 1))
+    (reply,) = played.tell(Mapped((10,), 2))
     assert isinstance(reply, Reply)
     assert (reply.request, reply.model, reply.outcome, reply.stage) == (10, "query", Outcome.ANSWERED, 1)
     assert reply.waited + reply.ran == pytest.approx(0.008)
@@ -84,29 +84,31 @@ def test_a_chain_goes_from_inputs_to_outputs_step_by_step() -> None:
 def test_steps_have_the_priority_of_their_query() -> None:
     played = Played(query(node("gate", "small")), served("small", stages=1, max_batch=1))
     played.tell(Arrived("query", 9.0, (10,), (3,)))
-    played.tell(Mapped(10, 0))
+    played.tell(Mapped((10,), 0))
     for number, priority in ((20, 0), (30, 1)):
         played.tell(Arrived("query", 9.0, (number,), (number // 10 - 2,), priority=priority))
-        played.tell(Mapped(number, 0))
+        played.tell(Mapped((number,), 0))
     assert Run(0, "small", 0, (31,), (SLOTS + 1,)) in played.tell(StageDone(0))
 
 
 def test_only_the_branch_whose_condition_holds_runs() -> None:
     played = Played(BRANCHES)
     played.tell(Arrived("query", 9.0, (10,), (3,)))
-    played.tell(Mapped(10, 0))
+    played.tell(Mapped((10,), 0))
     played.tell(StageDone(0))
-    assert played.tell(StageDone(0))[-1] == Branch("query", 10, 3, (1, 2), (0, NOT_RUN, NOT_RUN))
-    assert played.tell(Branched(10, (1, 2), (False, True))) == [Map("query", 10, 3, 2, (0, NOT_RUN, 0))]
+    assert played.tell(StageDone(0))[-1] == Branch("query", (10,), (3,), (1, 2), (0, NOT_RUN, NOT_RUN))
+    assert played.tell(Branched((10,), (1, 2), ((False, True),))) == [Map("query", (10,), (3,), 2, (0, NOT_RUN, 0))]
 
 
 def test_where_no_condition_holds_the_query_ends_with_what_it_has() -> None:
     played = Played(BRANCHES)
     played.tell(Arrived("query", 9.0, (10,), (3,)))
-    for event in (Mapped(10, 0), StageDone(0), StageDone(0)):
+    for event in (Mapped((10,), 0), StageDone(0), StageDone(0)):
         played.tell(event)
-    assert played.tell(Branched(10, (1, 2), (False, False))) == [Map("query", 10, 3, 3, (0, NOT_RUN, NOT_RUN))]
-    (reply,) = played.tell(Mapped(10, 3))
+    assert played.tell(Branched((10,), (1, 2), ((False, False),))) == [
+        Map("query", (10,), (3,), 3, (0, NOT_RUN, NOT_RUN))
+    ]
+    (reply,) = played.tell(Mapped((10,), 3))
     assert isinstance(reply, Reply)
     assert (reply.outcome, reply.stage) == (Outcome.ANSWERED, 0)
 
@@ -114,21 +116,21 @@ def test_where_no_condition_holds_the_query_ends_with_what_it_has() -> None:
 def test_a_join_waits_for_both_sides_of_a_fork() -> None:
     played = Played(FORK, workers=2)
     played.tell(Arrived("query", 9.0, (10,), (3,)))
-    for event in (Mapped(10, 0), StageDone(0), StageDone(0)):
+    for event in (Mapped((10,), 0), StageDone(0), StageDone(0)):
         forked = played.tell(event)
     assert [action.node for action in forked if isinstance(action, Map)] == [1, 2]
-    played.tell(Mapped(10, 1))
-    played.tell(Mapped(10, 2))
+    played.tell(Mapped((10,), 1))
+    played.tell(Mapped((10,), 2))
     assert kinds(played.tell(StageDone(0))) == [StepEnded]
     played.tell(StageDone(1))
     played.tell(StageDone(1))
-    assert played.tell(StageDone(1))[-1] == Map("query", 10, 3, 3, (0, 0, 0, 0))
+    assert played.tell(StageDone(1))[-1] == Map("query", (10,), (3,), 3, (0, 0, 0, 0))
 
 
 def test_a_step_that_fails_fails_the_query_once_and_names_the_node() -> None:
     played = Played(FORK, workers=2)
     played.tell(Arrived("query", 9.0, (10,), (3,)))
-    for event in (Mapped(10, 0), StageDone(0), StageDone(0), Mapped(10, 1), Mapped(10, 2)):
+    for event in (Mapped((10,), 0), StageDone(0), StageDone(0), Mapped((10,), 1), Mapped((10,), 2)):
         played.tell(event)
     assert kinds(played.tell(StageFailed(1))) == [StepEnded]  # node 1 still runs, and its slot is in use
     *_, reply = played.tell(StageDone(0))
@@ -137,11 +139,11 @@ def test_a_step_that_fails_fails_the_query_once_and_names_the_node() -> None:
 
 
 def test_conditions_and_inputs_that_cannot_be_worked_out_fail_the_query() -> None:
-    for event in (MapFailed(10, (1, 2)), MapFailed(10, (0,))):
+    for event in (MapFailed((10,), (1, 2)), MapFailed((10,), (0,))):
         played = Played(BRANCHES)
         played.tell(Arrived("query", 9.0, (10,), (3,)))
         if len(event.nodes) == 2:
-            for before in (Mapped(10, 0), StageDone(0), StageDone(0)):
+            for before in (Mapped((10,), 0), StageDone(0), StageDone(0)):
                 played.tell(before)
         (reply,) = played.tell(event)
         assert isinstance(reply, Reply)
@@ -151,7 +153,7 @@ def test_conditions_and_inputs_that_cannot_be_worked_out_fail_the_query() -> Non
 def test_a_cancelled_query_ends_when_what_runs_of_it_has_ended() -> None:
     played = Played(CHAIN)
     played.tell(Arrived("query", 9.0, (10,), (3,)))
-    played.tell(Mapped(10, 0))
+    played.tell(Mapped((10,), 0))
     assert not played.tell(Cancelled(10))
     told, reply = played.tell(StageDone(0))
     assert isinstance(told, StepEnded)
@@ -164,7 +166,7 @@ def test_a_query_cancelled_while_its_inputs_are_written_runs_nothing() -> None:
     played = Played(CHAIN)
     played.tell(Arrived("query", 9.0, (10,), (3,)))
     assert not played.tell(Cancelled(10))
-    (reply,) = played.tell(Mapped(10, 0))
+    (reply,) = played.tell(Mapped((10,), 0))
     assert isinstance(reply, Reply)
     assert (reply.outcome, reply.stage) == (Outcome.CANCELLED, NOT_RUN)
 
@@ -172,7 +174,7 @@ def test_a_query_cancelled_while_its_inputs_are_written_runs_nothing() -> None:
 def test_no_step_starts_after_the_deadline() -> None:
     played = Played(CHAIN)
     played.tell(Arrived("query", 0.2, (10,), (3,)))
-    played.tell(Mapped(10, 0))
+    played.tell(Mapped((10,), 0))
     played.tell(StageDone(0))
     told, reply = played.tell(StageDone(0), later=0.3)
     assert isinstance(told, StepEnded)
@@ -196,10 +198,10 @@ def test_a_branch_that_may_not_be_taken_is_no_reason_to_refuse() -> None:
 def test_a_step_is_due_when_what_must_follow_can_still_be_in_time() -> None:
     played = Played(CHAIN)
     played.tell(Arrived("query", 0.035, (10,), (3,)))
-    assert kinds(played.tell(Mapped(10, 0), later=0.003)) == [Run]
+    assert kinds(played.tell(Mapped((10,), 0), later=0.003)) == [Run]
     played = Played(CHAIN)
     played.tell(Arrived("query", 0.035, (10,), (3,)))
-    told, reply = played.tell(Mapped(10, 0), later=0.006)  # 26 ms are left of the 30 that it takes
+    told, reply = played.tell(Mapped((10,), 0), later=0.006)  # 26 ms are left of the 30 that it takes
     assert isinstance(told, StepEnded)
     assert isinstance(reply, Reply)
     assert told.outcome is reply.outcome is Outcome.REFUSED_LATE
@@ -208,20 +210,20 @@ def test_a_step_is_due_when_what_must_follow_can_still_be_in_time() -> None:
 def test_events_that_nobody_asked_for_change_nothing() -> None:
     played = Played(CHAIN)
     played.tell(Arrived("query", 9.0, (10,), (3,)))
-    unasked: list[Event] = [Mapped(10, 1), Mapped(11, 0), Mapped(10, 7), Branched(10, (1,), (True,))]
-    for event in (*unasked, MapFailed(10, (1,)), MapFailed(10, ()), Arrived("query", 9.0, (10,), (4,))):
+    unasked: list[Event] = [Mapped((10,), 1), Mapped((11,), 0), Mapped((10,), 7), Branched((10,), (1,), ((True,),))]
+    for event in (*unasked, MapFailed((10,), (1,)), MapFailed((10,), ()), Arrived("query", 9.0, (10,), (4,))):
         with pytest.raises(IllegalEvent):
             played.tell(event)
-    assert kinds(played.tell(Mapped(10, 0))) == [Run]
+    assert kinds(played.tell(Mapped((10,), 0))) == [Run]
 
 
 def test_without_replanning_models_are_picked_when_the_query_comes() -> None:
     static = query(*CHAIN.nodes, planner="quickest", replan=False)
     played = Played(static, GATE, served("small", stages=4), LARGE)  # large is the quicker one here
     played.tell(Arrived("query", 9.0, (10,), (3,)))
-    for event in (Mapped(10, 0), StageDone(0)):
+    for event in (Mapped((10,), 0), StageDone(0)):
         played.tell(event)
-    assert played.tell(StageDone(0))[-1] == Map("query", 10, 3, 1, (0, 1))
+    assert played.tell(StageDone(0))[-1] == Map("query", (10,), (3,), 1, (0, 1))
 
 
 def test_queries_and_requests_of_their_models_share_a_batch() -> None:
@@ -229,7 +231,7 @@ def test_queries_and_requests_of_their_models_share_a_batch() -> None:
     played.tell(Arrived("small", 9.0, (1,), (0,)))
     played.tell(Arrived("query", 9.0, (10,), (3,)))
     played.tell(Arrived("gate", 9.0, (14,), (0,)))
-    played.tell(Mapped(10, 0))
+    played.tell(Mapped((10,), 0))
     (_, run) = played.tell(StageDone(0))
     assert isinstance(run, Run)
     assert sorted(run.requests) == [11, 14]
@@ -238,8 +240,8 @@ def test_queries_and_requests_of_their_models_share_a_batch() -> None:
 def test_steps_that_are_told_of_together_are_one_batch() -> None:
     for together in (True, False):
         played = Played(CHAIN)
-        assert kinds(played.tell(Arrived("query", 9.0, (10, 13), (3, 4)))) == [Map, Map]
-        first, second = played.tell(Mapped(10, 0, more=together)), played.tell(Mapped(13, 0))
+        assert kinds(played.tell(Arrived("query", 9.0, (10, 13), (3, 4)))) == [Map]
+        first, second = played.tell(Mapped((10,), 0, more=together)), played.tell(Mapped((13,), 0))
         if together:
             assert first == []
             assert second == [Run(0, "gate", 0, (11, 14), (SLOTS + 3, SLOTS + 4))]
@@ -250,10 +252,10 @@ def test_steps_that_are_told_of_together_are_one_batch() -> None:
 def test_a_step_that_may_begin_together_with_one_that_fails_does_not() -> None:
     played = Played(FORK, workers=2)
     played.tell(Arrived("query", 9.0, (10,), (3,)))
-    for event in (Mapped(10, 0), StageDone(0), StageDone(0)):
+    for event in (Mapped((10,), 0), StageDone(0), StageDone(0)):
         played.tell(event)
-    assert played.tell(Mapped(10, 1, more=True)) == []
-    told, reply = played.tell(MapFailed(10, (2,)))
+    assert played.tell(Mapped((10,), 1, more=True)) == []
+    told, reply = played.tell(MapFailed((10,), (2,)))
     assert isinstance(told, StepEnded)
     assert isinstance(reply, Reply)
     assert (told.outcome, reply.outcome, reply.stage) == (Outcome.CANCELLED, Outcome.FAILED, 2)
@@ -308,9 +310,9 @@ def test_what_a_query_waited_is_what_its_first_step_waited() -> None:
     played = Played(CHAIN)
     played.tell(Arrived("large", 9.0, (1,), (0,)))
     played.tell(Arrived("query", 9.0, (10,), (3,)))
-    played.tell(Mapped(10, 0))  # at 3 ms; what runs goes on for two stages more
+    played.tell(Mapped((10,), 0))  # at 3 ms; what runs goes on for two stages more
     replies: list[Reply] = []
-    events: list[Event] = [*[StageDone(0)] * 5, Mapped(10, 1), *[StageDone(0)] * 3, Mapped(10, 2)]
+    events: list[Event] = [*[StageDone(0)] * 5, Mapped((10,), 1), *[StageDone(0)] * 3, Mapped((10,), 2)]
     for event in events:
         replies += [action for action in played.tell(event) if isinstance(action, Reply)]
     assert [reply.request for reply in replies] == [1, 10]
@@ -321,9 +323,9 @@ def test_what_a_query_waited_is_what_its_first_step_waited() -> None:
 def test_a_later_step_that_is_refused_for_want_of_time_makes_the_query_expire() -> None:
     played = Played(CHAIN)
     played.tell(Arrived("query", 0.1, (10,), (3,)))
-    for event in (Mapped(10, 0), StageDone(0), StageDone(0)):
+    for event in (Mapped((10,), 0), StageDone(0), StageDone(0)):
         played.tell(event)
-    told, reply = played.tell(Mapped(10, 1), later=0.08)  # too late for any of 30 ms
+    told, reply = played.tell(Mapped((10,), 1), later=0.08)  # too late for any of 30 ms
     assert isinstance(told, StepEnded)
     assert isinstance(reply, Reply)
     assert (told.outcome, reply.outcome, reply.stage) == (Outcome.REFUSED_LATE, Outcome.EXPIRED, 1)
@@ -332,9 +334,9 @@ def test_a_later_step_that_is_refused_for_want_of_time_makes_the_query_expire() 
 def test_a_query_cancelled_while_conditions_are_judged_has_no_inputs_written() -> None:
     played = Played(BRANCHES)
     played.tell(Arrived("query", 9.0, (10,), (3,)))
-    for event in (Mapped(10, 0), StageDone(0), StageDone(0), Cancelled(10)):
+    for event in (Mapped((10,), 0), StageDone(0), StageDone(0), Cancelled(10)):
         played.tell(event)
-    assert kinds(played.tell(Branched(10, (1, 2), (True, True)))) == [Reply]
+    assert kinds(played.tell(Branched((10,), (1, 2), ((True, True),)))) == [Reply]
 
 
 def test_a_query_that_is_refused_for_want_of_a_model_has_it_loaded() -> None:
@@ -342,14 +344,58 @@ def test_a_query_that_is_refused_for_want_of_a_model_has_it_loaded() -> None:
     settings = replace(config(cold, queries=[query(node("gate", "gate"))]), residency=ResidencyConfig(1))
     scheduler = make_scheduler(settings)
     assert isinstance(scheduler.handle(Arrived("query", 0.3, (10,), (3,)), 0.0)[0], Map)
-    load, told, reply = scheduler.handle(Mapped(10, 0), 0.0)
+    load, told, reply = scheduler.handle(Mapped((10,), 0), 0.0)
     assert load == Load("gate", (0,))
     assert isinstance(told, StepEnded)
     assert isinstance(reply, Reply)
     assert (reply.outcome, reply.waited, reply.ran) == (Outcome.REFUSED_LOADING, 2.0, 0.0)
     scheduler.handle(Loaded("gate", (0,), 2.0), 2.0)
     scheduler.handle(Arrived("query", 2.3, (20,), (3,)), 2.0)
-    assert Run(0, "gate", 0, (21,), (SLOTS + 3,)) in scheduler.handle(Mapped(20, 0), 2.0)
+    assert Run(0, "gate", 0, (21,), (SLOTS + 3,)) in scheduler.handle(Mapped((20,), 0), 2.0)
     (late,) = scheduler.handle(Arrived("query", 2.0001, (30,), (4,)), 2.0)
     assert isinstance(late, Reply)
     assert late.outcome is Outcome.REFUSED_LATE
+
+
+def test_rows_that_come_to_a_node_together_are_looked_into_together() -> None:
+    played = Played(BRANCHES)
+    played.tell(Arrived("query", 9.0, (10,), (3,), more=True))
+    arrived = played.tell(Arrived("query", 8.0, (20, 30), (1, 2)))
+    assert arrived == [Map("query", (10, 20, 30), (3, 1, 2), 0, (0, NOT_RUN, NOT_RUN))]
+    played.tell(Mapped((10, 20, 30), 0))
+    played.tell(StageDone(0))
+    *told, branch = played.tell(StageDone(0))
+    assert kinds(told) == [StepEnded] * 3
+    assert isinstance(branch, Branch)
+    assert (sorted(branch.requests), branch.nodes) == ([10, 20, 30], (1, 2))
+    left, right = played.tell(Branched((10, 20, 30), (1, 2), ((True, False), (False, True), (True, False))))
+    assert left == Map("query", (10, 30), (3, 2), 1, (0, 0, NOT_RUN))
+    assert right == Map("query", (20,), (1,), 2, (0, NOT_RUN, 0))
+
+
+def test_queries_whose_models_differ_are_mapped_apart() -> None:
+    played = Played(query(node("one", "small", "large"), planner="equal"))
+    assert played.tell(Arrived("query", 9.0, (10,), (0,), more=True)) == []
+    slow, quick = played.tell(Arrived("query", 0.02, (20,), (1,)))
+    assert slow == Map("query", (10,), (0,), 0, (1,))
+    assert quick == Map("query", (20,), (1,), 0, (0,))
+
+
+def test_an_event_about_several_of_which_one_is_unknown_changes_nothing() -> None:
+    played = Played(CHAIN)
+    played.tell(Arrived("query", 9.0, (10, 20), (3, 4)))
+    for unasked in (Mapped((10, 30), 0), Mapped((10, 10), 0), MapFailed((20, 11), (0,))):
+        with pytest.raises(IllegalEvent):
+            played.tell(unasked)
+    (run,) = played.tell(Mapped((10, 20), 0))
+    assert isinstance(run, Run)
+    assert run.requests == (11, 21)
+
+
+def test_of_rows_that_are_mapped_together_those_that_fail_end_alone() -> None:
+    played = Played(CHAIN)
+    played.tell(Arrived("query", 9.0, (10, 20), (3, 4)))
+    (reply,) = played.tell(MapFailed((20,), (0,), more=True))
+    assert isinstance(reply, Reply)
+    assert (reply.request, reply.outcome) == (20, Outcome.FAILED)
+    assert kinds(played.tell(Mapped((10,), 0))) == [Run]

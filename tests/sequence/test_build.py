@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import SEQUENCE, ModelDirectory
 from latebind.repository.listing import find_models
 from latebind.sequence.build import build_sequence
-from latebind.sequence.export import lengths_for
+from latebind.sequence.export import as_sequence, export_sequence, lengths_for
 from latebind.sequence.stored import load_sequence
 from tests.sequences import LONGEST, WORDS, Backwards, rows_of, some_sentences
 
@@ -95,7 +96,7 @@ class NoEnd(Backwards):
         (NoLogits(), "'logits'"),
         (Unknown(), "'more', which is no part of the state"),
         (Named(), "give each its own name"),
-        (NoEnd(), "needs the attribute 'end'"),
+        (NoEnd(), r"it lacks 'end' \(int, the token that ends an answer\): give the class"),
     ],
 )
 def test_a_module_that_cannot_be_served_is_refused_with_the_reason(
@@ -115,3 +116,15 @@ def test_rows_that_are_no_tokens_are_refused(tmp_path: Path) -> None:
 def test_what_is_for_networks_without_steps_says_so(directory: ModelDirectory) -> None:
     with pytest.raises(ConfigError, match="sequence model"):
         load_program(directory)
+
+
+def test_the_module_in_the_documents_can_be_exported_and_one_without_attributes_hears_all_that_it_lacks() -> None:
+    page = (Path(__file__).parents[2] / "docs/models.md").read_text()
+    scope: dict[str, Any] = {}
+    exec(page.partition("## Of sequence models")[2].partition("```python\n")[2].partition("```")[0], scope)
+    repeater = scope["Repeater"]
+    exported = export_sequence(repeater().eval(), torch.randint(3, 100, (4, 10)))
+    assert {part.name for part in exported.parts} == {"hidden", "cell"}
+    del repeater.padding, repeater.blank
+    with pytest.raises(ExportError, match=r"it lacks 'padding' \(.*\), 'blank' \(.*\): give the class"):
+        as_sequence(repeater())

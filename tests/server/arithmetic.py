@@ -92,7 +92,8 @@ class Arithmetic:
     def __init__(self, *specs: ModelSpec) -> None:
         self.ended: list[Trace] = []
         self.models: Mapping[str, ModelSpec] = {spec.name: spec for spec in specs or SPECS}
-        self.taken = 0  # places that nobody has given back
+        self._taken = 0
+        self._taken_changed = asyncio.Event()
         self.is_live = True
         self.short = 0  # calls that got places without a wait
         self.tame: set[str] = set()  # models that answer although they would not
@@ -103,6 +104,22 @@ class Arithmetic:
         self.cancelled = asyncio.Event()
         self.deadlines: list[float] = []
         self.pictures = 0
+
+    @property
+    def taken(self) -> int:
+        """How many places nobody has given back."""
+        return self._taken
+
+    @taken.setter
+    def taken(self, count: int) -> None:
+        self._taken = count
+        self._taken_changed.set()
+
+    async def until_taken(self, count: int) -> None:
+        """Return when so many places are taken."""
+        while self._taken != count:
+            self._taken_changed.clear()
+            await self._taken_changed.wait()
 
     def live(self) -> bool:
         return self.is_live

@@ -55,6 +55,14 @@ def test_a_client_that_hangs_up_cancels_its_call() -> None:
         assert site.is_well()
 
 
+def test_a_client_that_closes_only_its_sending_side_has_hung_up_too() -> None:
+    """Decision 84."""
+    with opened() as site, begin_stuck_call(site) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        site.await_(site.gateway.cancelled.wait())
+        assert connection.recv(1) == b""
+
+
 def test_a_client_that_hangs_up_within_its_body_is_forgotten() -> None:
     with opened() as site:
         with site.connect() as connection:

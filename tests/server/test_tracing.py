@@ -156,14 +156,13 @@ def test_a_call_whose_engine_is_lost_is_told_without_its_rows_in_the_end() -> No
         raise Unavailable("the engine has ended")
 
     async def test() -> None:
-        told: list[TracedCall] = []
-        traces = Tracing(lost, Traces(), export=told.append, soon=0.001, patience=0.02)
+        told = asyncio.get_running_loop().create_future()
+        traces = Tracing(lost, Traces(), export=told.set_result, soon=0.001, patience=0.02)
         with traces.following("m", "1", 1, id="", parent="") as call:
             call.sent = True
         async with asyncio.timeout(5.0):
-            while not told:
-                await asyncio.sleep(0.001)
-        assert told[0].rows == []
+            call = await told
+        assert call.rows == []
         await traces.close()
 
     asyncio.run(test())

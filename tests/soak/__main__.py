@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from ctypes.util import find_library
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -35,6 +36,9 @@ from latebind.bench.peers.processes import free_port, running, tree
 from tests.soak.beside import PREFIX, Beside, Operator, ask, figures, look, publish, send_nonsense, share_memory, stream
 from tests.soak.digits import NAME, SAMPLED, Classifying
 from tests.soak.digits import build as build_digits
+from tests.soak.network import FORK, SUM, VECTORS, body, check, draw
+from tests.soak.network import build as build_others
+from tests.soak.secure import SecureServer, Visitor, second
 
 MODELS = ("affine", "chain", "relay", "words")
 IN_FLIGHT = 16
@@ -42,6 +46,17 @@ END_SECONDS, QUIET_SECONDS, CLOSE_SECONDS = 90.0, 60.0, 15.0  # a door closes id
 DESCRIPTORS = 6  # beyond those behind the first round: connections of clients that have just gone
 # Else a model that all this happens to would be left out, and nothing adapted on a machine that is never idle.
 OFTEN = "[generations]\ncrashes = 1000000\n[adaptation]\nyields = false\ninterval = 5.0\n"
+ADAPT = ["--adapt", "--sample", "0.5"]
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The server that everything happens to, the second one on its folder, the folder, and whether the first adapts."""
+
+    target: Target
+    other: SecureServer
+    repository: Path
+    adapts: bool
 
 
 def options(random: Random, folder: Path, *, adapt: bool) -> list[str]:
@@ -52,8 +67,13 @@ def options(random: Random, folder: Path, *, adapt: bool) -> list[str]:
     words += random.choice((["--workers", "1"], ["--workers", "2"], ["--granularities", "1,2,8"]))
     words += ["--grpc-stack", random.choice(("official", *(("nghttp2",) if find_library("nghttp2") else ())))]
     words += ["--memory", random.choice(("8MB", "30MB"))] if random.random() < 0.5 else []
-    words += ["--adapt", "--sample", "0.5"] if adapt or random.random() < 0.5 else []
+    words += ADAPT if adapt or random.random() < 0.5 else []
     return words
+
+
+def second_options(random: Random) -> list[str]:
+    """Return settings of the second server, which always adapts: with the first it shares the versions."""
+    return [*ADAPT, "--watch", "2", "--slots", random.choice(("16", "64")), "--policy", random.choice(("late", "lazy"))]
 
 
 def soak(seed: int, built: Path, rounds: int, requests: int, rate: float, *, adapt: bool) -> None:
@@ -82,17 +102,25 @@ def _serve(random: Random, folder: Path, words: Sequence[str], rounds: int, requ
     shared = set(Path("/dev/shm").iterdir())
     with running(command, http=http, grpc=grpc, ready="/v2/models/words/ready", log=folder / "log") as served:
         target = Target("127.0.0.1", http, f"127.0.0.1:{grpc}", served.process)
-        open_then = 0
-        for number in range(rounds):
-            _round(random, target, folder / "models", requests, rate, adapts="--adapt" in words)
-            opened = _open_files(served.process, open_then)
-            memory = taken(served.process) / 1e6
-            print(f"  round {number}: {len(opened)} descriptors of the door, {memory:.0f} MB", flush=True)
-            assert not number or len(opened) <= open_then + DESCRIPTORS, opened
-            open_then = open_then or len(opened)
+        with second(folder, second_options(random), folder / "log") as other:
+            servers = Servers(target, other, folder / "models", adapts="--adapt" in words)
+            _rounds(random, servers, rounds, requests, rate)
         _end_under_load(target)
     left = [one for one in set(Path("/dev/shm").iterdir()) - shared if one.name.startswith("latebind")]
     assert not left, left
+
+
+def _rounds(random: Random, servers: Servers, rounds: int, requests: int, rate: float) -> None:
+    open_then, target, other = 0, servers.target, servers.other
+    for number in range(rounds):
+        _round(random, servers, requests, rate)
+        opened = _open_files(target.process, open_then)
+        memory = taken(target.process) / 1e6
+        print(f"  round {number}: {len(opened)} descriptors of the door, {memory:.0f} MB", flush=True)
+        assert not number or len(opened) <= open_then + DESCRIPTORS, opened
+        open_then = open_then or len(opened)
+        other.kill()
+        other.start()
 
 
 def _open_files(process: int, wanted: int) -> list[str]:
@@ -105,7 +133,8 @@ def _open_files(process: int, wanted: int) -> list[str]:
         time.sleep(0.5)
 
 
-def _round(random: Random, target: Target, repository: Path, requests: int, rate: float, *, adapts: bool) -> None:
+def _round(random: Random, servers: Servers, requests: int, rate: float) -> None:
+    target, repository = servers.target, servers.repository
     mix = Mix(
         MODELS, tuple(Protocol), deadlines=(0.05, 0.5, 5.0), leave=0.08, break_off=0.04, seed=random.randrange(99)
     )
@@ -119,6 +148,8 @@ def _round(random: Random, target: Target, repository: Path, requests: int, rate
         Beside(lambda: share_memory(target, random), 0.2),
         Beside(lambda: stream(target, random), 0.2),
         Beside(classifying, 0.05),
+        Beside(partial(_ask_others, target, random), 0.1),
+        Beside(Visitor(servers.other, seeds()), 0.1),
     ]
     faults = [
         Injector(fault, target.process, target.http, random.randint(0, 2), MODELS[:2], place=place, places=3)
@@ -133,8 +164,18 @@ def _round(random: Random, target: Target, repository: Path, requests: int, rate
     print(f"  {dict(played.ledger.faults)} {[one.count for one in beside]} {[one.what for one in played.injected]}")
     assert played.ledger.whole, played.ledger.evidence
     asyncio.run(_quiet(target))
-    if adapts:
+    if servers.adapts:
         _adapted(target, classifying)
+
+
+def _ask_others(target: Target, random: Random) -> None:
+    """Ask a model with two inputs, an embedding, or a query that joins two models."""
+    model = random.choice((SUM, VECTORS, FORK))
+    inputs, right = draw(model, random)
+    status, text = ask(target, "POST", f"/v2/models/{model}/infer", body(inputs))
+    assert status in {200, 503, 504}, (status, text)
+    if status == 200:
+        check(model, text, right)
 
 
 def _adapted(target: Target, classifying: Classifying) -> None:
@@ -155,7 +196,7 @@ async def _quiet(target: Target) -> None:
         while any(value for (name, _), value in figures(target).items() if name == "latebind_pending_requests"):
             await asyncio.sleep(0.1)
     found = figures(target)
-    for model in (*MODELS, NAME):
+    for model in (*MODELS, NAME, SUM, VECTORS, FORK):
         left = found.get(("latebind_left_at_total", model), 0.0)
         counted = found.get(("latebind_latency_seconds_count", model), 0.0)
         assert left in {0.0, counted}, f"{model}: {left:g} left at a stage, {counted:g} were answered"
@@ -194,6 +235,7 @@ def main() -> None:
         built = build(Path(scratch) / "models", MODELS)
         publish(built, "guest", 1)
         build_digits(built)
+        build_others(built)
         for seed in range(asked.seed, asked.seed + asked.seeds):
             try:
                 soak(seed, built, asked.rounds, asked.requests, asked.rate, adapt=asked.adapt)

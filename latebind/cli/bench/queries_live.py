@@ -138,12 +138,12 @@ def queries_live(
     % intervals.
 
     `overhead` uses learned caches only with `--caches`. On one worker, a query runs all of its steps on the same core,
-    so its throughput can be no more than that of its models one after another. The last line of the table gives the
-    ratio of the two, by the clock and by CPU time, which other load on the machine changes less. With one worker and
-    core for each step, the query is compared with each step alone on the same workers, and with the slower step alone
-    on one worker. More cores than that make the bar easy, and workers share the longer step where steps differ. The
-    last table gives the length of steps from which a query reaches 0.95 of them, if its extra time does not change with
-    that length. Batches are as large as the models take when `--clients` equals the engine's 64 slots.
+    so its throughput can be no more than that of its models one after another. With a worker and a core for each step,
+    the query is compared with the slower step alone, on one worker and on the same workers. More cores than that make
+    the bar easy, and workers share the longer step where steps differ. CPU time stands beside it, because other load on
+    the machine changes it less. The last table gives the length of steps from which a query reaches 0.95 of them, if
+    its extra time does not change with that length. Batches are as large as the models take when `--clients` equals the
+    engine's 64 slots.
 
     Examples:
 
@@ -203,10 +203,8 @@ def _overhead(asked: Asked, tell: Progress) -> Told:
     )
     tables = {
         "a query against its models, one after another": report.latency_rows(found, asked.plan.seed),
-        f"one worker, {asked.beyond.clients} clients that always wait": report.throughput_rows(
-            found.one, found.shares, asked.plan.seed
-        ),
-        "a worker and a core for each step, as many clients": report.own_core_rows(found, asked.plan.seed),
+        f"throughput, {asked.beyond.clients} clients that always wait": report.throughput_rows(found, asked.plan.seed),
+        "CPU time of an answer, least of the rounds": report.cpu_rows(found),
         f"from which length of steps on the query carries {report.HELD} of them": report.length_rows(
             found, asked.plan.seed
         ),

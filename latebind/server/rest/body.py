@@ -30,6 +30,10 @@ class Held:
             raise Refused(f"the requests that are under way have more than {self._most} bytes: try again later")
         self.bytes += size
 
+    def give_back(self, size: int) -> None:
+        """Count `size` fewer bytes: they are not needed any more."""
+        self.bytes -= size
+
 
 class Body:
     """Reads a body piece by piece. Raises `TooLarge`, `BodyTimeout`, `UnsupportedEncoding` or `ClientGone`.
@@ -84,7 +88,7 @@ class Body:
 
     def release(self) -> None:
         """Stop counting what was collected, because the request has ended."""
-        self._held.bytes -= self._collected
+        self._held.give_back(self._collected)
         self._collected = 0
 
     async def read_into(self, place: memoryview) -> bool:

@@ -1,8 +1,8 @@
 """The gRPC door by gRPC's own server (`grpc.aio`), on a port of its own, drained before it closes."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,9 @@ class OfficialDoor(BaseDoor):
         A client that has just had its last answer may call once more, and is told that the server shuts down.
         """
         await self.drain()
-        until = time.monotonic() + LAST_WORDS
-        arrived = -1
-        while arrived != self.reception.arrived and time.monotonic() < until:
-            arrived = self.reception.arrived
-            await asyncio.sleep(QUIET_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS):
+                await self.reception.quiet(QUIET_SECONDS)
         await self._server.stop(LAST_WORDS)
 
 

@@ -26,7 +26,7 @@ class Reception:
     """Receives the calls of one door: answers them until `drain`, and fails those left over at `give_up`."""
 
     def __init__(self, context: Context, guard: Guard) -> None:
-        self.arrived = 0  # calls so far, without those that `take` started
+        self._arrived = asyncio.Event()  # set by each call, except those that `take` starts
         self._context = context
         self._guard = guard
         self._most_bytes = context.limits.held_bytes
@@ -51,6 +51,14 @@ class Reception:
                     await self._shortcut.emptied()
                     if self._under_way:
                         await asyncio.wait(self._under_way)
+
+    async def quiet(self, seconds: float) -> None:
+        """Return when no call has arrived for so many seconds; calls that `take` starts do not count."""
+        with suppress(TimeoutError):
+            while True:
+                self._arrived.clear()
+                async with asyncio.timeout(seconds):
+                    await self._arrived.wait()
 
     def give_up(self) -> None:
         """Fail all calls that are still under way: there is no time left."""
@@ -105,7 +113,7 @@ class Reception:
         """Count a call as under way, admit it, and turn every error into `CallFailed`."""
         task = asyncio.current_task()
         assert task is not None
-        self.arrived += 1
+        self._arrived.set()
         self._under_way.add(task)
         try:
             self._admit(method, caller)

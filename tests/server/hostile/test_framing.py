@@ -2,16 +2,15 @@
 
 import json
 import re
-import time
 from contextlib import suppress
 
 import pytest
 
 from latebind.domain.config import DoorConfig
-from latebind.server.limits import Limits
 from tests.server.bodies import DOUBLE, SCALAR, request
 from tests.server.conftest import Site, opened, read_response, scalar
 from tests.server.hostile.wire import check_clean, send_raw
+from tests.server.watched import watched
 
 GET = b"GET /v2/models HTTP/1.1\r\n"
 BODY = json.dumps(request(scalar(21.0))).encode()
@@ -207,18 +206,16 @@ def test_two_hundred_clients_that_say_nothing_hold_nobody_up(site: Site) -> None
 def test_what_is_collected_of_bodies_is_bounded_over_all_connections() -> None:
     """A client of many connections could have each of them hold the largest JSON there may be."""
     head = b"POST /v2/models/scalar/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
-    with opened(limits=Limits(held_bytes=100_000)) as site:
-        held = site.door._app._context.held
+    with opened() as site:
+        held = watched(site, 100_000)
         with site.connect() as first:
             first.sendall(head + b" " * 60_000)
-            while held.bytes < 60_000:
-                time.sleep(0.001)
+            held.until(60_000)
             refused = site.send(head + b" " * 60_000)
             assert refused.status == 503
             assert "more than 100000 bytes" in refused.json()["error"]
             assert site.is_well()
-        while held.bytes:
-            time.sleep(0.001)
+        held.until(0)
         assert site.send(head.replace(b"100000", b"60000") + b" " * 60_000).status == 400
 
 

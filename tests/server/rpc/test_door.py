@@ -43,17 +43,11 @@ def begin_stuck_call(site: Site, stub: Any, **options: Any) -> Any:
     return call
 
 
-async def until_nothing_is_taken(gateway: Arithmetic) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while gateway.taken:
-            await asyncio.sleep(0.001)
-
-
 def test_a_client_that_cancels_gives_its_place_back(grpc_config: DoorConfig) -> None:
     with opened(grpc_config) as site, calling(site) as stub:
         begin_stuck_call(site, stub).cancel()
         site.await_(site.gateway.cancelled.wait())
-        site.await_(until_nothing_is_taken(site.gateway))
+        site.await_(site.gateway.until_taken(0))
         assert outputs(stub.ModelInfer(DOUBLE))
 
 
@@ -62,7 +56,7 @@ def test_a_client_that_goes_gives_its_place_back(grpc_config: DoorConfig) -> Non
         with calling(site) as stub:
             begin_stuck_call(site, stub)
         site.await_(site.gateway.cancelled.wait())
-        site.await_(until_nothing_is_taken(site.gateway))
+        site.await_(site.gateway.until_taken(0))
 
 
 def test_a_deadline_ends_a_call_on_both_sides(grpc_config: DoorConfig) -> None:
@@ -71,7 +65,7 @@ def test_a_deadline_ends_a_call_on_both_sides(grpc_config: DoorConfig) -> None:
         call = begin_stuck_call(site, stub, timeout=1.0)
         assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         site.await_(site.gateway.cancelled.wait())
-        site.await_(until_nothing_is_taken(site.gateway))
+        site.await_(site.gateway.until_taken(0))
 
 
 def test_closing_tells_those_under_way_that_there_is_no_time_left(grpc_config: DoorConfig) -> None:
@@ -150,17 +144,17 @@ def test_a_client_that_leaves_its_stream_cancels_all_calls_of_it(grpc_config: Do
         site.await_(site.gateway.stuck.wait())
         answers.cancel()
         site.await_(site.gateway.cancelled.wait())
-        site.await_(until_nothing_is_taken(site.gateway))
+        site.await_(site.gateway.until_taken(0))
 
 
 def test_a_stream_has_only_so_many_calls_under_way(grpc_config: DoorConfig) -> None:
     with opened(grpc_config, Limits(stream_calls=3)) as site, calling(site) as stub:
         answers = stub.ModelStreamInfer(iter([STUCK] * 10))
-        site.await_(until(lambda: site.gateway.taken == 3))
+        site.await_(site.gateway.until_taken(3))
         assert outputs(stub.ModelInfer(DOUBLE))  # by now the others would have been taken too
         assert site.taken == 3
         answers.cancel()
-        site.await_(until_nothing_is_taken(site.gateway))
+        site.await_(site.gateway.until_taken(0))
 
 
 def test_more_calls_than_the_limit_are_refused_at_once(grpc_config: DoorConfig) -> None:
@@ -183,7 +177,7 @@ def test_more_bytes_than_the_limit_are_refused_while_others_are_held(grpc_config
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "try again later" in caught.value.details()
         begun.cancel()
-        site.await_(until_nothing_is_taken(site.gateway))
+        site.await_(site.gateway.until_taken(0))
         assert outputs(stub.ModelInfer(DOUBLE))
 
 
@@ -252,9 +246,3 @@ def test_without_its_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 def test_a_port_that_is_none_is_refused(port: int) -> None:
     with pytest.raises(ConfigError, match=f"grpc_port is {port}"):
         DoorConfig(grpc_port=port)
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.001)

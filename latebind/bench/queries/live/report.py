@@ -1,23 +1,22 @@
 """Tables of live runs of queries. Differences are paired row by row."""
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.queries.live.asked import Call
-from latebind.bench.queries.live.overhead import BY_CLIENTS, QUERY, Carried, Overhead, step_name
+from latebind.bench.queries.live.overhead import BY_CLIENTS, QUERY, Overhead, step_name
 from latebind.bench.queries.live.replanning import BLOCK, Found
 from latebind.bench.queries.live.sides import STATIC
 from latebind.bench.statistics import mean_interval, ratio_of_means
 from latebind.bench.tables import Row, Rows
 
 Figures = NDArray[np.float64]
-MOST = "1 / (1/a + 1/b), the most that these cores could carry"
-SLOWER = "the slower step alone, on one worker"
-OUTSIDE = "door's and clients' CPU ms"
+MOST = "its steps alone, added: the most that these workers could carry"
+SLOWER = "the slower step alone"
 HELD = 0.95  # of the steps, which a query is to carry
 
 
@@ -84,37 +83,44 @@ def latency_rows(found: Overhead, seed: int) -> Rows:
     return rows
 
 
-def throughput_rows(carried: Carried, shares: Sequence[float], seed: int) -> Rows:
-    """Return what workers answer a second, what the query carries of it, and the most that they could carry.
+def throughput_rows(found: Overhead, seed: int) -> Rows:
+    """Return what the query carries, and its ratio to its steps: on one worker, and on a worker for each step.
 
     Workers that run all steps carry no more than 1 / (1/a + 1/b), where a and b a second are what they carry of each
-    step alone.
+    step alone. The query on a worker for each step is also held against the slower step on one worker, and on as many.
     """
-    through, cpu = _arrays(carried.through), _arrays(carried.cpu)
-    rows = [
-        _carried_row(name, through[QUERY], through[name], seed)
-        | {
-            "engine's CPU ms an answer": _ms(cpu[name].mean()),
-            "by CPU time": str(ratio_of_means(cpu[name], cpu[QUERY], seed=seed)),
-            OUTSIDE: _ms(np.mean(carried.outside[name])),
-        }
-        for name in _kinds(through, len(shares))
+    one, each, shares = _arrays(found.one.through), _arrays(found.each.through), found.shares
+    slower = min(map(step_name, range(len(shares))), key=lambda name: float(one[name].mean()))
+    own = len(shares)
+    return [
+        _carried_row(QUERY, 1, one[QUERY], one[QUERY], seed),
+        _carried_row(BY_CLIENTS, 1, one[QUERY], one[BY_CLIENTS], seed),
+        _carried_row(MOST, 1, one[QUERY], 1.0 / _of_steps(_seconds_each(one), shares), seed),
+        _carried_row(QUERY, own, each[QUERY], each[QUERY], seed),
+        _carried_row(SLOWER, 1, each[QUERY], one[slower], seed),
+        _carried_row(SLOWER, own, each[QUERY], each[slower], seed),
+        _carried_row(MOST, own, each[QUERY], 1.0 / _of_steps(_seconds_each(each), shares), seed),
     ]
-    spent = _of_steps(cpu, shares)
-    bound = _carried_row(MOST, through[QUERY], 1.0 / _of_steps(_seconds_each(through), shares), seed) | {
-        "engine's CPU ms an answer": _ms(spent.mean()),
-        "by CPU time": str(ratio_of_means(spent, cpu[QUERY], seed=seed)),
-    }
-    return [*rows, bound | {OUTSIDE: ""}]
 
 
-def own_core_rows(found: Overhead, seed: int) -> Rows:
-    """Return the same of a worker for each step, and the slower step alone with one worker, on one of these cores."""
-    alone = _arrays(found.one.through)
-    slower = min(map(step_name, range(len(found.shares))), key=lambda name: float(alone[name].mean()))
-    query = np.array(found.each.through[QUERY])
-    rows = throughput_rows(found.each, found.shares, seed)
-    return [*rows, dict.fromkeys(rows[0], "") | _carried_row(SLOWER, query, alone[slower], seed)]
+def cpu_rows(found: Overhead) -> Rows:
+    """Return the CPU time of an answer, of the engine and of door and clients: other load changes it less than rates.
+
+    The least of the rounds is closest to what an answer takes.
+    """
+    rows: Rows = []
+    for workers, carried in ((1, found.one), (len(found.shares), found.each)):
+        names = [QUERY, *map(step_name, range(len(found.shares)))]
+        rows += [
+            {
+                "asked for": name,
+                "workers": workers,
+                "engine, ms": _ms(min(carried.cpu[name])),
+                "door and clients, ms": _ms(min(carried.outside[name])),
+            }
+            for name in names
+        ]
+    return rows
 
 
 def length_rows(found: Overhead, seed: int) -> Rows:
@@ -153,17 +159,13 @@ def _length_row(what: str, taken: Figures, beyond: Figures, seed: int) -> Row:
     }
 
 
-def _carried_row(what: str, query: Figures, rates: Figures, seed: int) -> Row:
+def _carried_row(what: str, workers: int, query: Figures, rates: Figures, seed: int) -> Row:
     return {
         "asked for": what,
+        "workers": workers,
         "answers a second": round(float(rates.mean()), 1),
-        "the query carries of that": str(ratio_of_means(query, rates, seed=seed)),
+        "the query has of it": "" if what == QUERY else str(ratio_of_means(query, rates, seed=seed)),
     }
-
-
-def _kinds(asked: Container[str], steps: int) -> list[str]:
-    """Return what workers were asked for, in the order of tables."""
-    return [name for name in (QUERY, BY_CLIENTS, *map(step_name, range(steps))) if name in asked]
 
 
 def _of_steps(seconds: Mapping[str, Figures], shares: Sequence[float]) -> Figures:

@@ -1,0 +1,35 @@
+"""A count of bodies that tells other threads of its changes."""
+
+from threading import Condition
+
+from latebind.server.rest.body import Held
+from tests.server.conftest import PATIENCE, Site
+
+
+class Watched(Held):
+    """Counts as a door does."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self._changed = Condition()
+
+    def take(self, size: int) -> None:
+        with self._changed:
+            super().take(size)
+            self._changed.notify_all()
+
+    def give_back(self, size: int) -> None:
+        with self._changed:
+            super().give_back(size)
+            self._changed.notify_all()
+
+    def until(self, size: int) -> None:
+        """Wait until so many bytes are counted."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.bytes == size, PATIENCE), f"{self.bytes} bytes, not {size}"
+
+
+def watched(site: Site, most: int) -> Watched:
+    """Have a door that is idle count in this way, up to `most` bytes."""
+    site.door._app._context.held = held = Watched(most)
+    return held

@@ -40,7 +40,7 @@ PARTS = {
 
 
 class Parts(DeferredCommands):
-    """Imports a part when it is asked for: what one needs beside latebind, others do without."""
+    """Imports the module of a command only when it is called, because some need libraries that others do without."""
 
     modules: ClassVar[Mapping[str, str]] = {name: f"{__name__}.{module}" for name, module in PARTS.items()}
 

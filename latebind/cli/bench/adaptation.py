@@ -20,7 +20,7 @@ from latebind.learned.promise import ANSWERS, Promise, over
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """What is sent: rows by classes that come and go, or as they lie."""
+    """The requests to send: rows of classes whose shares change over time, or all rows in their own order."""
 
     alpha: Annotated[
         float | None,
@@ -37,7 +37,7 @@ class Stream:
     ] = None
 
     def traffic(self) -> locality_bench.Traffic:
-        """Return it in the words of the measurement."""
+        """Return the stream as `bench.locality` takes it."""
         jitter = self.jitter if self.jitter is not None else 2 if self.alpha is not None else 0
         return locality_bench.Traffic(self.alpha, self.phases, self.length, jitter, self.passes)
 
@@ -49,7 +49,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """How the servers adapt that are compared: each combination has one."""
+    """The adaptation settings to compare. Each combination gets a server of its own."""
 
     sample: Annotated[
         list[float] | None,
@@ -66,7 +66,7 @@ class Services:
     ] = None
 
     def each(self) -> list[locality_bench.Service]:
-        """Return one for each share and interval."""
+        """Return the settings for each combination of sampled share and retraining interval."""
         return [locality_bench.Service(*one) for one in product(self.sample or [0.2], self.retrain_s or [900.0])]
 
 

@@ -27,7 +27,7 @@ PAGE_TEXT = "Simulated on the accelerator of LazyBatching's table I; baselines a
 
 
 class Part(StrEnum):
-    """What of the evaluation to run."""
+    """The parts of the evaluation."""
 
     LOADS = "loads"
     DEADLINES = "deadlines"
@@ -41,7 +41,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """What is simulated beside the accelerator, how often and how long."""
+    """The models to simulate besides the accelerator's networks, and the number and length of runs."""
 
     models: Annotated[
         Path | None,
@@ -65,12 +65,12 @@ class Runs:
     processes: Processes = 0
 
     def plan(self) -> parts.Plan:
-        """Return it in the words of the measurement. Raises `ConfigError`."""
+        """Return the plan of the simulation. Raises `ConfigError`."""
         scene = Scene(read_sentences(self.lengths), measured_models(self.models) if self.models else {})
         return parts.Plan(scene, self.seeds, self.requests, self.processes)
 
     def chosen(self, wanted: Sequence[Part] | None) -> Sequence[Part]:
-        """Return the parts to run, all that can be where none is wanted. Raises `ConfigError`."""
+        """Return the parts to run; by default all that can run with the options given. Raises `ConfigError`."""
         if self.models is None and Part.MEASURED in (wanted or ()):
             raise ConfigError("--part measured needs a folder of models: --models FOLDER")
         return wanted or [one for one in Part if self.models is not None or one is not Part.MEASURED]
@@ -183,7 +183,7 @@ def live(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What `batching` was asked for; no networks or loads means the usual ones of each part."""
+    """The options of `batching`. Without networks or loads, each part uses its usual ones."""
 
     plan: parts.Plan
     networks: tuple[str, ...]

@@ -23,7 +23,7 @@ from latebind.learned.samples import Samples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """What networks are trained with, where any are."""
+    """The samples on which networks are trained, if any."""
 
     fit: Annotated[
         str | None,
@@ -37,13 +37,13 @@ class Fitted:
     ] = None
 
     def samples(self, seed: int) -> Samples | None:
-        """Return the samples; None where none are named. Raises `ConfigError`."""
+        """Return the samples, or None if no option names any. Raises `ConfigError`."""
         return None if self.fit is None else load_samples(self.fit, self.fit_option, seed=seed)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promised:
-    """What caches promise, and on which rows it is shown."""
+    """The fidelity that caches must keep, and how the rows are split to check it."""
 
     fidelity: Fidelity = 0.97
     confidence: Annotated[float, typer.Option(help="The confidence with which calibration must show that share.")] = (
@@ -59,7 +59,7 @@ class Promised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Networks:
-    """Which networks are trained where, with how many rows."""
+    """The kinds of networks to train for learned caches, behind which stages, and on how many rows."""
 
     kind: Annotated[
         list[str] | None, typer.Option(help=f"A kind of network to train; may be repeated. Default: {' '.join(KINDS)}.")
@@ -81,7 +81,7 @@ class Networks:
     ] = None
 
     def lessons_of(self, samples: Samples | None) -> Lessons | None:
-        """Return how they are trained; None where there is nothing to train them with."""
+        """Return the training settings, or None if there are no samples to train on."""
         if samples is None:
             return None
         return Lessons(samples, tuple(self.kind or KINDS), self.lessons, folder=self.explored)
@@ -89,7 +89,7 @@ class Networks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """How much memory caches take."""
+    """The memory that caches may use."""
 
     stored: Annotated[int, typer.Option(help="How many rows a traditional cache keeps.")] = 10_000
     budget_mb: Annotated[
@@ -101,7 +101,7 @@ class Kept:
     ] = CACHE_BYTES / 1e6
 
     def budgets(self) -> tuple[int, ...]:
-        """Return the bytes that learned caches are composed for."""
+        """Return the memory budgets in bytes for which learned caches are composed."""
         return BUDGETS if self.budget_mb is None else tuple(round(mb * 1e6) for mb in self.budget_mb)
 
 

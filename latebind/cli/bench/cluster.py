@@ -27,7 +27,7 @@ PAGE_TEXT = "Simulated; all sides get the same requests, seed by seed, and the s
 
 
 class Part(StrEnum):
-    """What of it to run."""
+    """The parts of the benchmark."""
 
     SCALE = "scale"
     SPEED = "speed"
@@ -36,7 +36,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Days:
-    """How large a cluster is simulated for a day, and what it is asked."""
+    """The size of the cluster that is simulated for a day, and its requests."""
 
     trace: Trace = None
     machines: Annotated[int, typer.Option(min=1, help="For scale: how many machines there are.")] = 1000
@@ -49,13 +49,13 @@ class Days:
     ] = 10.0
 
     def day(self) -> Day:
-        """Return it in the words of the measurement. Raises `ConfigError`."""
+        """Return the day as the benchmark takes it. Raises `ConfigError`."""
         return Day(services_of(self.trace, SERVICES), self.machines, self.models, self.rate, self.hours, self.window)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """How much is played to find out how fast."""
+    """How many requests are simulated to measure the speed of the simulator."""
 
     requests: Annotated[
         int,
@@ -66,7 +66,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenes:
-    """On which clusters sides are compared."""
+    """The clusters on which placement and residency policies are compared."""
 
     few: Annotated[
         int,
@@ -90,11 +90,11 @@ class Scenes:
     seeds: Annotated[int, typer.Option(min=1, help="For placement: how many seeds to play, from 0 on.")] = 5
 
     def scene(self) -> Scene:
-        """Return it in the words of the measurement."""
+        """Return the cluster as the benchmark takes it."""
         return Scene(self.few, MODELS_EACH * self.few, self.load, self.seeds, self.minutes)
 
     def shares(self) -> tuple[float, ...]:
-        """Return how many times all models fit into the memory, in rising order. Raises `ConfigError`."""
+        """Return the memory of all machines, ascending, as multiples of the models' size. Raises `ConfigError`."""
         for share in self.memory or ():
             if not share > 0:
                 raise ConfigError(f"--memory {share:g} is no memory: give how many times all models fit, more than 0")
@@ -103,7 +103,7 @@ class Scenes:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is played, and by how many processes."""
+    """The simulations to run, and the number of processes that run them."""
 
     day: Day
     scene: Scene

@@ -21,7 +21,7 @@ PAGE_TEXT = "Simulated on a Titan RTX; baselines are the best of their kind in e
 
 
 class Part(StrEnum):
-    """What of the evaluation to run."""
+    """The parts of the evaluation."""
 
     RISING = "rising"
     SPLIT = "split"
@@ -34,7 +34,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """How often, how long and under which low load."""
+    """The number of seeds, the length of runs, and the low load."""
 
     seeds: Annotated[
         int, typer.Option(help="How often each cell of a table is run, each time with another seed, from 0 on.")
@@ -47,7 +47,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """The card that is simulated."""
+    """The GPU to simulate."""
 
     launch_ms: Annotated[
         float, typer.Option(help="Milliseconds that a server which batches on the host needs between two batches.")
@@ -63,7 +63,7 @@ class Card:
     ] = False
 
     def chip(self) -> Chip:
-        """Return it, measured here where that is asked for."""
+        """Return the GPU, calibrated on this machine if the option says so."""
         chip = TITAN_RTX
         if self.calibrated:
             from latebind.bench.elastic.calibrate import calibrated
@@ -122,13 +122,13 @@ def elastic(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is simulated, and what optimal wait carries: found once, for all parts that ask."""
+    """The simulations to run, with a cache of the loads that optimal wait sustains, which several parts need."""
 
     plan: parts.Plan
     known: dict[tuple[str, Stable | Burst], float] = field(default_factory=dict)
 
     def carried(self, networks: Sequence[str], load: Stable | Burst, tell: Progress) -> dict[str, float]:
-        """Return the highest such load of each network that optimal wait carries."""
+        """Return the highest load of this kind that optimal wait sustains on each network."""
         missing = [network for network in networks if (network, load) not in self.known]
         found = parts.carried(self.plan, missing, tell, load) if missing else {}
         self.known.update({(network, load): highest for network, highest in found.items()})

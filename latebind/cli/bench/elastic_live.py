@@ -16,7 +16,7 @@ from latebind.engine.awake import kept_awake
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """At which loads, by which target, and who takes part."""
+    """The loads and the latency target, and the sides to compare."""
 
     load: Annotated[
         list[float] | None,

@@ -13,7 +13,7 @@ from latebind.cli.console import JsonFile, console, progress, reporting, save, s
 
 
 class Part(StrEnum):
-    """What to run."""
+    """The parts of the benchmark."""
 
     CRASH = "crash"
     TERMINATE = "terminate"
@@ -150,5 +150,5 @@ def _tell_hang_up(report: hang_up.Report) -> hang_up.Report:
 
 
 def _counted(counts: "Counter[int] | dict[int, int]") -> str:
-    """Write how often each came, as `0: 20`."""
+    """Write each value with how often it came, as `0: 20`."""
     return ", ".join(f"{value}: {count}" for value, count in sorted(counts.items()))

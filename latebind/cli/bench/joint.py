@@ -32,7 +32,7 @@ PAGE_TEXT = "All sides get the same requests in the same rounds."
 
 
 class What(StrEnum):
-    """What to compare."""
+    """The parts of the benchmark."""
 
     GOODPUT = "goodput"
     BATCHES = "batches"
@@ -41,7 +41,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A model of a folder, and the rows to send to it where it is live."""
+    """A model in a folder, and the rows to send to it, which only live runs need."""
 
     repository: Repository
     model: Model
@@ -49,7 +49,7 @@ class Subject:
     data_option: DataOption = None
 
     def load(self) -> bench.Subject:
-        """Return it with its rows. Raises `ConfigError`."""
+        """Return the model with its rows. Raises `ConfigError`."""
         if self.data is None:
             raise ConfigError("there are no rows to send: give --data, or --simulated")
         return bench.Subject(self.repository, self.model, *load_rows(self.data, self.data_option))
@@ -57,7 +57,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """How many blocks each side has, and how long they are."""
+    """The number and the length of the blocks of requests."""
 
     rounds: Annotated[
         int, typer.Option(help="How many blocks of requests each side gets at each load and deadline, in each fold.")
@@ -67,7 +67,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """Who is compared, at which loads, deadlines and largest batches; nothing means the usual ones."""
+    """The sides to compare, and the loads, deadlines and largest batches. By default, those of each part."""
 
     load: Annotated[
         list[float] | None,
@@ -97,19 +97,19 @@ class Sides:
     ] = None
 
     def by_load(self, blocks: Blocks) -> goodput.Plan:
-        """Return what is measured by load and deadline."""
+        """Return the plan for measurements by load and deadline."""
         loads, deadlines = tuple(self.load or goodput.LOADS), tuple(self.deadline or goodput.DEADLINES)
         return goodput.Plan(loads, deadlines, blocks.rounds, blocks.seconds, tuple(self.side or ()))
 
     def by_size(self, blocks: Blocks) -> batches.Plan:
-        """Return what is measured by the largest batch. Raises `ConfigError` for a kind of side that there is not."""
+        """Return the plan for measurements by the largest batch. Raises `ConfigError` for an unknown kind of side."""
         load = (self.load or [batches.LOAD])[0]
         return batches.Plan.of(tuple(self.side or ()), self.batch or batches.SIZES, load, blocks.rounds, blocks.seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Whether it is simulated, and with which costs."""
+    """Whether to simulate, and with which costs."""
 
     simulated: Annotated[
         bool,
@@ -125,13 +125,13 @@ class Clock:
     ] = Scaling.OWN
 
     def costs(self, subject: Subject) -> Costs:
-        """Return what the model takes, as measured or scaled."""
+        """Return the costs of the model, as measured or scaled."""
         return Costs.read(subject.repository, subject.model, self.scaling if self.simulated else Scaling.OWN)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked for, and how sides are held against each other: on engines or on costs."""
+    """The options of the command. `hold` runs a part, on live engines or on simulated ones."""
 
     model: str
     costs: Costs

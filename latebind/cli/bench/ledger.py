@@ -34,7 +34,7 @@ SLOW = ("slow",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Which server is asked."""
+    """The server to ask."""
 
     url: Annotated[
         str | None,
@@ -46,7 +46,7 @@ class Server:
     ] = 0
 
     def target(self, folder: Path, models: Sequence[str], options: Sequence[str]) -> AbstractContextManager[Target]:
-        """Return it; where no URL is given, one of its own, made in `folder`. Raises `ConfigError`."""
+        """Return the server. Without a URL, one is started with models built in `folder`. Raises `ConfigError`."""
         if self.url is None:
             return own.serving(folder, models, options)
         parts = urlsplit(self.url)
@@ -57,7 +57,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """How many requests come, and when."""
+    """The number of requests and their arrival times."""
 
     requests: Annotated[int, typer.Option(min=1, help="How many requests to send.")] = 20_000
     rate: Annotated[float, typer.Option(min=0.1, help="How many requests to send in a second.")] = 500.0
@@ -68,7 +68,7 @@ class Traffic:
     minute: Annotated[float, typer.Option(min=0.01, help="How many seconds a minute of the trace lasts.")] = 1.0
 
     def arrivals(self, seed: int) -> Iterator[float]:
-        """Yield when requests are sent, in seconds."""
+        """Yield the times at which requests are sent, in seconds."""
         random = Random(seed)
         if self.trace is None:
             return poisson(self.rate, random)
@@ -77,7 +77,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is asked, and by whom."""
+    """The mix of requests: models, protocols, rows, deadlines, and clients that hang up."""
 
     model: Annotated[
         list[str] | None,
@@ -100,14 +100,14 @@ class Asked:
     ] = 0.02
 
     def models(self, usual: Sequence[str]) -> tuple[str, ...]:
-        """Return which models are asked, the `usual` ones where none is named. Raises `ConfigError`."""
+        """Return the models to ask for, by default the `usual` ones. Raises `ConfigError`."""
         unknown = set(self.model or ()) - set(KINDS)
         if unknown:
             raise ConfigError(f"there is no model {sorted(unknown)[0]!r}: choose from {', '.join(KINDS)}")
         return tuple(self.model or usual)
 
     def mix(self, target: Target, *, slow: bool, seed: int) -> Mix:
-        """Return the mix, for a search of the peak one row at a time with one deadline. Raises `ConfigError`."""
+        """Return the mix of requests. To search for the peak, all have one row and deadline. Raises `ConfigError`."""
         return Mix(
             models=self.models(SLOW if slow else MIXED),
             protocols=_spoken(target, self.protocol),
@@ -121,7 +121,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What is done to the server meanwhile."""
+    """The faults to cause on the server during the run."""
 
     inject: Annotated[
         list[Fault] | None,
@@ -133,11 +133,11 @@ class Faults:
     times: Annotated[int, typer.Option(min=1, help="How often each fault is injected, at even intervals.")] = 3
 
     def options(self) -> list[str]:
-        """Return words for `latebind serve` that they need."""
+        """Return the options of `latebind serve` that the faults need."""
         return ["--manage"] if Fault.RELOAD in (self.inject or ()) else []
 
     def injectors(self, target: Target, mix: Mix) -> list[Injector]:
-        """Return who puts each in. Raises `ConfigError`."""
+        """Return an injector for each fault. Raises `ConfigError`."""
         faults = self.inject or ()
         if faults and not target.process:
             raise ConfigError("--inject needs --pid with --url: the first process of the server")

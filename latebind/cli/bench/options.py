@@ -8,7 +8,7 @@ import typer
 
 
 def _drawable(file: Path | None) -> Path | None:
-    """Refuse a page that nobody could draw before an hour's work, and not behind it."""
+    """Raise an error at once if a page is asked for and plotly is missing, not after an hour of work."""
     if file is not None and find_spec("plotly") is None:
         raise ModuleNotFoundError("a page needs plotly", name="plotly")
     return file

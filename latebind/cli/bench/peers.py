@@ -23,7 +23,7 @@ PAGE_TEXT = "Servers and client share this machine; all take turns in every roun
 
 
 class Part(StrEnum):
-    """What to run."""
+    """The parts of the benchmark."""
 
     IDENTITY = "identity"
     GOODPUT = "goodput"
@@ -31,7 +31,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What is asked of whom, by how many clients, how long."""
+    """The sides, protocols and numbers of clients to compare, and for how long."""
 
     protocol: Annotated[
         list[Protocol] | None, typer.Option(help="The protocol that clients speak; may be repeated. Default: all.")
@@ -65,15 +65,15 @@ class Compared:
     ] = None
 
     def protocols(self) -> tuple[Protocol, ...]:
-        """Return the protocols to speak."""
+        """Return the protocols that clients use."""
         return tuple(self.protocol or Protocol)
 
     def for_identity(self, seed: int) -> identity.Plan:
-        """Return how servers are asked that do nothing."""
+        """Return the plan for servers that return their input."""
         return identity.Plan(self.protocols(), tuple(self.clients or (1, 16)), self.rounds, self.seconds or 2.0, seed)
 
     def for_goodput(self, seed: int) -> goodput.Plan:
-        """Return how servers are asked that have a model."""
+        """Return the plan for servers that run a network."""
         loads = tuple(self.load or (0.5, 0.8, 1.0, 1.4))
         return goodput.Plan(loads, self.deadline_ms / 1e3, self.rounds, self.seconds or 8.0, seed)
 
@@ -131,7 +131,7 @@ def peers(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be compared, and where."""
+    """The comparison to run, and where the servers are installed."""
 
     place: Place
     identity: identity.Plan

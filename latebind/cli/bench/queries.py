@@ -23,7 +23,7 @@ PAGE_TEXT = (
 
 
 class Part(StrEnum):
-    """What of the evaluation to run."""
+    """The parts of the evaluation."""
 
     GAINS = "gains"
     TIGHT = "tight"
@@ -40,7 +40,7 @@ WRONG = (0.003, 0.01)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """At which deadlines, with which learned caches, how many requests, under which loads."""
+    """The deadlines, learned caches, number of requests and loads to simulate."""
 
     step_ms: Annotated[float, typer.Option(help="The step between two deadlines, which go from 60 to 200 ms.")] = 20.0
     deadline_ms: Annotated[
@@ -76,7 +76,7 @@ class Played:
     loaded_requests: Annotated[int, typer.Option(help="How many requests each planner gets at each load.")] = 4000
 
     def plan(self, seed: int, processes: int) -> parts.Plan:
-        """Return what is simulated. Raises `ConfigError`."""
+        """Return the plan of the simulation. Raises `ConfigError`."""
         deadlines, loads = self.deadlines(), tuple(self.load or LOADS)
         if min(self.requests, self.loaded_requests, *deadlines, *loads) <= 0:
             raise ConfigError("requests, deadlines and loads: give more than 0 of each")
@@ -138,14 +138,14 @@ def queries(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is simulated, once for all parts that ask, and how often caches may err."""
+    """The simulations to run, each once for all parts that need it, and the share of wrong hits of learned caches."""
 
     plan: parts.Plan
     wrong: tuple[float, ...]
     known: list[parts.Found] = field(default_factory=list)
 
     def found(self, tell: Progress) -> parts.Found:
-        """Return how every side did at every deadline."""
+        """Return the results of every side at every deadline."""
         if not self.known:
             self.known.append(parts.play(self.plan, tell))
         return self.known[0]

@@ -23,14 +23,14 @@ PAGE_TEXT = "Every side has an engine of its own, asked for the same rows in tur
 
 
 class Part(StrEnum):
-    """What to run."""
+    """The parts of the benchmark."""
 
     REPLANNING = "replanning"
     OVERHEAD = "overhead"
 
 
 class Split(StrEnum):
-    """How the deadline is split by the sides that split it."""
+    """How the deadline is split over the steps, by the sides that split it."""
 
     EQUAL = "equal"
     PROPORTIONAL = "proportional"
@@ -38,7 +38,7 @@ class Split(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """What sides are asked, and how their deadlines are split."""
+    """The requests that all sides get, and how their deadlines are split."""
 
     deadline_ms: Annotated[
         list[float] | None,
@@ -56,7 +56,7 @@ class Asking:
     ] = 0.0
 
     def plan(self, seed: int) -> replanning.Plan:
-        """Return it in the words of the measurement. Raises `ConfigError`."""
+        """Return the plan of the measurement. Raises `ConfigError`."""
         if any(not one > 0 for one in self.deadline_ms or ()):
             raise ConfigError("--deadline-ms is the time that a query has: give more than 0")
         deadlines = tuple([one / 1e3 for one in self.deadline_ms or ()])
@@ -69,7 +69,7 @@ class Asking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beyond:
-    """How it is found out what a query takes beyond its models."""
+    """How to measure the time that a query takes beyond its models."""
 
     rounds: Annotated[int, typer.Option(min=1, help="For overhead: how often the throughput is measured.")] = 5
     clients: Annotated[int, typer.Option(min=1, help="For overhead: how many clients always wait for an answer.")] = (
@@ -86,7 +86,7 @@ class Beyond:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """How every side is served, on which cores."""
+    """The cores and the settings of the engines of all sides."""
 
     backend: Backend = None
     engine_core: Core = 1
@@ -99,12 +99,12 @@ class Engines:
     seed: Seed = 0
 
     def setting(self) -> Setting:
-        """Return it in the words of the measurement."""
+        """Return the settings of the engines."""
         return Setting((self.engine_core,), (self.door_core,), backend=self.backend, seed=self.seed)
 
     @property
     def own_cores(self) -> tuple[int, int]:
-        """A core for each of two workers."""
+        """The cores of the engine that has a worker for each of two steps."""
         return self.engine_core, self.door_core if self.other_core is None else self.other_core
 
 
@@ -166,7 +166,7 @@ def queries_live(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked, and of which query."""
+    """The query, the rows to send and the plan."""
 
     served: Served
     rows: Rows

@@ -22,7 +22,7 @@ Result = tuple[Sequence[str], Tables]  # what was wrong, and tables by their tit
 
 
 class Part(StrEnum):
-    """What to run."""
+    """The parts of the benchmark."""
 
     LEDGER = "ledger"
     SCALE = "scale"
@@ -31,7 +31,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killing:
-    """The ledger while replicas are killed."""
+    """The ledger, while replicas are killed."""
 
     requests: Annotated[int, typer.Option(min=1, help="For ledger: how many requests to send.")] = 50_000
     rate: Annotated[float, typer.Option(min=0.1, help="For ledger: how many requests to send in a second.")] = 150.0
@@ -39,7 +39,7 @@ class Killing:
     times: Annotated[int, typer.Option(min=1, help="For ledger: how often a replica is killed.")] = 3
 
     def run(self, folder: Path, seed: int, options: list[str]) -> Result:
-        """Keep the ledger, and return what it says."""
+        """Run the ledger and return what it found."""
         console.print(
             f"{self.requests} requests, {self.rate:g} a second, {self.replicas} replicas, {self.times} killed"
         )
@@ -65,7 +65,7 @@ class Killing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """More requests than a replica is for, then few."""
+    """A load that needs more replicas, followed by a low load."""
 
     high: Annotated[
         float, typer.Option(min=0.1, help="For scale: a rate, in requests a second, that takes two replicas.")
@@ -77,7 +77,7 @@ class Scaling:
     low_seconds: Annotated[float, typer.Option(min=1.0, help="For scale: how many seconds the low rate lasts.")] = 60.0
 
     def run(self, folder: Path, seed: int, options: list[str]) -> Result:
-        """Load the server, and return how many replicas it had when."""
+        """Load the server and return the number of its replicas over time."""
         often, rarely = f"{self.high:g} requests a second for {self.high_seconds:g} s", f"{self.low:g} for"
         console.print(f"{often}, {rarely} {self.low_seconds:g} s")
         plan = scale.Plan(self.high, self.low, self.high_seconds, self.low_seconds)
@@ -95,7 +95,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Calls one after another, beside the stand-alone server."""
+    """Single calls, one after another, compared with the stand-alone server."""
 
     rounds: Annotated[int, typer.Option(min=1, help="For latency: how many rounds to compare.")] = 5
     calls: Annotated[
@@ -103,7 +103,7 @@ class Timing:
     ] = 200
 
     def run(self, folder: Path, seed: int, options: list[str]) -> Result:
-        """Time the calls, and return what they took; there is nothing that could be wrong."""
+        """Measure the calls and return their latencies. This part cannot fail."""
         console.print(f"{self.rounds} rounds of {self.calls} calls of each kind on each side")
         plan = latency.Plan(rounds=self.rounds, calls=self.calls, seed=seed)
         with progress("latency") as tell:

@@ -26,7 +26,7 @@ PAGE_TEXT = "Requests one after another; intervals are paired with LRU in the ve
 
 
 class Part(StrEnum):
-    """What of the evaluation to run."""
+    """The parts of the evaluation."""
 
     MODELS = "models"
     TABLE = "table"
@@ -43,7 +43,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """Whose requests are played, to which models, in how much memory, how often."""
+    """The requests, the models, the memory, and the number of seeds."""
 
     trace: Trace = None
     policies: Annotated[
@@ -89,7 +89,7 @@ class Played:
     ] = 0
 
     def plan(self) -> parts.Plan:
-        """Return what is played. Raises `ConfigError`."""
+        """Return the plan of the simulation."""
         factors = UNEVEN if self.uneven else EVEN
         return parts.Plan(
             services_of(self.trace),
@@ -103,7 +103,7 @@ class Played:
         )
 
     def shares(self) -> tuple[float, ...]:
-        """Return the shares of memory in rising order. Raises `ConfigError`."""
+        """Return the shares of memory in ascending order. Raises `ConfigError`."""
         for percent in self.memory or ():
             if not 0 < percent <= 100:
                 raise ConfigError(
@@ -112,7 +112,7 @@ class Played:
         return tuple(sorted(percent / 100 for percent in self.memory or ()))
 
     def sides(self) -> tuple[Policy, ...]:
-        """Return who plays, LRU left out. Raises `ConfigError`."""
+        """Return the sides to compare, without LRU. Raises `ConfigError`."""
         unknown = [name for name in self.policies or () if name not in POLICIES]
         if unknown:
             raise ConfigError(f"there is no policy {unknown[0]!r}: take some of {', '.join(POLICIES)}")
@@ -167,7 +167,7 @@ def residency(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is played, and by whom."""
+    """The simulations to run, and the sides to compare."""
 
     plan: parts.Plan
     sides: tuple[Policy, ...]

@@ -26,7 +26,7 @@ PAGE_TEXT = "Every side has an engine of its own, asked the same things at the s
 
 
 class Part(StrEnum):
-    """What to run."""
+    """The parts of the benchmark."""
 
     TRACE = "trace"
     CROWD = "crowd"
@@ -36,7 +36,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What comes to the models, how fast, and who is compared."""
+    """The requests, their speed, and the sides to compare."""
 
     share: Annotated[
         list[float] | None,
@@ -72,13 +72,13 @@ class Played:
     ] = None
 
     def shares(self) -> tuple[float, ...]:
-        """Return the shares of memory; none means the usual ones of each part. Raises `ConfigError`."""
+        """Return the shares of memory, by default those of each part. Raises `ConfigError`."""
         if any(not 0 < one <= 1 for one in self.share or ()):
             raise ConfigError("--share is a part of the models' memory: give more than 0 and at most 1")
         return tuple(self.share or ())
 
     def plan(self, seed: int) -> trace.Plan:
-        """Return what is played. Raises `ConfigError`."""
+        """Return the plan of the runs. Raises `ConfigError`."""
         sides = tuple(chosen(SIDES, self.side or ()))
         return trace.Plan(
             services_of(self.file),
@@ -98,7 +98,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Much:
-    """How much there is to do in the parts without a trace."""
+    """The amount of work in the parts that do not use the trace."""
 
     clients: Annotated[int, typer.Option(min=1, help="How many clients the crowd has.")] = crowd.CLIENTS
     largest: Annotated[int, typer.Option(min=1, help="For cold: how many models start cold, the largest first.")] = 3
@@ -113,7 +113,7 @@ class Much:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """How every side is served."""
+    """The settings of the engines of all sides."""
 
     tier: Annotated[
         str, typer.Option(help=f"Where evicted stages stay, {' or '.join(TIERS)}; from disk they are read again.")
@@ -124,7 +124,7 @@ class Engines:
     ] = 30
 
     def setting(self) -> Setting:
-        """Return it in the words of the measurement. Raises `ConfigError`."""
+        """Return the settings of the engines. Raises `ConfigError`."""
         if self.tier not in TIERS:
             raise ConfigError(f"--tier {self.tier!r}: choose {' or '.join(TIERS)}")
         return Setting(tier=self.tier, workers=self.workers, patience=self.patience)
@@ -189,7 +189,7 @@ def residency_live(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is played, and to which models."""
+    """The plan and the models."""
 
     zoo: Zoo
     plan: trace.Plan

@@ -22,7 +22,7 @@ from latebind.cli.sources import load_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A model of a folder, and the rows to send to it."""
+    """A model in a folder, and the rows to send to it."""
 
     repository: Repository
     model: Model
@@ -30,13 +30,13 @@ class Subject:
     data_option: DataOption = None
 
     def load(self) -> bench.Subject:
-        """Return it with its rows, and labels if there are any. Raises `ConfigError`."""
+        """Return the model with its rows, and with labels if there are any. Raises `ConfigError`."""
         return bench.Subject(self.repository, self.model, *load_rows(self.data, self.data_option))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What is the same for all sides: their cores, whether these sleep, the seed."""
+    """What all sides have in common: the cores, whether idle cores are kept awake, and the seed."""
 
     engine_core: Core = 1
     door_core: DoorCore = 0
@@ -50,11 +50,11 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Whether thresholds are calibrated on the other rows than are sent, and for what."""
+    """Whether to calibrate thresholds on other rows than those that are sent, and for which fidelity."""
 
     folds: FoldCount = 0
     fidelity: FoldFidelity = 0.97
 
     def wanted(self) -> Folds | None:
-        """Return the folds; None where the model stays calibrated as it is."""
+        """Return the folds, or None to use the thresholds of the model."""
         return Folds(self.folds, self.fidelity) if self.folds else None

@@ -1,4 +1,4 @@
-"""What a part of a benchmark has found: tables to print, figures to save, plots for a page."""
+"""The results of a part of a benchmark: tables to print, figures to save, and plots for a page."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Asked = TypeVar("Asked")
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Tables by their titles, what is drawn on a page, and figures to be saved."""
+    """Tables by title, a function that draws plots for a page, and figures to save as JSON."""
 
     tables: Mapping[str, Rows]
     draw: Callable[[], Sequence[Plot]] = tuple
@@ -31,7 +31,7 @@ ByPart = Mapping[Part, Callable[[Asked, Progress], Told]]
 
 
 def write_page(page: Path | None, title: str, text: str, told: Iterable[Told]) -> None:
-    """Write all tables and plots to a page where one is named."""
+    """Write all tables and plots to a page, if a file is given."""
     if page is not None:
         parts = list(told)
         tables = [rows for one in parts for rows in one.tables.values()]
@@ -39,14 +39,14 @@ def write_page(page: Path | None, title: str, text: str, told: Iterable[Told]) -
 
 
 def show_tables(tables: Mapping[str, Rows]) -> None:
-    """Print tables that have any rows, by their titles."""
+    """Print each table that has rows, under its title."""
     for title, rows in tables.items():
         if rows:
             show(title, rows)
 
 
 def complain(problems: Sequence[str]) -> None:
-    """Say what did not hold, a line each; exit code 1 where there is any."""
+    """Print each problem on a line, and exit with code 1 if there is any."""
     for line in problems:
         errors.print(line, highlight=False, markup=False, soft_wrap=True)
     if problems:
@@ -54,7 +54,7 @@ def complain(problems: Sequence[str]) -> None:
 
 
 def tell_parts(parts: Iterable[Part], runs: ByPart[Part, Asked], asked: Asked) -> dict[Part, Told]:
-    """Run parts of a benchmark as they were asked for, each with a progress bar, and print their tables."""
+    """Run the parts that were asked for, each with a progress bar, and print their tables."""
     found: dict[Part, Told] = {}
     for part in parts:
         with progress(part) as tell:

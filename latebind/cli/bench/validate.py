@@ -41,7 +41,7 @@ PAGE_TEXT = (
 
 
 class Part(StrEnum):
-    """What to run."""
+    """The parts of the benchmark."""
 
     LOADS = "loads"
     MEMORY = "memory"
@@ -49,7 +49,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked for; without a `repository` models are built into `scratch`."""
+    """The options of the command. Without a `repository`, models are built in `scratch`."""
 
     repository: Path | None
     scratch: Path
@@ -63,7 +63,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """How much is asked in how many blocks, and with how much memory."""
+    """The number and length of blocks of requests, and the memory."""
 
     load: Annotated[
         float, typer.Option(min=0.01, help="Offered load, as a multiple of each policy's highest throughput.")
@@ -86,11 +86,11 @@ class Played:
     ] = None
 
     def plan(self) -> live.Plan:
-        """Return what models are asked that all lie in memory."""
+        """Return the plan for models that are all in memory."""
         return live.Plan(self.load, self.deadline, self.rounds, self.blocks)
 
     def in_less(self, seed: int) -> memory.Plan:
-        """Return what many are asked in less than they take. Raises `ConfigError` for a side that there is not."""
+        """Return the plan for many models in less memory than they take. Raises `ConfigError` for an unknown side."""
         sides = tuple(chosen(SIDES, self.side or (LATE, LRU)))
         return memory.Plan(share=self.share, rounds=self.rounds, blocks=self.blocks, sides=sides, seed=seed)
 
@@ -163,7 +163,7 @@ def validate(
 
 
 def _rows(data: str | None, given: Sequence[str] | None) -> list[dict[str, Array]]:
-    """Return rows `(1, *shape)` by input; none where there are no data."""
+    """Return the rows `(1, *shape)` by input, none if no data are given."""
     if data is None:
         return []
     inputs, _ = load_rows(data, given)

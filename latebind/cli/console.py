@@ -60,15 +60,44 @@ def reporting() -> Iterator[None]:
 
 
 def show(title: str, rows: Sequence[Row]) -> None:
-    """Print rows of equal keys as a table; where that would cut words off, a few rows are printed one below another."""
+    """Print rows of equal keys as a table. Where that is too wide for its words, nothing is cut off.
+
+    A few rows are then printed one below another. Many become several tables, each with the first column, which names
+    the rows, and as many others as there is room for.
+    """
+    keys = list(rows[0]) if rows else []
+    if _fits(whole := _table(title, rows, keys)):
+        console.print(whole)
+    elif len(rows) <= FEW:
+        console.print(_upright(title, rows))
+    else:
+        for part in _parts(rows, keys):
+            console.print(_table(title, rows, part))
+
+
+def _table(title: str, rows: Sequence[Row], keys: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold")
-    for key in rows[0] if rows else ():
+    for key in keys:
         numeric = all(isinstance(row[key], int | float) for row in rows)
-        table.add_column(key, justify="right" if numeric else "left")
+        table.add_column(key, justify="right" if numeric else "left", no_wrap=key == keys[0])
     for row in rows:
-        table.add_row(*(written(value) for value in row.values()))
-    needed = Measurement.get(console, console.options.update_width(AMPLE), table).minimum
-    console.print(_upright(title, rows) if needed > console.width and len(rows) <= FEW else table)
+        table.add_row(*(written(row[key]) for key in keys))
+    return table
+
+
+def _fits(table: Table) -> bool:
+    return Measurement.get(console, console.options.update_width(AMPLE), table).minimum <= console.width
+
+
+def _parts(rows: Sequence[Row], keys: Sequence[str]) -> list[list[str]]:
+    """Return the columns of each table: the first, and as many others as fit beside it, but at least one."""
+    first, *others = keys
+    parts = [[first]]
+    for key in others:
+        if len(parts[-1]) > 1 and not _fits(_table("", rows, [*parts[-1], key])):
+            parts.append([first])
+        parts[-1].append(key)
+    return parts
 
 
 def _upright(title: str, rows: Sequence[Row]) -> Table:

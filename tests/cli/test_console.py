@@ -100,8 +100,12 @@ def test_a_table_that_would_cut_words_off_is_printed_upright(monkeypatch: pytest
     assert len([line for line in narrow.splitlines() if line.split()[1:4] == ["model", "│", "resnet56-large"]]) == 2
 
 
-def test_many_rows_stay_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert printed(11, 36, monkeypatch).count("accur") == 1
+def test_many_rows_become_tables_of_as_many_columns_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = printed(11, 36, monkeypatch)
+    assert "…" not in narrow
+    assert narrow.count("accuracy") == 1  # a heading, not the first word of eleven lines
+    assert narrow.count("resnet56-large") == 11 * narrow.count("┏") > 11
+    assert printed(11, 200, monkeypatch).count("resnet56-large") == 11
 
 
 @pytest.mark.parametrize("file", [None, "models/net/1"])

@@ -1,13 +1,16 @@
 """The metrics as Prometheus reads them."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from latebind.server.gateway import AdaptationFigures, Distribution, MemoryMetrics, Snapshot, StepMetrics
 from latebind.server.metrics import prometheus_text
+from latebind.server.rest import about
 from tests.server.conftest import opened, scalar
 
 ROOT = Path(__file__).parent.parent.parent
@@ -200,3 +203,22 @@ def test_the_door_tells_its_metrics() -> None:
         assert value(reply.body, "latebind_requests_total", model="scalar", version="1", outcome="answered") == 3
         assert value(reply.body, "latebind_http_replies_total", status="404") == 1
         assert 0.0 <= value(reply.body, "nv_cpu_utilization") <= 1.0
+
+
+def test_calls_are_answered_while_metrics_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, answered = Event(), Event()
+    waited: list[bool] = []
+
+    def slowly(*_: object, **__: object) -> bytes:
+        begun.set()
+        waited.append(answered.wait(5.0))
+        return b""
+
+    monkeypatch.setattr(about, "prometheus_text", slowly)
+    with opened() as site, ThreadPoolExecutor() as pool:
+        reply = pool.submit(site.get, "/metrics")
+        assert begun.wait(5.0)
+        assert site.post("/v2/models/scalar/infer", {"inputs": [scalar(1.0)]}).status == 200
+        answered.set()
+        assert reply.result().status == 200
+    assert waited == [True]

@@ -1,7 +1,7 @@
 """What commands say where nobody watches a terminal."""
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -86,10 +86,10 @@ def test_work_that_is_short_says_nothing_without_a_terminal(capsys: pytest.Captu
 ROW = {"model": "resnet56-large", "accuracy": 0.93, "profiled on": "AMD EPYC, threads 1"}
 
 
-def printed(rows: int, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
+def printed(rows: int, width: int, monkeypatch: pytest.MonkeyPatch, row: Mapping[str, object] = ROW) -> str:
     narrow = Console(width=width, record=True, file=StringIO())
     monkeypatch.setattr(console, "console", narrow)
-    console.show("models", [ROW] * rows)
+    console.show("models", [row] * rows)
     return narrow.export_text()
 
 
@@ -100,12 +100,21 @@ def test_a_table_that_would_cut_words_off_is_printed_upright(monkeypatch: pytest
     assert len([line for line in narrow.splitlines() if line.split()[1:4] == ["model", "│", "resnet56-large"]]) == 2
 
 
-def test_many_rows_become_tables_of_as_many_columns_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    narrow = printed(11, 36, monkeypatch)
-    assert "…" not in narrow
-    assert narrow.count("accuracy") == 1  # a heading, not the first word of eleven lines
-    assert narrow.count("resnet56-large") == 11 * narrow.count("┏") > 11
-    assert printed(11, 200, monkeypatch).count("resnet56-large") == 11
+WIDE = {"model": "a-model-of-long-name-7", "version": 1, "backend": "openvino", "ms at batch 1": 2.26} | {
+    "weights MB": 3.4,
+    "fidelity": "at least 0.970",
+    "accuracy": "0.9360 of 5000",
+    "profiled on": "AMD EPYC, threads: 1",
+}
+
+
+@pytest.mark.parametrize(("width", "tables"), [(30, 7), (80, 2), (200, 1)])
+def test_many_rows_become_tables_of_as_many_columns_as_fit(
+    width: int, tables: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = printed(11, width, monkeypatch, WIDE)
+    assert found.count("┏") == tables
+    assert found.count(str(WIDE["model"])) == 11 * tables
 
 
 @pytest.mark.parametrize("file", [None, "models/net/1"])

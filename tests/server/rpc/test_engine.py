@@ -2,7 +2,6 @@
 
 import asyncio
 import http.client
-import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -20,6 +19,7 @@ import tritonclient.http as plain
 import uvloop
 from tritonclient.utils import InferenceServerException
 
+from examples.translation.say import answer, pieces
 from latebind.domain.config import GRPC_STACKS, PolicyConfig
 from latebind.engine.client import EngineClient
 from latebind.server.gateway import Array
@@ -136,18 +136,16 @@ def test_tokens_of_many_come_in_pieces_that_make_up_their_answers(served: Served
 
 def test_tokens_come_as_events_that_make_up_the_answer(served: Served) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=PATIENCE)
-    pieces = 0
+    count = 0
     for sentence in some_sentences(20, seed=2):
-        body = json.dumps({"tokens": sentence})
-        connection.request("POST", "/v2/models/backwards/generate_stream", body)
-        events = connection.getresponse().read().removesuffix(b"\n\n").split(b"\n\n")
-        found = [json.loads(event.removeprefix(b"data: "))["tokens"] for event in events]
+        found = list(pieces(connection, "backwards", sentence))
         assert [token for piece in found for token in piece] == backwards(sentence)
-        pieces += len(found)
-        connection.request("POST", "/v2/models/backwards/generate", body)
-        assert json.loads(connection.getresponse().read())["tokens"] == backwards(sentence)
+        assert answer(connection, "backwards", sentence) == backwards(sentence)
+        count += len(found)
+    with pytest.raises(RuntimeError, match="has values from"):
+        list(pieces(connection, "backwards", [99]))
     connection.close()
-    assert pieces > 20
+    assert count > 20
     served.forget_nothing()
 
 

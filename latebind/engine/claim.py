@@ -1,7 +1,7 @@
 """One call's slots at the door: the call fills them, sends them to the engine, and reads them once it has answered."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Final, Protocol, Self, cast
@@ -14,6 +14,7 @@ from latebind.domain.model import ModelSpec
 from latebind.engine.ends import Ended, Stepped
 from latebind.engine.lane import Lane
 from latebind.engine.messages import pack_arrived, pack_cancelled
+from latebind.engine.pieces import in_pieces
 from latebind.engine.pool import Move
 from latebind.engine.slots import Rows
 from latebind.sequence.padding import steps, trimmed
@@ -39,7 +40,18 @@ class Engine(Protocol):
 class Claim:
     """The slots of one call, from being claimed until they are released. Made by an `EngineClient`."""
 
-    __slots__ = ("_client", "_ended", "_lane", "_news", "_pending", "_requests", "_slots", "_steps", "_then", "_tokens")
+    __slots__ = (
+        "_client",
+        "_ended",
+        "_lane",
+        "_pending",
+        "_requests",
+        "_slots",
+        "_steps",
+        "_then",
+        "on_tokens",
+        "tokens",
+    )
 
     def __init__(self, client: Engine, lane: Lane, requests: tuple[int, ...], slots: tuple[int, ...]) -> None:
         self._client = client
@@ -52,8 +64,8 @@ class Claim:
         if lane.is_query:
             self._steps = {request: [] for request in requests}
         self._then: Then | None = None
-        self._news: asyncio.Event | None = None  # of a call that streams: set when there are more tokens
-        self._tokens = 0
+        self.on_tokens: Callable[[], None] | None = None  # of a call that streams
+        self.tokens = 0
 
     @property
     def rows(self) -> Mapping[str, list[Rows]]:
@@ -92,7 +104,7 @@ class Claim:
             client.sent[request] = self
         self._then = then
         lengths = steps(lane.spec, self.rows) if lane.reads_sequences else ()
-        streams = self._news is not None
+        streams = self.on_tokens is not None
         client.write(
             pack_arrived(lane.number, deadline, self._requests, self._slots, lengths, priority, trace, streams=streams)
         )
@@ -118,34 +130,9 @@ class Claim:
         finally:
             del ended  # its exception refers to this frame: the cycle would keep the engine's memory mapped
 
-    async def stream(self, *, deadline: float, priority: int = 0, trace: int = 0) -> AsyncGenerator[Answer]:
-        """Dispatch the only row, and yield its tokens in pieces as they are written; the last piece is complete.
-
-        Who takes the pieces slowly gets several tokens in one. A call that does not write a sequence has one piece.
-        Raises what `send` raises. Closing the iterator cancels the request.
-        """
-        ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._news = news = asyncio.Event()
-        ended.add_done_callback(lambda _: news.set())
-        self.dispatch(partial(_end, ended), deadline=deadline, priority=priority, trace=trace)
-        read = 0
-        try:
-            while not ended.done():
-                await news.wait()
-                news.clear()
-                if not ended.done() and self._tokens > read:
-                    begin, read = read, self._tokens
-                    yield Answer(self._written(begin, read), (), complete=False, spec=self._lane.spec)
-            answer = await ended
-        except (asyncio.CancelledError, GeneratorExit):
-            self.cancel()
-            raise
-        finally:
-            del ended  # its exception refers to this frame: the cycle would keep the engine's memory mapped
-        if read:
-            rest = {spec.name: answer.outputs[spec.name][:, read:] for spec, _ in self._lane.outputs}
-            answer = msgspec.structs.replace(answer, outputs=rest)
-        yield answer
+    def stream(self, *, deadline: float, priority: int = 0, trace: int = 0) -> AsyncGenerator[Answer]:
+        """Dispatch the only row, and yield its tokens in pieces as they are written (`engine.pieces`)."""
+        return in_pieces(self, self.send(deadline=deadline, priority=priority, trace=trace))
 
     def shown(self, answer: Answer) -> Iterator[Shown]:
         """Yield the steps that a query ran, row by row, as calls of their models; yields nothing for a model."""
@@ -167,9 +154,15 @@ class Claim:
 
     def wrote(self, tokens: int) -> None:
         """Handle that so many tokens are written."""
-        self._tokens = tokens
-        if self._news is not None:
-            self._news.set()
+        self.tokens = tokens
+        if self.on_tokens is not None:
+            self.on_tokens()
+
+    def written(self, begin: int, end: int) -> Answer:
+        """Return a copy of these tokens of the only row."""
+        answers = self._lane.answers(self._slots)
+        rows = {spec.name: answers[spec.name][:, begin:end].copy() for spec, _ in self._lane.outputs}
+        return Answer(rows, (), spec=self._lane.spec, complete=False)
 
     def end(self, ended: Ended) -> None:
         """Handle the end of one request; the last one answers the call."""
@@ -194,11 +187,6 @@ class Claim:
             if end.outcome is not ANSWERED:
                 return _error(self._lane.spec, end)
         return self._answer(ends)
-
-    def _written(self, begin: int, end: int) -> dict[str, Rows]:
-        """Return a copy of these tokens of the only row."""
-        answers = self._lane.answers(self._slots)
-        return {spec.name: answers[spec.name][:, begin:end].copy() for spec, _ in self._lane.outputs}
 
     def _answer(self, ends: Sequence[Ended]) -> Answer:
         """Return the outputs as views of the slots."""

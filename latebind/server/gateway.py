@@ -72,7 +72,9 @@ class ModelMetrics(TypedDict):
     and time of stage runs, by how many requests were in them. `latency_seconds` and `queue_seconds` are those of
     answered requests; the difference of their sums is the time spent with a worker. `failed_seconds` is the time from
     arrival to end of all other requests. `slack_seconds` is the slack that every request was estimated to have on
-    arrival. `last` is when the last request was answered, on the clock of `Snapshot.now`; None: none was.
+    arrival. Of a sequence model, `tokens` counts those that were written, and `first_token_seconds` is the time from
+    arrival to the first one of an answer. `last` is when the last request was answered, on the clock of `Snapshot.now`;
+    None: none was.
     """
 
     requests: dict[str, int]
@@ -88,6 +90,8 @@ class ModelMetrics(TypedDict):
     failed_seconds: float
     last: float | None
     pending: int
+    tokens: NotRequired[int]
+    first_token_seconds: NotRequired[Distribution]
 
 
 class MemoryMetrics(TypedDict):

@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import cast
 
 from latebind import __version__
@@ -29,7 +30,8 @@ from latebind.server.gateway import (
 from latebind.server.settings import Log, Traces, TraceSettings
 from latebind.server.shared_memory import Regions
 from latebind.server.statistics import statistics
-from latebind.server.tracing import TracedCall, Tracing
+from latebind.server.streaming import stream
+from latebind.server.tracing import TracedCall, Tracing, note_sent
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -192,14 +194,14 @@ class Service:
     ) -> Answer:
         claim, deadline = await self._claim_filled(spec, call, fill, version)
         try:
-            answer = await claim.send(deadline=deadline, priority=call.priority, trace=_sent(followed))
+            answer = await claim.send(deadline=deadline, priority=call.priority, trace=note_sent(followed))
         except BaseException:
             claim.release()
             raise
         self.release(claim, answer, client)
         return answer
 
-    async def stream(
+    def stream(
         self, spec: ModelSpec, call: Call, fill: Fill, *, version: str | None = None, parent: str = ""
     ) -> AsyncGenerator[Answer]:
         """Answer a call of one row in pieces, as its tokens are written; the last piece is complete.
@@ -219,15 +221,7 @@ class Service:
         following: AbstractContextManager[TracedCall | None] = nullcontext()
         if self._tracing.wanted(spec.name, parent):
             following = self._tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent)
-        with following as followed:
-            claim, deadline = await self._claim_filled(spec, call, fill, version)
-            try:
-                pieces = claim.stream(deadline=deadline, priority=call.priority, trace=_sent(followed))
-                async with aclosing(pieces):
-                    async for piece in pieces:
-                        yield piece
-            finally:
-                claim.release()
+        return stream(call, partial(self._claim_filled, spec, call, fill, version), following)
 
     async def _claim_filled(self, spec: ModelSpec, call: Call, fill: Fill, version: str | None) -> tuple[Claim, float]:
         """Return the slots of a call, filled, and its deadline."""
@@ -376,14 +370,6 @@ class Service:
         if not timeout:
             return self._deadlines.get(spec.name, self._deadline)
         return min(timeout, int(self._longest / MICROSECOND)) * MICROSECOND
-
-
-def _sent(followed: TracedCall | None) -> int:
-    """Note that a traced call was sent, and return its number for the engine; 0 for a call that is not traced."""
-    if followed is None:
-        return 0
-    followed.sent = True
-    return followed.number
 
 
 def _check_same(asked: ModelSpec, there: ModelSpec, version: str | None) -> None:

@@ -158,6 +158,17 @@ def test_buckets_count_everything_up_to_their_bound() -> None:
     assert value(text, "latebind_queue_seconds_count", **MODEL) == 10
 
 
+def test_sequence_models_tell_of_their_tokens_and_others_do_not() -> None:
+    text = prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={})
+    assert b"latebind_tokens_total{" not in text
+    assert value(text, "nv_inference_first_response_histogram_ms_sum", **MODEL) == 500
+    model = {**SNAPSHOT["models"]["m"], "tokens": 40, "first_token_seconds": SPENT}
+    text = prometheus_text({**SNAPSHOT, "models": {"m": model}}, versions={"m": "7"}, replies={})
+    assert value(text, "latebind_tokens_total", **MODEL) == 40
+    assert value(text, "latebind_first_token_seconds_sum", **MODEL) == 0.005
+    assert value(text, "nv_inference_first_response_histogram_ms_sum", **MODEL) == 5
+
+
 def test_tritons_names_tell_the_same() -> None:
     text = prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={})
     assert value(text, "nv_inference_request_success", **MODEL) == 10

@@ -89,7 +89,9 @@ def _relayed(relay: Relay, method: Method) -> Method:
     name = method.path.rpartition("/")[2]
     if name == "ModelStreamInfer":
         one = _asking(relay, f"/{INFERENCE.full_name}/ModelInfer", named=True)
-        return Method(method.path, method.access, stream=lambda context, caller: InferStream(context, caller, one))
+        return Method(
+            method.path, method.access, stream=lambda context, caller: InferStream(context, caller, one, pieces=None)
+        )
     if method.answer is None or method.access is Access.OPEN:
         return method  # health: the ingress knows whether there are replicas
     if name == "ModelStatistics":

@@ -13,7 +13,8 @@ class Arrived(Struct, frozen=True, gc=False):
     of the input of each request, 1 where left out; `outputs` are those of its answer, which only an oracle knows
     beforehand. Among requests that wait for a model, priority 1 goes first, up to 255, and 0 last. Where `trace` is not
     0, the requests are traced (`domain.tracing`) under this number. `more` says that another call of this model arrived
-    together with it and is the next event, so that nothing should start before that.
+    together with it and is the next event, so that nothing should start before that. `streams` says that the caller is
+    told of each token when it is written (`engine.token_streams`).
     """
 
     model: str
@@ -25,6 +26,7 @@ class Arrived(Struct, frozen=True, gc=False):
     priority: int = 0
     trace: int = 0
     more: bool = False
+    streams: bool = False
 
 
 class Cancelled(Struct, frozen=True, gc=False):

@@ -1,54 +1,23 @@
 """Counts and histograms made only from events and actions, so that live and simulated figures mean the same. Pure."""
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from latebind.domain.actions import Action, Evict, Load, Map, Outcome, Reply, Run, StepEnded
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.events import Arrived, Event, Loaded, LoadFailed, StageDone, StageFailed
 from latebind.domain.footprint import Footprint
+from latebind.domain.histogram import SECONDS_BUCKETS, Histogram
+from latebind.domain.model import StageKind
 from latebind.domain.query import NOT_RUN, Node
+from latebind.domain.token_metrics import TokenMetrics
 
 ANSWERED = Outcome.ANSWERED
-
-SECONDS_BUCKETS = (
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
-)  # fmt: skip
 
 MOST_UNCOUNTED = 128  # ended requests of one model that are kept before they are counted together
 
 SLACK_BUCKETS = (0.0, *SECONDS_BUCKETS)  # the first holds requests that could not be in time
-
-
-class Histogram:
-    """Counts of values in seconds by upper bound; the last count is of all values above the last bound."""
-
-    def __init__(self, bounds: Sequence[float] = SECONDS_BUCKETS) -> None:
-        self._bounds = tuple(bounds)
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def add(self, value: float) -> None:
-        """Count one value in seconds."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def add_all(self, values: list[float]) -> None:
-        """Count many values in seconds, in a fraction of the time that `add` would take; sorts `values`."""
-        self._sum = sum(values, self._sum)
-        values.sort()
-        before = 0
-        for place, bound in enumerate(self._bounds):
-            up_to = bisect_right(values, bound, before)
-            self._counts[place] += up_to - before
-            before = up_to
-        self._counts[-1] += len(values) - before
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return bounds, counts (one more than bounds), sum and count as plain types."""
-        return {"le": list(self._bounds), "counts": list(self._counts), "sum": self._sum, "count": sum(self._counts)}
 
 
 class MemoryMetrics:
@@ -221,6 +190,9 @@ class Metrics:
         self._steps = {query.name: tuple(StepMetrics(node) for node in query.nodes) for query in config.queries}
         self._replan = {query.name for query in config.queries if query.planner.replan}
         self._running: dict[int, tuple[ModelMetrics, int, float]] = {}  # by worker: whose stage, of how many
+        self._tokens = {spec.name: TokenMetrics() for spec in specs if spec.kind(spec.stages - 1) is StageKind.DECODER}
+        self._decoders = {spec.name: spec.stages - 1 for spec in specs if spec.name in self._tokens}
+        self._decoding: dict[int, TokenMetrics] = {}  # by worker: whose decoder runs
         self._budget = config.residency.budget
         self._memory = {served.spec.name: MemoryMetrics(served.footprint) for served in config.models}
         # A look-up in a dictionary, because most events and actions are none of these kinds.
@@ -251,14 +223,22 @@ class Metrics:
                 count(action, now)
 
     def _arrived(self, event: Arrived, now: float) -> None:
-        del now
         self._models[event.model].pending += len(event.requests)
+        tokens = self._tokens.get(event.model)
+        if tokens is not None:
+            tokens.arrived(event.requests, now)
 
     def _stage_ended(self, event: StageDone | StageFailed, now: float) -> None:
         ran = self._running.pop(event.worker, None)
         if ran is not None:  # None: it started before this object counted
             model, size, started = ran
             model.took(size, now - started)
+        tokens = self._decoding.pop(event.worker, None)
+        if tokens is not None:
+            if isinstance(event, StageDone):
+                tokens.done(event.worker, now)
+            else:
+                tokens.failed(event.worker)
 
     def _loaded(self, event: Loaded, now: float) -> None:
         del now
@@ -272,15 +252,22 @@ class Metrics:
         model = self._models[action.model]
         model.ran(action)
         self._running[action.worker] = model, len(action.requests), now
+        if self._decoders.get(action.model) == action.stage:
+            self._decoding[action.worker] = tokens = self._tokens[action.model]
+            tokens.begun(action.worker, action.requests)
 
     def _replied(self, action: Reply, now: float) -> None:
         model = self._models[action.model]
         model.pending -= 1
         model.ended(action, now)
+        if action.model in self._tokens:
+            self._tokens[action.model].ended(action.request)
 
     def _step_ended(self, action: StepEnded, now: float) -> None:
         self._models[action.model].ended(action, now)
         self._steps[action.query][action.node].ended(action)
+        if action.model in self._tokens:
+            self._tokens[action.model].ended(action.request)
 
     def _load(self, action: Load, now: float) -> None:
         del now
@@ -300,6 +287,8 @@ class Metrics:
     def snapshot(self) -> dict[str, Any]:
         """Return the figures of every model and query as plain types, ready for JSON; of memory where it is limited."""
         found: dict[str, Any] = {"models": {name: model.snapshot() for name, model in self._models.items()}}
+        for name, tokens in self._tokens.items():
+            found["models"][name] |= tokens.snapshot()
         if self._steps:
             found["steps"] = {
                 query: {step.name: step.snapshot() for step in steps} for query, steps in self._steps.items()

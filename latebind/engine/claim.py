@@ -1,7 +1,7 @@
 """One call's slots at the door: the call fills them, sends them to the engine, and reads them once it has answered."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Final, Protocol, Self, cast
@@ -14,6 +14,7 @@ from latebind.domain.model import ModelSpec
 from latebind.engine.ends import Ended, Stepped
 from latebind.engine.lane import Lane
 from latebind.engine.messages import pack_arrived, pack_cancelled
+from latebind.engine.pieces import in_pieces
 from latebind.engine.pool import Move
 from latebind.engine.slots import Rows
 from latebind.sequence.padding import steps, trimmed
@@ -39,7 +40,18 @@ class Engine(Protocol):
 class Claim:
     """The slots of one call, from being claimed until they are released. Made by an `EngineClient`."""
 
-    __slots__ = ("_client", "_ended", "_lane", "_pending", "_requests", "_slots", "_steps", "_then")
+    __slots__ = (
+        "_client",
+        "_ended",
+        "_lane",
+        "_pending",
+        "_requests",
+        "_slots",
+        "_steps",
+        "_then",
+        "on_tokens",
+        "tokens",
+    )
 
     def __init__(self, client: Engine, lane: Lane, requests: tuple[int, ...], slots: tuple[int, ...]) -> None:
         self._client = client
@@ -52,6 +64,8 @@ class Claim:
         if lane.is_query:
             self._steps = {request: [] for request in requests}
         self._then: Then | None = None
+        self.on_tokens: Callable[[], None] | None = None  # of a call that streams
+        self.tokens = 0
 
     @property
     def rows(self) -> Mapping[str, list[Rows]]:
@@ -90,7 +104,10 @@ class Claim:
             client.sent[request] = self
         self._then = then
         lengths = steps(lane.spec, self.rows) if lane.reads_sequences else ()
-        client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths, priority, trace))
+        streams = self.on_tokens is not None
+        client.write(
+            pack_arrived(lane.number, deadline, self._requests, self._slots, lengths, priority, trace, streams=streams)
+        )
 
     def cancel(self) -> None:
         """Call nobody back, and cancel those requests that have not ended."""
@@ -113,6 +130,10 @@ class Claim:
         finally:
             del ended  # its exception refers to this frame: the cycle would keep the engine's memory mapped
 
+    def stream(self, *, deadline: float, priority: int = 0, trace: int = 0) -> AsyncGenerator[Answer]:
+        """Dispatch the only row, and yield its tokens in pieces as they are written (`engine.pieces`)."""
+        return in_pieces(self, self.send(deadline=deadline, priority=priority, trace=trace))
+
     def shown(self, answer: Answer) -> Iterator[Shown]:
         """Yield the steps that a query ran, row by row, as calls of their models; yields nothing for a model."""
         if self._lane.steps is not None:
@@ -130,6 +151,18 @@ class Claim:
         model = spec.models[stepped.option]
         assert self._steps is not None, "a model has no steps"
         self._steps[stepped.request].append(StepAnswer(spec.name, model, stepped.stage, stepped.budget, stepped.spent))
+
+    def wrote(self, tokens: int) -> None:
+        """Handle that so many tokens are written."""
+        self.tokens = tokens
+        if self.on_tokens is not None:
+            self.on_tokens()
+
+    def written(self, begin: int, end: int) -> Answer:
+        """Return a copy of these tokens of the only row."""
+        answers = self._lane.answers(self._slots)
+        rows = {spec.name: answers[spec.name][:, begin:end].copy() for spec, _ in self._lane.outputs}
+        return Answer(rows, (), spec=self._lane.spec, complete=False)
 
     def end(self, ended: Ended) -> None:
         """Handle the end of one request; the last one answers the call."""

@@ -20,7 +20,7 @@ from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim
-from latebind.engine.ends import Ended, Stepped
+from latebind.engine.ends import Ended, Stepped, Wrote
 from latebind.engine.lane import Lane
 from latebind.engine.messages import EndedReader
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
@@ -248,10 +248,12 @@ class EngineClient:
             os.close(self._files.pop())
         self._own.close()
 
-    def receive(self, ended: Ended | Stepped) -> None:
-        """Handle the end of one request, or of one step of a query."""
+    def receive(self, ended: Ended | Stepped | Wrote) -> None:
+        """Handle the end of one request, of one step of a query, or of one token."""
         if isinstance(ended, Stepped):
             self.sent[ended.request].step(ended)
+        elif isinstance(ended, Wrote):
+            self.sent[ended.request].wrote(ended.tokens)
         else:
             self._reply_spin.replied()
             self.sent.pop(ended.request).end(ended)
@@ -320,7 +322,7 @@ class EngineStream(asyncio.Protocol):
         self._reader = EndedReader()
 
     def data_received(self, data: bytes) -> None:
-        """Pass on the requests and steps that have ended."""
+        """Pass on the requests, steps and tokens that have ended."""
         for ended in self._reader.feed(data):
             self._client.receive(ended)
 

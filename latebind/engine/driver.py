@@ -35,6 +35,7 @@ from latebind.engine.messages import pack_ended, pack_stepped
 from latebind.engine.running import IDLE, Running
 from latebind.engine.staging import Staging
 from latebind.engine.steps import NoTensors, Steps, TensorAction, Tensors
+from latebind.engine.token_streams import TokenStreams
 from latebind.engine.worker import Worker
 from latebind.queries.scheduler import make_scheduler
 
@@ -80,6 +81,7 @@ class Driver:
         self._wake = wake
         self._send = send
         self._steps = Steps(config, tensors or NoTensors(), staging)
+        self._streams = TokenStreams(config)
         self._uncounted: list[tuple[float, Event, Sequence[Action]]] = []  # not yet in the metrics
         self._ended_steps: list[bytes] = []  # packed; they are sent with the next replies
         self._loader = loader
@@ -198,6 +200,7 @@ class Driver:
         for event in events:
             if isinstance(event, Arrived):
                 self._steps.arrived(event)
+                self._streams.arrived(event)
         with self._deciding:
             if time.monotonic() >= self._wake_time:
                 self._wake_time = inf
@@ -257,6 +260,9 @@ class Driver:
         self._running[run.worker] = self._numbers[run.model]
         event = _report(self._workers[run.worker], run)
         self._running[run.worker] = IDLE
+        if isinstance(event, StageDone) and (told := self._streams.ran(run, event)):
+            with self._deciding:
+                self._send(told)
         return event
 
     def _seconds_to_timer(self) -> float | None:
@@ -282,6 +288,7 @@ class Driver:
                             runs.append(action)
                         case Reply():
                             self._steps.ended(action)
+                            self._streams.ended(action.request)
                             replies.append(pack_ended(action))
                         case WakeAt(wake_at):
                             self._wake_time = wake_at

@@ -1,4 +1,4 @@
-"""How the engine reports the end of requests and steps, as unpacked at the door (`messages` has the bytes)."""
+"""How the engine reports the end of requests, steps and tokens, as unpacked at the door (`messages` has the bytes)."""
 
 import msgspec
 
@@ -32,3 +32,10 @@ class Stepped(msgspec.Struct, frozen=True, gc=False):
     stage: int
     budget: float
     spent: float
+
+
+class Wrote(msgspec.Struct, frozen=True, gc=False):
+    """The first `tokens` tokens of the answer to a request are in its slot; the last one is reported by its end."""
+
+    request: int
+    tokens: int

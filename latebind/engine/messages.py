@@ -7,14 +7,17 @@ from typing import Any
 
 from latebind.domain.actions import Outcome, Reply, StepEnded
 from latebind.domain.events import Arrived, Cancelled
-from latebind.engine.ends import Ended, Stepped
+from latebind.engine.ends import Ended, Stepped, Wrote
 
-TO_ENGINE = Struct("<BBBxHIIIQd")  # kind, more follows, priority, model, trace, slot, input length, request, deadline
+# kind, more follows, priority, streams, model, trace, slot, input length, request, deadline
+TO_ENGINE = Struct("<BBB?HIIIQd")
 TO_DOOR = Struct("<BxhhHQff")  # outcome, stage, node, option, request, two times in seconds
 OUTCOMES = tuple(Outcome)  # indexed by value: calling the class takes five times as long
 Numbers = tuple[int, ...]
 Message = tuple[Any, ...]  # one message to the engine, unpacked by `TO_ENGINE`
 NO_STEP = -1  # the node in a message about a whole request; its two times are then `waited` and `ran`
+WROTE = -2  # the node in a message about tokens; its option is then their number
+MOST_TOKENS = (1 << 16) - 1  # of which a message can tell; the end of the request tells of the others
 
 
 class Kind(IntEnum):
@@ -35,6 +38,8 @@ def pack_arrived(
     inputs: Sequence[int] = (),
     priority: int = 0,
     trace: int = 0,
+    *,
+    streams: bool = False,
 ) -> bytes:
     """Pack one call: a message for each of its requests, all but the last marked "more follows".
 
@@ -42,16 +47,16 @@ def pack_arrived(
     """
     last = len(requests) - 1
     if not last and not inputs:  # most calls
-        return TO_ENGINE.pack(ARRIVED, False, priority, model, trace, slots[0], 1, requests[0], deadline)
+        return TO_ENGINE.pack(ARRIVED, False, priority, streams, model, trace, slots[0], 1, requests[0], deadline)
     return b"".join(
-        TO_ENGINE.pack(ARRIVED, i < last, priority, model, trace, slot, steps, request, deadline)
+        TO_ENGINE.pack(ARRIVED, i < last, priority, streams, model, trace, slot, steps, request, deadline)
         for i, (request, slot, steps) in enumerate(zip(requests, slots, inputs or (1,) * (last + 1), strict=True))
     )
 
 
 def pack_cancelled(request: int) -> bytes:
     """Pack a message that the client of `request` has gone."""
-    return TO_ENGINE.pack(CANCELLED, False, 0, 0, 0, 0, 0, request, 0.0)
+    return TO_ENGINE.pack(CANCELLED, False, 0, False, 0, 0, 0, 0, request, 0.0)
 
 
 def pack_ended(ended: Reply | Ended) -> bytes:
@@ -62,6 +67,11 @@ def pack_ended(ended: Reply | Ended) -> bytes:
 def pack_stepped(step: StepEnded | Stepped) -> bytes:
     """Pack a message that a step of a query has ended."""
     return TO_DOOR.pack(step.outcome, step.stage, step.node, step.option, step.request, step.budget, step.spent)
+
+
+def pack_wrote(request: int, tokens: int) -> bytes:
+    """Pack a message that so many tokens of the answer to a request are written."""
+    return TO_DOOR.pack(Outcome.ANSWERED, 0, WROTE, min(tokens, MOST_TOKENS), request, 0.0, 0.0)
 
 
 class EventReader:
@@ -86,7 +96,7 @@ class EventReader:
         found: list[Arrived | Cancelled] = []
         first = 0
         for last in range(end):
-            kind, more, priority, model, trace, slot, steps, request, deadline = rows[last]
+            kind, more, priority, streams, model, trace, slot, steps, request, deadline = rows[last]
             if more:
                 continue
             if kind == CANCELLED:
@@ -97,10 +107,11 @@ class EventReader:
             inputs: Numbers = (steps,)
             requests: Numbers = (request,)
             if first < last:  # most calls have one row
-                _, _, _, _, _, slots, inputs, requests, _ = zip(*rows[first : last + 1], strict=True)
+                _, _, _, _, _, _, slots, inputs, requests, _ = zip(*rows[first : last + 1], strict=True)
             first = last + 1
-            follows = first < end and rows[first][0] == ARRIVED and rows[first][3] == model
-            found.append(Arrived(self._models[model], deadline, requests, slots, inputs, (), priority, trace, follows))
+            follows = first < end and rows[first][0] == ARRIVED and rows[first][4] == model
+            name = self._models[model]
+            found.append(Arrived(name, deadline, requests, slots, inputs, (), priority, trace, follows, streams))
         return found
 
 
@@ -110,12 +121,14 @@ class EndedReader:
     def __init__(self) -> None:
         self._bytes = b""
 
-    def feed(self, data: bytes) -> list[Ended | Stepped]:
-        """Return the requests and steps that `data` completes; a query comes after its steps."""
+    def feed(self, data: bytes) -> list[Ended | Stepped | Wrote]:
+        """Return the requests, steps and tokens that `data` completes; a request comes after its steps and tokens."""
         self._bytes, whole = _split(self._bytes + data, TO_DOOR.size)
         return [
             Ended(request, OUTCOMES[outcome], stage, first, second)
             if node == NO_STEP
+            else Wrote(request, option)
+            if node == WROTE
             else Stepped(request, node, option, OUTCOMES[outcome], stage, first, second)
             for outcome, stage, node, option, request, first, second in TO_DOOR.iter_unpack(whole)
         ]

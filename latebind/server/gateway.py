@@ -1,6 +1,6 @@
 """What the door asks of the engine, and what it gets back. Only types; `latebind.engine` has the implementation."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NotRequired, Protocol, TypeAlias, TypedDict
 
@@ -34,7 +34,8 @@ class Answer(msgspec.Struct, frozen=True):
     `outputs` are arrays `(N, *shape)` by name. For each row, `left_at` is the stage at which it left the network,
     `waited` and `ran` are the seconds that it spent in the queue and with a worker. `steps` are the steps that a query
     ran for each row, in the order in which they ended; it is empty for a model. `spec` is the version that answered;
-    None: the one that was asked.
+    None: the one that was asked. Of an answer that comes in pieces (`Claim.stream`), all but the last are not
+    `complete`; each has the tokens that the one before it did not have.
     """
 
     outputs: dict[str, Array]
@@ -43,6 +44,7 @@ class Answer(msgspec.Struct, frozen=True):
     ran: tuple[float, ...] = ()
     steps: tuple[tuple[StepAnswer, ...], ...] = ()
     spec: ModelSpec | None = None
+    complete: bool = True
 
 
 class Shown(NamedTuple):
@@ -70,7 +72,9 @@ class ModelMetrics(TypedDict):
     and time of stage runs, by how many requests were in them. `latency_seconds` and `queue_seconds` are those of
     answered requests; the difference of their sums is the time spent with a worker. `failed_seconds` is the time from
     arrival to end of all other requests. `slack_seconds` is the slack that every request was estimated to have on
-    arrival. `last` is when the last request was answered, on the clock of `Snapshot.now`; None: none was.
+    arrival. Of a sequence model, `tokens` counts those that were written, and `first_token_seconds` is the time from
+    arrival to the first one of an answer. `last` is when the last request was answered, on the clock of `Snapshot.now`;
+    None: none was.
     """
 
     requests: dict[str, int]
@@ -86,6 +90,8 @@ class ModelMetrics(TypedDict):
     failed_seconds: float
     last: float | None
     pending: int
+    tokens: NotRequired[int]
+    first_token_seconds: NotRequired[Distribution]
 
 
 class MemoryMetrics(TypedDict):
@@ -199,6 +205,13 @@ class Claim(Protocol):
         is not 0, the engine reports what happened to each row under this number (`Gateway.traces`).
 
         Cancelling the call cancels the rows. Raises `Refused`, `Expired`, `Failed`, `Unavailable`, `InvalidRequest`.
+        """
+        ...
+
+    def stream(self, *, deadline: float, priority: int = 0, trace: int = 0) -> AsyncGenerator[Answer]:
+        """Do what `send` does for a call of one row, and yield its answer in pieces as they are written.
+
+        The last piece is `complete`. Closing the iterator cancels the row.
         """
         ...
 

@@ -85,6 +85,7 @@ class _Snapshot(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._latebind_counters()
         yield from self._latebind_histograms()
+        yield from self._sequences()
         yield from self._batching()
         if self._steps:
             yield from self._queries()
@@ -127,6 +128,16 @@ class _Snapshot(Collector):
             queue.add_metric(labels, _buckets(model["queue_seconds"]), model["queue_seconds"]["sum"])
             slack.add_metric(labels, _buckets(model["slack_seconds"]), model["slack_seconds"]["sum"])
         yield from (latency, queue, slack)
+
+    def _sequences(self) -> Iterator[Metric]:
+        tokens = CounterMetricFamily("latebind_tokens", "Tokens written", labels=MODEL)
+        first = HistogramMetricFamily("latebind_first_token_seconds", "Arrival to first token", labels=MODEL)
+        for labels, model in self._models:
+            if "first_token_seconds" in model:
+                tokens.add_metric(labels, model["tokens"])
+                values = model["first_token_seconds"]
+                first.add_metric(labels, _buckets(values), values["sum"])
+        yield from (tokens, first)
 
     def _batching(self) -> Iterator[Metric]:
         by_size = [*MODEL, "size"]
@@ -229,7 +240,7 @@ class _Snapshot(Collector):
             pending.add_metric(labels, model["pending"])
             for part, seconds in _durations(model).items():
                 summed[part].add_metric(labels, round(seconds * MICROSECONDS))
-            latency = model["latency_seconds"]
+            latency = model.get("first_token_seconds", model["latency_seconds"])
             first.add_metric(labels, _buckets(latency, MILLISECONDS), latency["sum"] * MILLISECONDS)
         yield from (success, failure, count, executions, pending, *summed.values(), first)
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import cast
 
 from latebind import __version__
@@ -28,7 +30,8 @@ from latebind.server.gateway import (
 from latebind.server.settings import Log, Traces, TraceSettings
 from latebind.server.shared_memory import Regions
 from latebind.server.statistics import statistics
-from latebind.server.tracing import TracedCall, Tracing
+from latebind.server.streaming import stream
+from latebind.server.tracing import TracedCall, Tracing, note_sent
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -189,6 +192,39 @@ class Service:
         version: str | None,
         followed: TracedCall | None = None,
     ) -> Answer:
+        claim, deadline = await self._claim_filled(spec, call, fill, version)
+        try:
+            answer = await claim.send(deadline=deadline, priority=call.priority, trace=note_sent(followed))
+        except BaseException:
+            claim.release()
+            raise
+        self.release(claim, answer, client)
+        return answer
+
+    def stream(
+        self, spec: ModelSpec, call: Call, fill: Fill, *, version: str | None = None, parent: str = ""
+    ) -> AsyncGenerator[Answer]:
+        """Answer a call of one row in pieces, as its tokens are written; the last piece is complete.
+
+        Calls of models that write no sequence have one piece. Closing the iterator cancels the call. For the rest see
+        `infer`; observers do not see the call.
+        """
+        if self._draining:
+            raise Unavailable("the server is shutting down: ask another one")
+        if call.rows != 1:
+            raise InvalidRequest(
+                f"a call that streams has one row, not {call.rows}: send each row as a call of its own"
+            )
+        if any(wanted.place is not None for wanted in call.wanted):
+            raise InvalidRequest("a call that streams has no outputs in shared memory: leave the region out")
+        REQUEST.set(call.id)
+        following: AbstractContextManager[TracedCall | None] = nullcontext()
+        if self._tracing.wanted(spec.name, parent):
+            following = self._tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent)
+        return stream(call, partial(self._claim_filled, spec, call, fill, version), following)
+
+    async def _claim_filled(self, spec: ModelSpec, call: Call, fill: Fill, version: str | None) -> tuple[Claim, float]:
+        """Return the slots of a call, filled, and its deadline."""
         deadline = time.monotonic() + self._seconds(spec, call.timeout) - call.waited
         claim = await self._gateway.claim(spec.name, call.rows, deadline=deadline, priority=call.priority)
         try:
@@ -196,16 +232,10 @@ class Service:
                 _check_same(spec, claim.spec, version)
             begun = time.monotonic()
             await fill(claim.rows)
-            deadline += time.monotonic() - begun
-            trace = 0
-            if followed is not None:
-                trace, followed.sent = followed.number, True
-            answer = await claim.send(deadline=deadline, priority=call.priority, trace=trace)
         except BaseException:
             claim.release()
             raise
-        self.release(claim, answer, client)
-        return answer
+        return claim, deadline + time.monotonic() - begun
 
     def spec_for_direct_call(self, name: str, version: str | None) -> ModelSpec | None:
         """Return the model of this name if a call to it may go without `infer`, else None.

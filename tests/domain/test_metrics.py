@@ -10,8 +10,9 @@ from latebind.domain.actions import Evict, Load, Map, Outcome, Reply, Run, StepE
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.events import Arrived, Loaded, LoadFailed, Mapped, StageDone, StageFailed, Woke
 from latebind.domain.footprint import Footprint
-from latebind.domain.metrics import MOST_UNCOUNTED, SECONDS_BUCKETS, Histogram, Metrics, ModelMetrics
-from latebind.domain.model import ModelSpec, StepSpec
+from latebind.domain.histogram import SECONDS_BUCKETS, Histogram
+from latebind.domain.metrics import MOST_UNCOUNTED, Metrics, ModelMetrics
+from latebind.domain.model import ModelSpec, StageKind, StepSpec
 from latebind.domain.query import Node, PlannerConfig, Query
 from tests.models import SCORES, VECTOR, config, served
 
@@ -179,3 +180,38 @@ def test_ends_are_counted_whoever_asks_and_few_of_them_wait_for_that() -> None:
     assert figures["slack_seconds"]["count"] == MOST_UNCOUNTED + 3
     assert figures["failed_seconds"] == 0.75
     assert metrics.snapshot() == figures
+
+
+def speaker() -> Metrics:
+    """Of the model `net`, whose stage 1 writes tokens."""
+    net = served(stages=2)
+    return Metrics(config(replace(net, spec=replace(net.spec, kinds=(StageKind.STATIC, StageKind.DECODER)))))
+
+
+def test_tokens_are_counted_and_the_first_of_each_answer_is_timed() -> None:
+    metrics = speaker()
+    metrics.observe(Arrived("net", 9.0, (1,), (0,)), [Run(0, "net", 0, (1,), (0,))], now=0.0)
+    metrics.observe(Arrived("net", 9.0, (2,), (1,)), [], now=0.5)
+    metrics.observe(StageDone(0), [Run(0, "net", 1, (1,), (0,))], now=1.0)
+    metrics.observe(StageDone(0), [Run(0, "net", 1, (1, 2), (0, 1))], now=2.0)
+    answered = Reply(1, "net", Outcome.ANSWERED, 1, 0.0, 3.0)
+    metrics.observe(StageDone(0, (1,)), [answered, Run(0, "net", 1, (2,), (1,))], now=3.0)
+    figures = metrics.snapshot()["models"]["net"]
+    assert figures["tokens"] == 3
+    assert (figures["first_token_seconds"]["count"], figures["first_token_seconds"]["sum"]) == (2, 2.0 + 2.5)
+
+
+def test_a_step_that_raises_writes_no_token_and_who_goes_before_the_first_has_none() -> None:
+    metrics = speaker()
+    metrics.observe(Arrived("net", 9.0, (1, 2), (0, 1)), [Run(0, "net", 1, (1,), (0,))], now=0.0)
+    metrics.observe(StageFailed(0), [Reply(1, "net", Outcome.FAILED, 1, 0.0, 1.0)], now=1.0)
+    metrics.observe(Woke(), [Reply(2, "net", Outcome.EXPIRED, -1, 1.0, 0.0)], now=2.0)
+    metrics.observe(Woke(), [Run(0, "net", 1, (1, 2), (0, 1))], now=3.0)
+    metrics.observe(StageDone(0), [], now=4.0)
+    figures = metrics.snapshot()["models"]["net"]
+    assert figures["tokens"] == 2
+    assert figures["first_token_seconds"]["count"] == 0
+
+
+def test_only_models_that_write_tokens_have_such_figures() -> None:
+    assert "tokens" not in Metrics(config()).snapshot()["models"]["net"]

@@ -6,8 +6,9 @@ from msgspec.structs import replace
 
 from latebind.domain.actions import Outcome
 from latebind.domain.events import Arrived, Cancelled
-from latebind.engine.ends import Ended, Stepped
+from latebind.engine.ends import Ended, Stepped, Wrote
 from latebind.engine.messages import (
+    MOST_TOKENS,
     TO_ENGINE,
     EndedReader,
     EventReader,
@@ -15,12 +16,15 @@ from latebind.engine.messages import (
     pack_cancelled,
     pack_ended,
     pack_stepped,
+    pack_wrote,
 )
 
 
-def call(model: str, deadline: float, rows: list[tuple[int, int, int]], priority: int, trace: int) -> Arrived:
+def call(
+    model: str, deadline: float, rows: list[tuple[int, int, int]], priority: int, trace: int, streams: bool
+) -> Arrived:
     requests, slots, inputs = zip(*rows, strict=True)
-    return Arrived(model, deadline, requests, slots, inputs, priority=priority, trace=trace)
+    return Arrived(model, deadline, requests, slots, inputs, priority=priority, trace=trace, streams=streams)
 
 
 CALLS = st.lists(
@@ -35,6 +39,7 @@ CALLS = st.lists(
             ),
             st.integers(0, 255),
             st.integers(0, 2**32 - 1),
+            st.booleans(),
         ),
     ),
     max_size=8,
@@ -54,6 +59,7 @@ def test_events_survive_being_cut_anywhere(events: list[Arrived | Cancelled], pi
             event.inputs,
             event.priority,
             event.trace,
+            streams=event.streams,
         )
         for event in events
     )
@@ -91,13 +97,24 @@ ENDINGS = st.lists(
             st.just(0.5),
             st.just(0.25),
         ),
+        st.builds(Wrote, st.integers(0, 2**63), st.integers(1, MOST_TOKENS)),
     ),
     max_size=8,
 )
 
 
 @given(ENDINGS, st.integers(1, 70))
-def test_endings_survive_being_cut_anywhere(endings: list[Ended | Stepped], piece: int) -> None:
-    data = b"".join(pack_ended(e) if isinstance(e, Ended) else pack_stepped(e) for e in endings)
+def test_endings_survive_being_cut_anywhere(endings: list[Ended | Stepped | Wrote], piece: int) -> None:
+    data = b"".join(packed(ending) for ending in endings)
     reader = EndedReader()
     assert [e for at in range(0, len(data), piece) for e in reader.feed(data[at : at + piece])] == endings
+
+
+def packed(ending: Ended | Stepped | Wrote) -> bytes:
+    if isinstance(ending, Wrote):
+        return pack_wrote(ending.request, ending.tokens)
+    return pack_ended(ending) if isinstance(ending, Ended) else pack_stepped(ending)
+
+
+def test_more_tokens_than_a_message_can_tell_are_told_as_the_most() -> None:
+    assert EndedReader().feed(pack_wrote(1, MOST_TOKENS + 5)) == [Wrote(1, MOST_TOKENS)]

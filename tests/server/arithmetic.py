@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from latebind.domain.errors import Expired, Failed, Refused, StepFailed, Unavail
 from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
 from latebind.domain.picture import BatchPicture, Doing, LanePicture, MemberPicture, Picture, WorkerPicture
 from latebind.domain.tracing import Span, Trace
+from latebind.sequence.padding import trimmed
 from latebind.server.gateway import Answer, Array, Shown, StepAnswer, Then
 
 Rows = Mapping[str, Array]
@@ -46,6 +47,7 @@ SPECS = (
         [TensorSpec("a", "float32", (2, 2)), TensorSpec("b", "int64", (3,))],
         [TensorSpec("sum", "float64", ()), TensorSpec("b", "int64", (3,))],
     ),
+    spec("echo", [TensorSpec("x", "int64", (6,), 0)], [TensorSpec("y", "int64", (6,), 0)]),
     *(one_to_one(name, "float32", 1) for name in ("stuck", "full", "late", "gone", "failing", "crashing")),
     query(
         "traffic",
@@ -54,6 +56,7 @@ SPECS = (
     ),
     query("jammed", StepSpec("gate", ("scalar",), (), ("x",))),
 )
+SPECS_BY_NAME = {spec.name: spec for spec in SPECS}
 
 
 def double(rows: Rows) -> dict[str, Array]:
@@ -66,6 +69,7 @@ def pair(rows: Rows) -> dict[str, Array]:
 
 COMPUTE: dict[str, Callable[[Rows], dict[str, Array]]] = {
     "pair": pair,
+    "echo": lambda rows: {"y": trimmed(rows["x"], SPECS_BY_NAME["echo"].outputs[0])},
     "invert": lambda rows: {"y": ~rows["x"]},
 }
 ERRORS: dict[str, Exception] = {
@@ -83,6 +87,9 @@ STEPS = (StepAnswer("gate", "scalar", 1, 0.05, 0.02), StepAnswer("cars", "double
 
 class Arithmetic:
     """Answers y = 2 x, or what `COMPUTE` says; rows that begin below 0 leave at stage 0. `stuck` never answers.
+
+    `echo` says its input; to a call that streams, one token for each item of `pace`, where there is a pace. An error in
+    it is raised.
 
     A query takes `STEPS`, only the first for rows that begin below 0.
 
@@ -104,6 +111,7 @@ class Arithmetic:
         self.cancelled = asyncio.Event()
         self.deadlines: list[float] = []
         self.pictures = 0
+        self.pace: asyncio.Queue[Exception | None] | None = None
 
     @property
     def taken(self) -> int:
@@ -201,6 +209,20 @@ class Places:
             self._gateway.ended.append(lived(self.spec.name, trace, deadline, priority))
         answer = await self._gateway.answer(self.spec.name, self._arrays, deadline=deadline)
         return msgspec.structs.replace(answer, spec=self.spec)
+
+    async def stream(self, *, deadline: float, priority: int = 0, trace: int = 0) -> AsyncGenerator[Answer]:
+        answer = await self.send(deadline=deadline, priority=priority, trace=trace)
+        tokens = answer.outputs["y"].shape[1] if self.spec.name == "echo" else 1
+        try:
+            for token in range(tokens):
+                if self._gateway.pace is not None and (error := await self._gateway.pace.get()) is not None:
+                    raise error
+                is_last = token == tokens - 1
+                outputs = answer.outputs if tokens == 1 else {"y": answer.outputs["y"][:, token : token + 1]}
+                yield msgspec.structs.replace(answer, outputs=outputs, complete=is_last)
+        except (asyncio.CancelledError, GeneratorExit):
+            self._gateway.cancelled.set()
+            raise
 
     def shown(self, answer: Answer) -> Iterable[Shown]:
         return ()

@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from latebind.server.gateway import AdaptationFigures, Distribution, MemoryMetrics, Snapshot, StepMetrics
+from latebind.server.gateway import AdaptationFigures, Distribution, MemoryMetrics, ModelMetrics, Snapshot, StepMetrics
 from latebind.server.metrics import prometheus_text
 from latebind.server.rest import about
 from tests.server.conftest import opened, scalar
@@ -156,6 +156,17 @@ def test_buckets_count_everything_up_to_their_bound() -> None:
     assert found == [6, 9, 10]
     assert value(text, "latebind_latency_seconds_sum", **MODEL) == 0.5
     assert value(text, "latebind_queue_seconds_count", **MODEL) == 10
+
+
+def test_sequence_models_tell_of_their_tokens_and_others_do_not() -> None:
+    text = prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={})
+    assert b"latebind_tokens_total{" not in text
+    assert value(text, "nv_inference_first_response_histogram_ms_sum", **MODEL) == 500
+    model: ModelMetrics = {**SNAPSHOT["models"]["m"], "tokens": 40, "first_token_seconds": SPENT}
+    text = prometheus_text({**SNAPSHOT, "models": {"m": model}}, versions={"m": "7"}, replies={})
+    assert value(text, "latebind_tokens_total", **MODEL) == 40
+    assert value(text, "latebind_first_token_seconds_sum", **MODEL) == 0.005
+    assert value(text, "nv_inference_first_response_histogram_ms_sum", **MODEL) == 5
 
 
 def test_tritons_names_tell_the_same() -> None:

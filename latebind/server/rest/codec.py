@@ -8,6 +8,7 @@ import re
 
 import msgspec
 import numpy as np
+import orjson
 
 from latebind.domain.errors import InvalidRequest, TooLarge
 from latebind.domain.model import ModelSpec
@@ -15,10 +16,18 @@ from latebind.server.calls import Call, CallInput, Calls, OutputRequest, check_p
 from latebind.server.gateway import Answer
 from latebind.server.limits import Limits
 from latebind.server.rest.encoding import encode
-from latebind.server.rest.infer_json import NO_DATA, Encoded, InferRequest, InputTensor, RequestedOutput
+from latebind.server.rest.infer_json import (
+    NO_DATA,
+    Encoded,
+    InferRequest,
+    InputTensor,
+    RequestedOutput,
+    read_generate,
+)
+from latebind.server.results import result
 from latebind.server.shared_memory import Regions
 from latebind.server.templates import ReplyParameters, has_template
-from latebind.server.tensors import Tensor
+from latebind.server.tensors import NESTED, Tensor
 
 MOST_KNOWN = 256  # JSON texts whose calls are kept
 LONGEST_KNOWN = 2048  # bytes of such a text, without its numbers
@@ -102,6 +111,42 @@ class Codec:
             return call
         values = self.values(call, text[begin:end])
         return None if values is None else _with_numbers(call, values, len(text))
+
+    def decode_row(self, text: bytes) -> Call:
+        """Return the call of one row that this JSON describes, its inputs by name (Triton's generate extension)."""
+        self.check_json_size(len(text))
+        check_depth(text, self._limits.json_depth)
+        try:
+            request = read_generate(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidRequest(f"the JSON is not a generate request: {error}{_hint(text)}") from None
+        rows = {name: self._row(name, data) for name, data in request.inputs.items()}
+        tensors, _ = self._calls.match((name, datatype, shape) for name, (datatype, shape, _) in rows.items())
+        inputs = [
+            CallInput(tensor, shape, tensor.from_json(data, shape=shape))
+            for tensor, (_, shape, data) in zip(tensors, rows.values(), strict=True)
+        ]
+        timeout, priority = check_timeout(request.parameters.timeout), check_priority(request.parameters.priority)
+        return Call(tuple(inputs), 1, self._calls.wanted((), binary=False), 0, request.id, timeout, priority)
+
+    def encode_row(self, piece: Answer, call: Call) -> bytes:
+        """Return a piece of the answer to a call of one row as JSON, its outputs by name."""
+        spec = piece.spec or self.spec
+        reply: dict[str, object] = {"model_name": spec.name, "model_version": spec.version}
+        if call.id:
+            reply["id"] = call.id
+        for wanted in call.wanted:
+            reply[wanted.tensor.name] = result(wanted, piece).values[0]
+        return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
+
+    def _row(self, name: str, data: bytes) -> tuple[str, tuple[int, ...], bytes]:
+        """Return datatype, shape and data of an input of one row, given as a number, a list or nested lists."""
+        tensor = self._calls.inputs.get(name)
+        listed = data if data.startswith(b"[") and not NESTED.match(data) else b"[%b]" % data
+        if tensor is None:
+            return "", (), listed  # the name is refused when it is looked up
+        values = listed.count(b",") + 1 if listed[1:-1].strip() else 0
+        return tensor.datatype, (1, values) if tensor.is_padded else (1, *tensor.shape), listed
 
     def decode_raw(self, size: int) -> Call:
         """Return the call of a body of `size` bytes without JSON: one row of the only input, all outputs in binary."""

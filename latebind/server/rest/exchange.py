@@ -38,6 +38,7 @@ class Exchange:
         "_unread",
         "_waiting",
         "answered",
+        "chunked",
         "client",
         "disconnected",
         "expects",
@@ -59,6 +60,7 @@ class Exchange:
         client: str = "",
         keep_alive: bool = True,
         expects: bool = False,
+        chunked: bool = True,
         head: bytes = b"",
     ) -> None:
         self.method = method
@@ -67,6 +69,7 @@ class Exchange:
         self.client = client
         self.keep_alive = keep_alive
         self.expects = expects  # a `100 Continue` before it sends its body
+        self.chunked = chunked  # the client understands a reply in chunks (HTTP/1.1)
         self.head = head
         self.disconnected = False
         self.answered = False

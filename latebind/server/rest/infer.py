@@ -2,9 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from latebind.domain.errors import InvalidRequest
 from latebind.server.calls import WAITED_HEADER, Call, with_time_waited
@@ -56,7 +56,7 @@ def infer_reply(context: Context, codec: Codec, call: Call, answer: Answer) -> R
     return Reply(encoded.body, lines=BINARY_LINES % (waited, ran, encoded.json_bytes))
 
 
-async def while_connected(work: Coroutine[Any, Any, T], exchange: Exchange) -> T:
+async def while_connected(work: Awaitable[T], exchange: Exchange) -> T:
     """Await `work`; if the client hangs up first, cancel it and raise `ClientGone`."""
     exchange.watch()
     try:

@@ -75,6 +75,26 @@ class InferRequest(msgspec.Struct, gc=False):
     outputs: list[RequestedOutput] | None = None
 
 
+class GenerateRequest(msgspec.Struct, gc=False):
+    """The JSON of a call of one row: `inputs` are its other keys, each with its value as it stands there."""
+
+    inputs: dict[str, bytes]
+    id: Annotated[str, msgspec.Meta(max_length=LONGEST_ID)] = ""
+    parameters: RequestParameters = msgspec.field(default_factory=RequestParameters)
+
+
+OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+ABOUT = ("id", "parameters")  # keys that are no inputs
+
+
+def read_generate(text: bytes) -> GenerateRequest:
+    """Return the call of one row that this JSON describes. Raises `ValueError`."""
+    given = OBJECT.decode(text)
+    about = {key: msgspec.json.decode(given.pop(key)) for key in ABOUT if key in given}
+    inputs = {name: bytes(value) for name, value in given.items()}
+    return msgspec.convert({**about, "inputs": inputs}, GenerateRequest)
+
+
 class Encoded(msgspec.Struct, frozen=True):
     """The body of a reply; `json_bytes` is the length of its JSON part where binary data follows, else None."""
 

@@ -13,6 +13,7 @@ from latebind.server.rest.schemas import SCHEMAS
 Json = dict[str, object]
 
 JSON, BYTES, TEXT = "application/json", "application/octet-stream", "text/plain"
+EVENTS = "text/event-stream"
 STATUSES = {
     400: "The request is none that could be answered; the error says what to mend.",
     401: "The call needs a token.",
@@ -48,7 +49,8 @@ JSON_LENGTH: Json = {
 class Operation:
     """One operation of the description. `reply` and `body` name schemas; brackets in `path` are optional parts.
 
-    A `health` operation has the same schema for 400 as for 200.
+    A `health` operation has the same schema for 400 as for 200. `reply_media` are those of the reply, where they are
+    not those of the body.
     """
 
     method: str
@@ -59,6 +61,7 @@ class Operation:
     statuses: tuple[int, ...] = ()
     media: tuple[str, ...] = (JSON,)
     health: bool = False
+    reply_media: tuple[str, ...] = ()
 
 
 MODEL = "/v2/models/{model}[/versions/{version}]"
@@ -75,6 +78,12 @@ OPERATIONS = (
     Operation("GET", f"{MODEL}/ready", "Whether a model can be asked", "ModelReady", health=True),
     Operation("GET", f"{MODEL}/stats", "Statistics of a model", "Statistics"),
     Operation("POST", f"{MODEL}/infer", "Ask a model", "InferReply", "InferRequest", (500, 504), (JSON, BYTES)),
+    Operation("POST", f"{MODEL}/generate", "Ask a model with one row", "GenerateReply", "GenerateRequest", (500, 504)),
+    Operation(
+        *("POST", f"{MODEL}/generate_stream", "Ask a model with one row, for its tokens as they are written"),
+        *("Text", "GenerateRequest", (500, 504)),
+        reply_media=(EVENTS,),
+    ),
     Operation("POST", f"{REPOSITORY}/index", "Every model and its state", "Index", "IndexRequest"),
     Operation("POST", f"{REPOSITORY}/models/{{model}}/load", "Serve a model's newest version", None, "Load"),
     Operation("POST", f"{REPOSITORY}/models/{{model}}/unload", "Serve a model no more", None, "Unload"),
@@ -152,7 +161,8 @@ def _responses(operation: Operation, *, named: bool) -> Json:
     found: Json = {str(status): {"$ref": f"#/components/responses/Status{status}"} for status in sorted(statuses)}
     if operation.health:
         found["400"] = _reply("Not so, or the request is none.", operation.reply, "Error")
-    return {"200": _reply(operation.summary, operation.reply, media=operation.media), **found}
+    media = operation.reply_media or operation.media
+    return {"200": _reply(operation.summary, operation.reply, media=media), **found}
 
 
 def _reply(text: str, *schemas: str | None, media: tuple[str, ...] = (JSON,)) -> Json:

@@ -4,9 +4,9 @@ uvicorn's server accepts connections, keeps the date and drains. Its own protoco
 what a small request costs the door; this one takes an eighth (decision 2).
 """
 
-from asyncio import AbstractEventLoop, Protocol, Transport, get_running_loop
+from asyncio import AbstractEventLoop, CancelledError, Protocol, Transport, get_running_loop
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Final
 from typing import Protocol as Interface
@@ -19,16 +19,20 @@ from uvicorn.server import ServerState
 from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge, UserError
 from latebind.server.limits import HeadTooLarge, Limits, TooManyConnections
 from latebind.server.rest.exchange import Exchange
+from latebind.server.rest.pieces import Flow, write_pieces
 from latebind.server.rest.request import JSON, Reply
 
 Answer = Callable[[Exchange], Awaitable[Reply | None]]
 
 STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-CLOSED: Final = b"\r\nconnection: close\r\n\r\n"
-END: Final = b"\r\n\r\n"
+NEW_LINE: Final = b"\r\n"
+CLOSE: Final = b"connection: close" + NEW_LINE
+END: Final = NEW_LINE + NEW_LINE
+CLOSED: Final = NEW_LINE + CLOSE + NEW_LINE
 LENGTH: Final = b"content-length: %d" + END
 LAST: Final = b"content-length: %d" + CLOSED
+CHUNKED: Final = b"transfer-encoding: chunked" + NEW_LINE
 NO_HTTP = "the request is no HTTP/1.1 that this server understands"
 PIPELINED: Final = 16  # requests that may wait for the one before them on their connection
 UNREAD_SECONDS: Final = 0.05  # an idle connection stays open so long when the door closes, to read what has arrived
@@ -92,7 +96,7 @@ class HttpProtocol(Protocol):
         self._piece = b""  # the data in which the current request begins
         self._pipelined: deque[Exchange] = deque()
         self._held = False
-        self._writable = True
+        self._flow = Flow()
         self._ending = False
         self._progressed = False
         self._unfinished_bytes = 0
@@ -118,6 +122,7 @@ class HttpProtocol(Protocol):
         del exc
         connections: set[Any] = self._state.connections
         connections.discard(self)
+        self._flow.resume()
         for exchange in (self._current, *self._pipelined):
             if exchange is not None:
                 exchange.disconnect()
@@ -128,7 +133,7 @@ class HttpProtocol(Protocol):
         if self._transport.is_closing():
             return  # data after a request that was refused
         if not self._within:
-            if self._current is None and self._writable and not self._ending:
+            if self._current is None and self._flow.is_open and not self._ending:
                 short = self._take(self, data, self._client)
                 if short is not None:
                     self._heads += 1
@@ -149,11 +154,11 @@ class HttpProtocol(Protocol):
 
     def pause_writing(self) -> None:
         """Start no other reply until the client has taken what was written."""
-        self._writable = False
+        self._flow.pause()
 
     def resume_writing(self) -> None:
         """Answer the next request."""
-        self._writable = True
+        self._flow.resume()
         if self._current is None:
             self._next()
 
@@ -183,6 +188,7 @@ class HttpProtocol(Protocol):
         self._progressed = True
         self._heads += 1
         parser = self._parser
+        is_old = parser.get_http_version() == "1.0"
         size = len(self._target) + sum([len(name) + len(value) for name, value in self._headers])
         if size > self._limits.header_bytes:
             self._refusal = self._head_too_large()
@@ -199,8 +205,9 @@ class HttpProtocol(Protocol):
             self._target.partition(b"?")[0],
             self._headers,
             client=self._client,
-            keep_alive=parser.should_keep_alive() and parser.get_http_version() != "1.0",
-            expects=self._expects and parser.get_http_version() != "1.0",  # RFC 9110, 10.1.1
+            keep_alive=parser.should_keep_alive() and not is_old,
+            expects=self._expects and not is_old,  # RFC 9110, 10.1.1
+            chunked=not is_old,
             head=self._head(),
         )
         self._pipelined.append(self._incoming)
@@ -278,7 +285,7 @@ class HttpProtocol(Protocol):
 
     def _next(self) -> None:
         """Start to answer the next request, if there is one and its reply can be written."""
-        if not self._pipelined or not self._writable or self._transport.is_closing():
+        if not self._pipelined or not self._flow.is_open or self._transport.is_closing():
             return
         self._current = exchange = self._pipelined.popleft()
         tasks = self._state.tasks
@@ -295,7 +302,25 @@ class HttpProtocol(Protocol):
         if reply is None:
             self._transport.close()
             return
+        if reply.pieces is not None:
+            await self._send_pieces(exchange, reply, reply.pieces)
+            return
         self._finish(reply, head_only=exchange.method == "HEAD", keep_alive=exchange.keep_alive)
+
+    async def _send_pieces(self, exchange: Exchange, reply: Reply, pieces: AsyncGenerator[bytes]) -> None:
+        """Send a reply in pieces; it is cut off if its client hangs up, or when the time to drain is over."""
+        goes_on = exchange.chunked and self._goes_on(exchange.keep_alive)
+        chunks = CHUNKED if exchange.chunked else b""
+        self._transport.write(b"".join((*self._head_lines(reply), chunks, b"" if goes_on else CLOSE, NEW_LINE)))
+        exchange.watch()
+        try:
+            await write_pieces(self._transport, self._flow, pieces, chunked=exchange.chunked)
+        except CancelledError:
+            self._transport.close()
+            return
+        finally:
+            exchange.unwatch()
+        self._done(goes_on and self._goes_on(keep_alive=True))
 
     def reply(self, to: object, reply: Reply) -> None:
         """Send the reply to a request that `take` accepted, if its client is still there."""
@@ -339,9 +364,7 @@ class HttpProtocol(Protocol):
 
     def _write(self, reply: Reply, *, head_only: bool, goes_on: bool) -> None:
         body = reply.body
-        lines = [STATUS_LINES[reply.status], self._usual_lines(), reply.lines]
-        for header in reply.headers:
-            lines.append(b"%b: %b\r\n" % header)
+        lines = self._head_lines(reply)
         lines.append((LENGTH if goes_on else LAST) % len(body))
         if head_only:
             self._transport.write(b"".join(lines))
@@ -350,6 +373,12 @@ class HttpProtocol(Protocol):
             self._transport.write(b"".join(lines))
         else:
             self._transport.writelines((b"".join(lines), body))
+
+    def _head_lines(self, reply: Reply) -> list[bytes]:
+        lines = [STATUS_LINES[reply.status], self._usual_lines(), reply.lines]
+        for header in reply.headers:
+            lines.append(b"%b: %b\r\n" % header)
+        return lines
 
     def _usual_lines(self) -> bytes:
         """Return the header lines that all replies of this second share: uvicorn's, among them the date."""

@@ -1,6 +1,6 @@
 """What a verb gets and returns: an HTTP request whose route is known, a reply, and JSON in both."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from math import ceil
 from typing import Any, TypeVar
 
@@ -69,12 +69,16 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A reply. `lines` are headers in their final form, as bytes."""
+    """A reply. `lines` are headers in their final form, as bytes. With `pieces`, these are its body, one after another.
+
+    They end early, and the connection is closed, where something goes wrong after the head was sent.
+    """
 
     body: bytes = b""
     headers: Headers = ()
     status: int = 200
     lines: bytes = b""
+    pieces: AsyncGenerator[bytes] | None = None
 
 
 async def read_json(request: Request, kind: type[T], limits: Limits) -> T:

@@ -8,6 +8,7 @@ from latebind.repository.manifest import NAME
 from latebind.server.access import Access
 from latebind.server.rest import about, dashboard, openapi, regions, repository, settings
 from latebind.server.rest.context import Context
+from latebind.server.rest.generate import generate, generate_stream
 from latebind.server.rest.infer import infer
 from latebind.server.rest.request import Reply, Request
 
@@ -23,6 +24,8 @@ ROUTES: tuple[Route, ...] = tuple(
     (re.compile(path), method, access, verb)
     for path, method, access, verb in (
         (MODEL + "/infer", "POST", Access.ORDINARY, infer),
+        (MODEL + "/generate", "POST", Access.ORDINARY, generate),
+        (MODEL + "/generate_stream", "POST", Access.ORDINARY, generate_stream),
         ("/v2/health/live", "GET", Access.OPEN, about.live),
         ("/v2/health/ready", "GET", Access.OPEN, about.ready),
         ("/v2", "GET", Access.ORDINARY, about.server_metadata),

@@ -91,6 +91,8 @@ SCHEMAS: dict[str, Json] = {
     "OutputTensor": _object(
         {"name": TEXT, "datatype": TEXT, "shape": SHAPE}, data=_list(ANYTHING), parameters=_object()
     ),
+    "GenerateRequest": _object(id=TEXT, parameters=_object(timeout=COUNT, priority=COUNT)),
+    "GenerateReply": _object({"model_name": TEXT, "model_version": TEXT}, id=TEXT),
     "InferReply": _object(
         {"model_name": TEXT, "model_version": TEXT, "outputs": _list(_to("OutputTensor"))},
         id=TEXT,

@@ -1,6 +1,7 @@
 """gRPC with a real engine behind the door: models, queries and sequences answer as they do over HTTP."""
 
 import asyncio
+import http.client
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -18,6 +19,7 @@ import tritonclient.http as plain
 import uvloop
 from tritonclient.utils import InferenceServerException
 
+from examples.translation.say import answer, pieces
 from latebind.domain.config import GRPC_STACKS, PolicyConfig
 from latebind.engine.client import EngineClient
 from latebind.server.gateway import Array
@@ -36,6 +38,7 @@ class Served:
     loop: asyncio.AbstractEventLoop
     client: Any
     http: Any
+    port: int
 
     def forget_nothing(self) -> None:
         """See that every slot is free again."""
@@ -59,9 +62,9 @@ def served(models: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
     engine, loop, grpc_port, port = started.result(60.0)
     with (
         triton.InferenceServerClient(f"127.0.0.1:{grpc_port}") as client,
-        plain.InferenceServerClient(f"127.0.0.1:{port}", concurrency=8) as http,
+        plain.InferenceServerClient(f"127.0.0.1:{port}", concurrency=8) as over_http,
     ):
-        yield Served(engine, loop, client, http)
+        yield Served(engine, loop, client, over_http, port)
     loop.call_soon_threadsafe(ended.set)
     thread.join(30.0)
 
@@ -107,6 +110,42 @@ def test_a_stream_answers_many_in_their_order(served: Served) -> None:
     found = [answers.get(timeout=PATIENCE)[0] for _ in known]
     served.client.stop_stream()
     assert [answer.as_numpy("tokens").tolist() for answer in found] == [[backwards(each)] for each in known]
+    served.forget_nothing()
+
+
+def test_tokens_of_many_come_in_pieces_that_make_up_their_answers(served: Served) -> None:
+    responses: Queue[tuple[Any, Any]] = Queue()
+    served.client.start_stream(lambda result, error: responses.put((result, error)))
+    known = some_sentences(60, seed=1)
+    for number, sentence in enumerate(known):
+        parameters = {"stream": True} if number % 3 else None
+        served.client.async_stream_infer("backwards", words(sentence), request_id=str(number), parameters=parameters)
+    said: dict[int, list[int]] = {number: [] for number in range(len(known))}
+    left, pieces = len(known), 0
+    while left:
+        result, error = responses.get(timeout=PATIENCE)
+        assert error is None
+        told, pieces = result.get_response(), pieces + 1
+        said[int(told.id)] += result.as_numpy("tokens").flatten().tolist()
+        left -= told.parameters["triton_final_response"].bool_param or not int(told.id) % 3
+    served.client.stop_stream()
+    assert list(said.values()) == [backwards(sentence) for sentence in known]
+    assert pieces > len(known) + 10  # on a machine with much to do, several tokens share a piece
+    served.forget_nothing()
+
+
+def test_tokens_come_as_events_that_make_up_the_answer(served: Served) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=PATIENCE)
+    count = 0
+    for sentence in some_sentences(20, seed=2):
+        found = list(pieces(connection, "backwards", sentence))
+        assert [token for piece in found for token in piece] == backwards(sentence)
+        assert answer(connection, "backwards", sentence) == backwards(sentence)
+        count += len(found)
+    with pytest.raises(RuntimeError, match="has values from"):
+        list(pieces(connection, "backwards", [99]))
+    connection.close()
+    assert count > 20
     served.forget_nothing()
 
 

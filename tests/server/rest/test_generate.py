@@ -1,0 +1,195 @@
+"""`/generate` and `/generate_stream`: one row in plain JSON, and its tokens as events while they are written."""
+
+import asyncio
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from latebind.domain.config import DoorConfig
+from latebind.domain.errors import Failed, Unavailable
+from latebind.server.limits import Limits
+from tests.server.conftest import PATIENCE, Site, opened
+
+ECHO = "/v2/models/echo/generate"
+ROW = {"x": [5, 8, 2]}
+
+
+@pytest.fixture
+def paced() -> Iterator[Site]:
+    """A door whose gateway says a token when a test lets it."""
+    with opened(DoorConfig(port=0)) as site:
+        site.gateway.pace = asyncio.Queue()
+        yield site
+
+
+def let(site: Site, error: Exception | None = None) -> None:
+    """Let the gateway say one token more, or fail."""
+    assert site.gateway.pace is not None
+    site.loop.call_soon_threadsafe(site.gateway.pace.put_nowait, error)
+
+
+def asked(site: Site, path: str = ECHO + "_stream") -> http.client.HTTPConnection:
+    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=PATIENCE)
+    connection.request("POST", path, json.dumps(ROW))
+    return connection
+
+
+def event(reply: http.client.HTTPResponse) -> dict[str, Any]:
+    line, end = reply.readline(), reply.readline()
+    assert (line[:6], end) == (b"data: ", b"\n")
+    found: dict[str, Any] = json.loads(line[6:])
+    return found
+
+
+def events(body: bytes) -> list[dict[str, Any]]:
+    *parts, end = body.split(b"\n\n")
+    assert end == b""
+    return [json.loads(part.removeprefix(b"data: ")) for part in parts]
+
+
+def test_a_row_is_answered_by_the_names_of_its_tensors(site: Site) -> None:
+    reply = site.post(ECHO, {**ROW, "id": "a", "parameters": {"timeout": 10**6, "unknown": True}})
+    assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
+    assert reply.json() == {"model_name": "echo", "model_version": "1", "id": "a", "y": [5, 8, 2]}
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "answer"),
+    [
+        ("scalar", {"x": 21}, {"y": 42.0}),
+        ("double", {"x": list(range(16))}, {"y": [2.0 * x for x in range(16)]}),
+        ("bytes", {"x": [[1, 2, 3], [4, 5, 6]]}, {"y": [[2, 4, 6], [8, 10, 12]]}),
+        ("pair", {"a": [[1, 2], [3, 4]], "b": [5, 6, 7]}, {"sum": 28.0, "b": [5, 6, 7]}),
+        ("pair", {"b": [5, 6, 7], "a": [1, 2, 3, 4]}, {"sum": 28.0, "b": [5, 6, 7]}),
+    ],
+)
+def test_any_model_can_be_asked(site: Site, model: str, given: Any, answer: Any) -> None:
+    about = {"model_name": model, "model_version": "1"}
+    assert site.post(f"/v2/models/{model}/generate", given).json() == {**about, **answer}
+    streamed = site.post(f"/v2/models/{model}/generate_stream", given)
+    assert events(streamed.body) == [{**about, **answer}]
+
+
+def test_tokens_are_events_and_make_up_the_answer(site: Site) -> None:
+    reply = site.post(ECHO + "_stream", {**ROW, "id": "b"})
+    assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert [found["y"] for found in events(reply.body)] == [[5], [8], [2]]
+    assert all(found["id"] == "b" for found in events(reply.body))
+
+
+def test_a_token_is_there_before_the_next_one_is_written(paced: Site) -> None:
+    connection = asked(paced)
+    let(paced)
+    reply = connection.getresponse()
+    for token in (5, 8, 2):
+        assert event(reply)["y"] == [token]
+        let(paced)
+    assert reply.read() == b""
+    connection.request("GET", "/v2")  # the connection is as good as before
+    assert json.loads(connection.getresponse().read())["name"] == "latebind"
+
+
+def test_who_hangs_up_between_tokens_frees_the_places(paced: Site) -> None:
+    connection = asked(paced)
+    let(paced)
+    reply = connection.getresponse()
+    assert event(reply)["y"] == [5]
+    reply.close()
+    connection.close()
+    paced.await_(asyncio.wait_for(paced.gateway.cancelled.wait(), PATIENCE))
+    paced.await_(asyncio.wait_for(paced.gateway.until_taken(0), PATIENCE))
+
+
+def test_who_hangs_up_before_the_first_token_frees_the_places(paced: Site) -> None:
+    connection = asked(paced)
+    paced.await_(asyncio.wait_for(paced.gateway.until_taken(1), PATIENCE))
+    connection.close()
+    paced.await_(asyncio.wait_for(paced.gateway.until_taken(0), PATIENCE))
+
+
+def test_an_error_before_the_first_token_is_a_status(paced: Site) -> None:
+    connection = asked(paced)
+    let(paced, Unavailable("the engine is gone"))
+    reply = connection.getresponse()
+    assert (reply.status, json.loads(reply.read())) == (503, {"error": "the engine is gone"})
+
+
+@pytest.mark.parametrize("error", [Failed("echo raised"), ValueError("in /srv/models")])
+def test_an_error_between_tokens_is_an_event(paced: Site, error: Exception) -> None:
+    connection = asked(paced)
+    let(paced)
+    reply = connection.getresponse()
+    event(reply)
+    let(paced, error)
+    (last,) = events(reply.read())
+    assert list(last) == ["error"]
+    assert "/srv" not in last["error"]
+    paced.await_(asyncio.wait_for(paced.gateway.until_taken(0), PATIENCE))
+
+
+def test_an_older_client_gets_plain_bytes_up_to_the_end(site: Site) -> None:
+    body = json.dumps(ROW).encode()
+    head = f"POST {ECHO}_stream HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    reply = site.send(head + body)
+    assert "transfer-encoding" not in reply.headers
+    assert reply.headers["connection"] == "close"
+    assert [found["y"] for found in events(reply.body)] == [[5], [8], [2]]
+
+
+def test_a_reply_in_pieces_keeps_its_place_among_pipelined_ones(site: Site) -> None:
+    body = json.dumps(ROW).encode()
+    stream = f"POST {ECHO}_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    with site.connect() as connection:
+        connection.sendall(stream + b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        received = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert received.index(b"0\r\n\r\n") < received.index(b'{"live":true}')
+
+
+def test_the_time_to_drain_cuts_a_stream_off_visibly() -> None:
+    with opened(limits=Limits(drain_seconds=0)) as site:
+        site.gateway.pace = asyncio.Queue()
+        connection = asked(site)
+        let(site)
+        reply = connection.getresponse()
+        event(reply)
+        site.loop.call_soon_threadsafe(site.door.close)
+        with pytest.raises(http.client.IncompleteRead):
+            reply.read()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "'x' is missing"),
+        ({"x": []}, r"must be \[-1, -1\]"),
+        ({"x": [1] * 7}, "rows of 1 to 6"),
+        ({"x": 5.5}, "not INT64"),
+        ({"x": "text"}, "not INT64"),
+        ({"x": None}, "not INT64"),
+        ({"x": {"a": 1}}, "not INT64"),
+        ({"x": [[5, 8, 2]]}, "not INT64"),
+        ({"x": [2**70]}, "INT64"),
+        ({"text_input": "a", "x": [1]}, "no input 'text_input'"),
+        ({"x": [1], "parameters": {"timeout": -1}}, "timeout is -1"),
+        ({"x": [1], "parameters": 5}, "not a generate request"),
+        ({"x": [1], "id": 5}, "not a generate request"),
+        ([1, 2], "not a generate request"),
+        (b"", "body is empty"),
+        (b"{", "not a generate request"),
+        (b"[" * 10_000, "nested"),
+    ],
+)
+@pytest.mark.parametrize("path", [ECHO, ECHO + "_stream"])
+def test_what_is_no_row_is_refused(site: Site, path: str, given: object, says: str) -> None:
+    reply = site.post(path, given)
+    assert reply.status == 400
+    with pytest.raises(AssertionError, match=says):
+        raise AssertionError(reply.error)
+    assert site.is_well()
+
+
+def test_a_model_without_a_json_form_says_so(site: Site) -> None:
+    assert "FP16" in site.post("/v2/models/half/generate", {"x": [1, 2, 3, 4]}).error

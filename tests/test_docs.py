@@ -23,7 +23,13 @@ WORD = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./-]+\.(?:py|js|toml|yaml|sh|service|css)")
 FOLDER = re.compile(r"[\w-]+(?:/[\w-]+)*/|[a-z_]+(?:/[a-z_]+)+")
 NAME = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?:\([^)]*\))?")
-THE_READERS_OWN = {"mymodels.py", "models/traffic.query.toml", "NAME.query.toml", "direct.py"}
+THE_READERS_OWN = {
+    "mymodels.py",
+    "models/traffic.query.toml",
+    "models/classify.query.toml",
+    "NAME.query.toml",
+    "direct.py",
+}
 OF_OTHERS = {"--build-arg", "--fail-on-flaky", "--model-control-mode", "--request-count"}
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 import typer
@@ -67,6 +67,8 @@ class Made:
 class Rows:
     """Data like the requests to come."""
 
+    PANEL: ClassVar = "Data"
+
     data: Annotated[
         str, typer.Option(help="Data for learned caches: an .npz file or package.module:function. Default: no caches.")
     ] = ""
@@ -99,6 +101,8 @@ class Rows:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """Which predictors are trained, at which boundaries, and for how long."""
+
+    PANEL: ClassVar = "Training learned caches"
 
     lessons: Annotated[int, typer.Option(help="Rows that each predictor sees; more make better exits.")] = PRESENTATIONS
     kind: Annotated[
@@ -142,6 +146,8 @@ class Training:
 class Limits:
     """What learned caches may cost, and whether lookups run in line or aside."""
 
+    PANEL: ClassVar = "What learned caches may cost"
+
     memory: Annotated[float, typer.Option(help="The most megabytes for the learned caches in use.")] = CACHE_BYTES / 1e6
     tail: Annotated[
         float | None,
@@ -167,6 +173,8 @@ class Limits:
 class Cut:
     """Where the network is cut."""
 
+    PANEL: ClassVar = "Cutting"
+
     min_stage_ms: Annotated[float, typer.Option(help="The least time that a stage takes; 0 cuts everywhere.")] = (
         DEFAULT_MS
     )
@@ -183,9 +191,11 @@ class Cut:
 class Compiled:
     """The backend, batch and threads that stages are compiled for."""
 
+    PANEL: ClassVar = "Backends"
+
     backend: Annotated[list[str] | None, typer.Option(help="Try only this backend; may be repeated.")] = None
     tolerance: Annotated[
-        float | None, typer.Option(help="Largest relative error; stating one allows bf16 backends. 1e-5.")
+        float | None, typer.Option(help="Largest relative error; stating one allows bf16 backends. Default: 1e-5.")
     ] = None
     max_batch: Annotated[int, typer.Option(help="The largest batch to profile and run.")] = 16
     threads: Annotated[int, typer.Option(help="Threads that a worker will have.")] = 1

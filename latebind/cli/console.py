@@ -12,6 +12,7 @@ from threading import Event, Thread
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
@@ -63,13 +64,13 @@ def show(title: str, rows: Sequence[Row]) -> None:
     """Print rows of equal keys as a table. Where that is too wide for its words, nothing is cut off.
 
     A few rows are then printed one below another. Many become several tables, each with the first column, which names
-    the rows, and as many others as there is room for.
+    the rows, and as many others as there is room for. A column in which no row has anything is left out.
     """
-    keys = list(rows[0]) if rows else []
+    keys = [key for key in rows[0] if any(written(row[key]) for row in rows)] if rows else []
     if _fits(whole := _table(title, rows, keys)):
         console.print(whole)
     elif len(rows) <= FEW:
-        console.print(_upright(title, rows))
+        console.print(_upright(title, rows, keys))
     else:
         for part in _parts(rows, keys):
             console.print(_table(title, rows, part))
@@ -77,12 +78,33 @@ def show(title: str, rows: Sequence[Row]) -> None:
 
 def _table(title: str, rows: Sequence[Row], keys: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold")
-    for key in keys:
+    widths = _widths([[key, *(written(row[key]) for row in rows)] for key in keys])
+    for key, width in zip(keys, widths, strict=True):
         numeric = all(isinstance(row[key], int | float) for row in rows)
-        table.add_column(key, justify="right" if numeric else "left", no_wrap=key == keys[0])
+        table.add_column(key, justify="right" if numeric else "left", no_wrap=key == keys[0], width=width)
     for row in rows:
         table.add_row(*(written(row[key]) for key in keys))
     return table
+
+
+def _widths(columns: Sequence[Sequence[str]]) -> list[int | None]:
+    """Return how wide each column is: its longest word, and of the room that is left, what it lacks, shortest first.
+
+    None where there is no room for every word. Rich alone takes room from the widest columns without regard to their
+    words, and cuts words off that had room.
+    """
+    wanted = [max(map(cell_len, texts)) for texts in columns]
+    needed = [max(cell_len(word) for text in texts for word in text.split() or [""]) for texts in columns]
+    if columns:
+        needed[0] = wanted[0]  # names are not wrapped
+    left = console.width - 3 * len(columns) - 1 - sum(needed)
+    if left < 0:
+        return [None] * len(columns)
+    for place in sorted(range(len(columns)), key=lambda place: wanted[place] - needed[place]):
+        more = min(wanted[place] - needed[place], left)
+        needed[place] += more
+        left -= more
+    return list(needed)
 
 
 def _fits(table: Table) -> bool:
@@ -100,11 +122,11 @@ def _parts(rows: Sequence[Row], keys: Sequence[str]) -> list[list[str]]:
     return parts
 
 
-def _upright(title: str, rows: Sequence[Row]) -> Table:
+def _upright(title: str, rows: Sequence[Row], keys: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", show_header=False)
     for row in rows:
-        for key, value in row.items():
-            table.add_row(key, written(value))
+        for key in keys:
+            table.add_row(key, written(row[key]))
         table.add_section()
     return table
 

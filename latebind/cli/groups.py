@@ -2,13 +2,17 @@
 
 Typer reads a command's options from its signature, one parameter each. `flattened` makes such a signature from one that
 has groups, so that a group is declared once, has the methods that make something of its options, and is shared.
+A group whose class has a `PANEL` has a panel of that title to itself in the command's help.
 """
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from typer.models import OptionInfo
 
 
 def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +48,21 @@ def _options(parameter: Parameter) -> Iterator[Parameter]:
     if not (isinstance(group, type) and is_dataclass(group)):
         yield parameter.replace(kind=Parameter.KEYWORD_ONLY)
         return
-    hints = get_type_hints(group, include_extras=True)
+    hints, panel = get_type_hints(group, include_extras=True), getattr(group, "PANEL", None)
     for field in fields(group):
         default = Parameter.empty if field.default is MISSING else field.default
-        yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name])
+        yield Parameter(
+            field.name, Parameter.KEYWORD_ONLY, default=default, annotation=_titled(hints[field.name], panel)
+        )
+
+
+def _titled(hint: Any, panel: str | None) -> Any:
+    """Return the annotation of an option so that its help stands in this panel; arguments have one of their own."""
+    if panel is None or get_origin(hint) is not Annotated:
+        return hint
+    kind, said = get_args(hint)
+    if not isinstance(said, OptionInfo):
+        return hint
+    titled = copy(said)
+    titled.rich_help_panel = panel
+    return Annotated[kind, titled]

@@ -20,6 +20,9 @@ from latebind.queries.file.definition import model_names, read_query
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_queries, sort_out
 
+MACHINE = "profiled on"
+WEIGHTS = "weights MB"
+
 
 def models(
     repository: Annotated[
@@ -58,7 +61,7 @@ def models(
             stages += _stages(directory)
         queries = _queries(find_queries(repository), directories, wrong)
     if rows:
-        show(f"models in {repository}", rows)
+        _show_models(f"models in {repository}", rows)
     if wrong:
         show("of no use", [{"model": name, "wrong": reason} for name, reason in wrong.items()])
     if verbose:
@@ -72,6 +75,18 @@ def models(
         raise typer.Exit(2)
 
 
+def _show_models(title: str, rows: Sequence[Row]) -> None:
+    """Show models; the machine is told once if it is the same for all, and what all weights take if there are some."""
+    machines = {str(row[MACHINE]) for row in rows}
+    alike = len(machines) == 1
+    show(title, [{key: value for key, value in row.items() if key != MACHINE} for row in rows] if alike else rows)
+    if alike:
+        console.print(f"{MACHINE} {machines.pop()}", highlight=False)
+    if len(rows) > 1:
+        whole = sum(float(str(row[WEIGHTS])) for row in rows)
+        console.print(f"weights of all {len(rows)}: {whole:.0f} MB", highlight=False)
+
+
 def _model(directory: ModelDirectory) -> Row:
     model, profile, caches = read_model(directory), read_profile(directory), read_caches(directory)
     costs = profile.costs()
@@ -82,11 +97,11 @@ def _model(directory: ModelDirectory) -> Row:
         "backend": model.backend,
         "max batch": model.max_batch,
         "ms at batch 1": milliseconds(alone(model.spec(), costs)),
-        "weights MB": f"{costs.weight_bytes / 1e6:.2f}",
+        WEIGHTS: f"{costs.weight_bytes / 1e6:.2f}",
         "exits behind": " ".join(str(cache.stage) for cache in caches.lookups) if caches and caches.lookups else "none",
-        "fidelity": f"at least {caches.lower:.3f}" if caches and caches.lookups else "the same",
+        "fidelity": f"at least {caches.lower:.3f}" if caches and caches.lookups else "",
         "accuracy": str(read_accuracy(directory) or ""),
-        "profiled on": f"{profile.hardware.cpu}, threads: {profile.hardware.threads}",
+        MACHINE: f"{profile.hardware.cpu}, threads: {profile.hardware.threads}",
     }
 
 

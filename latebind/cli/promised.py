@@ -1,7 +1,7 @@
 """The promise of learned caches, as options of `build`, `calibrate` and benchmarks."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -19,6 +19,8 @@ AnswersOption = Annotated[
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promised:
     """The share of answers to promise, with which confidence, and for how many next answers."""
+
+    PANEL: ClassVar = "What learned caches promise"
 
     fidelity: Annotated[float, typer.Option(help="Share of answers that must equal the base model's.")] = 0.97
     confidence: Annotated[float, typer.Option(help="Confidence in that share, on data used for nothing else.")] = 0.95

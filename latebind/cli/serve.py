@@ -16,6 +16,7 @@ from latebind.batching import make_policy
 from latebind.cli.console import reporting
 from latebind.cli.serve_options import (
     Adapting,
+    Allowed,
     Batching,
     Changing,
     Fetched,
@@ -74,6 +75,7 @@ def serve(
     ] = None,
     fetched: Fetched,
     reached: Reached,
+    allowed: Allowed,
     batching: Batching,
     workers: Workers,
     memory: Memory,
@@ -111,7 +113,7 @@ def serve(
     * `latebind serve models --on ray --replicas 2 --max-replicas 8 --replica-cpus 2`
     """
     with reporting():
-        options = (ray, reached, workers, adapting, memory, changing, fetched, watched, batching)
+        options = (ray, reached, allowed, workers, adapting, memory, changing, fetched, watched, batching)
         settings = read_settings(config, options)
         write_logs("door", settings.observability.log_format)
         _check(settings)

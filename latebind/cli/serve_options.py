@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import msgspec
 import typer
@@ -70,11 +70,13 @@ def _bytes(option: str, text: str | None) -> int | None:
 class Fetched:
     """Where models from a URL are kept, and how many bytes of them."""
 
+    PANEL: ClassVar = "Models from a URL"
+
     cache: Annotated[
         Path | None, typer.Option(help="Folder for models that a URL names. Default: in the user's cache folder.")
     ] = None
     cache_size: Annotated[
-        str | None, typer.Option(help="The most that may be fetched from a URL, as 500MB or 2GiB. 64GiB.")
+        str | None, typer.Option(help="The most that may be fetched from a URL, as 500MB or 2GiB. Default: 64GiB.")
     ] = None
 
     def parts(self) -> Parts:
@@ -84,42 +86,24 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """Where the server listens, who may call it, and what its replies show."""
+    """Where the server listens, by when it answers, and what it shows."""
+
+    PANEL: ClassVar = "Where it listens, what it shows"
 
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. Default: 8000.")] = None
-    token_file: Annotated[
-        Path | None, typer.Option(help="A file with the token that every call but health needs. Default: none.")
-    ] = None
-    admin_token_file: Annotated[
-        Path | None, typer.Option(help="A file with the token for calls that change what is served or how.")
-    ] = None
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="A name by which clients call this server; may be repeated.")
-    ] = None
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="Speak TLS with this certificate (PEM, followed by its chain).")
-    ] = None
-    tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate (PEM, no password).")] = None
-    tls_client_ca: Annotated[
-        Path | None, typer.Option(help="Answer only clients whose certificate this authority (PEM) signed.")
-    ] = None
     grpc_port: Annotated[
         int | None, typer.Option(help="Port to speak gRPC on too, 0 for any free one. Needs latebind\\[grpc].")
     ] = None
     grpc_stack: Annotated[
         str | None,
-        typer.Option(help=f"The server for gRPC: {' or '.join(GRPC_STACKS)}, the lean one. {GRPC_STACKS[0]}."),
+        typer.Option(help=f"The server for gRPC: {' or '.join(GRPC_STACKS)}, the lean one. Default: {GRPC_STACKS[0]}."),
     ] = None
-    deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None
+    deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. Default: 1000.")] = (
+        None
+    )
     show_exit: Annotated[
-        bool | None, typer.Option(help="Whether answers say at which stage they left the network.")
-    ] = None
-    shared_memory: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Let clients name system shared memory whose key begins with this; may be repeated. Default: none."
-        ),
+        bool | None, typer.Option(help="Whether answers say at which stage they left the network. Default: yes.")
     ] = None
     dashboard: Annotated[
         bool | None,
@@ -137,14 +121,50 @@ class Reached:
             "grpc_stack": self.grpc_stack,
             "deadline": _seconds(self.deadline_ms),
             "show_exit": self.show_exit,
-            "shared_memory": tuple(self.shared_memory) if self.shared_memory else None,
             "dashboard": self.dashboard,
+        }
+        return {"server": server}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """Who may call the server, by what proof, and whose memory it reads."""
+
+    PANEL: ClassVar = "Who may call"
+
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token that every call but health needs. Default: none.")
+    ] = None
+    admin_token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token for calls that change what is served or how.")
+    ] = None
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name by which clients call this server; may be repeated.")
+    ] = None
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Speak TLS with this certificate (PEM, followed by its chain).")
+    ] = None
+    tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate (PEM, no password).")] = None
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="Answer only clients whose certificate this authority (PEM) signed.")
+    ] = None
+    shared_memory: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Let clients name system shared memory whose key begins with this; may be repeated. Default: none."
+        ),
+    ] = None
+
+    def parts(self) -> Parts:
+        """Return what was given. Raises `ConfigError`."""
+        server = {
             "token_file": _named(self.token_file),
             "admin_token_file": _named(self.admin_token_file),
             "allow_hosts": None if self.allow_host is None else tuple(self.allow_host),
             "tls_cert": _named(self.tls_cert),
             "tls_key": _named(self.tls_key),
             "tls_client_ca": _named(self.tls_client_ca),
+            "shared_memory": tuple(self.shared_memory) if self.shared_memory else None,
         }
         return {"server": server}
 
@@ -153,10 +173,16 @@ class Reached:
 class Batching:
     """Whether learned caches may answer early, and which policy forms batches."""
 
-    exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early.")] = None
-    policy: Annotated[str | None, typer.Option(help=f"Which requests run together: {', '.join(LIVE)}. late.")] = None
+    PANEL: ClassVar = "Early exits and batches"
+
+    exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early. Default: yes.")] = None
+    policy: Annotated[
+        str | None, typer.Option(help=f"Which requests run together: {', '.join(LIVE)}. Default: late.")
+    ] = None
     max_batch: Annotated[int | None, typer.Option(help="The largest batch; 0: what each model was built for.")] = None
-    window_ms: Annotated[float | None, typer.Option(help="How long graph batching holds a batch back. 0.")] = None
+    window_ms: Annotated[float | None, typer.Option(help="How long graph batching holds a batch back. Default: 0.")] = (
+        None
+    )
 
     def parts(self) -> Parts:
         """Return what was given. Raises `ConfigError`."""
@@ -168,20 +194,25 @@ class Batching:
 class Workers:
     """The workers that run stages: how many, on which cores and device, and for how many requests."""
 
-    workers: Annotated[int | None, typer.Option(help="Workers that run at once. 1.")] = None
+    PANEL: ClassVar = "Workers and cores"
+
+    workers: Annotated[int | None, typer.Option(help="Workers that run at once. Default: 1.")] = None
     granularities: Annotated[
         str | None,
         typer.Option(help="A worker for each of these largest batches, as 1,1,2,4,8,16; instead of --workers."),
     ] = None
-    threads: Annotated[int | None, typer.Option(help="Threads of each worker. 1.")] = None
+    threads: Annotated[int | None, typer.Option(help="Threads of each worker. Default: 1.")] = None
     cores: Annotated[str | None, typer.Option(help="Cores for the engine, as 1 or 2,3. Default: any.")] = None
-    slots: Annotated[int | None, typer.Option(help="Requests of a model that may be under way at once. 256.")] = None
+    slots: Annotated[
+        int | None, typer.Option(help="Requests of a model that may be under way at once. Default: 256.")
+    ] = None
     backend: Annotated[
         str | None, typer.Option(help="Run stages on this backend instead of the one that build chose.")
     ] = None
     device: Annotated[str | None, typer.Option(help="Compute on cpu, cuda or cuda:0. Default: cpu.")] = None
     awake: Annotated[
-        bool | None, typer.Option(help="Keep idle cores from sleeping: quicker at low load, more power. Needs root.")
+        bool | None,
+        typer.Option(help="Keep idle cores from sleeping: quicker at low load, more power. Needs root. Default: no."),
     ] = None
 
     def parts(self) -> Parts:
@@ -205,6 +236,8 @@ class Workers:
 class Memory:
     """How much memory models may use, and which of them are evicted first."""
 
+    PANEL: ClassVar = "More models than memory holds"
+
     memory: Annotated[
         str | None,
         typer.Option(
@@ -213,11 +246,14 @@ class Memory:
         ),
     ] = None
     evict: Annotated[
-        str | None, typer.Option(help=f"Which models go when room is needed: {', '.join(LIVE_RESIDENCY)}. late.")
+        str | None,
+        typer.Option(help=f"Which models go when room is needed: {', '.join(LIVE_RESIDENCY)}. Default: late."),
     ] = None
     tier: Annotated[
         str | None,
-        typer.Option(help=f"Where evicted stages stay: {' or '.join(TIERS)}, which frees their pages. {TIERS[0]}."),
+        typer.Option(
+            help=f"Where evicted stages stay: {' or '.join(TIERS)}, which frees their pages. Default: {TIERS[0]}."
+        ),
     ] = None
 
     def parts(self) -> Parts:
@@ -230,15 +266,19 @@ class Memory:
 class Adapting:
     """Whether learned caches adapt to the traffic, and how."""
 
+    PANEL: ClassVar = "Learned caches that follow the traffic"
+
     adapt: Annotated[
         bool | None,
-        typer.Option(help="Whether learned caches are retrained on the traffic and their fidelity is watched."),
+        typer.Option(
+            help="Whether learned caches are retrained on the traffic and their fidelity is watched. Default: no."
+        ),
     ] = None
-    sample: Annotated[float | None, typer.Option(help="The largest share of requests to run again for that. 0.2.")] = (
-        None
-    )
+    sample: Annotated[
+        float | None, typer.Option(help="The largest share of requests to run again for that. Default: 0.2.")
+    ] = None
     retrain_s: Annotated[
-        float | None, typer.Option(help="Seconds after which caches are retrained in any case. 900.")
+        float | None, typer.Option(help="Seconds after which caches are retrained in any case. Default: 900.")
     ] = None
     adapted: Annotated[
         Path | None, typer.Option(help="Folder for the versions of retrained caches. Default: beside each model.")
@@ -259,11 +299,15 @@ class Adapting:
 class Changing:
     """How new versions of models are taken up while the server runs."""
 
+    PANEL: ClassVar = "Changes while it serves"
+
     watch: Annotated[
         float | None,
         typer.Option(help="Seconds between looks for new models and versions. Default: look on SIGHUP only."),
     ] = None
-    manage: Annotated[bool | None, typer.Option(help="Whether clients may have models loaded and unloaded.")] = None
+    manage: Annotated[
+        bool | None, typer.Option(help="Whether clients may have models loaded and unloaded. Default: no.")
+    ] = None
 
     def parts(self) -> Parts:
         """Return what was given. Raises `ConfigError`."""
@@ -274,14 +318,18 @@ class Changing:
 class Watched:
     """Traces, the log and the event log."""
 
+    PANEL: ClassVar = "Traces and logs"
+
     trace_rate: Annotated[
         float | None,
-        typer.Option(help="Share of calls to follow from admission to answer. 0: only calls whose caller asks for it."),
+        typer.Option(
+            help="Share of calls to follow from admission to answer. Default 0: only calls whose caller asks for it."
+        ),
     ] = None
     otlp: Annotated[
         str | None, typer.Option(help="Send traces to this OpenTelemetry collector, as http://127.0.0.1:4318.")
     ] = None
-    log_format: Annotated[str | None, typer.Option(help="Lines of the log: text or json. text.")] = None
+    log_format: Annotated[str | None, typer.Option(help="Lines of the log: text or json. Default: text.")] = None
     event_log: Annotated[Path | None, typer.Option(help="Write events and actions to FILE for `replay`.")] = None
 
     def parts(self) -> Parts:
@@ -294,17 +342,19 @@ class Watched:
 class OnRay:
     """Whether to serve on Ray, and with how many replicas."""
 
+    PANEL: ClassVar = "Several replicas, on Ray"
+
     on: Annotated[
         str | None, typer.Option(help="Serve on `ray`: an ingress, and replicas of what serves here otherwise.")
     ] = None
-    replicas: Annotated[int | None, typer.Option(help="The smallest number of replicas on Ray. 1.")] = None
+    replicas: Annotated[int | None, typer.Option(help="The smallest number of replicas on Ray. Default: 1.")] = None
     max_replicas: Annotated[
         int | None,
         typer.Option(help="The largest number of replicas on Ray; the traffic decides. Default: as --replicas."),
     ] = None
     replica_cpus: Annotated[
         float | None,
-        typer.Option(help="Cores that each replica asks Ray for. 0: none, which leaves it to the machine."),
+        typer.Option(help="Cores that each replica asks Ray for. Default 0: none, which leaves it to the machine."),
     ] = None
     ray_address: Annotated[
         str | None, typer.Option(help="The Ray cluster to serve on, as auto. Default: start one on this machine.")

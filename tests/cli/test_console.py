@@ -117,6 +117,24 @@ def test_many_rows_become_tables_of_as_many_columns_as_fit(
     assert found.count(str(WIDE["model"])) == 11 * tables
 
 
+def test_no_word_is_cut_off_in_a_table_that_just_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"model": "text10", "version": "1", "backend": "openvino", "ms at batch 1": "9.87", "exits behind": "none"}
+    for width in range(50, 70):  # from where the longest words of all columns fit to where all fits in one line
+        found = printed(11, width, monkeypatch, row)
+        assert found.count("openvino") == 11
+        assert max(map(len, found.splitlines())) <= width
+
+
+@pytest.mark.parametrize("rows", [1, 11])
+@pytest.mark.parametrize("width", [20, 80])
+def test_a_column_of_which_no_row_has_anything_is_left_out(
+    rows: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = printed(rows, width, monkeypatch, {"model": "resnet56", "accuracy": "", "backend": "eager"})
+    assert "accuracy" not in found
+    assert "eager" in found
+
+
 @pytest.mark.parametrize("file", [None, "models/net/1"])
 def test_a_full_disk_is_told_with_what_to_do_next(file: str | None, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit), reporting():

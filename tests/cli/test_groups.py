@@ -1,7 +1,7 @@
 """Options that are declared in groups, as a user types them."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import pytest
 import typer
@@ -23,6 +23,14 @@ class Where:
 @dataclass(frozen=True, slots=True)
 class Same:
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    PANEL: ClassVar = "Chance"
+
+    draws: Annotated[int, typer.Option(help="How many draws.")] = 1
+    place: Annotated[str, typer.Argument(help="A place.")] = ""
 
 
 def command(first: int, where: Where, same: Same, last: bool = False) -> None:
@@ -58,6 +66,20 @@ def test_help_lists_the_options_of_a_group_in_its_place() -> None:
         output.index(word) for word in ("How many.", "--name", "--seed", "--last")
     )
     assert "Print what was given." in output
+
+
+def test_a_group_with_a_title_has_a_panel_of_its_own_and_others_have_none() -> None:
+    def titled(drawn: Drawn, same: Same) -> None:
+        del drawn, same
+
+    app = typer.Typer()
+    app.command()(flattened(titled))
+    arguments, _, rest = CliRunner().invoke(app, ["--help"]).output.partition(" Options ")
+    options, _, chance = rest.partition(" Chance ")
+    assert "place" in arguments
+    assert "--seed" in options
+    assert "--draws" in chance
+    assert "--seed" not in chance
 
 
 def test_a_name_in_two_groups_is_refused() -> None:

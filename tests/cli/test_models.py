@@ -34,6 +34,15 @@ def test_what_is_whole_is_listed_and_what_is_not_is_told_with_what_needs_it(
     assert "differs from the manifest" in result.output
 
 
+def test_the_weights_of_all_models_are_added_up_and_their_machine_is_told_once(tmp_path: Path) -> None:
+    for name in ("scale", "other"):
+        add_version(tmp_path, name, 1, 2.0)
+    result = CliRunner().invoke(app, ["models", str(tmp_path)])
+    assert result.exit_code == 0
+    assert "weights of all 2: 0 MB" in result.output
+    assert result.output.count("profiled on") == 1
+
+
 def test_a_server_of_such_a_folder_says_how_the_others_are_served(folder: Path) -> None:
     result = CliRunner().invoke(app, ["serve", str(folder), "--port", "0"])
     assert result.exit_code == 2

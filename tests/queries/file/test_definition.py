@@ -1,5 +1,6 @@
 """A query file that is right: what is read from it. For those that are wrong: `test_malformed`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from latebind.domain.errors import QueryError
-from latebind.domain.model import TensorSpec
+from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.query import PlannerConfig
-from latebind.queries.file.definition import model_names
+from latebind.queries.file.definition import model_names, read_query
 from latebind.queries.file.wiring import INPUT, Apply, DefinedQuery, Kind, Literal, Ref, Tensor
 from tests.queries.file.written import IMAGE, TRAFFIC, WORDS, read
 
@@ -182,6 +183,21 @@ def test_accuracies_that_were_measured_count_where_none_are_written(tmp_path: Pa
 def test_the_file_in_the_documentation_is_right(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "query-files.md").read_text()
     assert names(read(tmp_path, text.split("```toml\n")[1].split("```")[0])) == ["gate", "cars", "animals"]
+
+
+def test_the_ensemble_of_the_documentation_is_a_query_of_the_inputs_and_outputs_that_it_names(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "migrating.md").read_text()
+    (tmp_path / "classify.query.toml").write_text(text.split("```toml\n")[1].split("```")[0])
+    features = TensorSpec("FEATURES", "float32", (128,))
+    models = {
+        "backbone": ModelSpec("backbone", "1", (replace(IMAGE, name="INPUT__0"),), (features,), 1, 16),
+        "head": ModelSpec(
+            "head", "1", (replace(features, name="INPUT__0"),), (TensorSpec("OUTPUT__0", "float32", (10,)),), 1, 16
+        ),
+    }
+    spec = read_query(tmp_path / "classify.query.toml", models, {}).query.spec
+    assert spec.inputs == (replace(IMAGE, name="IMAGE"),)
+    assert spec.outputs == (TensorSpec("SCORES", "float32", (10,)),)
 
 
 def test_windows_lines_are_lines(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import urllib.error
 import urllib.parse
 import urllib.request
 from typing import Any
@@ -144,6 +145,21 @@ def test_one_request_is_explained_from_admission_to_answer(browser: Any, busy: B
         assert [name.split()[1] for name in names if name.startswith("stage ")] == [str(i) for i in range(13)]
         assert names[-1] == "reply"
         assert not page.errors
+
+
+def test_a_request_that_cannot_be_in_time_is_listed_as_refused_and_counted_of_its_query(
+    browser: Any, busy: Busy
+) -> None:
+    body = json.dumps({"inputs": [EIGHT], "parameters": {"timeout": 1}}).encode()
+    call = urllib.request.Request(f"http://127.0.0.1:{busy.port}/v2/models/traffic/infer", body, FOLLOWED)
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        urllib.request.urlopen(call, timeout=PATIENCE)
+    with page_of(browser, busy.port) as page:
+        page.open("/requests")
+        page.tab.locator("#view td .late", has_text=re.compile("^refused$")).first.wait_for(timeout=PATIENCE * 1e3)
+        page.open("/query/traffic")
+        page.wait_for("Refused")
+        assert number(page.key("Refused")) >= 1
 
 
 def test_on_a_telephone_a_bar_is_nearer_to_its_own_name_than_to_the_next(browser: Any, busy: Busy) -> None:

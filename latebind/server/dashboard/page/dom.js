@@ -42,8 +42,8 @@ export class KeyFigures {
   }
 }
 
-// A table whose rows stay where they are from one look to the next. Columns: [[title, (row) => text or node], ...];
-// a node is made once, with the row, and text is written anew.
+// A table whose rows stay where they are from one look to the next. Columns: [[title, (row) => text or node,
+// (row) => class or nothing], ...]; a node is made once, with the row; text is written anew, with its class.
 export class Table {
   constructor(columns) {
     this.columns = columns;
@@ -78,9 +78,10 @@ export class Table {
       });
       this.rows.set(row.key, line);
     }
-    this.columns.forEach(([, cell], place) => {
+    this.columns.forEach(([, cell, kind], place) => {
       const made = cell(row);
       if (!(made instanceof Node)) write(line.children[place], made);
+      if (kind) line.children[place].className = kind(row);
     });
     return line;
   }

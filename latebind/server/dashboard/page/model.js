@@ -8,6 +8,8 @@ import { Series } from "./series.js";
 import { Stages } from "./stages.js";
 
 const WINDOW = 10;
+export const ENDINGS = "Refused: told at once that the deadline cannot be met, that the queue is full, or that the model has to be loaded first, which takes longer. " +
+  "Late: accepted, but not answered by its deadline. All count from the start of the engine.";
 
 export class Model {
   constructor(name) {
@@ -19,10 +21,9 @@ export class Model {
     this.fidelity = new Fidelity();
     const counts = { bargap: 0.15, yaxis: { title: { text: "requests" } } };
     this.latency = new Chart("Latency since the start", { ...counts, xaxis: { type: "category", title: { text: "at most, ms" } } });
-    this.batches = new Chart("Batches by size at their start", { bargap: 0.15, xaxis: { type: "category" } });
+    this.batches = new Chart("Batches by size at their start", { bargap: 0.15, yaxis: { title: { text: "batches" } }, xaxis: { type: "category", title: { text: "requests in one" } } });
     this.series = new Series();
-    const note = "Refused: told at once that the deadline cannot be met or that the queue is full. Late: accepted, but not answered by its deadline.";
-    this.node = element("div", {}, this.title, this.key.node, element("p", { class: "note" }, note),
+    this.node = element("div", {}, this.title, this.key.node, element("p", { class: "note" }, ENDINGS),
       element("div", { class: "cards" }, this.stages.node, this.fidelity.node, this.latency.node, this.batches.node, ...this.series.nodes));
   }
 
@@ -45,19 +46,20 @@ export class Model {
   showKey(feed, figures) {
     const sum = gathered(lately(feed.rows, WINDOW), this.name);
     const { le, counts } = figures.latency_seconds;
-    const { refused_full, refused_late, refused_loading, not_loaded } = figures.requests;
-    const refused = refused_full + refused_late + refused_loading + not_loaded;
     this.key.show([
       ["Answered", count(figures.requests.answered)],
       ["Answered a second", rate(sum.answered, sum.seconds)],
       ["p50 since the start", milliseconds(quantile(le, counts, 0.5))],
       ["p99 since the start", milliseconds(quantile(le, counts, 0.99))],
       ["Under way", count(figures.pending)],
-      ["Refused", count(refused)],
-      ["Late", count(figures.requests.expired)],
-      ["Failed", count(figures.requests.failed)],
+      ...unanswered(figures.requests),
     ]);
   }
+}
+
+// Key figures of the requests that were not answered, for models and queries.
+export function unanswered({ refused_full, refused_late, refused_loading, not_loaded, expired, failed }) {
+  return [["Refused", count(refused_full + refused_late + refused_loading + not_loaded)], ["Late", count(expired)], ["Failed", count(failed)]];
 }
 
 function bars(x, y) {

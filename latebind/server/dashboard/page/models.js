@@ -4,6 +4,7 @@ import { KeyFigures, Table, element } from "./dom.js";
 import { NOTHING, bytes, count, gathered, lately, milliseconds, quantile, rate, share } from "./figures.js";
 
 const WINDOW = 10; // seconds that rates and percentiles are of
+const ENOUGH = 0.95; // of requests in time: where there are fewer, their share is red
 
 export class Models {
   constructor() {
@@ -12,7 +13,7 @@ export class Models {
     this.table = null;
     this.place = element("section", { class: "card" });
     const note = `Rates and percentiles cover the last ${WINDOW} seconds; totals count from the start of the engine. Goodput: answers within ` +
-      "their deadlines. In time: their share of all requests that were answered, refused, late or failed.";
+      "their deadlines. In time: their share of all requests that were answered, refused, late or failed; red below 95 %.";
     this.node = element("div", {}, element("h2", {}, "Models"), this.key.node, this.place, element("p", { class: "note" }, note));
   }
 
@@ -47,12 +48,13 @@ export class Models {
       ["p50", (row) => row.p50],
       ["p99", (row) => row.p99],
       ["Goodput/s", (row) => row.goodput],
-      ["In time", (row) => row.inTime],
+      ["In time", (row) => row.inTime, (row) => (row.timely ? "" : "late")],
       ["Under way", (row) => row.pending],
       ["Answered", (row) => row.answered],
       ...(limited ? [["In memory", (row) => row.memory], ["Importance", (row) => row.importance]] : []),
     ]);
-    this.place.replaceChildren(table.node);
+    const worth = "Importance: what keeping a byte of the model in memory is worth to the policy; what is worth least goes first when room is needed.";
+    this.place.replaceChildren(table.node, ...(limited ? [element("p", { class: "note" }, worth)] : []));
     return table;
   }
 }
@@ -73,10 +75,11 @@ function described(model, feed, rows, memory) {
     p99: of(0.99),
     goodput: rate(sum.answered, sum.seconds),
     inTime: share(sum.answered, asked),
+    timely: sum.answered >= ENOUGH * asked,
     pending: figures ? count(figures.pending) : NOTHING,
     answered: figures ? count(figures.requests.answered) : NOTHING,
     memory: held ? `${bytes(held.resident_bytes)} of ${bytes(held.bytes)}` : NOTHING,
-    importance: importance === null || importance === undefined ? NOTHING : importance.toExponential(1),
+    importance: importance ? importance.toExponential(1) : NOTHING,
   };
 }
 

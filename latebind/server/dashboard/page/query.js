@@ -2,6 +2,7 @@
 
 import { KeyFigures, Table, element, shape, write } from "./dom.js";
 import { count, gathered, lately, milliseconds, quantile, rate, share } from "./figures.js";
+import { ENDINGS, unanswered } from "./model.js";
 
 const [HEIGHT, GAP, WIDEST] = [86, 34, 230];
 
@@ -20,9 +21,10 @@ export class Query {
       ["Spent, p99", (row) => milliseconds(row.p99)],
       ["Answered by", (row) => row.by],
     ]);
-    this.node = element("div", {}, this.title, this.key.node,
+    const bars = "In each step: the mean time spent of the mean time planned, as numbers and as bars, spent below planned; red if more was spent.";
+    this.node = element("div", {}, this.title, this.key.node, element("p", { class: "note" }, ENDINGS),
       element("div", { class: "cards" },
-        element("section", { class: "card wide" }, element("h3", {}, "Steps"), this.graph),
+        element("section", { class: "card wide" }, element("h3", {}, "Steps"), this.graph, element("p", { class: "note" }, bars)),
         element("section", { class: "card wide" }, this.table.node)));
   }
 
@@ -34,12 +36,14 @@ export class Query {
     }
     const steps = feed.data.snapshot.steps?.[this.name] ?? {};
     const sum = gathered(lately(feed.rows, 10), this.name);
+    const { le, counts } = model.figures.latency_seconds;
     this.key.show([
       ["Answered", count(model.figures.requests.answered)],
       ["Answered a second", rate(sum.answered, sum.seconds)],
-      ["p50, last 10 s", milliseconds(quantile(model.figures.latency_seconds.le, sum.latency, 0.5))],
-      ["p99, last 10 s", milliseconds(quantile(model.figures.latency_seconds.le, sum.latency, 0.99))],
+      ["p50 since the start", milliseconds(quantile(le, counts, 0.5))],
+      ["p99 since the start", milliseconds(quantile(le, counts, 0.99))],
       ["Under way", count(model.figures.pending)],
+      ...unanswered(model.figures.requests),
     ]);
     const figures = model.steps.map((step) => described(step, steps[step.name]));
     this.graph.replaceChildren(drawn(model.steps, figures, feed.picture?.queries[this.name] ?? [], this.graph.clientWidth || 640));

@@ -5,6 +5,9 @@ import { count, milliseconds } from "./figures.js";
 
 const MOST_ROWS = 8; // of a call that are drawn
 const MOST_CALLS = 25; // that are listed
+const ENDS = { // an error by its name, in the words of the other views
+  Refused: "refused", Loading: "refused, model loads", Expired: "late", Failed: "failed", Unavailable: "failed, no engine", StepFailed: "failed",
+};
 const USUAL = { runs: 1, joined: 0 }; // what is not worth telling
 
 export class Requests {
@@ -20,7 +23,7 @@ export class Requests {
       ["Model", (call) => call.model],
       ["Began", (call) => new Date(call.began * 1e3).toLocaleTimeString([], { hour12: false })],
       ["Took", (call) => milliseconds(call.seconds)],
-      ["Ended", (call) => call.outcome],
+      ["Ended", (call) => call.ended],
       ["Rows", (call) => count(call.rows.length)],
     ]);
     this.list = element("section", { class: "card" }, this.table.node);
@@ -34,19 +37,24 @@ export class Requests {
       const advice = "No call has been followed yet. Start the server with --trace-rate 0.01 to follow one call in a hundred, or send a call with a traceparent header whose sampled flag is set.";
       this.place.replaceChildren(element("p", { class: "note" }, advice));
     }
-    this.table.show(calls.slice(0, MOST_CALLS).map((call) => ({ ...call, key: keyOf(call), link: linked(call) })));
+    this.table.show(calls.slice(0, MOST_CALLS).map((call) => ({ ...call, key: keyOf(call), link: linked(call), ended: ended(call) })));
     if (calls.length) this.chosen ??= keyOf(calls[0]);
     const call = calls.find((one) => keyOf(one) === this.chosen);
     if (call === undefined || keyOf(call) === this.drawn) return; // what is drawn stays, though it be forgotten
     this.drawn = keyOf(call);
     write(this.title, `Request ${call.id} to ${call.model}`);
     this.place.replaceChildren(...call.rows.slice(0, MOST_ROWS).map((row) => explained(call, row)),
-      ...(call.rows.length ? [] : [element("p", { class: "note" }, `It did not come to the engine: ${call.outcome}.`)]));
+      ...(call.rows.length ? [] : [element("p", { class: "note" }, `It did not come to the engine: ${ENDS[call.outcome] ?? call.outcome}.`)]));
   }
 }
 
 function keyOf(call) {
   return `${call.id} ${call.began}`;
+}
+
+function ended(call) {
+  const words = ENDS[call.outcome] ?? call.outcome;
+  return element("span", { class: words === "answered" ? null : "late" }, words);
 }
 
 function linked(call) {

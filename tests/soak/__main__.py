@@ -39,6 +39,7 @@ from tests.soak.digits import build as build_digits
 from tests.soak.network import FORK, SUM, VECTORS, body, check, draw
 from tests.soak.network import build as build_others
 from tests.soak.secure import SecureServer, Visitor, second
+from tests.soak.tokens import say
 
 MODELS = ("affine", "chain", "relay", "words")
 IN_FLIGHT = 16
@@ -147,6 +148,7 @@ def _round(random: Random, servers: Servers, requests: int, rate: float) -> None
         Beside(operator, 1.0),
         Beside(lambda: share_memory(target, random), 0.2),
         Beside(lambda: stream(target, random), 0.2),
+        Beside(partial(say, target, seeds()), 0.1),
         Beside(classifying, 0.05),
         Beside(partial(_ask_others, target, random), 0.1),
         Beside(Visitor(servers.other, seeds()), 0.1),

@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> None:
         try:
             engine = Engine(order, slots, places, message_socket, control_socket)
         except LatebindError as error:
-            _send_line(control_socket, EngineStarted(error=str(error)))
+            _told(control_socket, EngineStarted(error=str(error)))
             return
         engine.serve()
 
@@ -116,10 +116,9 @@ class Engine:
     def serve(self) -> None:
         """Serve until the door closes its end."""
         with self._exit, self._selector:
-            _send_line(
-                self._control, EngineStarted(self._served.specs, self._served.rows.total, self._served.deadlines)
-            )
-            self._driver.run()
+            started = EngineStarted(self._served.specs, self._served.rows.total, self._served.deadlines)
+            if _told(self._control, started):
+                self._driver.run()
 
     def _listen(self, seconds: float | None) -> list[Event] | None:
         """Wait for messages, control lines or a wake-up, at most `seconds`; return None once the door has closed."""
@@ -241,6 +240,15 @@ def _warn_of_shared_cores(config: EngineConfig, models: Sequence[LoadedModel]) -
                 running,
                 config.threads,
             )
+
+
+def _told(control: socket.socket, started: EngineStarted) -> bool:
+    """Answer the order; False if the door has closed while models were loaded."""
+    try:
+        _send_line(control, started)
+    except ConnectionError:
+        return False
+    return True
 
 
 def _send_line(control: socket.socket, message: object) -> None:

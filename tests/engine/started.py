@@ -1,6 +1,7 @@
 """An engine that several tests ask, one after another, for to start one takes seconds; and one that does not start."""
 
 import asyncio
+import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,3 +41,27 @@ def check_refused(order: EngineOrder, says: str) -> None:
     """See that no engine starts by this order, and that the reason is told."""
     with pytest.raises(ConfigError, match=says):
         asyncio.run(asyncio.wait_for(EngineClient.start(order, FORKS), 60))
+
+
+async def until_slots_are_free(client: EngineClient, *, seconds: float = 10.0) -> None:
+    """Return when every slot is free: a call that wants all slots of a model waits until nobody has any.
+
+    Raises `Refused` if that takes longer than `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    for name, lane in client._lanes.items():
+        (await client.claim(name, len(lane.pool), deadline=deadline)).release()
+    assert all(lane.pool.free == len(lane.pool) for lane in client._lanes.values())
+
+
+def loss_of(client: EngineClient) -> asyncio.Event:
+    """Return an event that is set as soon as the door has heard that this engine's process has gone."""
+    heard, told = asyncio.Event(), client.on_lost
+
+    def tell() -> None:
+        heard.set()
+        if told is not None:
+            told()
+
+    client.on_lost = tell
+    return heard

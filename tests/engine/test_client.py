@@ -24,7 +24,7 @@ from latebind.engine.order import EngineOrder
 from latebind.engine.pool import Phase
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
-from tests.engine.started import Started, check_refused, started
+from tests.engine.started import Started, check_refused, loss_of, started
 from tests.forked import FORKS
 from tests.networks import Chain
 
@@ -222,9 +222,10 @@ def test_a_claim_that_outlives_the_engine_cannot_be_sent(models: Path) -> None:
     async def test() -> None:
         async with engine(models) as client:
             with await client.claim("chain", 1, deadline=soon()) as claim:
+                lost = loss_of(client)
                 client._process.kill()
-                while client.live():
-                    await asyncio.sleep(0.001)
+                await asyncio.wait_for(lost.wait(), 30.0)
+                assert not client.live()
                 with pytest.raises(Unavailable, match="send it again"):
                     await claim.send(deadline=soon())
 

@@ -23,6 +23,7 @@ from latebind.engine.engines import Engines, EngineStartFailed
 from latebind.engine.order import EngineOrder
 from latebind.repository.mirror import open_selection
 from latebind.repository.selection import Selection
+from tests.engine.started import loss_of
 from tests.forked import FORKS
 from tests.versions import QUERY, WIDTH, add_version, spoil
 
@@ -93,8 +94,23 @@ def is_stopped(process: int) -> bool:
     return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
 
 
+async def ended(engines: Engines) -> None:
+    """Return when the processes of all engines that were replaced have ended."""
+    async with asyncio.timeout(60.0):
+        await asyncio.gather(*engines._tasks)
+    assert not engines._ending
+
+
+async def kill(engines: Engines) -> None:
+    """Kill the engine that serves, and return when the door has heard of it."""
+    assert engines._engine is not None
+    lost = loss_of(engines._engine)
+    os.kill(engines.process_id, signal.SIGKILL)
+    await asyncio.wait_for(lost.wait(), 30.0)
+
+
 async def kill_while_it_runs(engines: Engines, model: str) -> None:
-    """Stop the engine at a moment at which it runs this model alone, and kill it."""
+    """Stop the engine at a moment at which it runs this model alone, and kill it; return when the door has heard."""
     engine = engines._engine
     assert engine is not None
     number = [name for name, spec in engine.models.items() if not spec.steps].index(model)
@@ -103,10 +119,10 @@ async def kill_while_it_runs(engines: Engines, model: str) -> None:
         while not is_stopped(engine.process_id):  # a run may end before each of its threads hears of it
             pass
         if engine.ran() == (number,):
-            os.kill(engine.process_id, signal.SIGKILL)
+            await kill(engines)
             return
         os.kill(engine.process_id, signal.SIGCONT)
-        await asyncio.sleep(0.0005)
+        await asyncio.sleep(0.0005)  # the engine's process writes what it runs to shared memory and tells nobody
 
 
 def test_a_dead_engine_is_followed_by_another_and_every_call_is_answered(shop: Path) -> None:
@@ -117,8 +133,7 @@ def test_a_dead_engine_is_followed_by_another_and_every_call_is_answered(shop: P
             await asyncio.sleep(0)
             first = engines.process_id
             await kill_while_it_runs(engines, "scale")
-            while engines.ready():
-                await asyncio.sleep(0.001)
+            assert not engines.ready()
             assert engines.live()
             assert await ask(engines) == 2.0  # waits for the next
             assert engines.ready("scale")
@@ -139,9 +154,8 @@ def test_nobody_waits_for_an_engine_beyond_the_deadline(shop: Path) -> None:
             assert forks is not None
             forks.suspend()  # so that no engine follows
             try:
-                os.kill(engines.process_id, signal.SIGKILL)
-                while engines.ready():
-                    await asyncio.sleep(0.001)
+                await kill(engines)
+                assert not engines.ready()
                 with pytest.raises(Unavailable, match="starting again"):
                     await asyncio.wait_for(ask(engines, seconds=0.05), 30.0)
             finally:
@@ -160,8 +174,7 @@ def test_a_model_with_which_engines_die_is_left_out_and_the_others_are_served(sh
             for _ in range(3):
                 assert await ask(engines, "other") == 5.0
                 await kill_while_it_runs(engines, "scale")
-                while engines.ready("other"):
-                    await asyncio.sleep(0.001)
+                assert not engines.ready()
             assert await ask(engines, "other") == 5.0
             with pytest.raises(Unavailable, match="the engine died 3 times"):
                 await ask(engines)
@@ -182,9 +195,8 @@ def test_a_model_that_cannot_be_loaded_again_is_left_out_and_the_others_are_serv
     async def test() -> None:
         async with serving(shop) as (engines, catalogue):
             spoil(shop / "scale" / "1")
-            os.kill(engines.process_id, signal.SIGKILL)
-            while engines.ready():
-                await asyncio.sleep(0.001)
+            await kill(engines)
+            assert not engines.ready()
             assert await ask(engines, "other") == 5.0
             with pytest.raises(Unavailable, match="differs from the manifest"):
                 await ask(engines)
@@ -202,8 +214,7 @@ def test_a_new_version_takes_over_and_nobody_who_calls_sees_an_error(built: Path
             assert await catalogue.reload() == ["scale"]
             assert await ask(engines) == 3.0
             assert engines.models["scale"].version == "2"
-            while engines._ending:
-                await asyncio.sleep(0.01)
+            await ended(engines)
             done.set()
             seen = sum([await call for call in calls], Counter[object]())
             assert set(seen) == {2.0, 3.0}
@@ -298,12 +309,11 @@ def test_an_unloaded_model_gives_its_memory_back(tmp_path: Path, built: Path) ->
     add_wide(tmp_path)
 
     async def test() -> None:
-        async with serving(tmp_path) as (_, catalogue):
+        async with serving(tmp_path) as (engines, catalogue):
             both = resident()
             await catalogue.unload("wide")
-            async with asyncio.timeout(60.0):
-                while both - resident() < 0.95 * WIDE_BYTES:
-                    await asyncio.sleep(0.01)
+            await ended(engines)
+            assert both - resident() >= 0.95 * WIDE_BYTES
 
     run(test())
 
@@ -348,12 +358,14 @@ def test_a_version_that_appears_at_a_url_is_followed(built: Path, shop: Path, tm
 
     async def test() -> None:
         async with serving(place) as (engines, catalogue):
+            changed = asyncio.Event()
+            engines.on_change = changed.set
             following = asyncio.create_task(catalogue.follow(0.05))
             try:
                 assert await ask(engines) == 2.0
                 copytree(built / "later/scale/2", shop / "scale/2")
-                while await ask(engines) != 3.0:
-                    await asyncio.sleep(0.05)
+                await asyncio.wait_for(changed.wait(), 60.0)
+                assert await ask(engines) == 3.0
             finally:
                 following.cancel()
 

@@ -21,7 +21,7 @@ from latebind.repository.listing import find_served
 from latebind.server.calls import Call
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 from latebind.server.service import Service
-from tests.engine.started import Started, check_refused, started
+from tests.engine.started import Started, check_refused, started, until_slots_are_free
 from tests.forked import FORKS
 from tests.querying import ANIMALS, CARS, Floats, Gate, Join, by_hand, rows_going, traffic
 
@@ -88,8 +88,7 @@ async def ask(client: EngineClient, query: str, rows: Floats, deadline: float | 
 
 
 async def until_all_is_free(client: EngineClient) -> None:
-    while any(lane.pool.free < len(lane.pool) for lane in client._lanes.values()):
-        await asyncio.sleep(0.001)
+    await until_slots_are_free(client)
     figures = await client.metrics()
     assert not any(model["pending"] for model in figures["models"].values())
     assert figures["scheduler"]["queries_live"] == 0  # type: ignore[typeddict-item]

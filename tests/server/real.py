@@ -17,6 +17,7 @@ from latebind.server.door import Door
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
 from latebind.server.tensors import DATATYPES
+from tests.engine.started import until_slots_are_free
 from tests.forked import FORKS
 
 
@@ -54,9 +55,7 @@ def door_before(
 
 async def until_all_is_free(client: EngineClient) -> None:
     """Wait until the engine has nothing and every slot is free, and see that the pools are right."""
-    async with asyncio.timeout(10.0):
-        while any(lane.pool.free < len(lane.pool) for lane in client._lanes.values()):
-            await asyncio.sleep(0.001)
+    await until_slots_are_free(client)
     for lane in client._lanes.values():
         lane.pool.check()
     assert not client.sent

@@ -35,10 +35,13 @@ async def nothing() -> Sequence[Trace]:
 
 
 async def until_told(service: Service, calls: int) -> list[dict[str, Any]]:
-    async with asyncio.timeout(5.0):
-        while len(service.traces()) < calls:
-            await asyncio.sleep(0.005)
-    return service.traces()
+    """Return what is told of the calls that have ended, once the engine has been asked for all of them."""
+    collecting = service._tracing._collecting
+    assert collecting is not None, "no call is traced"
+    await asyncio.wait_for(collecting, 5.0)
+    told = service.traces()
+    assert len(told) == calls
+    return told
 
 
 @pytest.mark.parametrize(("rate", "followed"), [(0.0, 0), (0.25, 25), (1.0, 100)])

@@ -81,7 +81,7 @@ OPERATIONS = (
     Operation("POST", f"{MODEL}/generate", "Ask a model with one row", "GenerateReply", "GenerateRequest", (500, 504)),
     Operation(
         *("POST", f"{MODEL}/generate_stream", "Ask a model with one row, for its tokens as they are written"),
-        *("Text", "GenerateRequest", (500, 504)),
+        *("Event", "GenerateRequest", (500, 504)),
         reply_media=(EVENTS,),
     ),
     Operation("POST", f"{REPOSITORY}/index", "Every model and its state", "Index", "IndexRequest"),

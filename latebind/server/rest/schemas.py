@@ -92,6 +92,7 @@ SCHEMAS: dict[str, Json] = {
         {"name": TEXT, "datatype": TEXT, "shape": SHAPE}, data=_list(ANYTHING), parameters=_object()
     ),
     "GenerateRequest": _object(id=TEXT, parameters=_object(timeout=COUNT, priority=COUNT)),
+    "Event": _object({"data": TEXT}),  # a server-sent event; its data are a GenerateReply or an Error, as JSON
     "GenerateReply": _object({"model_name": TEXT, "model_version": TEXT}, id=TEXT),
     "InferReply": _object(
         {"model_name": TEXT, "model_version": TEXT, "outputs": _list(_to("OutputTensor"))},

@@ -24,19 +24,20 @@ class Counted(Arithmetic):
     def __init__(self) -> None:
         super().__init__()
         self.reads = 0
+        self._read = asyncio.Queue[int]()
+
+    async def until_read(self, times: int) -> None:
+        """Return once figures have been read so often in all."""
+        async with asyncio.timeout(PATIENCE):
+            while self.reads < times:
+                await self._read.get()
 
     async def metrics(self) -> Snapshot:
         self.reads += 1
+        self._read.put_nowait(self.reads)
         if not self.is_live:
             raise Unavailable("the engine has ended")
         return {"models": {}}
-
-
-async def until(holds: object) -> None:
-    assert callable(holds)
-    async with asyncio.timeout(PATIENCE):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
@@ -157,7 +158,7 @@ def test_nobody_looks_at_the_engine_before_somebody_looks_at_the_page() -> None:
         await asyncio.sleep(0.01)
         assert gateway.reads == 0
         await watch.look()
-        await until(lambda: gateway.reads > 5)
+        await gateway.until_read(6)
         await watch.close()
 
     asyncio.run(test())
@@ -179,7 +180,9 @@ def test_when_nobody_looks_any_more_the_watch_ends_and_begins_again_with_the_nex
         gateway = Counted()
         watch = Watch(Service(gateway), every=0.001, linger=0.02)
         await watch.look()
-        await until(lambda: watch.idle)
+        assert watch._watching is not None
+        await asyncio.wait_for(watch._watching, PATIENCE)
+        assert watch.idle
         reads = gateway.reads
         await watch.look()
         assert gateway.reads == reads + 1
@@ -194,12 +197,12 @@ def test_without_an_engine_the_last_figures_stand_and_the_watch_goes_on() -> Non
         watch = Watch(Service(gateway), every=0.001)
         await watch.look()
         gateway.is_live = False
-        reads = gateway.reads
-        await until(lambda: gateway.reads > reads + 2)
+        await gateway.until_read(gateway.reads + 3)
         assert watch.snapshot == {"models": {}}
         gateway.is_live = True
         rows = len(watch.history.since(0))
-        await until(lambda: len(watch.history.since(0)) > rows)
+        await gateway.until_read(gateway.reads + 2)  # what was read before that has been kept
+        assert len(watch.history.since(0)) > rows
         await watch.close()
 
     asyncio.run(test())

@@ -160,6 +160,22 @@ def test_the_time_to_drain_cuts_a_stream_off_visibly() -> None:
             reply.read()
 
 
+def test_a_stream_that_ends_while_the_door_closes_is_whole_and_then_the_connection_is_closed() -> None:
+    with opened() as site:
+        site.gateway.pace = asyncio.Queue()
+        connection = asked(site)
+        let(site)
+        reply = connection.getresponse()
+        event(reply)
+        site.loop.call_soon_threadsafe(site.door.close)
+        let(site)
+        let(site)
+        line, connection.sock = connection.sock, None
+        assert [found["y"] for found in events(reply.read())] == [[8], [2]]
+        line.settimeout(10.0)
+        assert line.recv(1) == b""
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

@@ -19,9 +19,9 @@ from latebind.server.rest.routes import ROUTES
 from tests.server.conftest import PATIENCE, Site, logging_as_before, opened
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
-CASES = settings(max_examples=2000 if THOROUGH else 40, deadline=None, suppress_health_check=list(HealthCheck))
+CASES = settings(max_examples=2000 if THOROUGH else 80, deadline=None, suppress_health_check=list(HealthCheck))
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
-MODELS = ["double", "pair", "scalar", "half", "invert", "traffic", "none"]
+MODELS = ["double", "pair", "scalar", "half", "invert", "traffic", "echo", "none"]
 DOCUMENT: Any = document()
 TENSOR = {
     "name": {"enum": ["x", "a"]},
@@ -82,6 +82,8 @@ def schema() -> Any:
     parts["parameters"]["model"]["schema"] = {"enum": MODELS}
     parts["parameters"]["region"]["schema"] = {"enum": ["a", "b"]}
     parts["schemas"]["InputTensor"]["properties"] |= TENSOR
+    parts["schemas"]["GenerateRequest"] |= {"required": ["x"]}
+    parts["schemas"]["GenerateRequest"]["properties"] |= {"x": {"enum": [21, [5, 8, 2], list(range(16))]}}
     return schemathesis.openapi.from_dict(described)
 
 

@@ -99,7 +99,7 @@ def empty(s: State, machine: int, numbers: NDArray[np.int64]) -> int:
 
 @compiled
 def let_go(s: State, first: int, numbers: NDArray[np.int64], count: int) -> int:
-    """Give back the places of requests, from one on in the order of deadlines; return how many numbers are known."""
+    """Free the places of requests, from `first` on in the order of deadlines; return how many numbers are written."""
     request, tally = first, of.tally(s)[0]
     while request:
         r = of.requests(s)[request]

@@ -9,14 +9,15 @@ from latebind.simulation.cluster.compiled.parts import in_parts
 from latebind.simulation.cluster.compiled.views import State
 from latebind.simulation.cluster.compiled.worth import bring_lowest, bytes_of, importance, piece_seconds, size_of, until
 
-SOME = 8  # models of which the best set is found
+SOME = 8  # among so many models the cheapest set is searched for
 
 
 @compiled
 def victims(s: State, machine: int, need: int, wanted: int, waiting: int, now: float) -> int:
-    """Write the models to evict to the front of `some` and return their number, 0 if evicting all would not be enough.
+    """Write the lanes to evict for `wanted` to the front of `some`; return their number, 0 if all would be too few.
 
-    For each of them, `stays` says how many bytes remain in memory.
+    `need` bytes are to be freed. For each lane, `stays` says how many bytes remain in memory. Lanes that are kept,
+    loading or at work are not offered.
     """
     config, size, count = of.settings(s)[0], 0, 0
     lane = of.machines(s)[machine].here - 1
@@ -39,7 +40,7 @@ def victims(s: State, machine: int, need: int, wanted: int, waiting: int, now: f
 
 @compiled
 def in_turn(s: State, machine: int, need: int, count: int) -> int:
-    """Choose the models with the lowest scores until they free enough memory: `whole.first_whole`."""
+    """Choose the models with the lowest scores until they free enough memory."""
     for place in range(count):
         bring_lowest(s, machine, place, count)
         need -= size_of(s, machine, of.some(s)[place])
@@ -50,7 +51,7 @@ def in_turn(s: State, machine: int, need: int, count: int) -> int:
 
 @compiled
 def gathered(s: State, count: int) -> int:
-    """Keep only the models that are marked, and return how many they are."""
+    """Move the marked models to the front of `some`, and return how many they are."""
     kept = 0
     for place in range(count):
         if of.marks(s)[place]:
@@ -81,7 +82,7 @@ def least_set(s: State, machine: int, need: int, count: int, waiting: int, now: 
 
 @compiled
 def by_byte(s: State, machine: int, count: int) -> None:
-    """Sort models by their worth for each byte, and keep the order of equal ones."""
+    """Sort the first `count` models by their worth for each byte; equal ones stay in their order."""
     for place in range(1, count):
         lane = of.some(s)[place]
         value = of.lanes(s)[lane].worth / size_of(s, machine, lane)
@@ -123,7 +124,7 @@ def search(s: State, machine: int, need: int, count: int) -> None:
     """Mark the cheapest set among the first `count` models, if it is cheaper than the one that is marked.
 
     Sets are tried in the order of a depth-first search that includes each model before it leaves it out, as in
-    `whole.least_set`.
+    `residency/whole_models.py`.
     """
     least, best = 0.0, 0
     for place in range(count):

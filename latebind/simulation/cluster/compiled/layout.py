@@ -2,7 +2,8 @@
 
 A record of zeros is a valid new record, so memory for machines and models that are never used is never touched.
 Requests and batches are referred to by their place in the pool. Lanes, models and machines are referred to by their
-number plus 1, in fields that say so.
+number plus 1, in fields that say so. Times are in seconds since the start of the run, sizes in bytes, and fields of
+type u1 are truth values unless said otherwise. A lane is one model on one machine.
 """
 
 from typing import Any
@@ -13,55 +14,55 @@ from latebind.residency.rates import GAPS, KEPT
 
 REQUEST = np.dtype(
     [
-        ("number", "i8"),
+        ("number", "i8"),  # in the order of arrival at the cluster
         ("deadline", "f8"),
-        ("arrived", "f8"),  # at its machine
-        ("due", "f8"),  # when the client wants it
+        ("arrived", "f8"),  # time at its machine
+        ("due", "f8"),  # time by which the client wants the answer
         ("delayed", "f8"),
-        ("slack", "f8"),  # at admission, a share of the time allowed
-        ("next", "i8"),  # in the order of arrival
+        ("slack", "f8"),  # at admission, as a share of the time allowed
+        ("next", "i8"),  # request of its lane in the order of arrival, and the previous one
         ("previous", "i8"),
-        ("later", "i8"),  # in the order of deadlines
+        ("later", "i8"),  # request of its lane or batch in the order of deadlines, and the one before
         ("sooner", "i8"),
         ("model", "i8"),
-        ("leaves", "i8"),
+        ("leaves", "i8"),  # the stage after which it leaves
     ],
     align=True,
 )
 LANE = np.dtype(  # one model on one machine
     [
-        ("first", "i8"),  # who came first, and last
+        ("first", "i8"),  # waiting request that came first, and last
         ("newest", "i8"),
-        ("soonest", "i8"),  # whose deadline comes first, and last
+        ("soonest", "i8"),  # waiting request with the first deadline, and the last
         ("latest", "i8"),
-        ("count", "i8"),
-        ("begun", "i8"),  # batches
-        ("next_waiting", "i8"),  # lanes of the machine where somebody waits
+        ("count", "i8"),  # of waiting requests
+        ("begun", "i8"),  # number of started batches
+        ("next_waiting", "i8"),  # list of the lanes of the machine with waiting requests
         ("previous_waiting", "i8"),
         ("next_touched", "i8"),
-        ("next_here", "i8"),  # lanes of the machine of whose models anything is in memory
+        ("next_here", "i8"),  # list of the lanes of the machine whose models are in memory, at least in part
         ("previous_here", "i8"),
-        ("next_holder", "i8"),  # lanes of the model, on all machines, where it is in memory
+        ("next_holder", "i8"),  # list of the lanes of the model, on all machines, where it is wholly in memory
         ("previous_holder", "i8"),
-        ("ring", "i8"),  # or belief
-        ("open", "u1"),
-        ("here", "u1"),  # all of it
+        ("ring", "i8"),  # place of its ring (IAM) or belief (late)
+        ("open", "u1"),  # its waiting requests may start; else they are held for their model
+        ("here", "u1"),  # the model is wholly in memory
         ("loading", "u1"),
         ("kept", "u1"),
         ("touched", "u1"),
         ("heard", "u1"),
-        ("tried", "u1"),  # a trial is unanswered
-        ("wished", "u1"),  # requests were refused for want of it
-        ("guard", "i8"),  # one more than the last number that came before it was loaded
-        ("tick", "i8"),
-        ("last", "f8"),  # request
-        ("learned", "f8"),  # seconds of its pieces, where loads have shown that they take others
+        ("tried", "u1"),  # a trial of the router is unanswered
+        ("wished", "u1"),  # requests were refused because the model was not in memory
+        ("guard", "i8"),  # one more than the number of the last request that came before the model was loaded
+        ("tick", "i8"),  # number of its last request on the machine
+        ("last", "f8"),  # time of its last request
+        ("learned", "f8"),  # seconds that its pieces take to load, as loads have shown; 0: as the footprint says
         ("worth", "f8"),
         ("place", "i8"),
         ("next_wish", "i8"),
-        ("came", "f8"),  # to memory
-        ("part", "i8"),  # bytes that are in memory, where not all are
-        ("stays", "i8"),  # of these, when it goes
+        ("came", "f8"),  # time when the model was loaded
+        ("part", "i8"),  # bytes in memory, if not all are
+        ("stays", "i8"),  # bytes that stay in memory if it is evicted
         ("going", "u1"),
     ],
     align=True,
@@ -71,27 +72,27 @@ MACHINE = np.dtype(
     [
         ("budget", "i8"),
         ("used", "i8"),
-        ("waiting", "i8"),  # requests
-        ("ready", "i8"),  # those of them who may begin
-        ("newest", "i8"),  # one more than the greatest number that came
+        ("waiting", "i8"),  # number of waiting requests
+        ("ready", "i8"),  # number of those that may start
+        ("newest", "i8"),  # one more than the greatest number of a request that came
         ("tick", "i8"),
-        ("backlog", "f8"),
-        ("wake", "f8"),
-        ("load_seconds", "f8"),  # of what is on its way
-        ("ends", "f8"),  # when that is expected
-        ("every_last", "f8"),  # request for any model, and the mean gap
+        ("backlog", "f8"),  # seconds of work of the requests that may start
+        ("wake", "f8"),  # time of the alarm
+        ("load_seconds", "f8"),  # of the load under way
+        ("ends", "f8"),  # time at which that load is expected to end
+        ("every_last", "f8"),  # time of the last request for any model, and the mean gap
         ("every_gap", "f8"),
-        ("since", "f8"),  # the first request
-        ("slack", "f8"),  # sum since the last tick
+        ("since", "f8"),  # time of the first request
+        ("slack", "f8"),  # sum over the requests since the last tick, and their number
         ("slacks", "i8"),
         ("kind", "i8"),
         ("workers", "i8"),
-        ("begun", "i8"),  # batches
-        ("target", "i8"),  # lane that is being loaded, or is to be
+        ("begun", "i8"),  # number of started batches
+        ("target", "i8"),  # lane that is being loaded or is to be loaded, plus 1
         ("waiting_lanes", "i8"),
         ("touched", "i8"),
         ("here", "i8"),
-        ("wishes", "i8"),  # lanes whose models requests were refused for want of, the first and the last
+        ("wishes", "i8"),  # the first and the last of the lanes whose models are wished for
         ("last_wish", "i8"),
         ("loads", "u1"),
         ("drains", "u1"),
@@ -107,7 +108,7 @@ WORKER = np.dtype(
         ("top", "i8"),
         ("count", "i8"),
         ("early", "i8"),
-        ("moved", "i8"),  # who has gone on, of whom nobody could leave
+        ("moved", "i8"),  # batch that goes on without a decision: no lookup follows the stage that it ran last
     ],
     align=True,
 )
@@ -120,8 +121,8 @@ BATCH = np.dtype(
         ("model", "i8"),
         ("above", "i8"),
         ("below", "i8"),
-        ("rests", "i8"),  # whether another was let past
-        ("ran", "i8"),  # how many ran together last
+        ("rests", "i8"),  # whether another batch went first
+        ("ran", "i8"),  # number of requests in its last run
         ("preempted", "f8"),
     ],
     align=True,
@@ -130,19 +131,19 @@ MODEL = np.dtype(  # on machines of one kind
     [
         ("profile", "i8"),
         ("stages", "i8"),
-        ("most", "i8"),  # in a batch
-        ("worth", "i8"),  # in a batch: more are no quicker
+        ("most", "i8"),  # requests in a batch
+        ("worth", "i8"),  # requests in a batch; larger batches are no quicker for each
         ("max_queued", "i8"),
-        ("name", "i8"),  # its place in the order of names
+        ("name", "i8"),  # place of its name in the order of all names
         ("pieces", "i8"),
         ("allowed", "f8"),
-        ("each", "f8"),  # seconds of work that a request is
-        ("least", "f8"),  # seconds of a request alone until it may leave
-        ("seconds", "f8"),  # that its pieces take to load
+        ("each", "f8"),  # seconds of work for each request
+        ("least", "f8"),  # seconds that a request takes alone until it may leave
+        ("seconds", "f8"),  # that its pieces take to load, without the fixed seconds of a load
         ("fixed", "f8"),
         ("bytes", "i8"),
-        ("grain", "i8"),  # any multiple of which may stay; 0: all or nothing
-        ("router_each", "i8"),  # nanoseconds
+        ("grain", "i8"),  # bytes; any multiple of it may stay in memory; 0: all or nothing
+        ("router_each", "i8"),  # nanoseconds, as are the next two: see `simulation/cluster/tables.py`
         ("router_alone", "i8"),
         ("router_load", "i8"),
         ("room", "i8"),
@@ -156,11 +157,11 @@ SETTINGS = np.dtype(
         ("window", "f8"),
         ("requests", "i8"),
         ("models", "i8"),
-        ("slots", "i8"),  # of events, for each machine
-        ("graph", "u1"),  # else late
+        ("slots", "i8"),  # places for events of each machine
+        ("graph", "u1"),  # the batching policy is `graph`; else `late`
         ("exits", "u1"),
         ("sheds", "u1"),
-        ("whole", "u1"),  # sets of models go, not one after another
+        ("whole", "u1"),  # evicts whole models, as the cheapest set
         ("eviction", "u1"),
         ("foresight", "u1"),
         ("oldest", "u1"),
@@ -184,40 +185,40 @@ CHOICE = np.dtype(
     ],
     align=True,
 )
-OFFER = np.dtype(  # of a model in memory, a lot that may go
+OFFER = np.dtype(  # a group of bytes of a model in memory that may be evicted
     [
-        ("worth", "f8"),  # of a byte
+        ("worth", "f8"),  # of one byte
         ("lane", "i8"),
-        ("stays", "i8"),  # bytes, if it goes
-        ("core", "u1"),  # the first bytes, which save the fixed part of a load
-        ("goes", "u1"),
+        ("stays", "i8"),  # bytes of the model that stay if the group is evicted
+        ("core", "u1"),  # it is the first bytes of the model, which save the fixed part of a load
+        ("goes", "u1"),  # 0, `PART` or `WHOLLY`
     ],
     align=True,
 )
 TALLY = np.dtype(
     [
-        ("next", "i8"),  # request that comes
+        ("next", "i8"),  # number of the next request to come
         ("trials", "i8"),
         ("loads", "i8"),
         ("loaded", "f8"),
-        ("ended", "i8"),  # since the last tick, and those of them too late or without an answer
+        ("ended", "i8"),  # requests that ended since the last tick, and those of them late or without an answer
         ("late", "i8"),
         ("free_request", "i8"),
         ("free_batch", "i8"),
         ("spare_requests", "i8"),
         ("spare_batches", "i8"),
-        ("rings", "i8"),  # or beliefs, that are taken
-        ("last", "i8"),  # machine that the router has chosen, -1: none
-        ("up", "i8"),  # machines
-        ("due", "i8"),  # events
-        ("order", "i8"),  # of events
+        ("rings", "i8"),  # number of rings or beliefs in use
+        ("last", "i8"),  # machine that the router chose last; -1: none
+        ("up", "i8"),  # number of machines that are up
+        ("due", "i8"),  # number of scheduled events
+        ("order", "i8"),  # number of the last scheduled event; breaks ties
     ],
     align=True,
 )
 
 
 def whole(value: int) -> Any:
-    """Return an integer of the type that fields have. With a plain literal, numba would compile functions once more."""
+    """Return an integer of the type that fields have; with a plain literal numba would compile functions twice."""
     return np.int64(value)
 
 
@@ -225,4 +226,4 @@ LATE, IAM, LRU = range(3)
 ANSWERED, REFUSED_FULL, REFUSED_LATE, EXPIRED = map(whole, range(4))
 REFUSED_LOADING = whole(7)
 NOTHING = whole(0)
-PART, WHOLLY = 1, 2  # of a model that goes
+PART, WHOLLY = 1, 2  # how much of a group or a model is evicted

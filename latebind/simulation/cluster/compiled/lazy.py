@@ -57,7 +57,7 @@ def share(s: State, machine: int, worker: int, lane: int) -> int:
 
 @compiled
 def quickest(s: State, lane: int, profile: int, most: int, others: int, now: float) -> int:
-    """Return how many of those who wait begin together, at most `most`, where `others` wait for other models."""
+    """Return how many waiting requests start together, at most `most`, if `others` wait for other models."""
     if most == 1:
         return 1
     best, most_rate, batch = 0, 0.0, 1
@@ -81,13 +81,13 @@ def quickest(s: State, lane: int, profile: int, most: int, others: int, now: flo
 
 @compiled
 def next_size(batch: int, most: int) -> int:
-    """Return the size that is looked at behind another, of 1, 2, 4, ... and `most`; 0 behind the last."""
+    """Return the batch size to try after `batch`, of 1, 2, 4, ... and `most`; 0 after the last."""
     return 0 if batch >= most else min(2 * batch, most)
 
 
 @compiled
 def in_time_together(s: State, lane: int, profile: int, most: int, beside: int, now: float) -> tuple[int, int]:
-    """Return the first of those who begin and how many, at most `most`: `LazyPlus._in_time_together`. 0: nobody."""
+    """Return the first request to start and how many, at most `most`; 0 for none: `LazyPlus._in_time_together`."""
     a = of.lanes(s)[lane]
     count, first = int(min(most, a.count)), int(a.soonest)
     ends = now + (1.0 + HELD_ONCE * (a.count > most)) * of.rest(s)[profile, 0, count + beside]
@@ -106,7 +106,7 @@ def in_time_together(s: State, lane: int, profile: int, most: int, beside: int, 
 
 @compiled
 def filled(s: State, lane: int, profile: int, most: int, beside: int, now: float) -> int:
-    """Return the most who can begin now, `beside` others, and all be in time though held up."""
+    """Return the most requests that can start now, beside `beside` others, and all be in time with the usual delay."""
     least = 0
     while least < most:
         middle = (least + most + 1) // 2
@@ -217,7 +217,7 @@ def may_pass(s: State, machine: int, top: int, lane: int, first: int, count: int
 
 @compiled
 def all_in_time(s: State, top: int, own: int, model: int, lane: int, first: int, count: int, now: float) -> bool:
-    """Tell whether all stay in time who would be: `Profiled.all_in_time`."""
+    """Tell whether newcomers make no request late that would be in time without them: `Profiled.all_in_time`."""
     b, joins = of.batches(s)[top], lane % of.settings(s)[0].models == of.batches(s)[top].model
     left = of.rest(s)[own, b.stage, b.count]
     if joins:

@@ -31,7 +31,7 @@ from latebind.simulation.cluster.compiled.views import State
 
 @compiled
 def arrived(s: State, machine: int, request: int, now: float) -> None:
-    """Admit a request, or refuse it."""
+    """Put a request into the queue of its model, or refuse it."""
     m, r, config = of.machines(s)[machine], of.requests(s)[request], of.settings(s)[0]
     lane = machine * config.models + r.model
     model = of.models(s)[of.model_at(s, machine, r.model)]
@@ -57,7 +57,10 @@ def arrived(s: State, machine: int, request: int, now: float) -> None:
 
 @compiled
 def slack_of(s: State, machine: int, lane: int, deadline: float, comes: float, now: float) -> float:
-    """Return what a request has to spare, behind its model, which `comes`, and all who go first: `Admission.slack`."""
+    """Return the seconds between the expected answer of a request and its deadline: `Admission.slack`.
+
+    Its model is in memory `comes` seconds from now. All work that is there already goes first.
+    """
     m, a = of.machines(s)[machine], of.lanes(s)[lane]
     model = of.models(s)[of.model_of(s, machine, lane)]
     work = m.backlog
@@ -71,7 +74,7 @@ def slack_of(s: State, machine: int, lane: int, deadline: float, comes: float, n
 
 @compiled
 def stage_done(s: State, machine: int, worker: int, now: float) -> None:
-    """Reply to requests that leave after a stage; the others rest until the worker continues them."""
+    """Answer the requests that leave after a stage; the others rest until the worker continues them."""
     w, config = of.workers(s)[worker], of.settings(s)[0]
     batch = w.running
     b = of.batches(s)[batch]
@@ -139,7 +142,10 @@ def woke(s: State, machine: int, now: float) -> None:
 
 @compiled
 def go_on(s: State, machine: int, now: float) -> None:
-    """Decide which models to load, which requests are too late, and what workers run."""
+    """Decide what to load, which requests are too late and what idle workers run.
+
+    An alarm is set for the time at which the next request will be too late.
+    """
     m = of.machines(s)[machine]
     memory.decide(s, machine, now)
     if not (m.waiting or m.undecided):
@@ -166,7 +172,10 @@ def go_on(s: State, machine: int, now: float) -> None:
 
 @compiled
 def drop_late(s: State, machine: int, now: float) -> float:
-    """Drop requests that would be late even in a batch of one; return when the next must start, infinity for none."""
+    """Drop waiting requests that would be late even alone.
+
+    Returns the latest time at which the next of them must start; infinity if nobody waits.
+    """
     m = of.machines(s)[machine]
     while True:
         last, number, who, where = inf, 0, 0, 0
@@ -193,7 +202,7 @@ def dequeue(s: State, machine: int, lane: int, request: int) -> None:
 
 @compiled
 def launch(s: State, machine: int, worker: int, now: float) -> None:
-    """Let a free worker do what the policy decides."""
+    """Let an idle worker do what the policy decides, until it runs a batch or has nothing to do."""
     w, m, config = of.workers(s)[worker], of.machines(s)[machine], of.settings(s)[0]
     while not w.running:
         if not m.ready:
@@ -214,7 +223,7 @@ def launch(s: State, machine: int, worker: int, now: float) -> None:
 
 @compiled
 def run(s: State, machine: int, worker: int, batch: int, now: float) -> None:
-    """Have a batch run its stage."""
+    """Run the stage of a batch on a worker, and schedule its end."""
     b = of.batches(s)[batch]
     of.workers(s)[worker].running, b.ran = batch, b.count
     model = of.models(s)[of.model_at(s, machine, b.model)]
@@ -225,7 +234,7 @@ def run(s: State, machine: int, worker: int, batch: int, now: float) -> None:
 
 @compiled
 def start(s: State, machine: int, worker: int, lane: int, first: int, count: int, now: float) -> None:
-    """Begin `count` of those who wait, from `first` on in the order of deadlines, and run them."""
+    """Start a batch of `count` waiting requests, from `first` on in the order of deadlines."""
     batches.rest(s, of.workers(s)[worker].top, now)
     batch = batches.begin(s, machine, worker, lane % of.settings(s)[0].models, NOTHING)
     request = first
@@ -241,7 +250,7 @@ def start(s: State, machine: int, worker: int, lane: int, first: int, count: int
 
 @compiled
 def whole_batch(s: State, machine: int, worker: int, now: float) -> None:
-    """Go on, or begin as many as may be of the model whose oldest request has waited longest: `batching/graph.py`."""
+    """Continue the batch, or start the largest one of the model with the oldest request: `batching/graph.py`."""
     w = of.workers(s)[worker]
     if w.count:
         run(s, machine, worker, w.top, now)
@@ -261,7 +270,7 @@ def whole_batch(s: State, machine: int, worker: int, now: float) -> None:
 
 @compiled
 def from_rest(s: State, machine: int, worker: int, now: float) -> None:
-    """Begin the most urgent: `LazyPlus.decide` where nothing has been begun."""
+    """Start a batch of the model with the most urgent request, on a worker without batches: `LazyPlus.decide`."""
     lane = most_urgent(s, machine)
     a, m = of.lanes(s)[lane], of.machines(s)[machine]
     model = of.models(s)[of.model_of(s, machine, lane)]
@@ -272,7 +281,7 @@ def from_rest(s: State, machine: int, worker: int, now: float) -> None:
 
 @compiled
 def at_a_boundary(s: State, machine: int, worker: int, now: float) -> None:
-    """Let newcomers past, or go on: `LazyPlus._at_a_boundary`."""
+    """Start newcomers before the batch on top, or continue that batch: `LazyPlus._at_a_boundary`."""
     lane, first, count = newcomers_at_a_boundary(s, machine, worker, now)
     if lane < 0:
         run(s, machine, worker, of.workers(s)[worker].top, now)
@@ -282,7 +291,7 @@ def at_a_boundary(s: State, machine: int, worker: int, now: float) -> None:
 
 @compiled
 def most_answers(s: State, machine: int, worker: int, now: float) -> None:
-    """Do what gives the most answers a second: `Late._most_answers`."""
+    """Run what gives the most answers a second, or drop members of a batch that are late: `Late._most_answers`."""
     count, batch, earliest = weigh(s, machine, worker, now)
     if batch:
         shed_begun(s, machine, worker, batch, earliest, now)
@@ -296,7 +305,7 @@ def most_answers(s: State, machine: int, worker: int, now: float) -> None:
 
 @compiled
 def shed_begun(s: State, machine: int, worker: int, batch: int, earliest: float, now: float) -> None:
-    """Tell those who have begun and are due before `earliest` that they cannot be in time."""
+    """Drop members of a batch that are due before `earliest`, because they cannot be in time any more."""
     expire(s, machine, batch, earliest, now)
     if not of.batches(s)[batch].count:
         batches.settle(s, machine, worker, batch, now)
@@ -304,7 +313,7 @@ def shed_begun(s: State, machine: int, worker: int, batch: int, earliest: float,
 
 @compiled
 def part_of(s: State, machine: int, worker: int, pool: int, first: int, count: int, now: float) -> None:
-    """Continue only `count` of the requests that rest at a place, from `first` on in order of deadlines."""
+    """Continue `count` requests of a resting batch, from `first` on in the order of deadlines; the others rest on."""
     p, batch = of.batches(s)[pool], pool
     if count < p.count:
         batch = batches.begin(s, machine, worker, p.model, p.stage)

@@ -23,7 +23,7 @@ from latebind.simulation.cluster.compiled.worth import (
     size_of,
 )
 
-NEWEST = 0.3  # of what a piece is taken to need, when it was measured again
+NEWEST = 0.3  # weight of the newest measurement in the seconds that a piece takes to load
 
 
 @compiled
@@ -64,7 +64,7 @@ def load_seconds(s: State, machine: int, lane: int) -> float:
 
 @compiled
 def seconds_to(s: State, machine: int, lane: int, now: float) -> float:
-    """Return the seconds until a model may be in memory: behind what is on its way, if it is loaded next."""
+    """Return the seconds until a model is in memory if it is loaded next, after the load under way."""
     if is_complete(s, machine, lane):
         return 0.0
     m = of.machines(s)[machine]
@@ -121,7 +121,7 @@ def forget(s: State, machine: int, lane: int) -> None:
 
 @compiled
 def grant(s: State, machine: int, now: float) -> None:
-    """Load the first model that requests were refused for want of and that is worth its place; forget the others."""
+    """Load the first wished model that is worth what is evicted for it; forget the wishes before it."""
     m = of.machines(s)[machine]
     while m.wishes:
         lane = m.wishes - 1
@@ -145,14 +145,14 @@ def make_room_for_nobody(s: State, machine: int, lane: int, need: int, now: floa
 
 @compiled
 def waiting_for_others(s: State, machine: int, lane: int) -> int:
-    """Return how many wait that policies know of, without those of a model."""
+    """Return how many requests wait for other models, as far as the policy may know (`foresight`)."""
     waiting = of.machines(s)[machine].waiting - of.lanes(s)[lane].count
     return int(waiting * of.settings(s)[0].foresight)
 
 
 @compiled
 def chosen(s: State, machine: int, need: int, lane: int, now: float) -> int:
-    """Have the policy choose who goes for a model, knowing who waits; return how many."""
+    """Have the policy choose the lanes to evict for a model, given the waiting requests; return their number."""
     if of.settings(s)[0].foresight:
         waiting, number = 0, 0
         one = of.machines(s)[machine].waiting_lanes - 1
@@ -205,7 +205,7 @@ def keeps(s: State, machine: int, lane: int) -> bool:
 
 @compiled
 def is_guarded(s: State, machine: int, lane: int) -> bool:
-    """Tell whether somebody waits who already did when the model was loaded."""
+    """Tell whether a request waits that came before the model was loaded."""
     a = of.lanes(s)[lane]
     return bool(a.count and is_complete(s, machine, lane) and of.requests(s)[a.first].number < a.guard)
 
@@ -217,7 +217,7 @@ def load(s: State, machine: int, now: float) -> None:
     ahead = seconds_ahead(s, machine)
     lane = next_to_load(s, machine, ahead, now)
     if lane < 0:
-        if m.drains:  # who waited too long has gone
+        if m.drains:  # the request that had waited too long has left
             m.drains = 0
             touch_waiting(s, machine)
         grant(s, machine, now)
@@ -260,7 +260,7 @@ def begin(s: State, machine: int, lane: int, begins: bool, now: float) -> None:
 
 @compiled
 def seconds_ahead(s: State, machine: int) -> float:
-    """Return the seconds that all loads take which somebody waits for."""
+    """Return the seconds of all loads that requests wait for."""
     seconds = 0.0
     lane = of.machines(s)[machine].waiting_lanes - 1
     while lane >= 0:
@@ -271,7 +271,7 @@ def seconds_ahead(s: State, machine: int) -> float:
 
 @compiled
 def next_to_load(s: State, machine: int, ahead: float, now: float) -> int:
-    """Return the lane to load: of whoever waited too long, else the most urgent; -1 where none is wanted."""
+    """Return the lane to load: that of a request that has waited too long, else the most urgent; -1 for none."""
     config = of.settings(s)[0]
     oldest, urgent, number, seconds, rows = -1, -1, 0, -inf, -inf
     overdue = False
@@ -294,7 +294,7 @@ def next_to_load(s: State, machine: int, ahead: float, now: float) -> int:
 
 @compiled
 def is_overdue(s: State, lane: int, ahead: float, now: float) -> bool:
-    """Tell whether the oldest request must have its model soon, lest it wait longer than anybody is to."""
+    """Tell whether a lane must be loaded soon, or its oldest request will wait longer than `patience` seconds."""
     a, patience = of.lanes(s)[lane], of.settings(s)[0].patience
     return bool(a.count and now - of.requests(s)[a.first].arrived >= max(patience - ahead, 0.25 * patience))
 
@@ -318,7 +318,7 @@ def make_room(s: State, machine: int, lane: int, need: int, now: float) -> bool:
 
 @compiled
 def set_places(s: State, machine: int, number: int) -> None:
-    """Say of each model that is waited for how many came between the oldest of all and its own."""
+    """Write to each lane with waiting requests its place: how many came between the oldest of all and its own."""
     lane = of.machines(s)[machine].waiting_lanes - 1
     while lane >= 0:
         of.lanes(s)[lane].place = of.requests(s)[of.lanes(s)[lane].first].number - number

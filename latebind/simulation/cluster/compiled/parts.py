@@ -1,4 +1,9 @@
-"""Who goes in part, for others to have room: `Late._pieces` and `residency/piece_groups.py`, compiled."""
+"""Chooses what to evict where models may stay in part: `Late._pieces` and `residency/piece_groups.py`, compiled.
+
+A model has up to two groups of bytes: the first `grain` bytes (the core), without which a load takes its fixed time as
+well, and the others. Each group is offered at its worth, the seconds of loading that a byte of it saves for each second
+until the model is asked for next. The cheapest groups are evicted, and of the last one only as much as is needed.
+"""
 
 from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled
@@ -6,12 +11,16 @@ from latebind.simulation.cluster.compiled.layout import PART, WHOLLY
 from latebind.simulation.cluster.compiled.views import State
 from latebind.simulation.cluster.compiled.worth import bring_lowest, bytes_of, lot, score, until
 
-AT_ONCE = 2  # models whose lots are looked at together
+AT_ONCE = 2  # models whose groups are looked at together
 
 
 @compiled
 def in_parts(s: State, machine: int, need: int, count: int, waiting: int, now: float) -> int:
-    """Look at the lots of ever more of the first `count` of `some`, the lowest first, until they are enough."""
+    """Choose groups that free `need` bytes, of the first `count` models in `some`; return how many models lose any.
+
+    More and more models are looked at, those of the lowest score first, until their groups are enough. 0: all are too
+    few. `waiting` requests wait for other models.
+    """
     looked, size, offers = 0, 0, 0
     while looked < count:
         for place in range(looked, min(looked + AT_ONCE, count)):
@@ -28,7 +37,7 @@ def in_parts(s: State, machine: int, need: int, count: int, waiting: int, now: f
 
 @compiled
 def offer(s: State, machine: int, lane: int, count: int, waiting: int, now: float) -> int:
-    """Add the lots of a model to `count` offers, in their order; return how many there are now."""
+    """Add the groups of a model to `count` offers, in order of worth; return how many offers there are now."""
     model = of.models(s)[of.model_of(s, machine, lane)]
     if not model.grain:
         return put(s, lane, count, score(s, machine, lane, waiting, now), False)
@@ -40,7 +49,7 @@ def offer(s: State, machine: int, lane: int, count: int, waiting: int, now: floa
 
 @compiled
 def put(s: State, lane: int, count: int, worth: float, core: bool) -> int:
-    """Put one more among `count` offers: of the lowest worth first, then by name, the first bytes of a model last."""
+    """Insert an offer among `count`, which are ordered by worth, then by name; return how many there are now."""
     place = count
     while place and comes_later(s, place - 1, worth, lane):
         copy(s, place - 1, place)
@@ -52,7 +61,7 @@ def put(s: State, lane: int, count: int, worth: float, core: bool) -> int:
 
 @compiled
 def comes_later(s: State, place: int, worth: float, lane: int) -> bool:
-    """Tell whether an offer goes behind a new one."""
+    """Tell whether the offer at a place belongs behind a new one of this worth and lane."""
     models, o = of.settings(s)[0].models, of.offers(s)[place]
     if o.worth != worth:
         return bool(o.worth > worth)
@@ -61,14 +70,14 @@ def comes_later(s: State, place: int, worth: float, lane: int) -> bool:
 
 @compiled
 def copy(s: State, place: int, to: int) -> None:
-    """Have an offer stand in another place."""
+    """Copy what an offer says to another place; its outcome (`goes`, `stays`) is not copied."""
     one, other = of.offers(s)[place], of.offers(s)[to]
     other.worth, other.lane, other.core = one.worth, one.lane, one.core
 
 
 @compiled
 def enough(s: State, machine: int, need: int, count: int) -> int:
-    """Take offers from the front on until they free `need` bytes; return how many, 0 where all are too few."""
+    """Take the cheapest offers until they free `need` bytes; return how many were taken, 0 if all are too few."""
     for place in range(count):
         need = take(s, machine, place, need)
         if need <= 0:
@@ -79,7 +88,7 @@ def enough(s: State, machine: int, need: int, count: int) -> int:
 
 @compiled
 def take(s: State, machine: int, place: int, need: int) -> int:
-    """Have a lot go, or as much as has to; return what is still needed, below 0 what is spare."""
+    """Take a group, or the grains of it that are needed; return the bytes still needed, negative if some are spare."""
     o = of.offers(s)[place]
     model = of.models(s)[of.model_of(s, machine, o.lane)]
     there = bytes_of(s, machine, o.lane)
@@ -97,7 +106,10 @@ def take(s: State, machine: int, place: int, need: int) -> int:
 
 @compiled
 def without_spare(s: State, machine: int, count: int, spare: int) -> None:
-    """Let what is worth most stay where `spare` bytes have room for it; of a model always what would go last."""
+    """Let groups stay, the dearest first, where `spare` bytes have room for all of their model.
+
+    Of a model, what would be evicted last stays first.
+    """
     for place in range(count):
         of.lanes(s)[of.offers(s)[place].lane].going = 0
     for place in range(count - 1, -1, -1):
@@ -112,7 +124,10 @@ def without_spare(s: State, machine: int, count: int, spare: int) -> None:
 
 @compiled
 def gather(s: State, count: int) -> int:
-    """Write to `some` whose lots go, of the first `count`, and what stays of each; return how many they are."""
+    """Write the lanes of the first `count` offers that go to `some`, and to each how many bytes of it stay.
+
+    Returns the number of lanes.
+    """
     for place in range(count):
         of.lanes(s)[of.offers(s)[place].lane].going = 0
     gone = 0

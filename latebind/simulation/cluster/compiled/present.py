@@ -7,7 +7,7 @@ from latebind.simulation.cluster.compiled.views import State
 
 @compiled
 def enter_memory(s: State, machine: int, lane: int) -> None:
-    """Count a model among those of which anything is in memory."""
+    """Add a lane to the list of those whose models are in memory, at least in part."""
     m, a = of.machines(s)[machine], of.lanes(s)[lane]
     a.next_here, a.previous_here = m.here, 0
     if m.here:
@@ -17,7 +17,7 @@ def enter_memory(s: State, machine: int, lane: int) -> None:
 
 @compiled
 def enter_holders(s: State, lane: int) -> None:
-    """Count a machine among those where all of a model is in memory."""
+    """Add a lane to the list of those, on all machines, where its model is wholly in memory."""
     a, model = of.lanes(s)[lane], lane % of.settings(s)[0].models
     holder = of.holders(s)[model]
     a.next_holder, a.previous_holder = holder, 0
@@ -28,7 +28,7 @@ def enter_holders(s: State, lane: int) -> None:
 
 @compiled
 def leave_memory(s: State, machine: int, lane: int) -> None:
-    """Take a model out of those of which anything is in memory."""
+    """Remove a lane from the list of those whose models are in memory."""
     a = of.lanes(s)[lane]
     if a.previous_here:
         of.lanes(s)[a.previous_here - 1].next_here = a.next_here
@@ -40,7 +40,7 @@ def leave_memory(s: State, machine: int, lane: int) -> None:
 
 @compiled
 def leave_holders(s: State, lane: int) -> None:
-    """Take a machine out of those where all of a model is in memory."""
+    """Remove a lane from the list of those where its model is wholly in memory."""
     a, model = of.lanes(s)[lane], lane % of.settings(s)[0].models
     if a.previous_holder:
         of.lanes(s)[a.previous_holder - 1].next_holder = a.next_holder

@@ -1,4 +1,4 @@
-"""What runs take, by profile, stage and batch: worked out once, as `batching/estimate.py` and `exits.py` do.
+"""Tables of seconds by profile, stage and batch, computed once as `batching/estimate.py` and `exits.py` do.
 
 Models with the same costs and the same largest batch share a profile.
 """

@@ -1,6 +1,7 @@
-"""Who waits for a model on a machine, in the order of arrival and in that of deadlines: `batching/queue.py`, compiled.
+"""The requests that wait for a model on a machine, by arrival and by deadline: `batching/queue.py`, compiled.
 
-A lane's requests are all held, or may all begin; of both it is known how they came.
+The requests of a lane are either all held, until their model is in memory, or may all start. For each of these two
+states a lane has a `QUEUE` record with the arrivals in that state.
 """
 
 from math import inf
@@ -9,12 +10,12 @@ from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled
 from latebind.simulation.cluster.compiled.views import State
 
-NEWEST = 0.05  # of the mean gap between arrivals
+NEWEST = 0.05  # weight of the newest gap in the mean gap between arrivals
 
 
 @compiled
 def count_in(s: State, lane: int, arrived: float) -> None:
-    """Take note of when somebody came to those held, or to those who may begin."""
+    """Note the arrival of a request among those held or those that may start: the mean gap and the sum of times."""
     queue = of.queues(s)[2 * lane + of.lanes(s)[lane].open]
     if queue.seen:
         gap = arrived - queue.last
@@ -28,7 +29,7 @@ def count_in(s: State, lane: int, arrived: float) -> None:
 
 @compiled
 def append(s: State, machine: int, lane: int, request: int) -> None:
-    """Put a request at the end of a lane, and in its place among the deadlines."""
+    """Append a request to a lane, and insert it by its deadline; among equal deadlines by its number."""
     a, r = of.lanes(s)[lane], of.requests(s)[request]
     count_in(s, lane, r.arrived)
     if not a.count:
@@ -60,7 +61,7 @@ def append(s: State, machine: int, lane: int, request: int) -> None:
 
 @compiled
 def remove(s: State, machine: int, lane: int, request: int) -> None:
-    """Take a request out of a lane."""
+    """Remove a request from a lane."""
     a, r = of.lanes(s)[lane], of.requests(s)[request]
     a.count -= 1
     queue = of.queues(s)[2 * lane + a.open]
@@ -87,7 +88,7 @@ def remove(s: State, machine: int, lane: int, request: int) -> None:
 
 @compiled
 def enter_waiting(s: State, machine: int, lane: int) -> None:
-    """Count a lane among those where somebody waits."""
+    """Add a lane to the list of those with waiting requests."""
     m, a = of.machines(s)[machine], of.lanes(s)[lane]
     a.next_waiting, a.previous_waiting = m.waiting_lanes, 0
     if m.waiting_lanes:
@@ -97,7 +98,7 @@ def enter_waiting(s: State, machine: int, lane: int) -> None:
 
 @compiled
 def leave_waiting(s: State, machine: int, lane: int) -> None:
-    """Count a lane no more among those where somebody waits."""
+    """Remove a lane from the list of those with waiting requests."""
     a = of.lanes(s)[lane]
     if a.previous_waiting:
         of.lanes(s)[a.previous_waiting - 1].next_waiting = a.next_waiting
@@ -109,7 +110,7 @@ def leave_waiting(s: State, machine: int, lane: int) -> None:
 
 @compiled
 def move(s: State, machine: int, lane: int, opens: int) -> None:
-    """Let those begin who were held, or hold those who might have begun."""
+    """Let the held requests of a lane start (`opens` 1), or hold those that could have started (0)."""
     a, m = of.lanes(s)[lane], of.machines(s)[machine]
     if a.open == opens:
         return
@@ -130,7 +131,7 @@ def move(s: State, machine: int, lane: int, opens: int) -> None:
 
 @compiled
 def rate(s: State, lane: int, now: float) -> float:
-    """Return how many requests of those who may begin come a second, of late."""
+    """Return the recent arrival rate, a second, of requests that may start."""
     queue = of.queues(s)[2 * lane + 1]
     if not queue.seen:
         return 0.0
@@ -142,14 +143,14 @@ def rate(s: State, lane: int, now: float) -> float:
 
 @compiled
 def waited(s: State, lane: int, now: float) -> float:
-    """Return how many seconds all have waited together."""
+    """Return the sum of the seconds that the requests of a lane have waited."""
     a = of.lanes(s)[lane]
     return float(a.count * now - of.queues(s)[2 * lane + a.open].arrivals)
 
 
 @compiled
 def work_left(s: State, machine: int, lane: int) -> None:
-    """Count one less who waits."""
+    """Count one waiting request less, and its work."""
     m = of.machines(s)[machine]
     m.waiting -= 1
     if of.lanes(s)[lane].open:
@@ -159,5 +160,5 @@ def work_left(s: State, machine: int, lane: int) -> None:
 
 @compiled
 def each_of(s: State, machine: int, lane: int) -> float:
-    """Return the seconds of work that a request of a model is."""
+    """Return the seconds of work for each request of a lane's model."""
     return float(of.models(s)[of.model_of(s, machine, lane)].each)

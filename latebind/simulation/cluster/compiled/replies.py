@@ -15,7 +15,7 @@ def end(s: State, machine: int, request: int, outcome: int, now: float) -> None:
 
 @compiled
 def reply(s: State, machine: int, request: int, outcome: int, now: float) -> None:
-    """Answer a request, and forget it."""
+    """Write the outcome of a request, and free its place."""
     r, config, m, tally = of.requests(s)[request], of.settings(s)[0], of.machines(s)[machine], of.tally(s)[0]
     of.unanswered(s)[machine] -= 1
     of.work(s)[machine] -= of.models(s)[of.model_at(s, machine, r.model)].router_each

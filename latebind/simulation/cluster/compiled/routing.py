@@ -11,7 +11,7 @@ from latebind.simulation.cluster.draws import mixed
 
 RANDOM, ROUND_ROBIN, LEAST_LOADED, TWO_CHOICES, HOME = range(5)
 FAILED = 5
-TRIAL = 600.0
+TRIAL = 600.0  # seconds until the deadline of a trial, for which no client waits
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 S27, S30, S31, S32, ONE = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32), np.uint64(1)
@@ -69,7 +69,7 @@ def receive(s: State, machine: int, number: int, model: int, leaves: int, now: f
 
 @compiled
 def needs_trial(s: State, machine: int, model: int) -> bool:
-    """Tell whether a model would not come to a machine by its requests alone, and no trial is under way."""
+    """Tell whether a home lacks a model that its requests alone will not load, and no trial is under way."""
     config = of.settings(s)[0]
     lane = machine * config.models + model
     costs = of.models(s)[of.model_at(s, machine, model)]
@@ -79,7 +79,7 @@ def needs_trial(s: State, machine: int, model: int) -> bool:
 
 @compiled
 def choose(s: State, model: int, word: np.uint64) -> int:
-    """Have `last` be the machine that gets a request; return another that ought to have the model, -1 for none."""
+    """Write the machine for a request to `last`; return another home that lacks the model, -1 for none."""
     tally, config = of.tally(s)[0], of.settings(s)[0]
     if config.router == HOME:
         return home(s, model)
@@ -96,7 +96,7 @@ def choose(s: State, model: int, word: np.uint64) -> int:
 
 @compiled
 def two_choices(s: State, word: np.uint64) -> int:
-    """Return the one of two drawn machines that has fewer unanswered."""
+    """Return the one of two drawn machines with fewer unanswered requests."""
     up = of.tally(s)[0].up
     if up == 1:
         return int(of.up(s)[0])
@@ -108,7 +108,7 @@ def two_choices(s: State, word: np.uint64) -> int:
 
 @compiled
 def behind_last(s: State, least: bool) -> int:
-    """Return the first machine behind the one chosen last, or of all the first with the fewest unanswered."""
+    """Return the next machine after the one chosen last, or the next one with the fewest unanswered requests."""
     up, last = of.tally(s)[0].up, of.tally(s)[0].last
     start = np.searchsorted(of.up(s)[:up], last, side="right")
     if start == up:
@@ -136,7 +136,7 @@ def expected(s: State, machine: int, model: int) -> int:
 
 @compiled
 def home(s: State, model: int) -> int:
-    """Choose among the homes of a model, or where none could answer in time, among those where it lies.
+    """Choose among the homes of a model, or if none could answer in time, among machines that have it in memory.
 
     Returns another home that lacks the model, -1 for none, or where there are no homes, the one that ought to answer.
     """
@@ -174,7 +174,7 @@ def other_home(s: State, model: int, chosen: int) -> int:
 
 @compiled
 def least_expected(s: State, model: int) -> int:
-    """Return the machine, of all that are up, with the least to expect, the first of equal ones."""
+    """Return the machine with the least expected time, of all that are up; the first of equal ones."""
     best, least = -1, 0
     for place in range(of.tally(s)[0].up):
         machine = of.up(s)[place]

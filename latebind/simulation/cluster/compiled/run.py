@@ -1,4 +1,7 @@
-"""A run: what comes from outside (deaths, returns, ticks), compiled code in between, and what became of all."""
+"""Plays a whole run: compiled code handles requests; here are deaths of machines, returns and ticks between them.
+
+Machines and models go by their numbers. Times are seconds since the start of the run.
+"""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -33,7 +36,11 @@ def play(
     period: float = 60.0,
     seed: int = 0,
 ) -> Played:
-    """Return what becomes of requests, as `exact.play` does. Raises `ConfigError` for what is not covered."""
+    """Return what becomes of each request, as `exact.play` does.
+
+    `period` is the time between two ticks in seconds. `seed` is that of the router's draws. Raises `ConfigError` for
+    what the compiled simulation does not support.
+    """
     require_covered(fleet, router)
     forget_stale()
     run = _Run(fleet, requests, router, _Plugins(placer, autoscaler, period), seed)
@@ -49,7 +56,7 @@ class _Plugins:
 
 
 class _Run:
-    """One run. Machines go by their number."""
+    """The state of one run, and what becomes of its machines."""
 
     def __init__(self, fleet: Fleet, requests: Requests, router: str, plugins: _Plugins, seed: int) -> None:
         self._fleet = fleet
@@ -61,15 +68,15 @@ class _Run:
         self._fresh: NDArray[Any] = self._s["machines"].copy()
         self._start = start_of(seed, 0)
         self._life = [UP] * len(fleet.machines)
-        self._back: dict[int, float] = {}  # when who is dead returns
-        self._was_up: dict[int, bool] = {}  # who is dead
-        self._due: dict[int, float] = {}  # when who starts is up
-        self._attempts: Counter[int] = Counter()  # of requests that were sent again
-        self._told = 0  # requests that the last tick knew of
-        self._marks: list[tuple[float, int]] = []
+        self._back: dict[int, float] = {}  # when each dead machine returns
+        self._was_up: dict[int, bool] = {}  # of each dead machine: whether it was up when it died
+        self._due: dict[int, float] = {}  # when each starting machine is up
+        self._attempts: Counter[int] = Counter()  # how often each request was sent again after its machine had died
+        self._told = 0  # how many requests had come by the last tick
+        self._marks: list[tuple[float, int]] = []  # at each tick: the time and the machines in use
 
     def play(self) -> None:
-        """Play all."""
+        """Play the run to its end: the last answer."""
         models = len(self._fleet.models)
         self._place(Demand(np.zeros(models), 0.0, 1.0), 0.0)
         self._mark(0.0)
@@ -102,7 +109,7 @@ class _Run:
         )
 
     def _outside(self) -> list[tuple[float, int, Fault]]:
-        """Return what comes from outside, in its order; a fault beside a tick means nothing."""
+        """Return deaths, returns and ticks as (time, kind, fault), by time and kind; ticks have an empty fault."""
         last = float(self._requests.times[-1]) if len(self._requests) else 0.0
         nobody = Fault(0.0, 0, 0.0)
         ticks = [(k * self._plugins.period, TICKS, nobody) for k in range(1, int(last / self._plugins.period) + 2)]
@@ -111,7 +118,7 @@ class _Run:
         return sorted([*deaths, *returns, *(t for t in ticks if t[0] <= last)], key=lambda one: one[:2])
 
     def _start_up(self, before: tuple[float, int]) -> None:
-        """Have those come up whose time it is before the next thing from outside."""
+        """Let the machines finish starting that are ready before the next event from outside, a pair (time, kind)."""
         for due, machine in sorted((due, machine) for machine, due in self._due.items()):
             if (due, RISES) < before:
                 self._advance(due)
@@ -120,6 +127,7 @@ class _Run:
                 self._tell_up()
 
     def _advance(self, limit: float) -> None:
+        """Simulate what happens on machines up to `limit`, and enlarge pools where they turn out too small."""
         while not advance(self._at, limit, self._start, NOBODY):
             self._grow()
 
@@ -130,6 +138,7 @@ class _Run:
     # Ticks ----------------------------------------------------------------------------------------------------------
 
     def _tick(self, now: float) -> None:
+        """Turn off machines that have answered all, and ask the autoscaler and the placer."""
         s = self._s
         for machine, life in enumerate(self._life):
             if life == DRAINING and not s["unanswered"][machine]:
@@ -142,6 +151,7 @@ class _Run:
         self._mark(now)
 
     def _demand(self) -> Demand:
+        """Return what was asked of the cluster since the last tick, and begin to count anew."""
         s, tally = self._s, self._s["tally"][0]
         came = np.bincount(s["wanted"][self._told : tally["next"]], minlength=len(self._fleet.models))
         self._told = int(tally["next"])
@@ -153,6 +163,7 @@ class _Run:
         return Demand(came / self._plugins.period, late, float(means.min()) if len(means) else 1.0)
 
     def _scale(self, wanted: int, now: float) -> None:
+        """Start machines, or let some end their work and rest, until `wanted` of them are up or starting."""
         wanted = min(max(wanted, 1), len(self._life) - self._life.count(DEAD))
         there = self._life.count(UP) + len(self._due)
         for machine, life in enumerate(self._life):
@@ -170,6 +181,7 @@ class _Run:
         self._tell_up()
 
     def _place(self, demand: Demand, now: float) -> None:
+        """Ask the placer which machines are the homes of each model, and write its answer to the state."""
         if self._plugins.placer is None:
             return
         up = [machine for machine, life in enumerate(self._life) if life == UP]
@@ -182,6 +194,7 @@ class _Run:
             self._at = addresses(self._s)[0]
 
     def _mark(self, now: float) -> None:
+        """Note how many machines are in use: up, starting, or draining with requests left."""
         draining = [machine for machine, life in enumerate(self._life) if life == DRAINING]
         still = sum([self._s["unanswered"][machine] > 0 for machine in draining])
         self._marks.append((now, self._life.count(UP) + len(self._due) + int(still)))
@@ -189,6 +202,7 @@ class _Run:
     # Faults ---------------------------------------------------------------------------------------------------------
 
     def _die(self, fault: Fault, now: float) -> None:
+        """Let a machine die, and send its unanswered requests to others."""
         machine, back = fault.machine, fault.time + fault.away
         if self._life[machine] == DEAD:
             self._back[machine] = max(back, self._back[machine])
@@ -206,12 +220,16 @@ class _Run:
                 self._grow()
 
     def _return(self, machine: int) -> None:
+        """Let a dead machine come back; it is up only if it was when it died."""
         self._life[machine] = UP if self._was_up.pop(machine) else OFF
         del self._back[machine]
         self._tell_up()
 
     def _renew(self, machine: int, numbers: NDArray[np.int64] | None = None) -> int:
-        """Give a machine a new scheduler and an empty memory; returns how many numbers of requests were written."""
+        """Give a machine a new scheduler and an empty memory.
+
+        The numbers of its unanswered requests are written to `numbers`; returns how many they are.
+        """
         s, models = self._s, len(self._fleet.models)
         count = empty(self._at, machine, np.zeros(1, np.int64) if numbers is None else numbers)
         s["machines"][machine] = self._fresh[machine]
@@ -222,7 +240,7 @@ class _Run:
         return int(count)
 
     def _tell_up(self) -> None:
-        """Tell the router who is up."""
+        """Tell the router which machines are up."""
         up = [machine for machine, life in enumerate(self._life) if life == UP]
         self._s["up"][: len(up)] = up
         self._s["tally"]["up"] = len(up)

@@ -31,14 +31,17 @@ from latebind.simulation.cluster.tables import Tables, largest_batch, scaled
 
 Arrays = dict[str, NDArray[Any]]
 EVICTIONS = {"late": LATE, "iam": IAM, "lru": LRU}
-FEW = 8  # places left in a pool
-ROOM = 4096  # requests and batches that a pool has places for at first
-NEARLY = 1.02  # times the least seconds a request
-MOST_CHOICES = 1 << 16
+FEW = 8  # a pool with fewer free places than this is enlarged
+ROOM = 4096  # places that are added to an empty pool
+NEARLY = 1.02  # times the least seconds for each request; a batch within this is as quick as any
+MOST_CHOICES = 1 << 16  # batches that a worker may choose from at one time
 
 
 def make_state(fleet: Fleet, requests: Requests, router: str, tables: Tables) -> Arrays:
-    """Return the state of a cluster in which nothing has happened; all machines are up."""
+    """Return the state of a cluster before the first request, as arrays by name; all machines are up.
+
+    There is one record for each machine, worker and lane, and one for each model on each kind of machine.
+    """
     served = [scaled(model.served, kind) for kind in tables.kinds for model in fleet.models]
     largest = [largest_batch(model, fleet.policy) for model in served]
     profiles, own = profiles_of(served, largest)
@@ -73,7 +76,7 @@ def make_state(fleet: Fleet, requests: Requests, router: str, tables: Tables) ->
 
 
 def grow(state: Arrays) -> None:
-    """Make pools that are nearly full twice as large; new ones have `ROOM`."""
+    """Double the pools that are nearly full; an empty one gets `ROOM` places."""
     tally = state["tally"]
     if tally["spare_requests"][0] < FEW:  # there is never a batch without requests, but for a moment
         state["requests"] = _pool(state["requests"], "next", tally, ("free_request", "spare_requests"))
@@ -84,7 +87,7 @@ def grow(state: Arrays) -> None:
 
 
 def _pool(old: NDArray[Any], link: str, tally: NDArray[Any], counts: tuple[str, str]) -> NDArray[Any]:
-    """Return a pool with twice as many places, the new ones in the list of free ones."""
+    """Return a pool with twice as many places. The new ones are put in the list of free places, linked by `link`."""
     free, spare = counts
     more = max(ROOM, len(old))
     new = np.concatenate([old, np.zeros(more, old.dtype)])
@@ -96,7 +99,7 @@ def _pool(old: NDArray[Any], link: str, tally: NDArray[Any], counts: tuple[str, 
 
 
 def _pools(fleet: Fleet) -> Arrays:
-    """Return what `grow` enlarges."""
+    """Return the arrays that `grow` enlarges, still without free places for requests and batches."""
     residency = fleet.residency.policy
     return {
         "requests": np.zeros(1, REQUEST),
@@ -107,7 +110,7 @@ def _pools(fleet: Fleet) -> Arrays:
 
 
 def _costs(profiles: Profiles) -> Arrays:
-    """Return what stages take, and who leaves behind them, by profile."""
+    """Return seconds of stages and chances to leave after them: tables by profile, stage and batch (`Profiles`)."""
     return {
         "seconds": profiles.seconds,
         "rest": profiles.rest,
@@ -123,7 +126,7 @@ def _costs(profiles: Profiles) -> Arrays:
 
 
 def _events(most: int) -> Arrays:
-    """Return an agenda without events; `most` may be on it at a time."""
+    """Return an empty heap with room for `most` events."""
     return {
         "event_times": np.zeros(most),
         "event_orders": np.zeros(most, np.int64),
@@ -133,7 +136,7 @@ def _events(most: int) -> Arrays:
 
 
 def _up(machines: int) -> Arrays:
-    """Return the records of machines that are all up and idle."""
+    """Return what routers know of machines, all of which are up and idle; `work` is in nanoseconds."""
     return {
         "up": np.arange(machines),
         "is_up": np.ones(machines, np.uint8),
@@ -144,7 +147,7 @@ def _up(machines: int) -> Arrays:
 
 
 def _asked(requests: Requests) -> Arrays:
-    """Return the requests of the run and the records in which their outcomes are written."""
+    """Return the requests of the run, and the arrays for when, how and on which machine each ends."""
     return {
         "times": np.ascontiguousarray(requests.times, np.float64),
         "wanted": np.ascontiguousarray(requests.models, np.int32),
@@ -214,6 +217,6 @@ def _models(
 
 
 def _worth(seconds: NDArray[np.float64], most: int) -> int:
-    """Return the smallest batch that is nearly as quick for each request as any: `Estimate.worth_batching`."""
+    """Return the smallest batch with nearly the least seconds for each request: `Estimate.worth_batching`."""
     each = seconds[1 : most + 1] / np.arange(1, most + 1)
     return 1 + int(np.argmax(each <= NEARLY * each.min()))

@@ -1,7 +1,7 @@
-"""What it is worth that a model is in memory: `residency/late.py`, `iam.py` and `lru.py`, compiled.
+"""What it is worth that a model is in memory: `residency/late.py`, `iam.py`, `lru.py` and `rates.py`, compiled.
 
-All models of a machine that may go are scored afresh. The exact policies do so for up to 64 in memory, and of more
-only for those that were lowest when they were last told.
+All models of a machine that may be evicted are scored at each decision. The exact policies do so for up to 64 models in
+memory; of more than that they score only those whose last known scores were lowest.
 """
 
 from math import exp
@@ -15,13 +15,13 @@ from latebind.simulation.cluster.compiled.compile import compiled
 from latebind.simulation.cluster.compiled.layout import IAM, LATE, LRU
 from latebind.simulation.cluster.compiled.views import State
 
-WORTH_MORE, STAYS = 1.3, 4.0
+WORTH_MORE, STAYS = 1.3, 4.0  # times the importance of what is evicted, times its load: see `residency/refused.py`
 MEANS, LIKELY = np.array(GAPS), np.array(PRIOR)
 
 
 @compiled
 def heard(s: State, machine: int, lane: int, now: float) -> None:
-    """Take note that a request has come."""
+    """Note that a model is asked for: the time, and what it says of the rates of this model and of all together."""
     m, a, config = of.machines(s)[machine], of.lanes(s)[lane], of.settings(s)[0]
     m.tick += 1
     a.tick = m.tick
@@ -46,7 +46,7 @@ def heard(s: State, machine: int, lane: int, now: float) -> None:
 
 @compiled
 def believe(s: State, machine: int, lane: int, now: float) -> None:
-    """Weigh the gaps that a model may have: `rates.JumpingGaps.observe`."""
+    """Weigh the possible mean gaps of a model by how they explain the last silence: `rates.JumpingGaps.observe`."""
     window, a = of.settings(s)[0].window, of.lanes(s)[lane]
     belief = of.beliefs(s)[ring_of(s, lane)]
     if not a.heard:
@@ -70,7 +70,7 @@ def believe(s: State, machine: int, lane: int, now: float) -> None:
 
 @compiled
 def ring_of(s: State, lane: int) -> int:
-    """Return where the times of a model's requests are kept."""
+    """Return the place of a model's ring of request times (IAM) or of its belief (late); the first call takes one."""
     a = of.lanes(s)[lane]
     if not a.ring:
         of.tally(s)[0].rings += 1
@@ -80,7 +80,7 @@ def ring_of(s: State, lane: int) -> int:
 
 @compiled
 def gap_of(s: State, machine: int, lane: int, now: float) -> float:
-    """Return the seconds that are expected to pass until a model is asked for next."""
+    """Return the seconds until a model is expected to be asked for, from the past alone: one over its mean rate."""
     config, a = of.settings(s)[0], of.lanes(s)[lane]
     if config.eviction == IAM:
         return window_gap(s, machine, lane, now)
@@ -100,7 +100,7 @@ def gap_of(s: State, machine: int, lane: int, now: float) -> float:
 
 @compiled
 def window_gap(s: State, machine: int, lane: int, now: float) -> float:
-    """Return the span that a window has seen over the number of requests in it."""
+    """Return the observed span of a window over its number of requests, or a longer silence: `rates.WindowedGaps`."""
     window = of.settings(s)[0].window
     if not of.lanes(s)[lane].ring:
         return float(window)
@@ -116,7 +116,11 @@ def window_gap(s: State, machine: int, lane: int, now: float) -> float:
 
 @compiled
 def until(s: State, machine: int, lane: int, waiting: int, now: float) -> float:
-    """Return the seconds until a model is asked for next, by `waiting` requests that are known to wait."""
+    """Return the seconds until a model is asked for next, where `waiting` requests for other models come first.
+
+    Each of those counts as the mean gap between all requests. A model that requests wait for counts by its place among
+    the models that are waited for.
+    """
     if not waiting:
         return gap_of(s, machine, lane, now)
     m, a = of.machines(s)[machine], of.lanes(s)[lane]
@@ -129,7 +133,7 @@ def until(s: State, machine: int, lane: int, waiting: int, now: float) -> float:
 
 @compiled
 def piece_seconds(s: State, machine: int, lane: int) -> float:
-    """Return the seconds that a model's pieces are taken to need."""
+    """Return the seconds that the pieces of a model take to load: as loads have shown, else as the footprint says."""
     a = of.lanes(s)[lane]
     model = of.models(s)[of.model_of(s, machine, lane)]
     return float(a.learned if a.learned > 0.0 else model.seconds)
@@ -137,14 +141,17 @@ def piece_seconds(s: State, machine: int, lane: int) -> float:
 
 @compiled
 def lacking_seconds(s: State, machine: int, lane: int) -> float:
-    """Return the seconds that what is not in memory of a model is taken to need, where anything is not."""
+    """Return the seconds that loading the missing bytes of a model takes, without the fixed part of a load."""
     seconds = piece_seconds(s, machine, lane)
     return float(seconds * (1.0 - of.lanes(s)[lane].part / max(size_of(s, machine, lane), 1)))
 
 
 @compiled
 def score(s: State, machine: int, lane: int, waiting: int, now: float) -> float:
-    """Return what a byte of all of a model is worth, or for the least recently used when it was."""
+    """Return the worth of a byte of a whole model; with LRU, the number of its last request on this machine.
+
+    The worth is the seconds that a load takes, for each byte and each second until the model is asked for next.
+    """
     config, a = of.settings(s)[0], of.lanes(s)[lane]
     if config.eviction == LRU:
         return float(a.tick)
@@ -157,7 +164,7 @@ def score(s: State, machine: int, lane: int, waiting: int, now: float) -> float:
 
 @compiled
 def importance(s: State, machine: int, lane: int, waiting: int, now: float) -> float:
-    """Return what a byte is worth of what would go first of a model."""
+    """Return the worth of a byte of the group of a model that would be evicted first."""
     a = of.lanes(s)[lane]
     model = of.models(s)[of.model_of(s, machine, lane)]
     if not model.grain:
@@ -168,7 +175,7 @@ def importance(s: State, machine: int, lane: int, waiting: int, now: float) -> f
 
 @compiled
 def lot(s: State, machine: int, lane: int, core: bool) -> float:
-    """Return the seconds that a byte takes of the first ones of a model, or of the others: `lots.lots_of`."""
+    """Return the seconds that loading a byte of a model's core, or of its other bytes, takes: `piece_groups_of`."""
     model = of.models(s)[of.model_of(s, machine, lane)]
     seconds = piece_seconds(s, machine, lane) / (max(model.bytes, 1.0) * 1.0)
     if core:
@@ -178,7 +185,7 @@ def lot(s: State, machine: int, lane: int, core: bool) -> float:
 
 @compiled
 def pays(s: State, machine: int, wanted: int, count: int, waiting: int, now: float) -> bool:
-    """Tell whether the first `count` of `some` are to go for a model that nobody waits for: `RefusedModels.pays`."""
+    """Tell if the first `count` of `some` should go for a model that no request waits for: `RefusedModels.pays`."""
     config, loss = of.settings(s)[0], 0.0
     for place in range(count):
         lane = of.some(s)[place]
@@ -206,7 +213,7 @@ def bytes_of(s: State, machine: int, lane: int) -> int:
 
 @compiled
 def bring_lowest(s: State, machine: int, place: int, count: int) -> None:
-    """Have the one of the lowest score, of those from `place` on, come to that place; of equal ones the first name."""
+    """Swap the lane with the lowest score, of those from `place` on in `some`, to that place; names break ties."""
     models, best = of.settings(s)[0].models, place
     for other in range(place + 1, count):
         one, least = of.lanes(s)[of.some(s)[other]].worth, of.lanes(s)[of.some(s)[best]].worth

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import ITEM_BYTES, TensorSpec
+from latebind.domain.names import instead
 from latebind.learned.samples import Samples
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,16 +29,23 @@ def load_function(reference: str) -> Callable[..., Any]:
         raise ConfigError(
             f"{reference!r}: write it as package.module:function, such as examples.cifar10.model:resnet56"
         )
+    if module.endswith(".py"):
+        dotted = module.removesuffix(".py").strip("./").replace("/", ".")
+        raise ConfigError(f"{reference!r} names a file: write the module, {dotted}:{name}")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found = getattr(importlib.import_module(module), name)
+        there = importlib.import_module(module)
+        found = getattr(there, name, None)
     except (ImportError, AttributeError) as error:
         lost = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         hint = "; is its folder the working directory?" if lost else ""  # else the fault is inside of it
         raise ConfigError(f"{reference!r} cannot be imported: {error}{hint}") from error
     except Exception as error:  # the user's module, which may raise anything as it is imported
         raise ConfigError(f"{reference!r} cannot be imported: {_said(error)}") from error
+    if found is None:
+        public = [each for each, value in vars(there).items() if callable(value) and not each.startswith("_")]
+        raise ConfigError(f"{reference!r} cannot be imported: {module} has no {name!r}{instead(name, public)}")
     if not callable(found):
         raise ConfigError(f"{reference!r} is a {type(found).__name__}: name a function or class that makes the module")
     function: Callable[..., Any] = found
@@ -202,6 +210,8 @@ def _called(reference: str, named: dict[str, str]) -> object:
 
 
 def _said(error: Exception) -> str:
-    """Return an exception's message, and where it was raised."""
+    """Return an exception's message, and where it was raised, unless that is the call in this file."""
     frames = traceback.extract_tb(error.__traceback__)
+    if frames[-1].filename == __file__:
+        return f"{type(error).__name__}: {error}"
     return f"{type(error).__name__}: {error} ({frames[-1].filename}, line {frames[-1].lineno})"

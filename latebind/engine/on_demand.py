@@ -157,7 +157,8 @@ def _loaded(piece: Piece, model: LoadedModel, budget: int) -> Iterator[float]:
     if piece.weights > budget:
         raise ConfigError(
             f"a piece of {model.spec.name} has {_mb(piece.weights)} of weights and models may take {_mb(budget)} "
-            "beside their slots: give more --memory, or build the model with more stages"
+            "beside their slots: give more --memory, or build the model with more stages "
+            "(latebind build --min-stage-ms 0 --overhead 0)"
         )
     before, begun = resident_bytes(), time.monotonic()
     piece.load()

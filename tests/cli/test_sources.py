@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from latebind.cli.sources import example_inputs, load_module, load_rows
+from latebind.cli.sources import example_inputs, load_function, load_module, load_rows
 from latebind.domain.errors import ConfigError
 from latebind.learned.samples import Samples
 
@@ -55,6 +55,20 @@ def test_only_a_module_that_is_not_there_is_looked_for_in_the_working_directory(
     with pytest.raises(ConfigError) as refused:
         load_module("torch.nn:NoSuchLayer", None)
     assert "working directory" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("tests/cli/test_sources.py:rows", "write the module, tests.cli.test_sources:rows"),
+        ("./tests/digits.py:network", "write the module, tests.digits:network"),
+        ("tests.cli.test_sources:load_row", "tests.cli.test_sources has no 'load_row': did you mean 'load_rows'?"),
+    ],
+)
+def test_a_file_or_a_name_that_is_nearly_right_is_told_how_to_write_it(reference: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_function(reference)
+    assert str(refused.value).endswith(said)
 
 
 def test_a_mask_of_examples_hides_nothing() -> None:

@@ -9,7 +9,7 @@ import { Stages } from "./stages.js";
 
 const WINDOW = 10;
 export const ENDINGS = "Refused: told at once that the deadline cannot be met, that the queue is full, or that the model has to be loaded first, which takes longer. " +
-  "Late: accepted, but not answered by its deadline. All count from the start of the engine.";
+  "Late: accepted, but not answered by its deadline. Failed: its model raised. All three count from the start of the engine.";
 
 export class Model {
   constructor(name) {

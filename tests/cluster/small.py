@@ -142,6 +142,10 @@ class Small:
 
         return asyncio.run_coroutine_threadsafe(wrapped(), self.loop).result(PATIENCE)
 
+    def wait(self, event: asyncio.Event) -> None:
+        """Return when an event of a replica is set. Raises `TimeoutError` if that takes too long."""
+        asyncio.run_coroutine_threadsafe(event.wait(), self.loop).result(PATIENCE)
+
     def home(self, model: str, replica: str) -> None:
         """Have a model lie in the memory of one replica alone, as far as the ingress is told."""
         figures = {BUDGET: 1, MODELS: {model: (1, 1, 1.0, 0.1)}}

@@ -170,7 +170,7 @@ def test_calls_beyond_what_replicas_take_are_refused_before_their_body_is_read()
     with small(1, cluster=ClusterConfig(calls=1)) as cluster:
         with cluster.ingress.connect() as connection, cluster.ingress.connect() as another:
             connection.sendall(head + text)
-            until(cluster.gateways[0].stuck.is_set)
+            cluster.wait(cluster.gateways[0].stuck)
             another.sendall(head)
             refused = read_response(another)
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
@@ -180,7 +180,7 @@ def test_calls_beyond_what_replicas_take_are_refused_before_their_body_is_read()
 def test_grpc_calls_beyond_what_replicas_take_are_refused() -> None:
     with small(1, cluster=ClusterConfig(calls=1)) as cluster, triton_grpc.InferenceServerClient(cluster.grpc) as stub:
         stub.async_infer("stuck", [tensor(np.ones((1, 1), np.float32))], lambda result, error: None)
-        until(cluster.gateways[0].stuck.is_set)
+        cluster.wait(cluster.gateways[0].stuck)
         with pytest.raises(InferenceServerException, match="every replica has 1 calls under way") as caught:
             stub.infer("double", [tensor(X)])
         assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
@@ -227,8 +227,8 @@ def test_a_client_that_hangs_up_ends_the_call_at_the_replica() -> None:
         with cluster.ingress.connect() as connection:
             text = body(ONE)
             connection.sendall(f"POST {STUCK} HTTP/1.1\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
-            until(cluster.gateways[0].stuck.is_set)
-        until(cluster.gateways[0].cancelled.is_set)
+            cluster.wait(cluster.gateways[0].stuck)
+        cluster.wait(cluster.gateways[0].cancelled)
         until(lambda: cluster.gateways[0].taken == 0)
 
 
@@ -257,9 +257,9 @@ def test_replicas_hear_which_address_a_call_came_from() -> None:
 def test_a_grpc_call_that_is_cancelled_ends_at_the_replica() -> None:
     with small(1) as cluster, triton_grpc.InferenceServerClient(cluster.grpc) as stub:
         call = stub.async_infer("stuck", [tensor(np.ones((1, 1), np.float32))], lambda result, error: None)
-        until(cluster.gateways[0].stuck.is_set)
+        cluster.wait(cluster.gateways[0].stuck)
         call.cancel()
-        until(cluster.gateways[0].cancelled.is_set)
+        cluster.wait(cluster.gateways[0].cancelled)
 
 
 def test_models_are_unloaded_and_loaded_everywhere() -> None:

@@ -97,8 +97,8 @@ def test_a_client_that_hangs_up_while_another_replica_is_asked_ends_the_call_the
             connection.sendall(STUCK_CALL)
             assert read_response(connection).body == b"once"
             connection.sendall(STUCK_CALL)
-            until(cluster.gateways[0].stuck.is_set)
-        until(cluster.gateways[0].cancelled.is_set)
+            cluster.wait(cluster.gateways[0].stuck)
+        cluster.wait(cluster.gateways[0].cancelled)
 
 
 def test_who_is_on_the_short_way_when_the_ingress_closes_is_told_so() -> None:

@@ -115,7 +115,11 @@ class _Caller:
         return None if data is grpc.aio.EOF else data
 
     async def write(self, reply: bytes) -> None:
-        await self._context.write(reply)
+        """Send a response; one that nobody takes any more cancels the call, as gRPC itself soon will."""
+        try:
+            await self._context.write(reply)
+        except grpc.aio.InternalError:
+            raise asyncio.CancelledError from None
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:

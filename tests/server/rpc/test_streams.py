@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from queue import Queue
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import Expired
+from latebind.server.rpc import official_door
 from tests.server.conftest import PATIENCE, Site, opened
 from tests.server.rpc.conftest import X, address, tensor
 
@@ -135,3 +137,12 @@ def test_a_single_call_that_asks_for_a_stream_gets_all_at_once_and_marked(client
     answer = client.infer("echo", [tensor(ROW, "x", "INT64")], parameters={"stream": True})
     assert answer.as_numpy("y").tolist() == ROW.tolist()
     assert answer.get_response().parameters[FINAL].bool_param
+
+
+def test_a_response_that_cannot_be_sent_any_more_cancels_its_call() -> None:
+    class Gone:
+        async def write(self, reply: bytes) -> None:
+            raise grpc.aio.InternalError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(official_door._Caller(Gone()).write(b""))

@@ -224,17 +224,16 @@ class Metrics:
 
     def _arrived(self, event: Arrived, now: float) -> None:
         self._models[event.model].pending += len(event.requests)
-        tokens = self._tokens.get(event.model)
-        if tokens is not None:
-            tokens.arrived(event.requests, now)
+        if self._tokens and event.model in self._tokens:
+            self._tokens[event.model].arrived(event.requests, now)
 
     def _stage_ended(self, event: StageDone | StageFailed, now: float) -> None:
         ran = self._running.pop(event.worker, None)
         if ran is not None:  # None: it started before this object counted
             model, size, started = ran
             model.took(size, now - started)
-        tokens = self._decoding.pop(event.worker, None)
-        if tokens is not None:
+        if self._decoding and event.worker in self._decoding:
+            tokens = self._decoding.pop(event.worker)
             if isinstance(event, StageDone):
                 tokens.done(event.worker, now)
             else:
@@ -252,7 +251,7 @@ class Metrics:
         model = self._models[action.model]
         model.ran(action)
         self._running[action.worker] = model, len(action.requests), now
-        if self._decoders.get(action.model) == action.stage:
+        if self._decoders and self._decoders.get(action.model) == action.stage:
             self._decoding[action.worker] = tokens = self._tokens[action.model]
             tokens.begun(action.worker, action.requests)
 
@@ -260,7 +259,7 @@ class Metrics:
         model = self._models[action.model]
         model.pending -= 1
         model.ended(action, now)
-        if action.model in self._tokens:
+        if self._tokens and action.model in self._tokens:
             self._tokens[action.model].ended(action.request)
 
     def _step_ended(self, action: StepEnded, now: float) -> None:

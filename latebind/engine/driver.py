@@ -260,7 +260,7 @@ class Driver:
         self._running[run.worker] = self._numbers[run.model]
         event = _report(self._workers[run.worker], run)
         self._running[run.worker] = IDLE
-        if isinstance(event, StageDone) and (told := self._streams.ran(run, event)):
+        if self._streams.tokens and isinstance(event, StageDone) and (told := self._streams.ran(run, event)):
             with self._deciding:
                 self._send(told)
         return event

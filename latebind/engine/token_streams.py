@@ -21,25 +21,25 @@ class TokenStreams:
             for served in config.models
             if served.spec.kind(last[served.spec.name]) is StageKind.DECODER
         }
-        self._tokens: dict[int, int] = {}
+        self.tokens: dict[int, int] = {}  # that are written, by request
 
     def arrived(self, event: Arrived) -> None:
         """Register the requests of a call, if it streams."""
         if event.streams and event.model in self._decoders:
-            self._tokens.update(dict.fromkeys(event.requests, 0))
+            self.tokens.update(dict.fromkeys(event.requests, 0))
 
     def ran(self, run: Run, done: StageDone) -> bytes:
         """Return what the door is told of a run; of requests that are complete, their end tells the last token."""
-        if not self._tokens or self._decoders.get(run.model) != run.stage:
+        if self._decoders.get(run.model) != run.stage:
             return b""
         told = list[bytes]()
         for request in run.requests:
-            tokens = self._tokens.get(request)
+            tokens = self.tokens.get(request)
             if tokens is not None and request not in done.exited:
-                self._tokens[request] = tokens + 1
+                self.tokens[request] = tokens + 1
                 told.append(pack_wrote(request, tokens + 1))
         return b"".join(told)
 
     def ended(self, request: int) -> None:
         """Forget a request."""
-        self._tokens.pop(request, None)
+        self.tokens.pop(request, None)

@@ -376,9 +376,8 @@ def test_rows_that_come_to_a_node_together_are_looked_into_together() -> None:
 def test_queries_whose_models_differ_are_mapped_apart() -> None:
     played = Played(query(node("one", "small", "large"), planner="equal"))
     assert played.tell(Arrived("query", 9.0, (10,), (0,), more=True)) == []
-    slow, quick = played.tell(Arrived("query", 0.02, (20,), (1,)))
-    assert slow == Map("query", (10,), (0,), 0, (1,))
-    assert quick == Map("query", (20,), (1,), 0, (0,))
+    slow, quick = Map("query", (10,), (0,), 0, (1,)), Map("query", (20,), (1,), 0, (0,))
+    assert played.tell(Arrived("query", 0.02, (20,), (1,))) == [slow, quick]
 
 
 def test_an_event_about_several_of_which_one_is_unknown_changes_nothing() -> None:

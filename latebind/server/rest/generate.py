@@ -71,7 +71,7 @@ async def _events(
             yield _event(encode(first))
             async for piece in pieces:
                 yield _event(encode(piece))
-        except Exception as error:  # the head has been sent: this is how the client is told
+        except Exception as error:  # the root of a reply whose head is sent: report it, and tell the client in an event
             yield _event(reply_to(error).body)
 
 

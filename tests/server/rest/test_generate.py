@@ -37,6 +37,16 @@ def asked(site: Site, path: str = ECHO + "_stream") -> http.client.HTTPConnectio
     return connection
 
 
+def begun(site: Site) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    """Return a stream whose gateway has a pace, with its first token read."""
+    site.gateway.pace = site.gateway.pace or asyncio.Queue()
+    connection = asked(site)
+    let(site)
+    reply = connection.getresponse()
+    assert event(reply)["y"] == [5]
+    return connection, reply
+
+
 def event(reply: http.client.HTTPResponse) -> dict[str, Any]:
     line, end = reply.readline(), reply.readline()
     assert (line[:6], end) == (b"data: ", b"\n")
@@ -93,10 +103,7 @@ def test_a_token_is_there_before_the_next_one_is_written(paced: Site) -> None:
 
 
 def test_who_hangs_up_between_tokens_frees_the_places(paced: Site) -> None:
-    connection = asked(paced)
-    let(paced)
-    reply = connection.getresponse()
-    assert event(reply)["y"] == [5]
+    connection, reply = begun(paced)
     reply.close()
     connection.close()
     paced.await_(asyncio.wait_for(paced.gateway.cancelled.wait(), PATIENCE))
@@ -119,10 +126,7 @@ def test_an_error_before_the_first_token_is_a_status(paced: Site) -> None:
 
 @pytest.mark.parametrize("error", [Failed("echo raised"), ValueError("in /srv/models")])
 def test_an_error_between_tokens_is_an_event(paced: Site, error: Exception) -> None:
-    connection = asked(paced)
-    let(paced)
-    reply = connection.getresponse()
-    event(reply)
+    _, reply = begun(paced)
     let(paced, error)
     (last,) = events(reply.read())
     assert list(last) == ["error"]
@@ -150,11 +154,7 @@ def test_a_reply_in_pieces_keeps_its_place_among_pipelined_ones(site: Site) -> N
 
 def test_the_time_to_drain_cuts_a_stream_off_visibly() -> None:
     with opened(limits=Limits(drain_seconds=0)) as site:
-        site.gateway.pace = asyncio.Queue()
-        connection = asked(site)
-        let(site)
-        reply = connection.getresponse()
-        event(reply)
+        _, reply = begun(site)
         site.loop.call_soon_threadsafe(site.door.close)
         with pytest.raises(http.client.IncompleteRead):
             reply.read()
@@ -162,11 +162,7 @@ def test_the_time_to_drain_cuts_a_stream_off_visibly() -> None:
 
 def test_a_stream_that_ends_while_the_door_closes_is_whole_and_then_the_connection_is_closed() -> None:
     with opened() as site:
-        site.gateway.pace = asyncio.Queue()
-        connection = asked(site)
-        let(site)
-        reply = connection.getresponse()
-        event(reply)
+        connection, reply = begun(site)
         site.loop.call_soon_threadsafe(site.door.close)
         let(site)
         let(site)

@@ -24,7 +24,7 @@ HELD_ONCE = 0.25  # the usual delay of a request
 PATIENCE = 0.6  # after requests of another model have waited for this, no request joins the batch any more
 
 CROWD = 2.0  # times the quickest batch: with this many waiting requests, throughput is all that counts
-SURE = 0.94  # share of the highest throughput; the arrival rate is never taken to be more (decision 78)
+SURE = 0.94  # of the highest throughput: what rates below this share are told apart from (decisions 78 and 90)
 
 LEAST_FIXED = 0.1  # the least share of a step's time that does not depend on the batch size
 
@@ -149,8 +149,9 @@ def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
     Near the highest throughput the choice depends on a few per cent, which neither the rate nor the profile is precise
     enough for. So r is never taken to be more than `SURE` of that throughput: the mean of some twenty gaps often says
     more, and then one batch of all waiting requests, which is hardly quicker than smaller ones, would make them wait
-    for each other. If in truth more arrive, `CROWD` times the quickest batch wait before long, and it starts (decision
-    78).
+    for each other. For the same reason requests go one by one where no batch answers more than one at a time does by
+    more than `SURE` leaves open. If in truth more arrive, `CROWD` times the quickest batch wait before long, and it
+    starts (decisions 78 and 90).
     """
     waiting = len(model.queue)
     if most == 1 or model.estimate.decoder is not None:
@@ -159,6 +160,8 @@ def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
     best = answered.quickest
     if waiting >= CROWD * best:
         return best
+    if SURE * answered.most <= answered.alone:
+        return 1
     coming, least = min(model.queue.rate(now), SURE * answered.most), inf
     for batch, rate in answered.rates:
         there = 0.5 * (waiting + batch) + others

@@ -136,6 +136,23 @@ def test_where_batches_hardly_gain_a_rate_that_nobody_is_sure_of_makes_no_large_
     assert formed(16) == 8  # a crowd: in truth more come
 
 
+def test_where_no_batch_is_surely_quicker_than_one_at_a_time_requests_go_one_by_one_until_a_crowd_waits() -> None:
+    """Of 1, 2, 4 and 8 rows: 1, 1.02, 1.03 and 1.04 a second; or of 8 1.07, which is more than is left open."""
+
+    def formed(seconds_of_eight: float, waiting: int, gap: float) -> int:
+        served = chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.0, seconds_of_eight)))
+        queue = Queue()
+        for number in range(waiting):
+            queue.add(Request(number, "net", number, 1e9, gap * number))
+        model = ModelView(served.spec, Estimate(served.spec, served.costs), queue)
+        return quickest(model, min(8, waiting), gap * waiting)
+
+    assert [formed(7.7, waiting, 1.0) for waiting in (2, 8, 15)] == [1, 1, 1]
+    assert formed(7.7, 15, 0.1) == 1  # however many seem to come
+    assert formed(7.7, 16, 1.0) == 8  # a crowd: in truth more come than one at a time answers
+    assert formed(7.45, 15, 0.1) > 1
+
+
 def test_many_are_not_held_up_for_one_however_short_its_work() -> None:
     long, short = chain(*(STATIC,) * 20, name="long"), chain(*(STATIC,) * 4, name="short")
     timeline = Timeline(config(plus(), long, short))
@@ -225,11 +242,11 @@ def test_who_runs_a_network_once_is_given_up_only_when_a_quarter_more_is_too_muc
 
 
 def test_where_a_batch_of_all_would_be_late_smaller_ones_begin_and_nobody_is_shed_for_it() -> None:
-    """At 1 five wait, due at 5.5: together they take 4.8 seconds, in twos 1.9 each."""
-    timeline = Timeline(config(plus(shed=True), chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.0, 7.6)))))
+    """At 1 five wait, due at 5.5: together they take 4.54 seconds, three of them 2.77, then two 1.89, or one 1."""
+    timeline = Timeline(config(plus(shed=True), chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.0, 7.2)))))
     calls = [Arrival(0.0, "net", LONG, 0), *(Arrival(0.5, "net", 5.0, 0) for _ in range(5))]
     outcomes = [record.outcome for record in timeline.run(calls)]
-    assert [requests for _, _, requests in timeline.ran] == [(1,), (2, 3), (4, 5)]
+    assert [requests for _, _, requests in timeline.ran] == [(1,), (2, 3, 4), (5,)]
     assert outcomes == [*[Outcome.ANSWERED] * 5, Outcome.EXPIRED]
 
 

@@ -69,6 +69,8 @@ def quickest(s: State, lane: int, profile: int, most: int, others: int, now: flo
     waiting = of.lanes(s)[lane].count
     if waiting >= CROWD * best:
         return best
+    if SURE * most_rate <= 1.0 / of.rest(s)[profile, 0, 1]:
+        return 1
     coming, least, batch = min(rate(s, lane, now), SURE * most_rate), inf, 1
     while batch:
         answered = batch / of.rest(s)[profile, 0, batch]

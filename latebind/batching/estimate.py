@@ -196,11 +196,6 @@ class Answered:
     most: float
 
     @property
-    def alone(self) -> float:
-        """The rate of one request at a time."""
-        return self.rates[0][1]
-
-    @property
     def enough(self) -> int:
         """The smallest batch that answers nearly as many per second."""
         return next(batch for batch, rate in self.rates if NEARLY * rate >= self.most)

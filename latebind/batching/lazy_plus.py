@@ -23,8 +23,7 @@ BOUND_PASSING = 0.25  # the most delay by requests of another model, which never
 HELD_ONCE = 0.25  # the usual delay of a request
 PATIENCE = 0.6  # after requests of another model have waited for this, no request joins the batch any more
 
-CROWD = 2.0  # times the quickest batch: with this many waiting requests, throughput is all that counts
-SURE = 0.94  # of the highest throughput: what rates below this share are told apart from (decisions 78 and 90)
+BELIEVED = 0.9  # of the highest throughput: no arrival rate above it is believed (decision 90)
 
 LEAST_FIXED = 0.1  # the least share of a step's time that does not depend on the batch size
 
@@ -140,31 +139,24 @@ class LazyPlus(Stacked):
 def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
     """Return how many waiting requests an idle worker should start together, at most `most`.
 
-    Q requests wait and others arrive at a rate r, while batches of b, which take T(b), answer m = b / T(b) per second.
-    The queue is empty after Q / (m - r). Each request stays for its whole batch, so until then (Q + b) / 2 requests are
-    present on average, and O `others`, for other models. All of them together wait Q ((Q + b) / 2 + O) / (m - r): small
-    batches are best where few wait, quick ones where many wait for other models, or where arrivals come near to what
-    small batches answer. A decoder takes `most`, because finished requests leave and make room for others.
+    Q requests of the model wait, O `others` wait for other models, and requests arrive at a rate r. A batch of b takes
+    T(b). All together spend T(b) (Q + O) + r T(b)^2 / 2 seconds here until it ends, and Q - b + r T(b) of the model
+    wait then. Let V(Q) be the seconds that all requests together will spend here. Expanded to second order, its slope
+    is V'(Q) = (Q + b / 2 + O) / (b / T(b) - r), and the b for which that is least starts. A server of batches is a
+    Markov decision process; value iteration, which knows r, finds hardly anything better (decision 90).
 
-    Near the highest throughput the choice depends on a few per cent, which neither the rate nor the profile is precise
-    enough for. So r is never taken to be more than `SURE` of that throughput: the mean of some twenty gaps often says
-    more, and then one batch of all waiting requests, which is hardly quicker than smaller ones, would make them wait
-    for each other. For the same reason requests go one by one where no batch answers more than one at a time does by
-    more than `SURE` leaves open. If in truth more arrive, `CROWD` times the quickest batch wait before long, and it
-    starts (decisions 78 and 90).
+    A decoder takes `most`, because finished requests leave and make room for others. The rate is the mean of some
+    twenty gaps, so it is often above the throughput of all batches, where the cost means nothing. No more than
+    `BELIEVED` of the highest throughput is taken.
     """
     waiting = len(model.queue)
     if most == 1 or model.estimate.decoder is not None:
         return most
     answered = model.estimate.answered(most)
-    best = answered.quickest
-    if waiting >= CROWD * best:
-        return best
-    if SURE * answered.most <= answered.alone:
-        return 1
-    coming, least = min(model.queue.rate(now), SURE * answered.most), inf
+    coming = min(model.queue.rate(now), BELIEVED * answered.most)
+    best, least = answered.quickest, inf
     for batch, rate in answered.rates:
-        there = 0.5 * (waiting + batch) + others
+        there = waiting + 0.5 * batch + others
         if rate > coming and there < least * (rate - coming):
             least, best = there / (rate - coming), batch
     return best

@@ -4,7 +4,7 @@ import pytest
 
 from latebind.batching.decisions import Launch
 from latebind.batching.estimate import Estimate
-from latebind.batching.lazy_plus import LazyPlus, gathered, joining_pays, quickest
+from latebind.batching.lazy_plus import LazyPlus, gathered, joining_pays
 from latebind.batching.queue import Queue
 from latebind.batching.request import Request
 from latebind.batching.table import SubBatch
@@ -100,57 +100,6 @@ def test_batches_are_as_large_as_the_profile_says_that_they_pay() -> None:
     flat = Timeline(config(plus(), chain(STATIC)))
     flat.run(calls)
     assert [requests for _, _, requests in flat.ran] == [(1, 2, 3, 4)]
-
-
-def test_where_more_come_than_smaller_batches_could_answer_the_quickest_batch_is_formed() -> None:
-    """Of 1, 2, 4 and 8 rows: 0.67, 1, 1.33 and 1.6 a second."""
-    served = chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.5, 5.0)))
-
-    def formed(gap: float, waiting: int, others: int = 0) -> int:
-        queue = Queue()
-        for number in range(waiting):
-            queue.add(Request(number, "net", number, 1e9, gap * number))
-        model = ModelView(served.spec, Estimate(served.spec, served.costs), queue)
-        return quickest(model, min(8, waiting), gap * waiting, others)
-
-    assert formed(0.5, 32) == 8  # nothing keeps up with two a second
-    assert formed(0.7, 8) == 8
-    assert formed(10.0, 8) == 4  # hardly anybody comes: four after 3 s and four after 6, for eight after 5
-    assert formed(10.0, 4) == 4  # two after 2 s and two after 4 are there as long together, but who comes waits more
-    assert formed(10.0, 16) == 8  # a crowd: twice the quickest batch wait
-    assert formed(10.0, 8, others=8) == 8  # those who wait for other models wait until all are through
-
-
-def test_where_batches_hardly_gain_a_rate_that_nobody_is_sure_of_makes_no_large_one() -> None:
-    """Of 1, 2, 4 and 8 rows: 0.91, 0.95, 0.98 and 0.99 a second, and the last gaps were of half a second."""
-    served = chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.1, 8.1)))
-
-    def formed(waiting: int) -> int:
-        queue = Queue()
-        for number in range(waiting):
-            queue.add(Request(number, "net", number, 1e9, 0.5 * number))
-        model = ModelView(served.spec, Estimate(served.spec, served.costs), queue)
-        return quickest(model, min(8, waiting), 0.5 * waiting)
-
-    assert formed(8) == 4  # eight would be answered in 8.1 s; of four and four the first in 4.1 s, the last in 8.2 s
-    assert formed(16) == 8  # a crowd: in truth more come
-
-
-def test_where_no_batch_is_surely_quicker_than_one_at_a_time_requests_go_one_by_one_until_a_crowd_waits() -> None:
-    """Of 1, 2, 4 and 8 rows: 1, 1.02, 1.03 and 1.04 a second; or of 8 1.07, which is more than is left open."""
-
-    def formed(seconds_of_eight: float, waiting: int, gap: float) -> int:
-        served = chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.0, seconds_of_eight)))
-        queue = Queue()
-        for number in range(waiting):
-            queue.add(Request(number, "net", number, 1e9, gap * number))
-        model = ModelView(served.spec, Estimate(served.spec, served.costs), queue)
-        return quickest(model, min(8, waiting), gap * waiting)
-
-    assert [formed(7.7, waiting, 1.0) for waiting in (2, 8, 15)] == [1, 1, 1]
-    assert formed(7.7, 15, 0.1) == 1  # however many seem to come
-    assert formed(7.7, 16, 1.0) == 8  # a crowd: in truth more come than one at a time answers
-    assert formed(7.45, 15, 0.1) > 1
 
 
 def test_many_are_not_held_up_for_one_however_short_its_work() -> None:

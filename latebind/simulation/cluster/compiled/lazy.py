@@ -8,7 +8,7 @@ from latebind.simulation.cluster.compiled.queues import rate
 from latebind.simulation.cluster.compiled.views import State
 
 BOUND, BOUND_PASSING, HELD_ONCE, PATIENCE = 1.0, 0.25, 0.25, 0.6
-CROWD, SURE = 2.0, 0.94
+BELIEVED = 0.9
 NEARLY = 1.02
 
 
@@ -67,14 +67,10 @@ def quickest(s: State, lane: int, profile: int, most: int, others: int, now: flo
             best, most_rate = batch, answered
         batch = next_size(batch, most)
     waiting = of.lanes(s)[lane].count
-    if waiting >= CROWD * best:
-        return best
-    if SURE * most_rate <= 1.0 / of.rest(s)[profile, 0, 1]:
-        return 1
-    coming, least, batch = min(rate(s, lane, now), SURE * most_rate), inf, 1
+    coming, least, batch = min(rate(s, lane, now), BELIEVED * most_rate), inf, 1
     while batch:
         answered = batch / of.rest(s)[profile, 0, batch]
-        there = 0.5 * (waiting + batch) + others
+        there = waiting + 0.5 * batch + others
         if answered > coming and there < least * (answered - coming):
             least, best = there / (answered - coming), batch
         batch = next_size(batch, most)

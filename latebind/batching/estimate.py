@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from latebind.batching.exits import Exits, sizes
 from latebind.batching.lone import Lone
-from latebind.batching.pace import CHANGED, Pace
+from latebind.batching.pace import CHANGED, Pace, PaceBySize
 from latebind.domain.costs import TYPICAL_STEPS, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
 
@@ -21,7 +21,8 @@ class Estimate:
 
     `outputs` is the assumed length of an answer in steps: the share `coverage` of the answers in training data is no
     longer (section IV-C). Corrections (`pace`) apply to all figures. Decoder steps have their own (`decoding`), because
-    they follow each other, while earlier stages find their weights cold.
+    they follow each other, while earlier stages find their weights cold. Where sizes are compared, each size has what
+    its launches showed besides (`by_size`), for models without a decoder.
     """
 
     def __init__(self, spec: ModelSpec, costs: ModelCosts, *, coverage: float = 0.9) -> None:
@@ -38,13 +39,14 @@ class Estimate:
             self.pace = Pace(least=-0.5 * min(costs.step(i, 1) for i in range(self.decoder)))
         kinds = [spec.kind(i) for i in range(spec.stages)]
         self._paces = [self.decoding if kind is StageKind.DECODER else self.pace for kind in kinds]
+        self.by_size = PaceBySize()
         self.exits = Exits(spec, costs, self.pace)
         self.lone = Lone([_share(costs, i) for i in range(spec.stages)]) if costs.wide else None
         self._tables: dict[int, _Table] = {}
         self._worth: dict[int, int] = {}
-        self._worth_at = 0.0  # the fixed cost of a launch when `_worth` was last cleared
+        self._worth_at = 0.0, 0  # the fixed cost of a launch, and `by_size.changes`, when `_worth` was last cleared
         self._answered: dict[int, Answered] = {}
-        self._answered_at = 0  # the changes of both paces when `_answered` was last cleared
+        self._answered_at = 0  # the changes of all paces when `_answered` was last cleared
         self._once, self._encoders, self._decoders = (
             _sums([float(spec.kind(i) is kind) for i in range(spec.stages)]) for kind in StageKind
         )
@@ -88,7 +90,10 @@ class Estimate:
             expected += (table.slope[stage] - table.slope[stage + 1]) * (inputs - 1)
         if wide and self.lone is not None:
             expected *= self.lone.share(stage)
-        self._paces[stage].observe(expected, seconds)
+        pace = self._paces[stage]
+        if pace.known and self.decoder is None:
+            self.by_size.observe(batch, seconds / (pace.factor * expected + pace.launch))
+        pace.observe(expected, seconds)
 
     def rest(self, batch: int, stage: int, step: int, inputs: int, outputs: int | None = None) -> float:
         """Return the seconds from before step `step` of `stage` to the end, in a batch of this size.
@@ -139,10 +144,10 @@ class Estimate:
         """
         if self.decoder is not None:
             return most
-        launch = self.pace.launch / self.pace.factor
-        if abs(launch - self._worth_at) > CHANGED * abs(self._worth_at):
+        launch, (then, changes) = self.pace.launch / self.pace.factor, self._worth_at
+        if abs(launch - then) > CHANGED * abs(then) or changes != self.by_size.changes:
             self._worth.clear()
-            self._worth_at = launch
+            self._worth_at = launch, self.by_size.changes
         found = self._worth.get(most)
         if found is None:
             inputs = TYPICAL_STEPS if self._spec.kinds else 1
@@ -153,7 +158,7 @@ class Estimate:
 
     def answered(self, most: int) -> "Answered":
         """Return the requests per second that are answered in batches of 1, 2, 4, ... and `most`."""
-        changes = self.pace.changes + self.decoding.changes
+        changes = self.pace.changes + self.decoding.changes + self.by_size.changes
         if changes != self._answered_at:
             self._answered.clear()
             self._answered_at = changes
@@ -175,10 +180,11 @@ class Estimate:
         for all sizes. If it counted, small batches, which have more launches per request, would look quicker; and as
         long as only small batches run, nothing would correct that.
         """
+        share, whole = self.by_size.share(batch), self.whole(batch, inputs, self.mean_outputs)
         if self.pace.launch >= 0.0:
-            return self.whole(batch, inputs, self.mean_outputs)
+            return share * whole
         launches = self._once[0] + self._encoders[0] * inputs
-        return self.pace.level * (self.whole(batch, inputs, self.mean_outputs) - self.pace.launch * launches)
+        return share * self.pace.level * (whole - self.pace.launch * launches)
 
     def _table(self, batch: int) -> "_Table":
         found = self._tables.get(batch)

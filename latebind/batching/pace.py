@@ -9,6 +9,7 @@ DOUBT = 0.1  # share of the mean by which launches must differ in length before 
 LONGEST = 3.0  # times the predicted seconds; a longer launch was held up by others on the machine and is cut to this
 SLOWER = 0.02  # relative change of the factor at which derived figures are recomputed
 CHANGED = 0.1  # relative change of the fixed cost at which derived figures are recomputed
+UNSEEN = 4  # launches as the line says that a batch size counts as having had
 RELENT = 0.1  # share forgotten for a request that is refused by an idle engine; doubled for each further one
 LEAST = 0.1  # the lowest factor
 NOTHING = 1e-6  # seconds; less than that is rounding
@@ -84,3 +85,31 @@ class Pace:
         if abs(factor - then) > SLOWER * then or abs(launch - cost) > CHANGED * abs(cost):
             self.changes += 1
             self._then = factor, launch
+
+
+class PaceBySize:
+    """How much longer than by the line (`Pace`) launches of each batch size take; 1 for a size that was never launched.
+
+    A line does not fit all sizes: libraries run some of them by code of their own, and a size that differs from the
+    last one finds less in the caches, while a profile repeats each size.
+    """
+
+    def __init__(self) -> None:
+        self.changes = 0  # counts changes that are large enough to recompute derived figures
+        self._shares: dict[int, float] = {}
+        self._then: dict[int, float] = {}  # the shares at the last such changes
+        self._launches: dict[int, int] = {}
+
+    def observe(self, batch: int, ratio: float) -> None:
+        """Note that a launch took `ratio` times what the line says."""
+        launches = self._launches[batch] = self._launches.get(batch, UNSEEN) + 1
+        share = self._shares.get(batch, 1.0)
+        share += max(LATEST, 1.0 / launches) * (min(ratio, LONGEST) - share)
+        self._shares[batch] = share
+        if abs(share - self._then.get(batch, 1.0)) > SLOWER:
+            self.changes += 1
+            self._then[batch] = share
+
+    def share(self, batch: int) -> float:
+        """Return how many times as long as by the line a launch of this size takes."""
+        return self._then.get(batch, 1.0)

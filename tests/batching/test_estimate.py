@@ -3,7 +3,7 @@
 import pytest
 
 from latebind.batching.estimate import Estimate
-from latebind.batching.pace import Pace
+from latebind.batching.pace import Pace, PaceBySize
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig
 from latebind.domain.costs import Curve
@@ -52,6 +52,36 @@ def test_where_launches_cost_more_larger_batches_pay() -> None:
     for _ in range(300):
         estimate.observe(1.5, 1, 0, 1)
     assert estimate.worth_batching(16) > 8
+
+
+def test_where_sizes_are_compared_each_has_what_its_own_launches_took() -> None:
+    """By the profile batches of 4 take 0.8 a request and of 8 0.73; launches of 2 to 4 take 1.4 times as long."""
+    served = chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.0, 5.86)))
+    estimate, plain = (Estimate(served.spec, served.costs) for _ in range(2))
+    for i in range(1200):
+        batch = 1 + i % 8
+        estimate.observe((1.4 if 2 <= batch <= 4 else 1.0) * plain.whole(batch), batch, 0, 1)
+    found = dict(estimate.answered(8).rates)
+    for batch, rate in found.items():
+        true = batch / plain.whole(batch) / (1.4 if 2 <= batch <= 4 else 1.0)
+        assert rate == pytest.approx(true, rel=0.06), batch
+    assert found[1] > found[2]
+    assert estimate.worth_batching(4) == 1
+    assert plain.worth_batching(4) == 4
+
+
+def test_a_size_has_its_share_after_some_launches_and_keeps_it_through_one_that_was_held_up() -> None:
+    sizes = PaceBySize()
+    sizes.observe(4, 1.0)
+    assert (sizes.share(4), sizes.changes) == (1.0, 0)
+    for _ in range(100):
+        sizes.observe(4, 1.2)
+    assert sizes.share(4) == pytest.approx(1.2, abs=0.03)
+    assert sizes.share(3) == 1.0
+    then = sizes.changes
+    sizes.observe(4, 1e3)
+    assert sizes.share(4) < 1.3
+    assert sizes.changes == then + 1
 
 
 def test_on_a_quicker_machine_than_the_profile_says_small_batches_are_not_taken_to_pay() -> None:

@@ -75,12 +75,12 @@ class Batches:
                 return self.mean(sizes)
             sizes = np.where(gains >= 1e-9, better, sizes)
 
-    def _values(self, sizes: Sizes) -> NDArray[np.float64]:
+    def _values(self, sizes: Sizes) -> NDArray[np.floating]:
         """Return the requests that are there on average, and what a queue of 2, 3, ... costs more than one of 1."""
         states = np.arange(1, LONGEST)
         equations = np.eye(LONGEST - 1) - self.next[sizes - 1, states, 1:]
         equations[:, 0] = self.lasts[sizes - 1, states]
-        found: NDArray[np.float64] = np.linalg.solve(equations, self.spent[sizes - 1, states])
+        found: NDArray[np.floating] = np.linalg.solve(equations, self.spent[sizes - 1, states])
         return found
 
 

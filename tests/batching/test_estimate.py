@@ -84,6 +84,62 @@ def test_a_size_has_its_share_after_some_launches_and_keeps_it_through_one_that_
     assert sizes.changes == then + 1
 
 
+def test_the_first_launches_of_a_size_count_for_more_than_later_ones() -> None:
+    """They count as much as the line, which counts as four launches; a hundred launches would settle a later change."""
+    sizes = PaceBySize()
+    for _ in range(4):
+        sizes.observe(4, 1.4)
+    assert sizes.share(4) == pytest.approx(1.2, abs=0.02)
+
+
+def test_sizes_are_compared_anew_when_the_launches_of_one_have_differed_from_the_line() -> None:
+    """The line stays where it is: only what is known of sizes changes."""
+    served = chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.0, 5.0)))
+    estimate = Estimate(served.spec, served.costs)
+    assert (estimate.answered(8).quickest, estimate.worth_batching(8)) == (8, 7)
+    then = estimate.pace.changes
+    for _ in range(100):
+        estimate.by_size.observe(8, 2.0)
+    assert estimate.pace.changes == then
+    assert estimate.answered(8).quickest == 4
+    for _ in range(100):
+        estimate.by_size.observe(7, 2.0)
+    assert estimate.worth_batching(8) == 6
+
+
+def test_a_size_whose_launches_take_longer_is_not_taken_to_pay_on_a_quicker_machine() -> None:
+    """Everything takes half a second less than by the profile, but batches of 8 twice as long as the line says."""
+    served = chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.0, 6.0)))
+    estimate = Estimate(served.spec, served.costs)
+    for _ in range(300):
+        estimate.observe(0.5, 1, 0, 1)
+    assert estimate.pace.launch < 0.0
+    for _ in range(100):
+        estimate.by_size.observe(8, 2.0)
+    assert estimate.answered(8).quickest == 4
+
+
+def test_until_a_launch_has_differed_from_the_profile_no_size_has_a_share_of_its_own() -> None:
+    served = chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.0, 5.0)))
+    estimate = Estimate(served.spec, served.costs)
+    estimate.observe(5.0, 8, 0, 1)
+    estimate.observe(50.0, 8, 0, 1)
+    assert (estimate.by_size.share(8), estimate.by_size.changes) == (1.0, 0)
+    estimate.observe(5.0, 8, 0, 1)
+    assert estimate.by_size.changes > 0
+
+
+def test_a_model_with_a_decoder_has_no_shares_by_size() -> None:
+    served = chain(STATIC, DECODER, output_steps=(4,), curve=LINEAR)
+    estimate = Estimate(served.spec, served.costs)
+    for i in range(100):
+        batch = 1 + i % 8
+        estimate.observe((1.4 if batch < 4 else 1.0) * batch, batch, i % 2, 1)
+    assert estimate.pace.known
+    assert estimate.decoding.known
+    assert estimate.by_size.changes == 0
+
+
 def test_on_a_quicker_machine_than_the_profile_says_small_batches_are_not_taken_to_pay() -> None:
     """Together is a quarter quicker; all that has run are single requests, in half the time of the profile."""
     served = chain(STATIC, curve=Curve((1, 8), (1.0, 6.0)))

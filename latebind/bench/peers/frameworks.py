@@ -1,6 +1,7 @@
-"""FastAPI with uvicorn, and LitServe: applications of `apps`, run by the Python of their environment."""
+"""FastAPI with uvicorn, LitServe and the bare echo: applications of `apps`; frameworks run in their environment."""
 
 import json
+import sys
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +35,14 @@ def serve_litserve(
     words = (model, str(port), str(workers), str(batch))
     command = [str(environment / "bin" / "python"), str(APPS / "litserve_app.py"), *words]
     with running(command, http=port, ready="/health", log=log, more=_alone(more)) as served:
+        yield served
+
+
+@contextmanager
+def serve_echo(log: Path) -> Iterator[Served]:
+    """Send each call's tensor back, unread, by this Python."""
+    port = free_port()
+    with running([sys.executable, str(APPS / "echo_app.py"), str(port)], http=port, ready="/", log=log) as served:
         yield served
 
 

@@ -67,6 +67,10 @@ def _fastapi(place: Place) -> AbstractContextManager[Served]:
     return frameworks.serve_fastapi(environment(place.environments, "fastapi"), ours.IDENTITY, place.log("fastapi"))
 
 
+def _echo(place: Place) -> AbstractContextManager[Served]:
+    return frameworks.serve_echo(place.log("echo"))
+
+
 def _litserve(place: Place) -> AbstractContextManager[Served]:
     path = environment(place.environments, "litserve")
     return frameworks.serve_litserve(path, ours.IDENTITY, place.log("litserve"), workers=1, batch=1)
@@ -78,4 +82,5 @@ SIDES = {
     TRITON: Side(ALL, _triton),
     "fastapi": Side((Protocol.JSON, Protocol.BINARY), _fastapi, "-binary"),
     "litserve": Side((Protocol.JSON,), _litserve),
+    "echo": Side((Protocol.JSON, Protocol.BINARY), _echo),
 }

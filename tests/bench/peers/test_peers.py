@@ -15,7 +15,7 @@ import pytest
 from latebind.bench.ledger.questions import Protocol
 from latebind.bench.peers.calls import answer, check, written
 from latebind.bench.peers.environments import PACKAGES, environment
-from latebind.bench.peers.frameworks import as_base64
+from latebind.bench.peers.frameworks import as_base64, serve_echo
 from latebind.bench.peers.goodput import Found, Played, play
 from latebind.bench.peers.identity import Run
 from latebind.bench.peers.loads import Loaded, load
@@ -46,6 +46,13 @@ def test_a_call_is_answered_and_its_answer_compared(served: Served, protocol: Pr
     check(served, call, ROWS * 2, who="ours")
     with pytest.raises(ConfigError, match=r"ours answers .* calls wrong"):
         check(served, call, ROWS, who="ours")
+
+
+@pytest.mark.parametrize("protocol", HTTP)
+def test_the_echo_answers_each_call_with_its_own_tensor(protocol: Protocol, tmp_path: Path) -> None:
+    with serve_echo(tmp_path / "log") as echo:
+        for rows in (ROWS, ROWS[:, ::-1] / 3):
+            check(echo, written(protocol, "identity", rows), rows, who="echo")
 
 
 def test_a_call_that_is_refused_says_how(served: Served) -> None:

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from latebind.learned.head import Head
-from latebind.learned.train import DISTILLATION, TEMPERATURE
 
+# of the loss, `learned.train.distillation_loss`: a head learns for 150 steps, a network for thousands
+TEMPERATURE, DISTILLATION = 2.0, 0.5
 STEPS, BATCH = 150, 128
 RATE, DECAY = 1e-2, 1e-2
 MEMORIES = 0.9, 0.999  # of AdamW (Loshchilov and Hutter 2019): of the gradient and of its square

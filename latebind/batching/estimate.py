@@ -39,7 +39,7 @@ class Estimate:
             self.pace = Pace(least=-0.5 * min(costs.step(i, 1) for i in range(self.decoder)))
         kinds = [spec.kind(i) for i in range(spec.stages)]
         self._paces = [self.decoding if kind is StageKind.DECODER else self.pace for kind in kinds]
-        self.by_size = PaceBySize()
+        self.by_size = PaceBySize({batch for curve in costs.stages for batch in curve.batches})
         self.exits = Exits(spec, costs, self.pace)
         self.lone = Lone([_share(costs, i) for i in range(spec.stages)]) if costs.wide else None
         self._tables: dict[int, _Table] = {}

@@ -4,12 +4,16 @@ A profile is taken in a loop, at another time. On a shared machine everything is
 launch also has a fixed cost (`launch`) whatever its batch: the core was idle, caches are cold, events and replies.
 """
 
+from collections.abc import Container
+
 LATEST = 1 / 32  # weight of the latest launch in averages; for the first launches 1 / their number, which is more
 DOUBT = 0.1  # share of the mean by which launches must differ in length before factor and fixed cost are told apart
 LONGEST = 3.0  # times the predicted seconds; a longer launch was held up by others on the machine and is cut to this
 SLOWER = 0.02  # relative change of the factor at which derived figures are recomputed
 CHANGED = 0.1  # relative change of the fixed cost at which derived figures are recomputed
 UNSEEN = 4  # launches as the line says that a batch size counts as having had
+SURPRISE = 0.2  # of a size's share: by more one launch does not differ, or a pause would keep a rare size from running
+BETWEEN = 0  # stands for all batch sizes that were not profiled
 RELENT = 0.1  # share forgotten for a request that is refused by an idle engine; doubled for each further one
 LEAST = 0.1  # the lowest factor
 NOTHING = 1e-6  # seconds; less than that is rounding
@@ -91,25 +95,29 @@ class PaceBySize:
     """How much longer than by the line (`Pace`) launches of each batch size take; 1 for a size that was never launched.
 
     A line does not fit all sizes: libraries run some of them by code of their own, and a size that differs from the
-    last one finds less in the caches, while a profile repeats each size.
+    last one finds less in the caches, while a profile repeats each size. Sizes that are not `profiled` have one share
+    together: code that takes any size runs them all, and each by itself is too rare to be known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, profiled: Container[int]) -> None:
         self.changes = 0  # counts changes that are large enough to recompute derived figures
+        self._profiled = profiled
         self._shares: dict[int, float] = {}
         self._then: dict[int, float] = {}  # the shares at the last such changes
         self._launches: dict[int, int] = {}
 
     def observe(self, batch: int, ratio: float) -> None:
         """Note that a launch took `ratio` times what the line says."""
-        launches = self._launches[batch] = self._launches.get(batch, UNSEEN) + 1
-        share = self._shares.get(batch, 1.0)
-        share += max(LATEST, 1.0 / launches) * (min(ratio, LONGEST) - share)
-        self._shares[batch] = share
-        if abs(share - self._then.get(batch, 1.0)) > SLOWER:
+        size = batch if batch in self._profiled else BETWEEN
+        launches = self._launches[size] = self._launches.get(size, UNSEEN) + 1
+        share = self._shares.get(size, 1.0)
+        surprise = max(-SURPRISE, min(ratio / share - 1.0, SURPRISE))
+        share *= 1.0 + max(LATEST, 1.0 / launches) * surprise
+        self._shares[size] = share
+        if abs(share - self._then.get(size, 1.0)) > SLOWER:
             self.changes += 1
-            self._then[batch] = share
+            self._then[size] = share
 
     def share(self, batch: int) -> float:
         """Return how many times as long as by the line a launch of this size takes."""
-        return self._then.get(batch, 1.0)
+        return self._then.get(batch if batch in self._profiled else BETWEEN, 1.0)

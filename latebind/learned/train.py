@@ -12,15 +12,15 @@ from torch.nn import functional
 from latebind.learned.head import Selector
 from latebind.learned.lookup import has_bfloat16
 
-FORMAT = 2  # version of the training: raised whenever the same lesson leads to other weights
+FORMAT = 3  # version of the training: raised whenever the same lesson leads to other weights
 BATCH = 128
 STRETCH_BYTES = 2 << 30  # most bytes of activations that are shuffled and read together
 LEARNING_RATE = 1e-2
 WEIGHT_DECAY = 1e-2
 KERNEL_RATE, KERNEL_MOMENTUM, KERNEL_ROUNDS = 0.08, 0.6, 3
 WARM_UP, COOL_DOWN = 0.15, 0.75  # shares of the steps in which the learning rate rises, and falls
-TEMPERATURE = 2.0
-DISTILLATION = 0.5  # the share of the loss that comes from the base model's distribution; labels give the rest
+TEMPERATURE = 4.0
+DISTILLATION = 0.9  # the share of the loss that comes from the base model's distribution; labels give the rest
 
 SELECTOR_STEPS = 300, 1_500  # least and most
 PRESENTATIONS_A_STEP = 16  # rows that the predictor sees for each step of its selector
@@ -162,19 +162,25 @@ def _rows_of(kernel: Tensor) -> Tensor:
 
 
 def distillation_loss(
-    predicted: Tensor, answers: Tensor, labels: Tensor | None, *, share: float = DISTILLATION
+    predicted: Tensor,
+    answers: Tensor,
+    labels: Tensor | None,
+    *,
+    share: float = DISTILLATION,
+    temperature: float = TEMPERATURE,
 ) -> Tensor:
     """Return the loss of Hinton et al. 2015: the base model's softened distribution and the true classes.
 
-    Without labels the base model's own answers stand for them. `share` is the weight of the distribution.
+    Without labels the base model's own answers stand for them. `share` is the weight of the distribution, which is
+    softened by `temperature`.
     """
     soft = functional.kl_div(
-        functional.log_softmax(predicted / TEMPERATURE, dim=1),
-        functional.softmax(answers / TEMPERATURE, dim=1),
+        functional.log_softmax(predicted / temperature, dim=1),
+        functional.softmax(answers / temperature, dim=1),
         reduction="batchmean",
     )
     hard = functional.cross_entropy(predicted, labels if labels is not None else answers.argmax(dim=1))
-    return share * TEMPERATURE**2 * soft + (1.0 - share) * hard
+    return share * temperature**2 * soft + (1.0 - share) * hard
 
 
 def selector_steps(presentations: int) -> int:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from latebind.adaptation.lesson import BATCH, DECAY, RATE, Layers
+from latebind.adaptation.lesson import BATCH, DECAY, DISTILLATION, RATE, TEMPERATURE, Layers
 from latebind.learned.head import Head, HeadFunction
 from latebind.learned.train import distillation_loss
 
@@ -41,7 +41,8 @@ def by_autograd(given: Head, features: Tensor, answers: Tensor, generator: torch
     for step, drawn in enumerate(torch.randint(ROWS, (STEPS, BATCH), generator=generator)):
         optimizer.param_groups[0]["lr"] = RATE * (1.0 - step / STEPS)
         optimizer.zero_grad()
-        torch.autograd.backward(distillation_loss(said(rows[drawn]), answers[drawn], None))
+        loss = distillation_loss(said(rows[drawn]), answers[drawn], None, share=DISTILLATION, temperature=TEMPERATURE)
+        torch.autograd.backward(loss)
         optimizer.step()
     return said(rows).detach()
 

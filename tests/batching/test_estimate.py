@@ -56,7 +56,8 @@ def test_where_launches_cost_more_larger_batches_pay() -> None:
 
 def test_where_sizes_are_compared_each_has_what_its_own_launches_took() -> None:
     """By the profile batches of 4 take 0.8 a request and of 8 0.73; launches of 2 to 4 take 1.4 times as long."""
-    served = chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.0, 5.86)))
+    curve = Curve(tuple(range(1, 9)), tuple(1.0 + 4.86 / 7 * (batch - 1) for batch in range(1, 9)))
+    served = chain(STATIC, max_batch=8, curve=curve)
     estimate, plain = (Estimate(served.spec, served.costs) for _ in range(2))
     for i in range(1200):
         batch = 1 + i % 8
@@ -71,30 +72,46 @@ def test_where_sizes_are_compared_each_has_what_its_own_launches_took() -> None:
 
 
 def test_a_size_has_its_share_after_some_launches_and_keeps_it_through_one_that_was_held_up() -> None:
-    sizes = PaceBySize()
+    sizes = PaceBySize({1, 4})
     sizes.observe(4, 1.0)
     assert (sizes.share(4), sizes.changes) == (1.0, 0)
     for _ in range(100):
         sizes.observe(4, 1.2)
     assert sizes.share(4) == pytest.approx(1.2, abs=0.03)
-    assert sizes.share(3) == 1.0
+    assert sizes.share(1) == 1.0
     then = sizes.changes
-    sizes.observe(4, 1e3)
-    assert sizes.share(4) < 1.3
+    for _ in range(3):
+        sizes.observe(4, 1e3)
+    assert sizes.share(4) < 1.25
     assert sizes.changes == then + 1
+
+
+def test_a_pause_in_one_of_the_first_launches_keeps_no_size_from_running() -> None:
+    sizes = PaceBySize({1, 8})
+    sizes.observe(8, 3.0)
+    assert sizes.share(8) < 1.05
 
 
 def test_the_first_launches_of_a_size_count_for_more_than_later_ones() -> None:
     """They count as much as the line, which counts as four launches; a hundred launches would settle a later change."""
-    sizes = PaceBySize()
+    sizes = PaceBySize({4})
     for _ in range(4):
-        sizes.observe(4, 1.4)
-    assert sizes.share(4) == pytest.approx(1.2, abs=0.02)
+        sizes.observe(4, 1.2)
+    assert sizes.share(4) == pytest.approx(1.1, abs=0.02)
+
+
+def test_sizes_that_were_not_profiled_have_one_share() -> None:
+    sizes = PaceBySize({1, 2, 4})
+    for _ in range(50):
+        sizes.observe(3, 1.2)
+        sizes.observe(5, 1.2)
+    assert sizes.share(3) == sizes.share(7) == pytest.approx(1.2, abs=0.03)
+    assert sizes.share(2) == sizes.share(4) == 1.0
 
 
 def test_sizes_are_compared_anew_when_the_launches_of_one_have_differed_from_the_line() -> None:
     """The line stays where it is: only what is known of sizes changes."""
-    served = chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.0, 5.0)))
+    served = chain(STATIC, max_batch=8, curve=Curve((1, 7, 8), (1.0, 31 / 7, 5.0)))
     estimate = Estimate(served.spec, served.costs)
     assert (estimate.answered(8).quickest, estimate.worth_batching(8)) == (8, 7)
     then = estimate.pace.changes

@@ -28,6 +28,7 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples, checked
+from latebind.learned.train import DISTILLATION
 from tests.digits import FIT, Built, digits
 
 PLAN = Plan(Promise(0.9, 0.9), folds=2)
@@ -225,7 +226,9 @@ def test_networks_that_are_kept_are_not_trained_again(
     assert "training" not in told
     assert np.array_equal(again.answers.scores, explored.answers.scores)
     assert lessons.folder is not None
-    assert [path.name for path in lessons.folder.iterdir()] == ["distillation-0.5"]  # those without lie elsewhere
+    assert [path.name for path in lessons.folder.iterdir()] == [
+        f"distillation-{DISTILLATION:g}"
+    ]  # those without lie elsewhere
 
 
 def test_baselines_answer_every_row_and_those_with_exits_keep_the_promise(baselines: Result, rows: Samples) -> None:

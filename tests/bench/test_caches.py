@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,18 @@ from latebind.bench.caches.composition import Rules, composition_of
 from latebind.bench.caches.contest import Contender, Outcome, Plan, Standings, promised, standings
 from latebind.bench.caches.models import CachedModel, load_model
 from latebind.bench.caches.plots import plots
-from latebind.bench.caches.route import END, Exit, Route, Scored, Stage, answers_of, confidence, confident, selected
+from latebind.bench.caches.route import (
+    END,
+    Exit,
+    Route,
+    Scored,
+    Stage,
+    answers_of,
+    confidence,
+    confident,
+    selected,
+    unselected,
+)
 from latebind.bench.caches.suite import Part, Result, Setting, Suite
 from latebind.bench.caches.traditional import Hashed, Kept, Nearest, single
 from latebind.bench.caches.variants import Explored, Lessons, explore
@@ -25,11 +37,15 @@ from latebind.bench.page import write_plots
 from latebind.bench.statistics import Interval
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
+from latebind.learned.build import build_caches
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.promise import Promise
+from latebind.learned.quantise import has_bytes
 from latebind.learned.samples import Samples, checked
 from latebind.learned.train import DISTILLATION
-from tests.digits import FIT, Built, digits
+from latebind.program.build import build_program
+from tests.digits import CALIBRATE, FIT, Built, digits, samples
+from tests.digits import trained as digits_network
 
 PLAN = Plan(Promise(0.9, 0.9), folds=2)
 KEPT = 0.82  # what a promise of 0.9, with 90 % confidence, may come to on the 212 rows here
@@ -200,6 +216,32 @@ def trained(model: CachedModel, lessons: Lessons, rows: Samples) -> tuple[Explor
 @pytest.fixture(scope="module")
 def explored(trained: tuple[Explored, set[str]]) -> Explored:
     return trained[0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_bytes(), reason="this processor is not faster with bytes")
+def test_the_network_in_eight_bits_is_one_of_the_kinds_and_sure_of_everybody(
+    lessons: Lessons, rows: Samples, tmp_path: Path
+) -> None:
+    pytest.importorskip("openvino")
+    images, labels = digits()
+    built = build_program(
+        digits_network(images[:FIT], labels[:FIT]),
+        {"image": images[:8]},
+        directory=tmp_path / "digits" / "1",
+        name="digits",
+        backends=["openvino"],
+        max_batch=2,
+    )
+    build_caches(built.directory, samples(0, FIT), samples(FIT, FIT + CALIBRATE), fidelity=0.9, presentations=1_000)
+    model = load_model(tmp_path, "digits")
+    given = replace(lessons, kinds=("bytes", "plain"), folder=None)
+    found = explore(model, [0], given, checked(rows, model.program.spec), 0, tell=silent)
+    assert [one.plan.kind for one in found.trained] == ["plain", "bytes"]
+    assert found.costs.sure == (1,)
+    assert (found.answers.classes[1] == found.answers.ends).mean() > 0.97
+    assert variants.alone_at(found.costs, 1).sure == (0,)
+    assert unselected(found.trained[1].function) is found.trained[1].function
 
 
 def test_a_search_among_networks_keeps_to_the_memory(explored: Explored) -> None:

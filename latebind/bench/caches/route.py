@@ -157,7 +157,12 @@ def selected(function: LookupFunction) -> Look:
 
 
 def unselected(function: LookupFunction) -> Look:
-    """Return the same predictor without its selector: the highest share of its softmax says how sure it is."""
+    """Return the same predictor without its selector: the highest share of its softmax says how sure it is.
+
+    One that is sure of every answer has none, and stays as it is.
+    """
+    if function.head.sure:
+        return function
     return LookupFunction(function.features, function.head.without_selector())
 
 

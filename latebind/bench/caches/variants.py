@@ -1,7 +1,7 @@
 """Trains networks of every kind at every boundary and measures them in place (GATI, section 3.2 and table 4)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,8 +13,10 @@ from latebind.bench.caches.route import Answers, Exit, Look, Route, Stage, answe
 from latebind.bench.caches.traditional import Row, figures
 from latebind.bench.parallel import Progress
 from latebind.learned.compose import Costs
+from latebind.learned.eight_bits import eight_bit_lookup
 from latebind.learned.exploration_folder import ExplorationFolder, Origin
-from latebind.learned.explore import Explorer, TrainedLookup, on_all_cores
+from latebind.learned.explore import Explorer, TrainedLookup, in_order, on_all_cores
+from latebind.learned.networks import BYTES
 from latebind.learned.plan import Candidate
 from latebind.learned.samples import Samples
 from latebind.learned.train import DISTILLATION
@@ -28,6 +30,7 @@ KINDS = ("fc(512)", "pool(4096)", "conv(3,1)", "conv(5,2)", "light", "residual")
 class Lessons:
     """What is trained, and how long: `presentations` are rows that each predictor sees.
 
+    The kind "bytes" is the network itself in eight bits, before the network, and is not trained.
     `disk` is the most bytes that activations take meanwhile. Networks stay in `folder`, if there is one: who trains
     the same again finds them there, and who trains with other lessons replaces them.
     """
@@ -64,13 +67,14 @@ def explore(
     tell: Progress,
     distillation: float = DISTILLATION,
 ) -> Explored:
-    """Train a lookup of every kind behind each stage (ascending), and ask all of them for all rows."""
+    """Make a lookup of every kind behind each stage (ascending), and ask all of them for all rows."""
     with TemporaryDirectory(prefix="latebind-") as passing:
         folder = (lessons.folder or Path(passing)) / f"distillation-{distillation:g}"
         trained = _train(base, stages, lessons, folder, seed, tell=tell, distillation=distillation)
     tell("asking all lookups", 0.9)
     route = with_all(base.program, trained, [selected(one.function) for one in trained])
-    return Explored(trained, route, answers_of(route, samples), costs_of(route, samples))
+    sure = tuple([place for place, one in enumerate(trained) if one.files.head.sure])
+    return Explored(trained, route, answers_of(route, samples), replace(costs_of(route, samples), sure=sure))
 
 
 def _train(
@@ -96,9 +100,11 @@ def _train(
         progress=tell,
         distillation=distillation,
     )
-    return explorer.train(
-        [Candidate(stage, kind, 0.0) for stage in stages for kind in lessons.kinds], lessons.fit
-    ).trained
+    kinds = [kind for kind in lessons.kinds if kind != BYTES]
+    found = explorer.train([Candidate(stage, kind, 0.0) for stage in stages for kind in kinds], lessons.fit)
+    if BYTES not in lessons.kinds:
+        return found.trained
+    return tuple(in_order([*found.trained, *eight_bit_lookup(base.directory, explorer, lessons.fit, found)]))
 
 
 def with_all(program: Program, trained: Sequence[TrainedLookup], looks: Sequence[Look]) -> Route:
@@ -129,4 +135,5 @@ def _row(explored: Explored, place: int, samples: Samples, plan: Plan) -> Row:
 def alone_at(costs: Costs, place: int) -> Costs:
     """Return the costs of a route with one of the lookups only."""
     before, after = costs.segments[: place + 1], costs.segments[place + 1 :]
-    return Costs((float(np.sum(before)), float(np.sum(after))), (costs.lookups[place],))
+    sure = (0,) if place in costs.sure else ()
+    return Costs((float(np.sum(before)), float(np.sum(after))), (costs.lookups[place],), sure=sure)

@@ -62,7 +62,11 @@ class Networks:
     """The kinds of networks to train for learned caches, behind which stages, and on how many rows."""
 
     kind: Annotated[
-        list[str] | None, typer.Option(help=f"A kind of network to train; may be repeated. Default: {' '.join(KINDS)}.")
+        list[str] | None,
+        typer.Option(
+            help=f"A kind of network to train, or bytes: the network in eight bits; may be repeated. Default: "
+            f"{' '.join(KINDS)}."
+        ),
     ] = None
     lessons: Annotated[int, typer.Option(help="How many rows each network is trained on, counting repetitions.")] = (
         100_000

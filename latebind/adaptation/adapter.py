@@ -189,7 +189,7 @@ class Adapter:
         """Make a version for these shares of classes, of so many answers, and publish it; None if none can be shown.
 
         While what `build` kept speaks for the traffic, so does its choice of lookups, and each lesson begins with its
-        heads. Elsewhere all at hand are tried, and lessons go on from each other.
+        heads, which stay if they are quicker. Elsewhere all at hand are tried, and lessons go on from each other.
         """
         shown = self.shown.recent()
         if shown is not None:
@@ -201,7 +201,15 @@ class Adapter:
         heads = {name: self._heads[name] for name in self._thresholds} if self.trusted else self._learned
         expected = self._expected(mix, heard, self._held_out if trusted or shown is None else shown.rows)
         self.stands = self._stands(heads, given, expected)
-        made = retrain(heads, given, expected, self._costs_of(heads), promise=self._promise, seed=self._lesson)
+        made = retrain(
+            heads,
+            given,
+            expected,
+            self._costs_of(heads),
+            promise=self._promise,
+            seed=self._lesson,
+            may_stay=self.trusted,
+        )
         if made is None:
             return None
         if not self.trusted:

@@ -17,7 +17,7 @@ from latebind.adaptation.lesson import Layers
 from latebind.adaptation.window import Recent
 from latebind.learned.activations import apply_heads
 from latebind.learned.calibrate import Calibrated, calibrate, evaluate
-from latebind.learned.compose import Composer, Costs, Floats, Seen, send, threshold_path
+from latebind.learned.compose import Composer, Costs, Floats, Seen, fastest, send, threshold_path
 from latebind.learned.head import Head
 from latebind.learned.promise import Promise
 from latebind.learned.stored import Rows
@@ -75,24 +75,34 @@ def retrain(
     *,
     promise: Promise,
     seed: int,
+    may_stay: bool = False,
 ) -> Adapted | None:
     """Return new heads for the lookups of `heads`, by name, or None where nothing can be shown.
 
-    `mix` are the shares of classes that come. Takes about a fifth of a second of one core for each lookup.
+    `mix` are the shares of classes that come. If heads `may_stay`, they are kept as they are, with other thresholds,
+    unless those that have learned are quicker on rows that neither taught nor show: a network that was trained on many
+    more rows than there are samples has little to learn from these. Takes about a fifth of a second of one core for
+    each lookup.
     """
     generator = torch.Generator().manual_seed(seed)
     apart = torch.rand(len(given.weights), generator=generator) < APART
-    drawn = _draw(given, mix, ~apart, generator)
+    taught = _draw(given, mix, ~apart, generator)
     made = {}
     for name, head in heads.items():
         if head.sure:
             made[name] = head  # there is nothing that it should learn
             continue
         features, answers = given.learn.features[name], given.learn.answers
-        layers = Layers(head, features[drawn].float(), generator)
-        layers.learn(answers[drawn].float(), generator)
+        layers = Layers(head, features[taught].float(), generator)
+        layers.learn(answers[taught].float(), generator)
         made[name] = layers.head()
-    candidates = _candidates(made, given.learn, _draw(given, mix, apart, generator), costs, promise)
+    drawn = _draw(given, mix, apart, generator)
+    composer = _composer(made, given, drawn, costs, promise)
+    if may_stay:
+        before = _composer(heads, given, drawn, costs, promise)
+        if _seconds(before, promise) <= _seconds(composer, promise):
+            made, composer = dict(heads), before
+    candidates = threshold_path(composer, fidelity=promise.fidelity, steps=PRICES)
     everything = _seen(made, given.show)
     found, shown = _calibrated(candidates, everything, given, mix, costs, promise)
     if found is None or not np.isfinite(found.thresholds).any():
@@ -211,12 +221,15 @@ def _seen(heads: Mapping[str, Head], rows: Rows) -> Seen:
     ).seen
 
 
-def _candidates(heads: Mapping[str, Head], rows: Rows, drawn: Tensor, costs: Costs, promise: Promise) -> list[Floats]:
-    """Return thresholds from strict to lax, found on rows that neither taught nor show."""
-    composer = Composer(
-        _seen(heads, take(rows, drawn)), costs, allows=lambda choice: costs.tail(choice) <= promise.tail
-    )
-    return threshold_path(composer, fidelity=promise.fidelity, steps=PRICES)
+def _composer(heads: Mapping[str, Head], given: Material, drawn: Tensor, costs: Costs, promise: Promise) -> Composer:
+    """Return what finds thresholds on rows `drawn` from those to learn from, which neither taught nor show."""
+    seen = _seen(heads, take(given.learn, drawn))
+    return Composer(seen, costs, allows=lambda choice: costs.tail(choice) <= promise.tail)
+
+
+def _seconds(composer: Composer, promise: Promise) -> float:
+    """Return the mean seconds at the target fidelity on the composer's rows."""
+    return fastest(composer, fidelity=promise.fidelity, steps=PRICES)[1]
 
 
 def rows_like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Seen:

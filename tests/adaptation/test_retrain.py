@@ -60,6 +60,18 @@ def test_where_one_class_dominates_far_more_leave_early() -> None:
     assert skewed.wrong[3] > skewed.wrong[0]  # what does not come is not cared for
 
 
+def test_heads_that_may_stay_do_so_unless_a_lesson_makes_them_quicker() -> None:
+    """The head was made for even classes and cannot be better there; where one dominates it can."""
+    head, kept = built_head(), material(even(6_000), None)
+    for mix, stays in ((dict.fromkeys(range(CLASSES), 0.2), True), ({0: 0.9, 1: 0.05, 2: 0.05}, False)):
+        made = retrain({"a": head}, kept, mix, COSTS, promise=PROMISE, seed=1, may_stay=True)
+        assert made is not None
+        assert (made.heads["a"] is head) is stays
+    must_change = retrain({"a": head}, kept, dict.fromkeys(range(CLASSES), 0.2), COSTS, promise=PROMISE, seed=1)
+    assert must_change is not None
+    assert must_change.heads["a"] is not head
+
+
 def test_a_lesson_keeps_to_lookups_within_the_tail() -> None:
     mix = dict.fromkeys(range(CLASSES), 0.2)
     for tail, expected in ((1.0, False), (2.0, True)):

@@ -9,6 +9,8 @@ There are two bounds, for two questions:
 As N grows, the second bound approaches the first.
 """
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, gammaln
@@ -23,6 +25,7 @@ def upper_bound(wrong: int, samples: int, confidence: float) -> float:
     return float(betaincinv(wrong + 1, samples - wrong, confidence))
 
 
+@lru_cache(maxsize=4096)  # a lesson asks for some hundred thresholds how many may be wrong, most of them alike
 def most_wrong(wrong: int, samples: int, answers: int, *, confidence: float) -> int:
     """Return the upper bound on how many of the next `answers` are wrong.
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from latebind.adaptation.adapter import Adapter
 from latebind.adaptation.controller import FULL_DEPTH
-from latebind.adaptation.retrain import Material
+from latebind.adaptation.retrain import Material, material, retrain
 from latebind.adaptation.window import Sample
 from latebind.domain.config import AdaptationConfig
 from latebind.learned.activations import apply_heads
@@ -134,17 +134,20 @@ def test_classes_that_did_not_come_yet_count_a_little_while_few_answers_are_know
     assert found._expected(MIX, 90, found._held_out) == pytest.approx(MIX)
 
 
-def test_a_version_for_one_class_takes_fewer_others_for_it_while_few_answers_are_known(
+def test_heads_taught_for_one_class_take_fewer_others_for_it_while_few_answers_are_known(
     built: Built, tmp_path: Path
 ) -> None:
     mistaken = dict.fromkeys((100, 10**6), 0)
+    found = adapter(built, tmp_path)
+    heads = {name: found._heads[name] for name in found._thresholds}
+    given = material(found._held_out, found._lessons)
     for heard, answer in product(mistaken, (1, 7, 8)):
-        found = adapter(built, tmp_path / f"{heard}" / f"{answer}")
-        version = found.learn({answer: 1.0}, "one class comes", heard=heard)
-        assert version is not None
         rows = found._held_out
+        expected = found._expected({answer: 1.0}, heard, rows)
+        made = retrain(heads, given, expected, found._costs_of(heads), promise=found._promise, seed=1)
+        assert made is not None
         others = rows.classes != answer
-        for name, (head, _) in found.versions.lookups(version.name).items():
+        for name, head in made.heads.items():
             features = rows.features[name][others].float()
             seen = apply_heads([head], [features], functional.one_hot(rows.classes[others], CLASSES)).seen
             mistaken[heard] += int((~seen.right).sum())

@@ -1,8 +1,8 @@
-"""A door with nothing behind it: it sends each call's own tensor back, unread. What no server in Python could exceed.
+"""A door with nothing behind it: it sends each call's own tensor back, unread.
 
 It waits for the whole body, and answers correctly where the model returns its input: `inputs` become `outputs`, `x`
-becomes `y`. It neither parses HTTP or JSON nor routes, checks, counts, limits, or has anybody compute. Run as
-`echo_app.py PORT`.
+becomes `y`. It neither parses HTTP or JSON nor routes, checks, counts, limits, or has anybody compute. It sleeps
+between calls, so a server that awaits a lone call awake may be quicker. Run as `echo_app.py PORT`.
 """
 
 import asyncio

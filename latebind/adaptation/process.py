@@ -32,6 +32,7 @@ from latebind.adaptation.messages import (
     Status,
     UseVersion,
 )
+from latebind.adaptation.yielding import yielding_often
 from latebind.domain.errors import ConfigError, LatebindError, NotFound, RepositoryError
 from latebind.learned.bounds import upper_bound
 from latebind.logs import write_logs
@@ -105,7 +106,8 @@ class AdaptationService:
     def __init__(self, order: AdaptationOrder, messages: socket.socket, control: socket.socket) -> None:
         self._messages, self._control = messages, control
         self._config = order.config
-        self._lanes, self._left_out = _lanes_of(order)
+        with yielding_often(order.config.yields):
+            self._lanes, self._left_out = _lanes_of(order)
         self._reader = AnsweredReader([lane.adapter.spec for lane in self._lanes])
         self._work = Condition()  # guards the lanes
         self._closed = False
@@ -257,7 +259,8 @@ class AdaptationService:
         """Root of the learning thread."""
         for lane in self._lanes:
             if not self._closed:
-                lane.adapter.rehearse()
+                with yielding_often(self._config.yields):
+                    lane.adapter.rehearse()
         while True:
             with self._work:
                 self._work.wait_for(lambda: self._closed or any(lane.lesson for lane in self._lanes))
@@ -273,7 +276,8 @@ class AdaptationService:
                     lane.adapter.controller.learned(None, time.monotonic())
 
     def _see(self, lane: Lane, batch: Sequence[Sampled]) -> None:
-        compared = lane.adapter.see(batch)
+        with yielding_often(self._config.yields):
+            compared = lane.adapter.see(batch)
         with self._work:
             lane.sampled += len(compared)
             for one in compared:
@@ -288,7 +292,8 @@ class AdaptationService:
         if lesson.alarmed:
             lane.adapter.alarmed(SINCE_ALARM)
         begun = time.thread_time()
-        version = lane.adapter.learn(mix, lesson.reason, heard=heard)
+        with yielding_often(self._config.yields):
+            version = lane.adapter.learn(mix, lesson.reason, heard=heard)
         logger.info(
             "%s: retrained (%s) in %.2f s of a core: %s",
             lane.name,
@@ -361,7 +366,8 @@ def main(arguments: Sequence[str]) -> None:
 def _give_way(order: AdaptationOrder) -> None:
     """Run when nothing else wants a core, and on cores that the engine has not, if there are any.
 
-    A low priority is not enough: Linux lets even that finish its slice of milliseconds when a request comes.
+    A low priority is not enough: Linux lets even that finish its slice of milliseconds when a request comes. Nor is the
+    class for idle cores alone, so what takes long is `yielding_often`.
     """
     if order.config.yields and hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -1,31 +1,26 @@
-"""Learned caches beside their baselines: routes, promises and every part of the comparison, run on digits."""
+"""Learned caches beside their baselines: every part of the comparison, run on digits."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from sklearn.neighbors import KNeighborsClassifier
-from torch import Tensor
 from typer.testing import CliRunner
 
-from latebind.bench.caches import ablations, composition, traditional, variants
+from latebind.bench.caches import ablations, composition, limits, traditional, variants
 from latebind.bench.caches.baselines import RANGE_ROWS
-from latebind.bench.caches.composition import Rules, composition_of
-from latebind.bench.caches.contest import Contender, Outcome, Plan, Standings, promised, standings
+from latebind.bench.caches.composition import RULES, SEARCH, Rules, composition_of
+from latebind.bench.caches.contest import Plan
 from latebind.bench.caches.models import CachedModel, load_model
 from latebind.bench.caches.plots import plots
 from latebind.bench.caches.route import (
     END,
     Exit,
     Route,
-    Scored,
     Stage,
     answers_of,
-    confidence,
     confident,
     selected,
     unselected,
@@ -38,7 +33,7 @@ from latebind.bench.statistics import Interval
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches
-from latebind.learned.compose import Costs, Seen
+from latebind.learned.compose import Costs
 from latebind.learned.promise import Promise
 from latebind.learned.quantise import has_bytes
 from latebind.learned.samples import Samples, checked
@@ -53,99 +48,6 @@ KEPT = 0.82  # what a promise of 0.9, with 90 % confidence, may come to on the 2
 
 def silent(_text: str, _share: float) -> None:
     """Progress nobody."""
-
-
-def plus(number: float) -> Stage:
-    return Stage(lambda x: (x + number,))
-
-
-def sure(scores: Sequence[float]) -> Exit:
-    """Answers the class that the activation names, with the same score for each row of a batch."""
-
-    def look(activation: Tensor) -> Scored:
-        return activation.numpy(), np.full(len(activation), scores[0], np.float32)
-
-    return Exit("sure", look)
-
-
-def test_a_route_without_its_exit_is_the_last_network_alone() -> None:
-    first, last = plus(1.0), Stage(lambda x: (x * 2,), again=True)
-    route = Route((first, sure([1.0]), plus(5.0), last, plus(0.0)))
-    assert route.with_thresholds(np.array([np.inf])).pieces == (last, route.pieces[-1])
-    kept = route.with_thresholds(np.array([0.5]))
-    assert [type(piece) for piece in kept.pieces] == [Stage, Exit, Stage, Stage]  # nobody looks at the plus(5.0)
-
-
-def test_a_row_leaves_where_the_score_is_high_enough() -> None:
-    route = Route((plus(0.0), sure([0.7]), Stage(lambda x: (x.flip(1),))))
-    row = torch.tensor([[0.0, 3.0, 1.0]])
-    assert route.with_thresholds(np.array([0.7]))(row) == (1, "sure")
-    assert route.with_thresholds(np.array([0.8]))(row) == (1, END)
-    assert route.with_thresholds(np.array([0.8]))(torch.tensor([[5.0, 0.0, 1.0]])) == (2, END)
-
-
-def test_confidence_is_the_highest_share_of_the_softmax() -> None:
-    answers = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
-    assert confidence(answers.numpy()) == pytest.approx(answers.softmax(dim=1).amax(dim=1).numpy())
-
-
-def test_each_row_is_measured_once_and_by_thresholds_that_have_not_seen_it() -> None:
-    parts = Plan(Promise(0.9, 0.9), folds=3, seed=5).parts(200)
-    assert sorted(np.concatenate([measured for _, _, measured in parts]).tolist()) == list(range(200))
-    for choose, show, measured in parts:
-        assert sorted(np.concatenate([choose, show, measured]).tolist()) == list(range(200))
-
-
-@pytest.mark.parametrize(("folds", "rows", "words"), [(1, 100, "2 or more"), (2, 30, "give more samples")])
-def test_a_plan_that_can_show_nothing_is_refused(folds: int, rows: int, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        Plan(Promise(0.97, 0.95), folds).parts(rows)
-
-
-def test_the_promise_counts_an_end_that_is_not_the_base_model() -> None:
-    random = np.random.default_rng(0)
-    scores, rows = random.random((1, 2_000)), np.arange(2_000)
-    costs = Costs((0.0, 1.0), (0.1,))
-    right = scores > random.random((1, 2_000))
-    often = Seen(scores, right, random.random(2_000) < 0.98)
-    seldom = Seen(scores, right, random.random(2_000) < 0.5)
-    promise = Promise(0.95)
-    exact, nearly, hardly = (
-        promised(seen, costs, promise)(rows[:600], rows[600:])[0] for seen in (Seen(scores, right), often, seldom)
-    )
-    assert exact < nearly < 1.0
-    assert np.isinf(hardly)
-
-
-def test_methods_on_the_same_route_run_once_and_the_base_model_is_the_measure() -> None:
-    calls = 0
-
-    def count(x: Tensor) -> tuple[Tensor]:
-        nonlocal calls
-        calls += 1
-        return (x,)
-
-    route = Route((Stage(count),))
-    rows = Samples((torch.eye(4).repeat(25, 1),), torch.zeros(100, dtype=torch.int64))
-    ways = [Contender(name, route, 8, lambda choose, show: np.empty(0)) for name in ("base", "same")]
-    found = standings(ways, rows, PLAN, tell=silent)
-    assert calls == 100 + 2 * 10  # warming up for each of two folds
-    assert [found.fidelity(one) for one in found.outcomes] == [1.0, 1.0]
-    assert [found.accuracy(one) for one in found.outcomes] == [0.25, 0.25]
-    assert found.gain(found.outcomes[1]).value == 1.0
-
-
-def test_a_method_that_takes_twice_as_long_does_not_beat_and_one_that_takes_half_does() -> None:
-    seconds, classes = np.random.default_rng(0).gamma(4, 1e-3, 200), np.zeros(200, np.int64)
-    ran = [
-        Outcome(name, 8, times * seconds, classes, (END,) * 200)
-        for name, times in (("base", 4.0), ("own", 1.0), ("slow", 2.0), ("quick", 0.5))
-    ]
-    found = Standings(tuple(ran), None, seed=0)
-    ratios = [found.against_own(one) for one in found.outcomes]
-    assert [(ratio.value, ratio.low, ratio.high) for ratio in ratios] == [
-        pytest.approx((times, times, times)) for times in (4.0, 1.0, 2.0, 0.5)
-    ]
 
 
 def kept(rows: int = 300) -> Kept:
@@ -356,6 +258,26 @@ def test_networks_and_what_rules_make_of_them_are_run_for_real(
     assert len(plots(result)) == 2
 
 
+def test_rules_under_several_limits_are_told_by_the_mean_over_all_of_them(
+    model: CachedModel, explored: Explored, rows: Samples
+) -> None:
+    samples = checked(rows, model.program.spec)
+    under = limits.compare(model, explored, samples, PLAN, budgets=(1, 8_000_000), tell=silent)
+    figures = {row["rule"]: row for row in under.rows()}
+    assert set(figures) == {SEARCH, *RULES, "only plain", "only fc(16)"}
+    assert figures[SEARCH][f"mean / {SEARCH}"] == Interval(1.0, 1.0, 1.0)
+    nothing_fits, all_fit = under.of(SEARCH)
+    assert set(nothing_fits.left) == {END} < set(all_fit.left)
+    for row in figures.values():
+        assert row["1e-06 MB, ms"] == pytest.approx(nothing_fits.seconds.mean() * 1e3)  # the same run
+        ratio = row[f"mean / {SEARCH}"]
+        assert isinstance(ratio, Interval)
+        told = sum(one.seconds.mean() for one in under.of(str(row["rule"])))
+        assert ratio.value == pytest.approx(told / (nothing_fits.seconds.mean() + all_fit.seconds.mean()))
+    result = Result(Part.LIMITS, "limits", under.rows(), under=under)
+    assert len(plots(result)) == 1
+
+
 def test_an_ablation_without_a_difference_is_the_same_run(
     model: CachedModel, explored: Explored, rows: Samples
 ) -> None:
@@ -409,12 +331,3 @@ def test_a_run_that_is_broken_off_keeps_the_figures_of_the_parts_before(
     assert own["mean ms"]["low"] <= own["mean ms"]["value"] <= own["mean ms"]["high"]
     assert whole["mean ms"]["value"] / own["mean ms"]["value"] == pytest.approx(own["times less"]["value"])
     assert sum(own["left"].values()) == pytest.approx(1.0)
-
-
-def test_answers_of_a_route_are_those_of_its_exits_and_its_end() -> None:
-    rows = Samples((torch.eye(3).repeat(10, 1),))
-    last = Stage(lambda x: (x.roll(1, 1),))
-    found = answers_of(Route((plus(0.0), sure([0.3]), Stage(lambda x: (-x,)), sure([0.6]), plus(0.0), last)), rows)
-    assert found.classes.tolist() == [[0, 1, 2] * 10, [1, 0, 0] * 10]
-    assert found.ends.tolist() == [0, 0, 1] * 10
-    assert found.scores == pytest.approx(np.array([[0.3] * 30, [0.6] * 30]))

@@ -103,6 +103,16 @@ class Rules:
         return np.full(len(self.composition.variants), np.inf) if found is None else found.thresholds
 
 
+def methods_of(explored: Explored, rules: Rules) -> dict[str, Thresholds]:
+    """Return the search, the rules and the search among each kind alone, by name."""
+    kinds = [one.plan.kind for one in explored.trained]
+    alone = {
+        f"only {kind}": rules.among(tuple(k for k, other in enumerate(kinds) if other == kind))
+        for kind in dict.fromkeys(kinds)
+    }
+    return {SEARCH: rules.search(), **{name: rules.rule(name) for name in RULES}, **alone}
+
+
 def compare(
     base: CachedModel,
     explored: Explored,
@@ -115,12 +125,7 @@ def compare(
     """Run what each rule, budget (bytes) and alpha chooses, and each kind alone, beside the search on samples."""
     composition = composition_of(explored, len(base.program.stages), explored.costs, plan.promise)
     rules = Rules(composition, explored.answers.against(explored.answers.ends))
-    methods: dict[str, Thresholds] = {SEARCH: rules.search()}
-    methods |= {name: rules.rule(name) for name in RULES}
-    for kind in dict.fromkeys(one.plan.kind for one in explored.trained):
-        methods[f"only {kind}"] = rules.among(
-            tuple(k for k, one in enumerate(explored.trained) if one.plan.kind == kind)
-        )
+    methods = methods_of(explored, rules)
     methods |= {f"alpha {alpha:.1f}": rules.alpha(alpha) for alpha in ALPHAS}
     methods |= {f"memory {budget / 1e6:g} MB": rules.search(budget) for budget in budgets}
     whole = Contender(f"{base.name} alone", base.whole(), base.bytes, no_exits)

@@ -1,6 +1,7 @@
 """The comparison of learned caches as plots: distributions, fidelity against latency, sweeps."""
 
 from latebind.bench.caches.contest import Standings
+from latebind.bench.caches.limits import UnderLimits
 from latebind.bench.caches.suite import Part, Result
 from latebind.bench.chart import MARKED, Plot, blank, distributions
 
@@ -13,7 +14,7 @@ def plots(result: Result) -> list[Plot]:
         case Part.COMPOSITION, Standings() as found:
             alpha = sweep(found, "alpha ", "Weight of hit rates against gains (alpha)")
             return [alpha, sweep(found, "memory ", "Memory for learned caches, MB")]
-    return []
+    return [] if result.under is None else [by_memory(result.under)]
 
 
 def distribution(found: Standings) -> Plot:
@@ -31,6 +32,16 @@ def fidelity_and_latency(found: Standings) -> Plot:
         figure.add_scatter(
             x=[one.seconds.mean() * 1e3], y=[found.fidelity(one)], name=one.name, mode="markers", marker={"size": 14}
         )
+    return figure
+
+
+def by_memory(under: UnderLimits) -> Plot:
+    """Draw each rule's mean latency by the memory that lookups may take."""
+    x = {"title": "Memory for learned caches, MB", "type": "log"}
+    figure = blank("Rules of composition by memory", x=x, y={"title": "mean latency, ms", "rangemode": "tozero"})
+    for rule in under.rules:
+        milliseconds = [float(one.seconds.mean() * 1e3) for one in under.of(rule)]
+        figure.add_scatter(x=[budget / 1e6 for budget in under.budgets], y=milliseconds, name=rule, mode=MARKED)
     return figure
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import torch
 
-from latebind.bench.caches import ablations, baselines, composition, traditional, variants
+from latebind.bench.caches import ablations, baselines, composition, limits, traditional, variants
 from latebind.bench.caches.composition import BUDGETS
 from latebind.bench.caches.contest import Figures, Plan, Standings
+from latebind.bench.caches.limits import UnderLimits
 from latebind.bench.caches.models import CachedModel, load_model
 from latebind.bench.caches.variants import Explored, Lessons
 from latebind.bench.parallel import Progress
@@ -24,6 +25,7 @@ class Part(StrEnum):
     TRADITIONAL = "traditional"
     VARIANTS = "variants"
     COMPOSITION = "composition"
+    LIMITS = "limits"
     ABLATIONS = "ablations"
 
 
@@ -46,12 +48,16 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a part found: rows of figures, and the outcomes behind them where methods ran against each other."""
+    """What a part found: rows of figures, and the outcomes behind them where methods ran against each other.
+
+    `under` are those under several limits of memory.
+    """
 
     part: Part
     title: str
     rows: list[Figures]
     standings: Standings | None = None
+    under: UnderLimits | None = None
 
 
 class Suite:
@@ -96,6 +102,10 @@ class Suite:
                 budgets = self._setting.budgets
                 found = composition.compare(base, self._distilled(tell), samples, plan, budgets=budgets, tell=tell)
                 return Result(part, "composition", found.rows(), found)
+            case Part.LIMITS:
+                budgets = self._setting.budgets
+                under = limits.compare(base, self._distilled(tell), samples, plan, budgets=budgets, tell=tell)
+                return Result(part, "composition under limits of memory", under.rows(), under=under)
             case Part.ABLATIONS:
                 undistilled = self._explore(tell, distillation=0.0)
                 found = ablations.compare(base, self._distilled(tell), undistilled, samples, plan, tell=tell)

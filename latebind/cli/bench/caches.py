@@ -98,7 +98,7 @@ class Kept:
     stored: Annotated[int, typer.Option(help="How many rows a traditional cache keeps.")] = 10_000
     budget_mb: Annotated[
         list[float] | None,
-        typer.Option(help="Megabytes of memory for learned caches, in the comparison by memory; may be repeated."),
+        typer.Option(help="Megabytes of memory for learned caches, in comparisons by memory; may be repeated."),
     ] = None
     cache_mb: Annotated[
         float, typer.Option(help="Megabytes of memory for learned caches in all other comparisons.")

@@ -33,7 +33,7 @@ from latebind.bench.parallel import Progress, in_parallel
 from latebind.bench.server import pinned
 from latebind.bench.subject import Setting, Subject
 from latebind.bench.validate.live import Played
-from latebind.bench.validate.logged import Logged
+from latebind.bench.validate.logged import Logged, check_can_replay
 from latebind.bench.validate.simulated import Run, simulated, told_all
 from latebind.domain.config import PolicyConfig
 from latebind.domain.costs import TYPICAL_STEPS
@@ -91,6 +91,7 @@ def run(
     progress: Progress = lambda text, share: None,
 ) -> LiveReport:
     """Ask for rows, then simulate. Exits are off."""
+    check_can_replay()
     with tempfile.TemporaryDirectory(prefix="latebind-live-") as folder:
         live = _Live(subject, setting, plan, Path(folder), progress)
         with pinned(setting.door_cores):

@@ -15,7 +15,7 @@ from latebind.bench.live.sides import begun
 from latebind.bench.parallel import Progress
 from latebind.bench.subject import Setting
 from latebind.bench.validate.client import Clients
-from latebind.bench.validate.logged import Logged
+from latebind.bench.validate.logged import Logged, check_can_replay
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.engine.order import EngineOrder
 
@@ -118,6 +118,7 @@ async def play(
     tell: Progress,
 ) -> list[Played]:
     """Visit engines in as many rounds as planned, in another order in each."""
+    check_can_replay()
     random = Random(setting.seed)
     with tempfile.TemporaryDirectory(prefix="latebind-validate-") as name:
         async with engines(paths, policies, rows, setting, Path(name)) as every:

@@ -12,14 +12,25 @@ from typing import TypeVar
 
 from latebind.bench.live.requests import Sent
 from latebind.bench.validate.counts import Counts
+from latebind.compiled import is_compiled
 from latebind.domain.actions import Load, Outcome, Reply, Run
 from latebind.domain.config import SchedulerConfig
+from latebind.domain.errors import ConfigError
 from latebind.domain.eventlog import Entry, read_log
 from latebind.domain.events import Arrived, Loaded, StageDone
 from latebind.queries.scheduler import AnyScheduler, make_scheduler
 from latebind.simulation.measured import Hop, Launch, Loading, Rests, Seen, Timed
 
 T = TypeVar("T")
+
+
+def check_can_replay() -> None:
+    """Raise `ConfigError` where a scheduler cannot be copied as it was, before anything is measured in vain."""
+    if is_compiled():
+        raise ConfigError(
+            "this installation is compiled, and what a compiled scheduler has learned cannot be copied into a "
+            "simulation: run this benchmark from an installation in plain Python (without LATEBIND_COMPILE)"
+        )
 
 
 @dataclass(frozen=True, slots=True)

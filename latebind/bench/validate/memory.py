@@ -18,7 +18,7 @@ from latebind.bench.validate.client import Clients
 from latebind.bench.validate.counts import average
 from latebind.bench.validate.live import Played
 from latebind.bench.validate.loads import round_of
-from latebind.bench.validate.logged import Logged
+from latebind.bench.validate.logged import Logged, check_can_replay
 from latebind.bench.validate.report import Load
 from latebind.bench.validate.simulated import simulated
 from latebind.engine.client import EngineClient
@@ -53,6 +53,7 @@ class Plan:
 
 def run(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> list[Load]:
     """Play the same requests to an engine for each side, then on the virtual clock."""
+    check_can_replay()
     found = []
     for number, side in enumerate(plan.sides):
         tell(f"{side}, {plan.stretches[-1][1]:g} s", number / len(plan.sides))

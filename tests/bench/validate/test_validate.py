@@ -1,5 +1,6 @@
 """Validation: what a log tells, what is simulated of it, and what stands in the tables."""
 
+import asyncio
 from io import BytesIO
 from math import inf
 from pathlib import Path
@@ -15,13 +16,14 @@ from latebind.bench.subject import Setting
 from latebind.bench.validate import live, loads, memory
 from latebind.bench.validate.counts import Counts, average, summed
 from latebind.bench.validate.live import Played
-from latebind.bench.validate.logged import Logged
+from latebind.bench.validate.logged import Logged, check_can_replay
 from latebind.bench.validate.pauses import pauses
 from latebind.bench.validate.plots import distribution_figure, quantile_figure
 from latebind.bench.validate.report import Load, Round, rows, within
 from latebind.bench.validate.simulated import Paces, arrivals, pace_of, simulated
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.errors import ConfigError
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, StageDone
 from latebind.domain.model import ModelSpec, StageKind
@@ -120,6 +122,14 @@ def test_the_scheduler_is_as_it_was_when_a_visit_began(played: Played) -> None:
     found = played.log.schedulers([last, first])
     fresh, early, late = map(expected, (Scheduler(CONFIG), found[first], found[last]))
     assert fresh == 0.002 < early < late == pytest.approx(0.003, rel=0.1)
+
+
+def test_a_compiled_installation_is_refused_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("latebind.bench.validate.logged.is_compiled", lambda: True)
+    with pytest.raises(ConfigError, match="plain Python"):
+        check_can_replay()
+    with pytest.raises(ConfigError, match="plain Python"):
+        asyncio.run(live.play({}, (), {}, live.Plan(), Setting(), lambda text, share: None))
 
 
 def test_launches_are_counted_live_and_simulated(played: Played) -> None:

@@ -136,7 +136,7 @@ class Adapter:
         self._lesson = 0
         self._learned = self._heads  # what lessons go on from where `build` does not speak for the traffic
         self._since = -np.inf  # when the traffic changed
-        self._alarmed = -np.inf  # when an alarm last said so
+        self._doubt = False  # whether an alarm said so
         self._familiar: Familiar | None = None  # what samples looked like at the last lesson
         self.controller = self._control()
 
@@ -181,7 +181,7 @@ class Adapter:
         camera, they are still true, and without them it takes hundreds of requests until anything is shown.
         """
         self.moved(last)
-        self.trusted, self._alarmed = False, self._since
+        self.trusted, self._doubt = False, True
         self._learned = self._heads
         self._familiar = None
 
@@ -196,8 +196,8 @@ class Adapter:
             self._familiar = Familiar.of(shown.looks, shown.rows.classes, classes=self.spec.outputs[0].shape[0])
             self.trusted = self.trusted and self._kept.speak_for(shown.rows)
         self._lesson += 1
-        taught, (trusted, since, alarmed) = self.taught.recent(), (self.trusted, self._since, self._alarmed)
-        given = material(self._held_out, self._lessons, taught, shown, trusted=trusted, since=since, alarmed=alarmed)
+        taught, (trusted, since, doubt) = self.taught.recent(), (self.trusted, self._since, self._doubt)
+        given = material(self._held_out, self._lessons, taught, shown, trusted=trusted, since=since, doubt=doubt)
         heads = {name: self._heads[name] for name in self._thresholds} if self.trusted else self._learned
         expected = self._expected(mix, heard, self._held_out if trusted or shown is None else shown.rows)
         self.stands = self._stands(heads, given, expected)

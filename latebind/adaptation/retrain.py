@@ -40,16 +40,16 @@ PRICES = 24
 class Material:
     """Rows to make a version from: those to learn from, with how often each is to be drawn, and those to show it on.
 
-    Of the latter the first of a class are used first; the first `current` of them came since the traffic changed. Those
-    behind the first `certain` came before the last alarm: they count only once enough rows have come since the traffic
-    changed that do not speak against a version.
+    Of the latter the first of a class are used first; the first `current` of them came since the traffic changed.
+    After an alarm the others are in `doubt`: they count only once enough rows have come since that do not speak against
+    a version.
     """
 
     learn: Rows
     weights: Tensor
     show: Rows
-    current: int
-    certain: int
+    current: int = 0
+    doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +131,10 @@ def _calibrated(
     """
     current = everything.take(np.arange(given.current))
     ways = [(candidates, current)]
-    heard = given.current >= HAS_A_SAY
-    if given.current < SPEAKS_FOR_ITSELF:
-        counted = np.arange(len(given.show.classes) if heard else given.certain)
-        accepted = _accepted(candidates, current, costs, promise) if heard else candidates
-        ways.append((accepted, rows_like(everything.take(counted), mix, given.show.classes[: len(counted)])))
+    if HAS_A_SAY <= given.current < SPEAKS_FOR_ITSELF:
+        candidates = _accepted(candidates, current, costs, promise)
+    if given.current < SPEAKS_FOR_ITSELF and (given.current >= HAS_A_SAY or not given.doubt):
+        ways.append((candidates, rows_like(everything, mix, given.show.classes)))
     best: tuple[Calibrated | None, int] = (None, 0)
     for some, shown in ways:
         if not promise.can_show(shown.right.shape[1]):
@@ -259,12 +258,12 @@ def material(
     *,
     trusted: bool = True,
     since: float = -np.inf,
-    alarmed: float = -np.inf,
+    doubt: bool = False,
 ) -> Material:
     """Put together what `build` kept and what the windows have.
 
-    `since` is when the traffic changed, `alarmed` when an alarm last said so. `held_out` shows, unless it is not
-    `trusted` to look like the traffic. Without `lessons` half of it is learned from.
+    `since` is when the traffic changed; with `doubt` an alarm said so. `held_out` shows, unless it is not `trusted` to
+    look like the traffic. Without `lessons` half of it is learned from.
     """
     if lessons is None:
         numbers = torch.arange(len(held_out.classes))
@@ -279,11 +278,10 @@ def material(
         weights = torch.cat([weights, taught.weights * 0.5 ** (ages / (HALF_LIFE * span))])
         lessons = _joined(lessons, taught.rows)
     if shown is None:
-        return Material(lessons, weights, held_out, current=0, certain=len(held_out.classes))
+        return Material(lessons, weights, held_out)
     newest_first = torch.arange(len(shown.times) - 1, -1, -1)
-    current, certain = (int((shown.times >= time).sum()) for time in (since, alarmed))
-    show = _joined(take(shown.rows, newest_first), held_out)
-    return Material(lessons, weights, show, current, certain + len(held_out.classes))
+    current = int((shown.times >= since).sum())
+    return Material(lessons, weights, _joined(take(shown.rows, newest_first), held_out), current, doubt)
 
 
 def _joined(first: Rows, second: Rows) -> Rows:

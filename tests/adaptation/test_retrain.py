@@ -243,29 +243,19 @@ def test_what_is_in_use_stands_until_rows_of_now_speak_against_it() -> None:
     assert not stands(used, against, mix, COSTS, promise=PROMISE)
 
 
-@pytest.mark.parametrize(
-    ("current", "certain", "shows"),
-    [
-        (HAS_A_SAY - 1, HAS_A_SAY - 1, False),
-        (HAS_A_SAY, HAS_A_SAY, True),
-        (HAS_A_SAY - 1, 700, True),  # there was no alarm
-        (5, 400, True),  # other classes come, some time after the alarm
-    ],
-)
-def test_rows_before_an_alarm_show_nothing_until_enough_rows_of_now_agree(
-    current: int, certain: int, *, shows: bool
-) -> None:
-    mix, window = dict.fromkeys(range(CLASSES), 0.2), window_of(even(700, 3))
-    given = material(even(), None, None, window, trusted=False, since=700 - current, alarmed=700 - certain)
-    made = retrain({"a": built_head()}, given, mix, COSTS, promise=Promise(0.95, 0.99), seed=1)
-    assert (made is not None) == shows
-    assert made is None or current < made.rows <= (700 if current == HAS_A_SAY else certain)
+def test_rows_in_doubt_show_nothing_until_enough_rows_of_now_agree() -> None:
+    heads, mix, window = {"a": built_head()}, dict.fromkeys(range(CLASSES), 0.2), window_of(even(700, 3))
+    shown = []
+    for current, doubt in ((HAS_A_SAY - 1, True), (HAS_A_SAY, True), (HAS_A_SAY - 1, False)):
+        given = material(even(), None, None, window, trusted=False, since=700 - current, doubt=doubt)
+        made = retrain(heads, given, mix, COSTS, promise=Promise(0.95, 0.99), seed=1)
+        shown.append(made is not None)
+    assert shown == [False, True, True]
 
 
 def test_rows_of_now_that_speak_against_every_version_leave_those_in_doubt_unused() -> None:
     heads, mix = {"a": built_head()}, dict.fromkeys(range(CLASSES), 0.2)
     shown = even(700, 3)
     shown.classes[-HAS_A_SAY:] = (shown.classes[-HAS_A_SAY:] + 1) % CLASSES
-    since = 700 - HAS_A_SAY
-    given = material(even(), None, None, window_of(shown), trusted=False, since=since, alarmed=since)
+    given = material(even(), None, None, window_of(shown), trusted=False, since=700 - HAS_A_SAY, doubt=True)
     assert retrain(heads, given, mix, COSTS, promise=Promise(0.9, 0.95), seed=1) is None

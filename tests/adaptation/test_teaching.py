@@ -135,6 +135,34 @@ def test_answers_are_compared_while_a_lesson_runs(service: AdaptationService, mo
     assert told == [7]
 
 
+TIMERS = Path("/proc/self/timers")
+
+
+@pytest.mark.skipif(not TIMERS.exists(), reason="needs a system that lists timers")
+def test_what_takes_long_yields_its_core_often(service: AdaptationService, monkeypatch: pytest.MonkeyPatch) -> None:
+    (lane,) = service._lanes
+    own, ticking = f"/tid.{threading.get_native_id()}\n", dict[str, bool]()
+
+    def rehearse() -> None:
+        ticking["rehearse"] = own in TIMERS.read_text()
+        service._closed = True
+
+    def see(batch: Sequence[Sampled]) -> list[Compared]:
+        ticking["see"] = own in TIMERS.read_text()
+        return []
+
+    def learn(*_: object, **__: object) -> None:
+        ticking["learn"] = own in TIMERS.read_text()
+
+    for name, replaced in (("rehearse", rehearse), ("see", see), ("learn", learn)):
+        monkeypatch.setattr(lane.adapter, name, replaced)
+    service._see(lane, [])
+    service._teach(lane, Retrain("there is more to learn from"))
+    service._learn_on()
+    assert ticking == {"see": True, "learn": True, "rehearse": True}
+    assert own not in TIMERS.read_text()
+
+
 def test_samples_that_show_are_looked_at_before_those_that_teach(service: AdaptationService) -> None:
     (lane,) = service._lanes
     for number, shows in enumerate((False, True, False, True)):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from latebind.adaptation.controller import BUILT, FULL_DEPTH, Controller, Version
 from latebind.adaptation.familiar import Familiar, looks
+from latebind.adaptation.prior import Prior
 from latebind.adaptation.retrain import Adapted, Material, by_class, material, retrain, stands
 from latebind.adaptation.sampling import Draw
 from latebind.adaptation.trust import Kept
@@ -113,6 +114,7 @@ class Adapter:
         self._thresholds = {one.name: one.threshold for one in caches.lookups}
         self._held_out = self._of_lookups(built.held_out)
         self._lessons = self._of_lookups(built.lessons) if built.lessons is not None else None
+        self._prior = Prior.of(self._heads, material(self._held_out, self._lessons).learn)
         self._kept = Kept.of(self._held_out, {name: (self._heads[name], at) for name, at in self._thresholds.items()})
         self.stands = False  # whether the version in use was shown again by the last lesson
         self.trusted = True  # whether what `build` kept looks like the traffic
@@ -175,7 +177,7 @@ class Adapter:
         self._since = float(recent.times[-last:][0]) if recent is not None else self._now()
 
     def alarmed(self, last: int) -> None:
-        """All samples but the `last` are in doubt; what `build` kept shows nothing from now on.
+        """All samples but the `last` are in doubt, until much has been compared; what `build` kept shows nothing more.
 
         The samples of before show a version only beside new ones: if the alarm was chance, or of one scene before a
         camera, they are still true, and without them it takes hundreds of requests until anything is shown.
@@ -188,14 +190,15 @@ class Adapter:
     def learn(self, mix: dict[int, float], reason: str, *, heard: int) -> Version | None:
         """Make a version for these shares of classes, of so many answers, and publish it; None if none can be shown.
 
-        While what `build` kept speaks for the traffic, so does its choice of lookups, and each lesson begins with its
-        heads, which stay if they are quicker. Elsewhere all at hand are tried, and lessons go on from each other.
+        While what `build` kept speaks for the traffic, so does its choice of lookups, whose heads are shifted to these
+        shares. Elsewhere all at hand are tried, and learn; lessons go on from each other.
         """
         shown = self.shown.recent()
         if shown is not None:
             self._familiar = Familiar.of(shown.looks, shown.rows.classes, classes=self.spec.outputs[0].shape[0])
             self.trusted = self.trusted and self._kept.speak_for(shown.rows)
         self._lesson += 1
+        self._doubt = self._doubt and not self.controller.established
         taught, (trusted, since, doubt) = self.taught.recent(), (self.trusted, self._since, self._doubt)
         given = material(self._held_out, self._lessons, taught, shown, trusted=trusted, since=since, doubt=doubt)
         heads = {name: self._heads[name] for name in self._thresholds} if self.trusted else self._learned
@@ -208,7 +211,7 @@ class Adapter:
             self._costs_of(heads),
             promise=self._promise,
             seed=self._lesson,
-            may_stay=self.trusted,
+            prior=self._prior if self.trusted else None,
         )
         if made is None:
             return None

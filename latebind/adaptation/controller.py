@@ -101,7 +101,7 @@ class Controller:
         self._heard = 0  # answers in all
         self._looked = self._erred = -inf  # the answers that the last look and the last error were of
         self._shift_seen = self._shifted = -inf  # the answers of the last look for a shift, and of the last shift
-        self._compared = 0  # since the last alarm
+        self._compared = 0  # since the last alarm, with exits
         self._moves: deque[int] = deque(maxlen=RESTLESS)  # at which the mix had changed
         self._all_mix = Mix(LONG_MEMORY)
         self._next_lesson = FIRST_LESSON
@@ -133,8 +133,8 @@ class Controller:
         new version is called for.
         """
         reasons: list[str] = []
-        self._compared += 1
-        if same or self._compared < ESTABLISHED or at - self._erred >= ERRORS_APART:
+        self._compared += self.used != FULL_DEPTH
+        if same or not self.established or at - self._erred >= ERRORS_APART:
             self._erred = self._erred if same else at
             reasons += [FELL] if self.watch.add(same) else []
         if at - self._looked >= LOOKS_APART:
@@ -210,6 +210,11 @@ class Controller:
     def total(self) -> int:
         """How many answers there were in all."""
         return self._heard
+
+    @property
+    def established(self) -> bool:
+        """Whether much has been compared since the last alarm, with exits on."""
+        return self._compared >= ESTABLISHED
 
     @property
     def heard(self) -> int:

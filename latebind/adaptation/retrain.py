@@ -1,8 +1,9 @@
 """From samples to a version: new heads for the classes that come now, shown on samples that taught them nothing.
 
-GATI, section 5.3, retrains whole predictors; here the features stay, so it takes a fraction of a second, and what has
-been seen of a class before, in traffic or by `build`, serves again when the class comes back: rows are drawn so that
-their classes come as often as they do now (label shift; Saerens et al. 2002).
+GATI, section 5.3, retrains whole predictors; here the features stay, so it takes a fraction of a second. While inputs
+look as what `build` kept, only the shares of classes are new, and heads are shifted to them (`prior`); elsewhere they
+learn. What has been seen of a class before, in traffic or by `build`, serves again when the class comes back: rows are
+drawn so that their classes come as often as they do now (label shift; Saerens et al. 2002).
 """
 
 from collections.abc import Mapping
@@ -14,10 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from latebind.adaptation.lesson import Layers
+from latebind.adaptation.prior import Prior
 from latebind.adaptation.window import Recent
 from latebind.learned.activations import apply_heads
 from latebind.learned.calibrate import Calibrated, calibrate, evaluate
-from latebind.learned.compose import Composer, Costs, Floats, Seen, fastest, send, threshold_path
+from latebind.learned.compose import Composer, Costs, Floats, Seen, send, threshold_path
 from latebind.learned.head import Head
 from latebind.learned.promise import Promise
 from latebind.learned.stored import Rows
@@ -75,33 +77,22 @@ def retrain(
     *,
     promise: Promise,
     seed: int,
-    may_stay: bool = False,
+    prior: Prior | None = None,
 ) -> Adapted | None:
     """Return new heads for the lookups of `heads`, by name, or None where nothing can be shown.
 
-    `mix` are the shares of classes that come. If heads `may_stay`, they are kept as they are, with other thresholds,
-    unless those that have learned are quicker on rows that neither taught nor show: a network that was trained on many
-    more rows than there are samples has little to learn from these. Takes about a fifth of a second of one core for
-    each lookup.
+    `mix` are the shares of classes that come. With their `prior` heads are shifted to these shares: a network that was
+    trained on many more rows than there are samples has little to learn from these. Without it they learn, in about a
+    tenth of a second of one core each. Thresholds are found on rows that no head has learned from.
     """
     generator = torch.Generator().manual_seed(seed)
-    apart = torch.rand(len(given.weights), generator=generator) < APART
-    taught = _draw(given, mix, ~apart, generator)
-    made = {}
-    for name, head in heads.items():
-        if head.sure:
-            made[name] = head  # there is nothing that it should learn
-            continue
-        features, answers = given.learn.features[name], given.learn.answers
-        layers = Layers(head, features[taught].float(), generator)
-        layers.learn(answers[taught].float(), generator)
-        made[name] = layers.head()
-    drawn = _draw(given, mix, apart, generator)
-    composer = _composer(made, given, drawn, costs, promise)
-    if may_stay:
-        before = _composer(heads, given, drawn, costs, promise)
-        if _seconds(before, promise) <= _seconds(composer, promise):
-            made, composer = dict(heads), before
+    among = torch.ones(len(given.weights), dtype=torch.bool)
+    if prior is not None:
+        made = prior.shifted(heads, mix)
+    else:
+        among = torch.rand(len(given.weights), generator=generator) < APART
+        made = _taught(heads, given.learn, _draw(given, mix, ~among, generator), generator)
+    composer = _composer(made, given, _draw(given, mix, among, generator), costs, promise)
     candidates = threshold_path(composer, fidelity=promise.fidelity, steps=PRICES)
     everything = _seen(made, given.show)
     found, shown = _calibrated(candidates, everything, given, mix, costs, promise)
@@ -114,6 +105,21 @@ def retrain(
     )
     used = {name: level for name, level in thresholds.items() if np.isfinite(level)}
     return Adapted(made, used, found, shown, wrong, seconds)
+
+
+def _taught(
+    heads: Mapping[str, Head], rows: Rows, numbers: Tensor, generator: torch.Generator
+) -> dict[str, Head]:
+    """Return heads that have learned from the rows of these `numbers`; a sure one has nothing to learn."""
+    made = {}
+    for name, head in heads.items():
+        if head.sure:
+            made[name] = head
+            continue
+        layers = Layers(head, rows.features[name][numbers].float(), generator)
+        layers.learn(rows.answers[numbers].float(), generator)
+        made[name] = layers.head()
+    return made
 
 
 def _calibrated(
@@ -225,11 +231,6 @@ def _composer(heads: Mapping[str, Head], given: Material, drawn: Tensor, costs: 
     """Return what finds thresholds on rows `drawn` from those to learn from, which neither taught nor show."""
     seen = _seen(heads, take(given.learn, drawn))
     return Composer(seen, costs, allows=lambda choice: costs.tail(choice) <= promise.tail)
-
-
-def _seconds(composer: Composer, promise: Promise) -> float:
-    """Return the mean seconds at the target fidelity on the composer's rows."""
-    return fastest(composer, fidelity=promise.fidelity, steps=PRICES)[1]
 
 
 def rows_like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Seen:

@@ -5,6 +5,7 @@ So a new head (`adaptation`) takes effect between two batches, with nothing to c
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import exp, log
 from typing import Self
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 SELECTOR_HIDDEN = 64
+FEW_CLASSES = 64
 LEAST_DOUBT = np.float32(1e-7)  # least probability of another answer that float32 tells from none
 SURE = np.float32(1e9)  # the score of a head that is always sure: above any log-odds
 
@@ -160,10 +162,9 @@ class HeadFunction:
             answers += beside @ self._beside_answer
         if self._sure:
             return answers, np.full(len(answers), SURE)
-        logs = answers - np.maximum.reduce(answers, axis=1, keepdims=True)
         if not self._selects:
-            total = np.add.reduce(np.exp(logs), axis=1)  # the highest class contributes 1, the others the rest
-            return answers, -np.log(np.maximum(total - 1.0, LEAST_DOUBT))
+            return answers, _odds(answers)
+        logs = answers - np.maximum.reduce(answers, axis=1, keepdims=True)
         rows, classes = answers.shape
         seen = np.empty((rows, 2 * classes), np.float32)
         shares = seen[:, :classes]
@@ -178,3 +179,19 @@ class HeadFunction:
         scores += self._score_bias
         scores -= np.log(np.maximum(total[:, 0] - 1.0, LEAST_DOUBT))
         return answers, scores
+
+
+def _odds(answers: Floats) -> Floats:
+    """Return the log-odds of the highest class of each row; the highest contributes 1 to a sum, the others the rest.
+
+    One row of a few classes is summed in Python: six calls of numpy take twice as long when its code is not in the
+    core's caches.
+    """
+    if answers.size <= FEW_CLASSES and len(answers) == 1:
+        (row,) = answers.tolist()
+        highest = max(row)
+        others = sum([exp(answer - highest) for answer in row]) - 1.0
+        return np.array([-log(max(others, float(LEAST_DOUBT)))], np.float32)
+    total = np.add.reduce(np.exp(answers - np.maximum.reduce(answers, axis=1, keepdims=True)), axis=1)
+    scores: Floats = -np.log(np.maximum(total - 1.0, LEAST_DOUBT))
+    return scores

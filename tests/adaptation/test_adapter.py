@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from latebind.adaptation.adapter import Adapter
-from latebind.adaptation.controller import FULL_DEPTH
+from latebind.adaptation.controller import ESTABLISHED, FULL_DEPTH
 from latebind.adaptation.retrain import Material, material, retrain
 from latebind.adaptation.window import Sample
 from latebind.domain.config import AdaptationConfig
@@ -169,7 +169,7 @@ def test_before_a_camera_the_classes_to_be_ready_for_are_those_that_came_there(
     assert [set(mix) for mix in asked] == [set(range(CLASSES)), {7, *recent.rows.classes.tolist()}]
 
 
-def test_behind_an_alarm_earlier_samples_are_kept_and_in_doubt(
+def test_behind_an_alarm_earlier_samples_are_kept_and_in_doubt_until_much_was_compared(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Material] = []
@@ -180,6 +180,10 @@ def test_behind_an_alarm_earlier_samples_are_kept_and_in_doubt(
     found.learn(MIX, "fidelity fell under its target", heard=HEARD)
     assert asked[0].doubt
     assert (asked[0].current, len(asked[0].show.classes)) == (40, 300)
+    for at in range(1, ESTABLISHED + 1):
+        found.controller.compared(True, at=at)
+    found.learn(MIX, "the mix of classes has changed", heard=HEARD)
+    assert not asked[1].doubt  # no version since has made another alarm
 
 
 def test_what_is_published_leaves_the_versions_that_may_be_used(

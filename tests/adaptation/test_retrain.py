@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from latebind.adaptation.prior import Prior
 from latebind.adaptation.retrain import HAS_A_SAY, SPEAKS_FOR_ITSELF, by_class, material, retrain, rows_like, stands
 from latebind.adaptation.window import Recent, Sample, Window
 from latebind.learned.compose import Costs, Seen
@@ -60,16 +61,16 @@ def test_where_one_class_dominates_far_more_leave_early() -> None:
     assert skewed.wrong[3] > skewed.wrong[0]  # what does not come is not cared for
 
 
-def test_heads_that_may_stay_do_so_unless_a_lesson_makes_them_quicker() -> None:
-    """The head was made for even classes and cannot be better there; where one dominates it can."""
-    head, kept = built_head(), material(even(6_000), None)
-    for mix, stays in ((dict.fromkeys(range(CLASSES), 0.2), True), ({0: 0.9, 1: 0.05, 2: 0.05}, False)):
-        made = retrain({"a": head}, kept, mix, COSTS, promise=PROMISE, seed=1, may_stay=True)
-        assert made is not None
-        assert (made.heads["a"] is head) is stays
-    must_change = retrain({"a": head}, kept, dict.fromkeys(range(CLASSES), 0.2), COSTS, promise=PROMISE, seed=1)
-    assert must_change is not None
-    assert must_change.heads["a"] is not head
+def test_with_their_prior_heads_are_shifted_and_learn_nothing() -> None:
+    head, kept, mix = built_head(), even(6_000), {0: 0.9, 1: 0.05, 2: 0.05}
+    prior = Prior.of({"a": head}, kept)
+    made = retrain({"a": head}, material(kept, None), mix, COSTS, promise=PROMISE, seed=1, prior=prior)
+    taught = retrain({"a": head}, material(kept, None), mix, COSTS, promise=PROMISE, seed=1)
+    assert made is not None
+    assert taught is not None
+    assert torch.equal(made.heads["a"].answer_bias, prior.shifted({"a": head}, mix)["a"].answer_bias)
+    assert torch.equal(made.heads["a"].answer_weight, head.answer_weight)
+    assert not torch.equal(taught.heads["a"].answer_weight, head.answer_weight)
 
 
 def test_a_lesson_keeps_to_lookups_within_the_tail() -> None:

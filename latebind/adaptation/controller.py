@@ -22,6 +22,7 @@ FIRST_LESSON, GROWTH = 100, 1.5  # answers after a change until the first retrai
 MOST_APART = 2_000  # but no more than so many between two
 BUILT, FULL_DEPTH = "built", "none"  # the version that `build` made; the one without lookups
 SHOWN = "it was shown on the newest samples"
+QUICKER = "it is quicker than what could be shown on the newest samples"
 UNFAMILIAR = "it was shown on what `build` kept, which looks otherwise"
 FELL, CHANGED = "fidelity fell under its target", "inputs came to look different"
 SHIFTED = "more inputs than usual look strange"
@@ -168,7 +169,9 @@ class Controller:
         Once what `build` kept is no longer `trusted`, versions of before are left, for it showed them. The new one is
         used if it is faster, or was shown on more samples than the last: always to keep the one that looks faster would
         be to choose the one whose errors were counted too low. But where the last `stands`, as it was shown anew on the
-        samples of now, it is kept. Before a camera the newest is used, which has seen most.
+        samples of now, it is kept. Nor is one used that is slower than what `build` made and was shown on fewer samples:
+        while few have come only slow ones can be shown, and `build` has not chosen by these. Before a camera the newest
+        is used, which has seen most.
         """
         self._learning = False
         self._last_lesson = now
@@ -185,10 +188,23 @@ class Controller:
         faster = self._long_mix.expect(version.seconds) < self._long_mix.expect(used.seconds)
         if trusted and self._good(used) and not faster and (stands or version.rows < used.rows):
             return []
+        if trusted and self._quicker_as_built(version):
+            return [] if self.used == BUILT else [self._use_as_built()]
         self._versions[version.name] = version
-        for old in [name for name in self._versions if name not in {FULL_DEPTH, self.used}][:-REMEMBERED]:
+        for old in [name for name in self._versions if name not in {FULL_DEPTH, BUILT, self.used}][:-REMEMBERED]:
             del self._versions[old]
         return [self._use(version.name, SHOWN)]
+
+    def _quicker_as_built(self, version: Version) -> bool:
+        """Tell whether what `build` made is good for the classes that come, quicker, and was shown on more samples."""
+        built = self._versions.get(BUILT)
+        if built is None or version.rows >= built.rows or not self._good(built):
+            return False
+        return self._long_mix.expect(built.seconds) <= self._long_mix.expect(version.seconds)
+
+    def _use_as_built(self) -> Use:
+        self._versions[BUILT] = self._versions.pop(BUILT)  # as the newest of all that may be used
+        return self._use(BUILT, QUICKER)
 
     def chosen(self, name: str, version: Version | None, *, stopped: bool = False) -> list[Decision]:
         """An operator, or who leads, wants this version in use (`version`: what it does; None for the whole network).

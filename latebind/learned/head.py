@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 SELECTOR_HIDDEN = 64
-FEW_CLASSES = 64
+FEW = 30  # answers of all rows together, up to which Python is quicker than numpy
 LEAST_DOUBT = np.float32(1e-7)  # least probability of another answer that float32 tells from none
 SURE = np.float32(1e9)  # the score of a head that is always sure: above any log-odds
 
@@ -184,14 +184,16 @@ class HeadFunction:
 def _odds(answers: Floats) -> Floats:
     """Return the log-odds of the highest class of each row; the highest contributes 1 to a sum, the others the rest.
 
-    One row of a few classes is summed in Python: six calls of numpy take twice as long when its code is not in the
+    A few numbers are summed in Python: six calls of numpy take twice as long, and more where its code has left the
     core's caches.
     """
-    if answers.size <= FEW_CLASSES and len(answers) == 1:
-        (row,) = answers.tolist()
-        highest = max(row)
-        others = sum([exp(answer - highest) for answer in row]) - 1.0
-        return np.array([-log(max(others, float(LEAST_DOUBT)))], np.float32)
+    if answers.size <= FEW:
+        return np.array([_odds_of(row) for row in answers.tolist()], np.float32)
     total = np.add.reduce(np.exp(answers - np.maximum.reduce(answers, axis=1, keepdims=True)), axis=1)
     scores: Floats = -np.log(np.maximum(total - 1.0, LEAST_DOUBT))
     return scores
+
+
+def _odds_of(row: list[float]) -> float:
+    highest = max(row)
+    return -log(max(sum([exp(answer - highest) for answer in row]) - 1.0, float(LEAST_DOUBT)))

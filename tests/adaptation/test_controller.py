@@ -2,6 +2,8 @@
 
 from itertools import pairwise
 
+import pytest
+
 from latebind.adaptation.controller import (
     CHANGED,
     ERRORS_APART,
@@ -12,6 +14,7 @@ from latebind.adaptation.controller import (
     LONG_MEMORY,
     LOOKS_APART,
     MOST_APART,
+    QUICKER,
     REMEMBERED,
     Controller,
     Decision,
@@ -81,6 +84,32 @@ def test_a_version_that_stands_is_kept_beside_a_slower_one_shown_on_more() -> No
     assert found.used == "000002"
 
 
+def test_what_build_made_is_used_rather_than_something_slower_shown_on_fewer_samples() -> None:
+    built = Version("built", (0.01, 0.01), (0.6, 0.6), rows=500)
+    found = Controller(TARGET, FULL, {"built": built}, "built")
+    answered(found, 0, FIRST_LESSON)
+    found.learned(Version("000001", (0.01, 0.01), (0.5, 0.5), rows=10), 0.0)
+    assert found.used == "000001"
+    assert found.learned(Version("000002", (0.01, 0.01), (0.9, 0.9), rows=50), 0.0) == [Use("built", QUICKER)]
+    answered(found, 0, 50)
+    assert found.used == "built"  # the newest that is good
+    assert found.learned(Version("000003", (0.01, 0.01), (0.8, 0.8), rows=90), 0.0) == []
+    found.learned(Version("000004", (0.01, 0.01), (0.55, 0.55), rows=90), 0.0)
+    assert found.used == "000004"
+
+
+@pytest.mark.parametrize(("built_wrong", "rows"), [(0.2, 50), (0.01, 600)])
+def test_not_where_build_is_wrong_about_the_classes_that_come_or_more_samples_say_otherwise(
+    built_wrong: float, rows: int
+) -> None:
+    built = Version("built", (built_wrong, 0.01), (0.6, 0.6), rows=500)
+    found = Controller(TARGET, FULL, {"built": built}, "built")
+    answered(found, 0, FIRST_LESSON)
+    found.learned(Version("000001", (0.01, 0.01), (0.5, 0.5), rows=10), 0.0)
+    found.learned(Version("000002", (0.01, 0.01), (0.9, 0.9), rows=rows), 0.0)
+    assert found.used == "000002"
+
+
 def test_what_build_showed_is_left_once_it_no_longer_speaks_for_the_traffic() -> None:
     found = controller()
     answered(found, 0, FIRST_LESSON)
@@ -146,7 +175,7 @@ def test_so_many_versions_are_remembered_and_no_more() -> None:
     names = [f"{number:06d}" for number in range(2 * REMEMBERED)]
     for number, name in enumerate(names):
         found.learned(Version(name, (0.0, 0.0), (0.5 / (number + 1),) * 2), 0.0)
-    assert found.known() == (FULL_DEPTH, *names[-1 - REMEMBERED :])
+    assert found.known() == (FULL_DEPTH, "built", *names[-1 - REMEMBERED :])
 
 
 def test_versions_are_made_for_all_that_came_since_the_traffic_changed() -> None:

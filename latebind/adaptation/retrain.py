@@ -107,9 +107,7 @@ def retrain(
     return Adapted(made, used, found, shown, wrong, seconds)
 
 
-def _taught(
-    heads: Mapping[str, Head], rows: Rows, numbers: Tensor, generator: torch.Generator
-) -> dict[str, Head]:
+def _taught(heads: Mapping[str, Head], rows: Rows, numbers: Tensor, generator: torch.Generator) -> dict[str, Head]:
     """Return heads that have learned from the rows of these `numbers`; a sure one has nothing to learn."""
     made = {}
     for name, head in heads.items():

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -43,9 +43,8 @@ from latebind.repository.directory import ModelDirectory
 
 SHOWN, TAUGHT = "shown.safetensors", "taught.safetensors"
 # at least, for all answers: between two changes of the traffic several versions are made, and each may be wrong
-LASTING = 0.99
+LASTING = 0.999
 UNSEEN = 30  # answers, as many as which count besides those heard: of the classes that did not come yet
-STANDING = 0.999  # of a version in use, to be kept beside a slower one
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,8 +286,8 @@ class Adapter:
     def _stands(self, heads: Mapping[str, Head], given: Material, mix: dict[int, float]) -> bool:
         """Tell whether the version in use, if it has these lookups, keeps its promise on what shows now.
 
-        Surer than a new one has to be, for it is there because it looked fast, so its errors may have been counted too
-        low. Frames of a camera are so much alike that what they showed once they show again: there nothing stands.
+        It is there because it looked fast, so its errors may have been counted too low. Frames of a camera are so much
+        alike that what they showed once they show again: there nothing stands.
         """
         name = self.controller.used
         if name == FULL_DEPTH or not self.trusted:
@@ -297,8 +296,7 @@ class Adapter:
         if not {lookup for lookup, (_, at) in found.items() if at < np.inf} <= set(heads):
             return False
         used = {lookup: found.get(lookup, (head, np.inf)) for lookup, head in heads.items()}
-        promise = replace(self._promise, lasting=STANDING)
-        return stands(used, given, mix, self._costs_of(heads), promise=promise)
+        return stands(used, given, mix, self._costs_of(heads), promise=self._promise)
 
     def _publish(self, made: Adapted, mix: dict[int, float], reason: str, *, current: int) -> Version:
         about = About(

@@ -169,9 +169,9 @@ class Controller:
         Once what `build` kept is no longer `trusted`, versions of before are left, for it showed them. The new one is
         used if it is faster, or was shown on more samples than the last: always to keep the one that looks faster would
         be to choose the one whose errors were counted too low. But where the last `stands`, as it was shown anew on the
-        samples of now, it is kept. Nor is one used that is slower than what `build` made and was shown on fewer samples:
-        while few have come only slow ones can be shown, and `build` has not chosen by these. Before a camera the newest
-        is used, which has seen most.
+        samples of now, it is kept. Nor is one used that is slower than what `build` made and was shown on fewer
+        samples: while few have come only slow ones can be shown, and `build` has not chosen by these. Before a camera
+        the newest is used, which has seen most.
         """
         self._learning = False
         self._last_lesson = now

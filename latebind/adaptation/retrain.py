@@ -35,7 +35,7 @@ FEWEST_SHARE = 0.002  # of the rows to learn from, for each class there is
 HEARSAY = 2.0  # rows of now
 MOST_SHOWN = 4_000  # rows
 OFTEN = 0.05  # the share of a class from which its rows limit how many are shown
-PRICES = 24
+PRICES = 16
 
 
 @dataclass(frozen=True, slots=True)

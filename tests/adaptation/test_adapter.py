@@ -31,11 +31,11 @@ def adapter(built: Built, folder: Path) -> Adapter:
 
 def test_versions_keep_the_promise_of_the_build_and_are_surer_of_all_answers(built: Built, tmp_path: Path) -> None:
     found = adapter(built, tmp_path)
-    assert found._promise == Promise(0.9, 0.9, tail=found._promise.tail, answers=2_000, lasting=0.99)
+    assert found._promise == Promise(0.9, 0.9, tail=found._promise.tail, answers=2_000, lasting=0.999)
     kept = earlier(built.directory, tmp_path / "model")
     then = Adapter(kept, AdaptationConfig(on=True, folder=str(tmp_path / "v")), threads=1, backend=None)
     assert then._promise == replace(found._promise, answers=None)
-    assert then._promise.lower_bound(20, 600) == fidelity_bound(20, 600, confidence=0.99, answers=None)
+    assert then._promise.lower_bound(20, 600) == fidelity_bound(20, 600, confidence=0.999, answers=None)
     assert then.learn(MIX, "earlier builds follow the traffic too", heard=HEARD) is not None
 
 
@@ -140,11 +140,11 @@ def test_heads_taught_for_one_class_take_fewer_others_for_it_while_few_answers_a
     mistaken = dict.fromkeys((100, 10**6), 0)
     found = adapter(built, tmp_path)
     heads = {name: found._heads[name] for name in found._thresholds}
-    given = material(found._held_out, found._lessons)
+    given, promise = material(found._held_out, found._lessons), Promise(0.9, 0.9)  # of few rows
     for heard, answer in product(mistaken, (1, 7, 8)):
         rows = found._held_out
         expected = found._expected({answer: 1.0}, heard, rows)
-        made = retrain(heads, given, expected, found._costs_of(heads), promise=found._promise, seed=1)
+        made = retrain(heads, given, expected, found._costs_of(heads), promise=promise, seed=1)
         assert made is not None
         others = rows.classes != answer
         for name, head in made.heads.items():

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from latebind.adaptation.adapter import Adapter
 from latebind.adaptation.controller import ESTABLISHED, FULL_DEPTH
+from latebind.adaptation.prior import Prior
 from latebind.adaptation.retrain import Material, material, retrain
 from latebind.adaptation.window import Sample
 from latebind.domain.config import AdaptationConfig
@@ -167,6 +168,21 @@ def test_before_a_camera_the_classes_to_be_ready_for_are_those_that_came_there(
     assert recent is not None
     found.learn({7: 1.0}, "it does not", heard=100)
     assert [set(mix) for mix in asked] == [set(range(CLASSES)), {7, *recent.rows.classes.tolist()}]
+
+
+def test_heads_are_shifted_while_traffic_looks_like_what_build_kept_and_learn_elsewhere(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Prior | None] = []
+    monkeypatch.setattr("latebind.adaptation.adapter.retrain", lambda *_, prior, **__: asked.append(prior))
+    found = adapter(built, tmp_path)
+    found.learn(MIX, "there is more to learn from", heard=HEARD)
+    found.alarmed(0)
+    found.learn(MIX, "fidelity fell under its target", heard=HEARD)
+    shifts, learns = asked
+    assert shifts is not None
+    assert set(shifts.temperatures) == {name for name, head in found._heads.items() if not head.sure}
+    assert learns is None
 
 
 def test_behind_an_alarm_earlier_samples_are_kept_and_in_doubt_until_much_was_compared(

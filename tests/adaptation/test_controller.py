@@ -326,6 +326,15 @@ def established() -> Controller:
     return found
 
 
+def test_what_the_whole_network_answers_establishes_no_version() -> None:
+    found = Controller(TARGET, FULL, {}, FULL_DEPTH)
+    for _ in range(2 * ESTABLISHED):
+        answered(found, 0, 1)
+        compared(found, True)
+    assert not found.established
+    assert established().established
+
+
 def test_errors_that_follow_each_other_count_once_when_much_has_been_compared() -> None:
     together = errors_until_an_alarm(established(), apart=1)
     apart = errors_until_an_alarm(established(), apart=ERRORS_APART)

@@ -47,6 +47,8 @@ class Estimate:
         self._worth_at = 0.0, 0  # the fixed cost of a launch, and `by_size.changes`, when `_worth` was last cleared
         self._answered: dict[int, Answered] = {}
         self._answered_at = 0  # the changes of all paces when `_answered` was last cleared
+        self._tokens: list[float] = []
+        self._tokens_at = 0  # the changes of `decoding` when `_tokens` was last made
         self._once, self._encoders, self._decoders = (
             _sums([float(spec.kind(i) is kind) for i in range(spec.stages)]) for kind in StageKind
         )
@@ -168,6 +170,16 @@ class Estimate:
             rates = [(batch, batch / self._beside(batch, inputs)) for batch in sizes(most)]
             found = self._answered[most] = Answered(rates, *max(rates, key=itemgetter(1)))
         return found
+
+    def tokens(self, most: int) -> list[float]:
+        """Return the tokens a second that steps of 1, 2, ... and `most` requests write, for models with a decoder."""
+        assert self.decoder is not None, "only decoders write tokens"
+        if self.decoding.changes != self._tokens_at:
+            self._tokens.clear()
+            self._tokens_at = self.decoding.changes
+        for batch in range(len(self._tokens) + 1, most + 1):
+            self._tokens.append(batch / self.unit(batch, self.decoder))
+        return self._tokens[:most]
 
     def _paced(self, seconds: float, launches: float) -> float:
         """Correct the profile's `seconds` of this many launches, none of which is a decoder step."""

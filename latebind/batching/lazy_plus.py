@@ -25,6 +25,8 @@ PATIENCE = 0.6  # after requests of another model have waited for this, no reque
 
 BELIEVED = 0.9  # of the highest throughput: no arrival rate above it is believed (decision 90)
 
+ALIKE = 0.9  # of the most tokens a second counts as equally many: costs are not known better
+
 LEAST_FIXED = 0.1  # the least share of a step's time that does not depend on the batch size
 
 
@@ -97,8 +99,13 @@ class LazyPlus(Stacked):
         own = view.model_of(top)
         closed = self._closed(view, own, top, now)
         for model in sorted(view.models.waiting, key=alone):
-            room = self.room(view, model)
-            if room <= 0 or (model is own and (closed or not gathered(own, top, min(room, len(own.queue)), now))):
+            room = min(self.room(view, model), len(model.queue))
+            if room > 0 and model is own:
+                if closed or not gathered(own, top, room, now):
+                    continue
+                if top.kind is StageKind.DECODER:
+                    room = sharing(own, len(top.members), room)
+            if room <= 0:
                 continue
             newcomers = self._in_time_together(model, room, view.started(model), now)
             if not newcomers:
@@ -145,13 +152,15 @@ def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
     is V'(Q) = (Q + b / 2 + O) / (b / T(b) - r), and the b for which that is least starts. A server of batches is a
     Markov decision process; value iteration, which knows r, finds hardly anything better (decision 90).
 
-    A decoder takes `most`, because finished requests leave and make room for others. The rate is the mean of some
-    twenty gaps, so it is often above the throughput of all batches, where the cost means nothing. No more than
-    `BELIEVED` of the highest throughput is taken.
+    The rate is the mean of some twenty gaps, so it is often above the throughput of all batches, where the cost means
+    nothing. No more than `BELIEVED` of the highest throughput is taken. A decoder takes others in at each step, so what
+    counts there is how many should share one (`sharing`).
     """
     waiting = len(model.queue)
-    if most == 1 or model.estimate.decoder is not None:
+    if most == 1:
         return most
+    if model.estimate.decoder is not None:
+        return sharing(model, 0, most)
     answered = model.estimate.answered(most)
     coming = min(model.queue.rate(now), BELIEVED * answered.most)
     best, least = answered.quickest, inf
@@ -160,6 +169,18 @@ def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
         if rate > coming and there < least * (rate - coming):
             least, best = there / (rate - coming), batch
     return best
+
+
+def sharing(model: ModelView, running: int, most: int) -> int:
+    """Return how many of up to `most` new requests should share decoder steps with `running` ones.
+
+    As many as let the steps write nearly the most tokens a second. Costs jump behind each batch size that steps are
+    compiled for: there one request more holds all others up for longer than it would wait for one of them to leave.
+    """
+    least = 0 if running else 1
+    rates = model.estimate.tokens(running + most)[running + least - 1 :]
+    enough = ALIKE * max(rates)
+    return least + max(place for place, rate in enumerate(rates) if rate >= enough)
 
 
 def filled(model: ModelView, most: int, beside: int, inputs: int, now: float) -> int:

@@ -5,40 +5,19 @@ from itertools import pairwise
 import pytest
 
 from latebind.adaptation.controller import (
-    CHANGED,
-    ERRORS_APART,
-    ESTABLISHED,
     FIRST_LESSON,
     FULL_DEPTH,
     GROWTH,
     LONG_MEMORY,
-    LOOKS_APART,
     MOST_APART,
     QUICKER,
     REMEMBERED,
     Controller,
-    Decision,
     Retrain,
     Use,
     Version,
 )
-
-TARGET = 0.9
-FULL = Version(FULL_DEPTH, (0.0, 0.0), (1.0, 1.0))
-BUILT = Version("built", (0.05, 0.05), (0.6, 0.6))
-FOR_ZERO = Version("000001", (0.02, 0.6), (0.2, 0.9), {0: 1.0})
-
-
-def controller() -> Controller:
-    return Controller(TARGET, FULL, {"built": BUILT}, "built")
-
-
-def answered(found: Controller, answer: int, times: int) -> list[Decision]:
-    return [decision for _ in range(times) for decision in found.answered(answer)]
-
-
-def compared(found: Controller, same: bool, *, strange: bool = False) -> list[Decision]:
-    return found.compared(same, at=found.total, strange=strange)
+from tests.adaptation.controllers import BUILT, FOR_ZERO, FULL, TARGET, answered, controller
 
 
 def test_the_first_answers_call_for_a_first_lesson_once() -> None:
@@ -207,42 +186,6 @@ def test_without_any_version_that_is_good_the_network_runs_whole() -> None:
     assert found.used == FULL_DEPTH
 
 
-def test_an_alarm_stops_exits_and_forgets_all_versions() -> None:
-    found = controller()
-    answered(found, 0, 20)
-    decisions: list[Decision] = []
-    while not decisions:
-        decisions = compared(found, False)
-    use, lesson = decisions
-    assert isinstance(use, Use)
-    assert use.version == FULL_DEPTH
-    assert isinstance(lesson, Retrain)
-    assert lesson.alarmed
-    assert found.known() == (FULL_DEPTH,)
-    assert not any(compared(found, False) for _ in range(100))  # nothing left to stop
-
-
-def test_after_an_alarm_lessons_come_as_often_as_at_the_start() -> None:
-    found = controller()
-    answered(found, 0, 15 * FIRST_LESSON)
-    while not compared(found, False):
-        pass
-    found.learned(None, 0.0)
-    assert answered(found, 0, FIRST_LESSON - 1) == []
-    assert found.answered(0) == [Retrain("there is more to learn from")]
-
-
-def test_new_versions_do_not_blind_the_watch() -> None:
-    found = controller()
-    answered(found, 0, FIRST_LESSON)
-    alarms = 0
-    for number in range(200):
-        alarms += any(isinstance(decision, Use) for decision in compared(found, number % 4 != 0))
-        if number % 10 == 0:
-            found.learned(Version(f"{number:06d}", (0.01, 0.01), (0.5 / (number + 1),) * 2), 0.0)
-    assert alarms
-
-
 def test_an_interval_without_another_reason_is_one() -> None:
     found = controller()
     assert found.waited(5.0, 10.0) == []
@@ -289,84 +232,12 @@ def test_exits_that_an_operator_stopped_stay_stopped() -> None:
     assert found.used == "built"
 
 
-def test_inputs_that_come_to_look_different_stop_exits_although_answers_are_right() -> None:
-    found, decisions = controller(), []
-
-    def look(strange: bool) -> list[Decision]:
-        answered(found, 0, LOOKS_APART)
-        return compared(found, True, strange=strange)
-
-    for number in range(500):
-        decisions += look(number % 100 < 10)
-    assert decisions == []  # a tenth, ten in a row, is nothing unusual
-    while not decisions:
-        number += 1
-        decisions += look(True)
-    assert number < 540
-    assert isinstance(decisions[0], Use)
-    assert decisions[0].version == FULL_DEPTH
-    assert decisions[1] == Retrain(CHANGED, alarmed=True)
-    assert found.known() == (FULL_DEPTH,)
-
-
-def errors_until_an_alarm(found: Controller, *, apart: int) -> int:
-    for errors in range(1, 1_000):
-        answered(found, 0, apart)
-        if compared(found, False):
-            return errors
-    raise AssertionError("no alarm")
-
-
-def established() -> Controller:
-    """A controller that has seen many right answers."""
-    found = controller()
-    for _ in range(ESTABLISHED):
-        answered(found, 0, 1)
-        compared(found, True)
-    return found
-
-
-def test_what_the_whole_network_answers_establishes_no_version() -> None:
-    found = Controller(TARGET, FULL, {}, FULL_DEPTH)
-    for _ in range(2 * ESTABLISHED):
-        answered(found, 0, 1)
-        compared(found, True)
-    assert not found.established
-    assert established().established
-
-
-def test_errors_that_follow_each_other_count_once_when_much_has_been_compared() -> None:
-    together = errors_until_an_alarm(established(), apart=1)
-    apart = errors_until_an_alarm(established(), apart=ERRORS_APART)
-    assert (apart - 1) * ERRORS_APART < together <= apart * ERRORS_APART
-
-
-def test_while_little_has_been_compared_every_error_counts() -> None:
-    assert errors_until_an_alarm(controller(), apart=1) == errors_until_an_alarm(controller(), apart=ERRORS_APART)
-
-
-def test_behind_an_alarm_every_error_counts_again() -> None:
-    found = established()
-    errors_until_an_alarm(found, apart=1)
-    answered(found, 0, FIRST_LESSON)
-    found.learned(FOR_ZERO, 0.0, trusted=False)
-    assert errors_until_an_alarm(found, apart=1) < ERRORS_APART
-
-
 def test_before_a_camera_the_newest_version_is_used() -> None:
     found = Controller(TARGET, FULL, {"built": Version("built", (0.05, 0.05), (0.6, 0.6), rows=500)}, "built")
     answered(found, 0, FIRST_LESSON)
     found.learned(Version("000001", (0.01, 0.01), (0.5, 0.5), rows=300), 0.0, trusted=False)
     found.learned(Version("000002", (0.01, 0.01), (0.7, 0.7), rows=200), 0.0, trusted=False)
     assert found.used == "000002"
-
-
-def test_what_looks_strange_for_a_moment_counts_once() -> None:
-    found = controller()
-    for _ in range(20):
-        answered(found, 0, LOOKS_APART)
-        assert not any(compared(found, True, strange=False) for _ in range(50))
-        assert not any(compared(found, True, strange=True) for _ in range(50))
 
 
 def test_where_the_mix_changes_all_the_time_that_of_a_long_time_counts() -> None:

@@ -12,7 +12,7 @@ from latebind.adaptation.controller import (
     Use,
     Version,
 )
-from tests.adaptation.test_controller import BUILT, FULL, TARGET, answered, compared, controller
+from tests.adaptation.controllers import BUILT, FULL, TARGET, answered, compared, controller
 
 
 def looked(found: Controller, *, strange_every: int, times: int, apart: int = SHIFT_APART) -> list[Decision]:

@@ -54,6 +54,17 @@ def test_where_launches_cost_more_larger_batches_pay() -> None:
     assert estimate.worth_batching(16) > 8
 
 
+def test_tokens_a_second_follow_what_launches_have_cost() -> None:
+    served = chain(STATIC, DECODER, output_steps=(4,), curve=LINEAR)
+    estimate = Estimate(served.spec, served.costs)
+    assert estimate.tokens(4) == pytest.approx([1.0] * 4)
+    for i in range(600):
+        batch = 1 + i % 4
+        estimate.observe(batch + 8.0, batch, 1, 1)
+    assert estimate.tokens(2) == pytest.approx([1 / 9, 2 / 10], rel=0.05)
+    assert estimate.tokens(4)[2:] == pytest.approx([3 / 11, 4 / 12], rel=0.05)
+
+
 def test_where_sizes_are_compared_each_has_what_its_own_launches_took() -> None:
     """By the profile batches of 4 take 0.8 a request and of 8 0.73; launches of 2 to 4 take 1.4 times as long."""
     curve = Curve(tuple(range(1, 9)), tuple(1.0 + 4.86 / 7 * (batch - 1) for batch in range(1, 9)))

@@ -4,7 +4,7 @@ import pytest
 
 from latebind.batching.decisions import Launch
 from latebind.batching.estimate import Estimate
-from latebind.batching.lazy_plus import LazyPlus, gathered, joining_pays
+from latebind.batching.lazy_plus import LazyPlus, gathered, joining_pays, sharing
 from latebind.batching.queue import Queue
 from latebind.batching.request import Request
 from latebind.batching.table import SubBatch
@@ -60,6 +60,34 @@ def test_a_decoder_is_joined_at_any_step_and_left_when_an_answer_is_complete() -
     records = timeline.run([Arrival(0, "net", LONG, 1, outputs=6), Arrival(2.5, "net", LONG, 1, outputs=2)])
     assert timeline.ran[3:7] == [(3, 0, (2,)), (4, 1, (1, 2)), (5, 1, (1, 2)), (6, 1, (1,))]
     assert ends(records) == {1: 8, 2: 6}
+
+
+JUMP = Curve((1, 2, 3, 8), (1.0, 1.0, 2.0, 2.0))  # behind two requests the next size is that of eight
+
+
+def test_a_decoder_takes_no_more_than_its_steps_are_quick_for() -> None:
+    """Of three that share two places the third joins when the first leaves; eight would share the next size."""
+    timeline = Timeline(config(plus(), chain(STATIC, DECODER, curve=JUMP, output_steps=(4,))))
+    timeline.run([Arrival(0, "net", LONG, 1, outputs=4, rows=2), Arrival(1.5, "net", LONG, 1, outputs=4)])
+    assert timeline.ran[1:5] == [(at, 1, (1, 2)) for at in (1, 2, 3, 4)]
+    assert timeline.ran[5] == (5, 0, (3,))
+
+
+def test_an_idle_worker_begins_a_decoder_with_as_many_as_its_steps_are_quick_for() -> None:
+    timeline = Timeline(config(plus(), chain(STATIC, DECODER, curve=JUMP, output_steps=(4,))))
+    timeline.run([Arrival(0, "net", LONG, 1, outputs=4, rows=3)])
+    assert timeline.ran[0] == (0, 0, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "joining"),
+    [(0, 1, 1), (0, 2, 2), (0, 3, 2), (0, 4, 4), (0, 6, 6), (1, 1, 1), (1, 2, 1), (2, 1, 0), (2, 2, 2), (4, 2, 2)],
+)
+def test_as_many_share_steps_as_write_nearly_the_most_tokens(running: int, waiting: int, joining: int) -> None:
+    """Two write 2 tokens a second, three 1.5, four 2, six 3."""
+    model = chain(STATIC, DECODER, curve=JUMP)
+    view = ModelView(model.spec, Estimate(model.spec, model.costs), Queue())
+    assert sharing(view, running, waiting) == joining
 
 
 def test_short_work_of_another_model_passes_and_long_work_does_not() -> None:

@@ -39,10 +39,11 @@ def serve_litserve(
 
 
 @contextmanager
-def serve_echo(log: Path) -> Iterator[Served]:
-    """Send each call's tensor back, unread, by this Python."""
+def serve_echo(log: Path, *, awake: bool) -> Iterator[Served]:
+    """Send each call's tensor back, unread, by this Python; `awake` it keeps a core busy between calls."""
     port = free_port()
-    with running([sys.executable, str(APPS / "echo_app.py"), str(port)], http=port, ready="/", log=log) as served:
+    command = [sys.executable, str(APPS / "echo_app.py"), str(port), *(["awake"] if awake else [])]
+    with running(command, http=port, ready="/", log=log) as served:
         yield served
 
 

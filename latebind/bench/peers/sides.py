@@ -68,7 +68,11 @@ def _fastapi(place: Place) -> AbstractContextManager[Served]:
 
 
 def _echo(place: Place) -> AbstractContextManager[Served]:
-    return frameworks.serve_echo(place.log("echo"))
+    return frameworks.serve_echo(place.log("echo"), awake=False)
+
+
+def _awake_echo(place: Place) -> AbstractContextManager[Served]:
+    return frameworks.serve_echo(place.log("awake echo"), awake=True)
 
 
 def _litserve(place: Place) -> AbstractContextManager[Served]:
@@ -83,4 +87,5 @@ SIDES = {
     "fastapi": Side((Protocol.JSON, Protocol.BINARY), _fastapi, "-binary"),
     "litserve": Side((Protocol.JSON,), _litserve),
     "echo": Side((Protocol.JSON, Protocol.BINARY), _echo),
+    "awake echo": Side((Protocol.JSON, Protocol.BINARY), _awake_echo),
 }

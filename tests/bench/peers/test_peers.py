@@ -48,9 +48,10 @@ def test_a_call_is_answered_and_its_answer_compared(served: Served, protocol: Pr
         check(served, call, ROWS, who="ours")
 
 
+@pytest.mark.parametrize("awake", [False, True])
 @pytest.mark.parametrize("protocol", HTTP)
-def test_the_echo_answers_each_call_with_its_own_tensor(protocol: Protocol, tmp_path: Path) -> None:
-    with serve_echo(tmp_path / "log") as echo:
+def test_the_echo_answers_each_call_with_its_own_tensor(protocol: Protocol, awake: bool, tmp_path: Path) -> None:
+    with serve_echo(tmp_path / "log", awake=awake) as echo:
         for rows in (ROWS, ROWS[:, ::-1] / 3):
             check(echo, written(protocol, "identity", rows), rows, who="echo")
 

@@ -1,8 +1,9 @@
 """A door with nothing behind it: it sends each call's own tensor back, unread.
 
 It waits for the whole body, and answers correctly where the model returns its input: `inputs` become `outputs`, `x`
-becomes `y`. It neither parses HTTP or JSON nor routes, checks, counts, limits, or has anybody compute. It sleeps
-between calls, so a server that awaits a lone call awake may be quicker. Run as `echo_app.py PORT`.
+becomes `y`. It neither parses HTTP or JSON nor routes, checks, counts, limits, or has anybody compute. Run as
+`echo_app.py PORT`, or as `echo_app.py PORT awake` for an echo that never sleeps between calls: what two wake-ups take
+is the difference.
 """
 
 import asyncio
@@ -48,11 +49,19 @@ class Echo(asyncio.Protocol):
             self._transport.write(answered(head, body))
 
 
-async def serve(port: int) -> None:
+def stay_awake(loop: asyncio.AbstractEventLoop) -> None:
+    """Let the loop poll its sockets for ever."""
+    loop.call_soon(stay_awake, loop)
+
+
+async def serve(port: int, *, awake: bool) -> None:
     """Serve until the process is ended."""
-    server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", port)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Echo, "127.0.0.1", port)
+    if awake:
+        stay_awake(loop)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1])))
+    uvloop.run(serve(int(sys.argv[1]), awake=sys.argv[2:] == ["awake"]))

@@ -63,6 +63,7 @@ def test_tokens_a_second_follow_what_launches_have_cost() -> None:
         estimate.observe(batch + 8.0, batch, 1, 1)
     assert estimate.tokens(2) == pytest.approx([1 / 9, 2 / 10], rel=0.05)
     assert estimate.tokens(4)[2:] == pytest.approx([3 / 11, 4 / 12], rel=0.05)
+    assert len(estimate.tokens(1)) == 1
 
 
 def test_where_sizes_are_compared_each_has_what_its_own_launches_took() -> None:

@@ -1,5 +1,7 @@
 """What `lazy+` decides, by simulation of a few requests each. A stage takes one second unless said otherwise."""
 
+from dataclasses import replace
+
 import pytest
 
 from latebind.batching.decisions import Launch
@@ -66,11 +68,13 @@ JUMP = Curve((1, 2, 3, 8), (1.0, 1.0, 2.0, 2.0))  # behind two requests the next
 
 
 def test_a_decoder_takes_no_more_than_its_steps_are_quick_for() -> None:
-    """Of three that share two places the third joins when the first leaves; eight would share the next size."""
-    timeline = Timeline(config(plus(), chain(STATIC, DECODER, curve=JUMP, output_steps=(4,))))
-    timeline.run([Arrival(0, "net", LONG, 1, outputs=4, rows=2), Arrival(1.5, "net", LONG, 1, outputs=4)])
-    assert timeline.ran[1:5] == [(at, 1, (1, 2)) for at in (1, 2, 3, 4)]
-    assert timeline.ran[5] == (5, 0, (3,))
+    """Two share its steps; a third would join at once, since reading costs by the request, but waits for a place."""
+    model = chain(STATIC, DECODER, output_steps=(4,))
+    costs = replace(model.costs, stages=(Curve((1, 64), (1.0, 64.0)), JUMP))
+    timeline = Timeline(config(plus(), replace(model, costs=costs)))
+    timeline.run([Arrival(0, "net", LONG, 1, outputs=4, rows=2), Arrival(2.5, "net", LONG, 1, outputs=4)])
+    assert timeline.ran[1:5] == [(at, 1, (1, 2)) for at in (2, 3, 4, 5)]
+    assert timeline.ran[5] == (6, 0, (3,))
 
 
 def test_an_idle_worker_begins_a_decoder_with_as_many_as_its_steps_are_quick_for() -> None:
@@ -88,6 +92,12 @@ def test_as_many_share_steps_as_write_nearly_the_most_tokens(running: int, waiti
     model = chain(STATIC, DECODER, curve=JUMP)
     view = ModelView(model.spec, Estimate(model.spec, model.costs), Queue())
     assert sharing(view, running, waiting) == joining
+
+
+def test_a_rate_that_falls_by_little_keeps_nobody_out() -> None:
+    """Two write 2 tokens a second, three 1.9."""
+    model = chain(STATIC, DECODER, curve=Curve((1, 2, 3), (1.0, 1.0, 3 / 1.9)))
+    assert sharing(ModelView(model.spec, Estimate(model.spec, model.costs), Queue()), 2, 1) == 1
 
 
 def test_short_work_of_another_model_passes_and_long_work_does_not() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,14 @@ def test_the_echo_answers_each_call_with_its_own_tensor(protocol: Protocol, awak
     with serve_echo(tmp_path / "log", awake=awake) as echo:
         for rows in (ROWS, ROWS[:, ::-1] / 3):
             check(echo, written(protocol, "identity", rows), rows, who="echo")
+
+
+@pytest.mark.parametrize("awake", [False, True])
+def test_only_the_awake_echo_is_busy_while_nobody_calls(awake: bool, tmp_path: Path) -> None:
+    with serve_echo(tmp_path / "log", awake=awake) as echo:
+        before = cpu_seconds(echo.process)
+        time.sleep(1.0)
+        assert (cpu_seconds(echo.process) - before > 0.1) == awake
 
 
 def test_a_call_that_is_refused_says_how(served: Served) -> None:

@@ -16,6 +16,7 @@ LOOK_EVERY = 10  # answers
 CAUTION = 0.9  # of the errors allowed, that a version must be expected to stay below before it is taken up again
 REMEMBERED = 20  # versions
 LONG_MEMORY = 2_000  # answers
+TOLD = 500  # comparisons that the fidelity told is of
 RESTLESS = 3  # changes within as many answers, from which on the mix of all of those counts
 MOVED = 0.25  # of all answers, by which the share of one class must change to call for another version
 FIRST_LESSON, GROWTH = 100, 1.5  # answers after a change until the first retraining, then times as many each,
@@ -93,6 +94,7 @@ class Controller:
         self._long_mix = Mix(LONG_MEMORY)  # since the traffic changed: what versions are made for
         self.target = target
         self.watch = FidelityWatch(target)
+        self.last: deque[bool] = deque(maxlen=TOLD)  # whether answers compared since the last alarm were the same
         self.looks = FidelityWatch(1.0 - MOST_STRANGE)
         self.shift = FidelityWatch(1.0 - USUALLY_STRANGE)
         self.used = used
@@ -135,6 +137,7 @@ class Controller:
         """
         reasons: list[str] = []
         self._compared += self.used != FULL_DEPTH
+        self.last.append(same)
         if same or not self.established or at - self._erred >= ERRORS_APART:
             self._erred = self._erred if same else at
             reasons += [FELL] if self.watch.add(same) else []
@@ -147,6 +150,7 @@ class Controller:
             return self._heed(strange, at)
         self._versions = {FULL_DEPTH: self._versions[FULL_DEPTH]}
         self._compared = 0
+        self.last.clear()
         self.shift.restart()
         self._changed()
         use = self._use(FULL_DEPTH, f"{reasons[0]}: exits are stopped until a new version is shown")

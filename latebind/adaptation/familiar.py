@@ -18,7 +18,7 @@ STRANGE = 0.05  # the share of samples like those before that are called strange
 
 def looks(inputs: Sequence[Tensor]) -> Tensor:
     """Return `(N, 2 inputs) float32`: mean and spread of the numbers of each row of each input."""
-    rows = [tensor.flatten(1).float() for tensor in inputs]
+    rows = [tensor.reshape(len(tensor), -1).float() for tensor in inputs]  # an input may be one number
     return torch.cat([torch.stack([row.mean(dim=1), row.std(dim=1, correction=0)], dim=1) for row in rows], dim=1)
 
 

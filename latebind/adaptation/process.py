@@ -79,8 +79,8 @@ class Lane:
 
     def status(self) -> Status:
         """Return the figures of now."""
-        watch = self.adapter.controller.watch
-        last, fidelity, lower, upper = list(watch.last), None, 0.0, 1.0
+        controller = self.adapter.controller
+        last, fidelity, lower, upper = list(controller.last), None, 0.0, 1.0
         if last:
             same = sum(last)
             fidelity = same / len(last)
@@ -92,11 +92,11 @@ class Lane:
             self.sampled,
             self.retrained,
             self.refused,
-            watch.alarms + self.adapter.controller.looks.alarms,
+            controller.watch.alarms + controller.looks.alarms,
             fidelity,
             lower,
             upper,
-            self.adapter.controller.target,
+            controller.target,
         )
 
 

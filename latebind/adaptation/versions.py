@@ -3,7 +3,9 @@
 import os
 import shutil
 import socket
+import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,8 @@ ABOUT = "version.json"
 CURRENT = "current"
 BY_HAND = "by-hand"
 KEPT = 20
+OLD = ".old"  # ends the hidden name of a version that is being removed
+LEFT_BEHIND = 600.0  # seconds after which a hidden folder is nobody's work any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +124,16 @@ class Versions:
         return name, how
 
     def _remove(self, names: Sequence[str]) -> None:
-        """Remove versions, each in one rename, and what a crash has left of such work."""
+        """Remove versions, each in one rename, and what a crash has left of such work.
+
+        Another service may be removing the same ones, or writing a new one under a hidden name.
+        """
         for name in names:
-            self._path(name).rename(self._path(f".{name}.old"))
+            with suppress(FileNotFoundError):
+                self._path(name).rename(self._path(f".{name}{OLD}"))
         for rest in self._path("").glob(".*"):
-            shutil.rmtree(rest, ignore_errors=True)
+            if rest.suffix == OLD or _age(rest) > LEFT_BEHIND:
+                shutil.rmtree(rest, ignore_errors=True)
 
     def _open(self, name: str) -> ModelDirectory:
         if not self._is_there(name):
@@ -144,6 +153,14 @@ def versions_folder(model: Path, root: str = "") -> Path:
     """Return where versions of a model directory lie: beside it, or in a folder of its own under `root`."""
     place = Path(root) / model.parent.name if root else model.parent
     return place / f".adapted-{model.name}"
+
+
+def _age(path: Path) -> float:
+    """Return the seconds since a folder last changed; 0 if it is gone."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _file(lookup: str) -> str:

@@ -5,13 +5,9 @@ share differ, opened anew with every sample, so a change is found whenever it co
 target or above, alarms are at least `PATIENCE` samples apart in expectation, whatever the traffic.
 """
 
-from collections import deque
-from collections.abc import Sequence
-
 PATIENCE = 4_000.0  # samples
 TIMES_WORSE = (1.5, 2.5, 5.0, 10.0)  # how much worse than allowed each bet takes it to be
 MOST_WORSE = 0.7  # the most that a bet may suppose to differ
-REMEMBERED = 500
 
 
 class FidelityWatch:
@@ -23,14 +19,12 @@ class FidelityWatch:
         self._if_differs = [worse / allowed for worse in supposed]
         self._if_same = [(1.0 - worse) / (1.0 - allowed) for worse in supposed]
         self._wealth = [0.0] * len(supposed)
-        self._last: deque[bool] = deque(maxlen=REMEMBERED)
         self.seen = 0
         self.alarms = 0
 
     def add(self, same: bool) -> bool:
         """Take in one comparison; True is an alarm, after which the watch begins anew."""
         self.seen += 1
-        self._last.append(same)
         pay = self._if_same if same else self._if_differs
         self._wealth = [(wealth + 1.0) * factor for wealth, factor in zip(self._wealth, pay, strict=True)]
         if sum(self._wealth) / len(self._wealth) < PATIENCE:
@@ -42,9 +36,3 @@ class FidelityWatch:
     def restart(self) -> None:
         """Forget what was seen: other answers are given from now on."""
         self._wealth = [0.0] * len(self._wealth)
-        self._last.clear()
-
-    @property
-    def last(self) -> Sequence[bool]:
-        """Whether each of the last comparisons was the same, oldest first."""
-        return self._last

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import nan
 from pathlib import Path
 from random import Random
 
@@ -58,8 +59,7 @@ class LoadReport:
     @property
     def fidelity(self) -> float:
         """The share of requests answered on both sides whose answers agree."""
-        both = (self.off.classes >= 0) & (self.on.classes >= 0)
-        return float((self.off.classes == self.on.classes)[both].mean())
+        return self._agreement(self.on.classes >= 0)
 
     def rows(self) -> Rows:
         """Return both sides as rows of a table."""
@@ -67,17 +67,28 @@ class LoadReport:
 
     def exit_rows(self) -> Rows:
         """Return a row for each stage at which requests left: how many, how soon, and how often as the base model."""
-        stages = np.array([answer.left_at for answer in self.on.answers])
-        seconds = np.array([answer.seconds for answer in self.on.answers])
         return [
             {
                 "left behind stage": stage,
                 "share": f"{share:.1%}",
-                "mean ms": f"{seconds[stages == stage].mean() * 1e3:.2f}",
-                "fidelity": f"{(self.off.classes == self.on.classes)[stages == stage].mean():.3f}",
+                "mean ms": f"{self.seconds_at(stage).mean() * 1e3:.2f}",
+                "fidelity": f"{self.fidelity_at(stage):.3f}",
             }
             for stage, share in self.on.left_at.items()
         ]
+
+    def seconds_at(self, stage: int) -> NDArray[np.float64]:
+        """Return the seconds of the requests that left at a stage."""
+        return np.array([answer.seconds for answer in self.on.answers if answer.left_at == stage])
+
+    def fidelity_at(self, stage: int) -> float:
+        """Return the share of answers that agree, of the requests that left at a stage; NaN where the other side
+        answered none of them."""
+        return self._agreement(np.array([answer.left_at == stage for answer in self.on.answers]))
+
+    def _agreement(self, these: NDArray[np.bool_]) -> float:
+        both = these & (self.off.classes >= 0)
+        return float((self.off.classes == self.on.classes)[both].mean()) if both.any() else nan
 
     def accuracy(self, side: Side) -> float | None:
         """The share of right answers, of those that came."""

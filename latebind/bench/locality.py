@@ -1,8 +1,8 @@
 """Measures what following the traffic gains: exits off, exits as built, and exits that adapt, asked in turn over HTTP.
 
 Thresholds are calibrated on some of the rows, and the stream consists of the others. All servers have the same cores,
-backend and worker; adaptation services run beside the door. After GATI, sections 7.2.1 and 7.2.2; with several services
-after its figure 25: how much is sampled, and how often is retrained.
+backend and worker; adaptation services run beside the door. After GATI, sections 7.2.1 and 7.2.2; several services show
+how much is to be sampled and how often to be retrained (7.2.2, ii and iii).
 """
 
 from collections import Counter

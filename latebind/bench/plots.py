@@ -50,14 +50,10 @@ def accuracy_figure(report: LoadReport) -> Plot:
     """
     agreement = {"title": "agreement with the base model", "tickformat": ".1%"}
     figure = blank("Accuracy and latency", x={"title": "latency, ms", "rangemode": "tozero"}, y=agreement)
-    agree = report.off.classes == report.on.classes
-    stages = np.array([answer.left_at for answer in report.on.answers])
-    seconds = np.array([answer.seconds for answer in report.on.answers])
     for stage, share in report.on.left_at.items():
-        here = stages == stage
         figure.add_scatter(
-            x=[np.median(seconds[here]) * 1e3],
-            y=[agree[here].mean()],
+            x=[np.median(report.seconds_at(stage)) * 1e3],
+            y=[report.fidelity_at(stage)],
             name=f"left at stage {stage} ({share:.0%})",
             marker={"size": [max(8.0, 60 * share**0.5)], "sizemode": "diameter", "opacity": 0.6},
             mode="markers",

@@ -162,6 +162,10 @@ class Builder:
         choose, verify = split_worlds(held_out, seed=self.seed)
         seen_by_all = self.observe(trained, held_out)
         directory = _with_accuracy(directory, seen_by_all, held_out)
+        fewest = min(map(len, verify))
+        if not self.promise.can_show(fewest):
+            reason = self.promise.not_shown(fewest)
+            return publish(directory, self._outcome(trained), new_entry=self.new_entry, reason=reason)
         if any(one.lessons is not None for one in trained):  # only after training: a recalibration drops no selectors
             trained, seen_by_all = self._without_idle_selectors(trained, seen_by_all, np.concatenate(choose))
         seen = seen_by_all.seen
@@ -175,7 +179,7 @@ class Builder:
         outcome = replace(
             self._outcome(trained), worlds=tuple(worlds), trials=(taken, *others), observed=seen_by_all, alone=alone
         )
-        reason = "" if taken.calibrated else self.promise.not_shown(min(map(len, verify)))
+        reason = "" if taken.calibrated else self.promise.not_shown(fewest)
         return publish(directory, outcome, new_entry=self.new_entry, reason=reason)
 
     def _in_line_or_aside(self, trained: Sequence[TrainedLookup], choosing: Seen) -> list[TrainedLookup]:

@@ -189,8 +189,9 @@ def _odds(answers: Floats) -> Floats:
     """
     if answers.size <= FEW:
         return np.array([_odds_of(row) for row in answers.tolist()], np.float32)
-    total = np.add.reduce(np.exp(answers - np.maximum.reduce(answers, axis=1, keepdims=True)), axis=1)
-    scores: Floats = -np.log(np.maximum(total - 1.0, LEAST_DOUBT))
+    shares = np.exp(answers - np.maximum.reduce(answers, axis=1, keepdims=True))
+    others = np.add.reduce(shares, axis=1, dtype=np.float64) - 1.0  # in float32 a doubt below 1e-7 would be none
+    scores: Floats = -np.log(np.maximum(others, LEAST_DOUBT)).astype(np.float32)
     return scores
 
 

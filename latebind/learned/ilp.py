@@ -1,14 +1,13 @@
 """GATI's composition as integer programmes (appendix A.1): which variant of a learned cache at which boundary.
 
 Numbers only. `relaxed` maximises scores (equations 11 to 14), `full` minimises the expected latency that follows from
-hit rates (equations 5 to 10); both are solved by HiGHS. `latency_greedy` and `hit_greedy` are the paper's baselines,
-`brute_force` is the oracle for small cases. None of them knows which hits of two lookups are on the same samples;
-`compose` counts that.
+hit rates (equations 5 to 10); both are solved by HiGHS. `latency_greedy` and `hit_greedy` are the paper's baselines.
+None of them knows which hits of two lookups are on the same samples; `compose` counts that.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, permutations, product, zip_longest
+from itertools import accumulate, permutations, zip_longest
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -226,18 +225,6 @@ def hit_greedy(problem: Problem) -> tuple[Variant, ...]:
     return _greedy(problem, lambda variant: variant.hit_rate)
 
 
-def brute_force(problem: Problem) -> tuple[Variant, ...]:
-    """Return what `full` should return, by trying every choice."""
-    best: tuple[Variant, ...] = ()
-    least = problem.whole
-    for chosen in _choices(problem):
-        found = expected(problem, chosen)
-        good = problem.fits(chosen) and found.accuracy >= problem.accuracy - 1e-12
-        if good and found.seconds < least - 1e-15:
-            best, least = chosen, found.seconds
-    return best
-
-
 def _may_follow(problem: Problem, one: Variant, other: Variant) -> bool:
     return problem.compatible(one, other) and other.hit_rate > one.hit_rate
 
@@ -249,13 +236,6 @@ def _greedy(problem: Problem, worth: Callable[[Variant], float]) -> tuple[Varian
         if variant.accuracy >= problem.accuracy and problem.fits(wider):
             chosen = wider
     return chosen
-
-
-def _choices(problem: Problem) -> Iterator[tuple[Variant, ...]]:
-    places = sorted({(variant.stage, variant.sure) for variant in problem.variants})
-    at = [[None, *(v for v in problem.variants if (v.stage, v.sure) == place)] for place in places]
-    for chosen in product(*at):
-        yield tuple(variant for variant in chosen if variant is not None)
 
 
 def _exclusive(problem: Problem, able: Sequence[Variant]) -> list[list[int]]:

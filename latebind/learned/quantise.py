@@ -30,20 +30,23 @@ def quantise(graph: Graph, weights: Mapping[str, Tensor], rows: Tensor) -> tuple
     ranges = _ranges(graph, weights, rows, {_source(node) for node in graph.nodes if _is_wide(node, weights)})
     nodes: list[Node] = []
     found = dict(weights)
-    done: set[str] = set()
+    done: set[Value | Weight] = set()
     for node in graph.nodes:
         if not _is_wide(node, weights):
             nodes.append(node)
             continue
         source, weight = _source(node), node.args[1]
         assert isinstance(weight, Weight)
-        if source not in done:
+        if Value(source) not in done:
             nodes += _first(_activation(source, *ranges[source]), f"{source}_bytes", _type_of(graph, source))
-            done.add(source)
-        made, scales = _weight(weight.name, weights[weight.name])
-        found |= scales
+            done.add(Value(source))
+        if weight not in done:  # a convolution that is called several times has one weight
+            made, scales = _weight(weight.name, weights[weight.name])
+            found |= scales
+            nodes += _first(made, f"{weight.name}_bytes", None)
+            done.add(weight)
         args = (Value(f"{source}_bytes"), Value(f"{weight.name}_bytes"), *node.args[2:])
-        nodes += [*_first(made, f"{weight.name}_bytes", None), replace(node, args=args)]
+        nodes.append(replace(node, args=args))
     return Graph(graph.inputs, tuple(nodes), graph.outputs), found
 
 

@@ -1,7 +1,7 @@
 """The samples that learned caches are made from: model inputs, labels if known, and the world each row belongs to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -90,7 +90,7 @@ def check_classifier(spec: ModelSpec) -> None:
 
 
 def checked(samples: Samples, spec: ModelSpec) -> Samples:
-    """Return the samples with inputs in the model's order.
+    """Return the samples with inputs in the model's order and labels as int64, whatever whole numbers they came as.
 
     Raises `ConfigError` if there are none, if they do not fit the model, and for labels that are no classes.
     """
@@ -104,7 +104,7 @@ def checked(samples: Samples, spec: ModelSpec) -> Samples:
             f"labels must be whole numbers from 0 to {classes - 1}, one for each row: learned caches answer for "
             "classifiers"
         )
-    return ordered
+    return ordered if labels is None else replace(ordered, labels=labels.long())
 
 
 def _are_classes(labels: Tensor, classes: int) -> bool:

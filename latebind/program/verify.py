@@ -26,9 +26,9 @@ def relative_error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float
 
 def _error(found: Tensor, expected: Tensor) -> float:
     finite = torch.isfinite(expected)
-    if not torch.equal(torch.nan_to_num(found[~finite]), torch.nan_to_num(expected[~finite])):
+    if not torch.equal(torch.isfinite(found), finite):
         return float("inf")
-    if not torch.isfinite(found[finite]).all():
+    if not torch.allclose(found[~finite], expected[~finite], equal_nan=True):
         return float("inf")
     difference = (found[finite] - expected[finite]).abs()
     if difference.numel() == 0 or difference.max() == 0:

@@ -200,7 +200,9 @@ class _Snapshot(Collector):
             "latebind_fidelity", "Share of the last samples answered as the base model does", labels=[*MODEL, "bound"]
         )
         samples = CounterMetricFamily("latebind_fidelity_samples", "Requests run to the end beside", labels=MODEL)
-        alarms = CounterMetricFamily("latebind_fidelity_alarms", "Times fidelity fell under its target", labels=MODEL)
+        alarms = CounterMetricFamily(
+            "latebind_fidelity_alarms", "Times fidelity fell or inputs came to look different", labels=MODEL
+        )
         retrained = CounterMetricFamily("latebind_retrainings", "Retrainings by outcome", labels=[*MODEL, "outcome"])
         version = InfoMetricFamily("latebind_learned_caches", "The version in use", labels=MODEL)
         for labels, found in self._adaptation:

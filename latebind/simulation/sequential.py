@@ -1,8 +1,9 @@
 """Plays requests one after another over a memory that models share; each loads what it misses before the next runs.
 
-Only the order counts: no request waits in a queue, and loads take no time on the clock. mCache's evaluation does the
-same (section 6.2), because an open replay in real time has no steady state. A request takes what it would take alone:
-it waits for a stage until that is loaded, and not for stages that are loaded while earlier ones run.
+Only the order counts: no request waits in a queue, and loads take no time on the clock. The latencies of mCache's
+section 6.2 are taken to be measured so, since requests as often as in its trace, in real time, would have no steady
+state. A request takes what it would take alone: it waits for a stage until that is loaded, and not for stages that are
+loaded while earlier ones run.
 """
 
 from collections import Counter, deque

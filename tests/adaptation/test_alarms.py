@@ -1,5 +1,7 @@
 """When errors and strange inputs stop exits, and what follows: events in, decisions out."""
 
+import pytest
+
 from latebind.adaptation.controller import (
     CHANGED,
     ERRORS_APART,
@@ -7,6 +9,7 @@ from latebind.adaptation.controller import (
     FIRST_LESSON,
     FULL_DEPTH,
     LOOKS_APART,
+    TOLD,
     Controller,
     Decision,
     Retrain,
@@ -122,3 +125,14 @@ def test_what_looks_strange_for_a_moment_counts_once() -> None:
         answered(found, 0, LOOKS_APART)
         assert not any(compared(found, True, strange=False) for _ in range(50))
         assert not any(compared(found, True, strange=True) for _ in range(50))
+
+
+def test_the_fidelity_told_is_of_all_comparisons_since_the_last_alarm() -> None:
+    found = established()
+    for number in range(TOLD):
+        answered(found, 0, 1)
+        compared(found, number % 50 > 1)  # every other error is left out of the watch
+    assert sum(found.last) / len(found.last) == pytest.approx(0.96)
+    while compared(found, False) == []:
+        answered(found, 0, ERRORS_APART)
+    assert list(found.last) == []

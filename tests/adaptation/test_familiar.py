@@ -69,3 +69,7 @@ def test_where_all_samples_were_alike_any_other_is_strange() -> None:
     assert found is not None
     assert not found.strange(torch.zeros(FEWEST, 2), answers).any()
     assert found.strange(torch.ones(FEWEST, 2), answers).all()
+
+
+def test_an_input_may_be_one_number_in_each_row() -> None:
+    assert looks([torch.tensor([2.0, 3.0])]).tolist() == [[2.0, 0.0], [3.0, 0.0]]

@@ -1,6 +1,7 @@
 """Versions on disk: whole or not there, whatever happens while they are written."""
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -154,3 +155,31 @@ def test_killed_at_50_random_moments_no_version_is_torn(model: ModelDirectory) -
             published += 1
         if (current := there.current()) != BUILT:
             assert there.lookups(current)
+
+
+def test_publishing_leaves_what_another_service_is_just_writing(model: ModelDirectory) -> None:
+    there = versions(model)
+    there.publish(about(model), {"0-plain": head()})
+    folder = versions_folder(model.path) / "versions"
+    writing, crashed, removed = (folder / name for name in (".000002.abc", ".000007.def", ".000001.old"))
+    for path in (writing, crashed, removed):
+        path.mkdir()
+    os.utime(crashed, times=(0.0, 0.0))
+    there.publish(about(model), {"0-plain": head()})
+    assert (writing.exists(), crashed.exists(), removed.exists()) == (True, False, False)
+
+
+def test_two_services_may_remove_the_same_version(model: ModelDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = versions(model)
+    for _ in range(KEPT):
+        there.publish(about(model), {"0-plain": head()})
+    oldest, rename = there.names()[0], Path.rename
+
+    def removed_before(self: Path, target: Path) -> Path:
+        if self.name == oldest:
+            shutil.rmtree(self)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", removed_before)
+    newest = there.publish(about(model), {"0-plain": head()})
+    assert there.names() == [f"{number:06d}" for number in range(2, int(newest) + 1)]

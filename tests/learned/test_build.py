@@ -294,3 +294,17 @@ def test_a_model_without_learned_caches_cannot_be_calibrated_again(built: Built,
     directory = build_caches(ModelDirectory.open(tmp_path / "copy"), built.fit, built.calibrate, fidelity=1.0).directory
     with pytest.raises(ConfigError, match="no learned caches"):
         recalibrate(directory, built.calibrate)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_too_few_rows_to_calibrate_on_leave_no_exits_and_keep_what_was_trained(
+    built: Built, tmp_path: Path, rows: int
+) -> None:
+    report = recalibrate(copy_of(built.directory, tmp_path), samples(FIT, FIT + rows), fidelity=0.9)
+    before, after = read_caches(built.directory), read_caches(report.directory)
+    assert report.lookups == ()
+    assert "cannot show a fidelity of 0.9" in report.warning
+    assert before is not None
+    assert after is not None
+    assert after.lookups == ()
+    assert {one.name for one in after.every} == {one.name for one in before.every}

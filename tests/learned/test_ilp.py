@@ -1,6 +1,8 @@
 """GATI's integer programmes against an oracle that tries everything, and by hand."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,7 +10,6 @@ import pytest
 from latebind.learned.ilp import (
     Problem,
     Variant,
-    brute_force,
     expected,
     full,
     hit_greedy,
@@ -47,6 +48,25 @@ def random_problem(seed: int, *, stages: int = 5, kinds: int = 2, memory: float 
     most = int(memory * sum(variant.bytes for variant in variants))
     tail = float(random.uniform(1.05, 1.6))
     return Problem(tuple(variants), tuple(lengths), accuracy=0.97, memory=most, aside=bool(seed % 2), tail=tail)
+
+
+def brute_force(problem: Problem) -> tuple[Variant, ...]:
+    """Return what `full` should return, by trying every choice."""
+    best: tuple[Variant, ...] = ()
+    least = problem.whole
+    for chosen in choices(problem):
+        found = expected(problem, chosen)
+        good = problem.fits(chosen) and found.accuracy >= problem.accuracy - 1e-12
+        if good and found.seconds < least - 1e-15:
+            best, least = chosen, found.seconds
+    return best
+
+
+def choices(problem: Problem) -> Iterator[tuple[Variant, ...]]:
+    places = sorted({(variant.stage, variant.sure) for variant in problem.variants})
+    at = [[None, *(v for v in problem.variants if (v.stage, v.sure) == place)] for place in places]
+    for chosen in product(*at):
+        yield tuple(variant for variant in chosen if variant is not None)
 
 
 @pytest.mark.parametrize("seed", range(50))

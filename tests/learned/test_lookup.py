@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from latebind.learned.head import Head
+from latebind.learned.head import Head, _odds
 from latebind.learned.lookup import Lookup, LookupFunction
 
 CLASSES = 3
@@ -78,3 +78,12 @@ def test_new_heads_and_thresholds_take_the_place_of_old_ones() -> None:
 
 def test_a_version_of_other_lookups_is_none_here() -> None:
     assert lookup(Asked(0), Asked(CLASSES)).with_heads({"1-elsewhere": (head(1.0), 0.0)}) is None
+
+
+def test_many_rows_are_scored_as_few_are_however_sure() -> None:
+    answers = np.random.default_rng(0).normal(scale=8.0, size=(64, 10)).astype(np.float32)
+    one_by_one = np.concatenate([_odds(row[None]) for row in answers])
+    together = _odds(answers)
+    assert together.dtype == np.float32
+    assert (together > 12.0).any()
+    np.testing.assert_allclose(together, one_by_one, rtol=1e-5)

@@ -8,6 +8,7 @@ from latebind.learned.networks import DEEP, RESIDUAL, make_predictor
 from latebind.learned.quantise import PER_CHANNEL, PER_TENSOR, quantise
 from latebind.program.export import Exported, export
 from latebind.program.graph import Graph
+from latebind.program.graph_file import graph_from_json, graph_to_json
 from latebind.program.load import compile_graph
 from latebind.program.rebuild import run_eagerly
 
@@ -77,3 +78,20 @@ def test_openvino_computes_the_same_numbers(exported: Exported, backend: str) ->
     (eager,) = run_eagerly(graph, weights, (ROWS[:4],))
     (fast,) = compile_graph(graph, weights, backend=backend, threads=1)(ROWS[:4].contiguous())
     assert (fast - eager).abs().max() < 0.1 * eager.std() + 0.02 * eager.abs().max()
+
+
+def test_a_convolution_that_is_called_twice_is_quantised_once() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = nn.Conv2d(16, 16, 3, padding=1)
+
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            return self.convolution(torch.relu(self.convolution(given)))
+
+    exported = export(Twice().eval(), (ROWS[:1],))
+    graph, weights = quantise(exported.graph, exported.weights, ROWS)
+    assert (calls(graph, PER_CHANNEL), calls(graph, PER_TENSOR)) == (1, 2)
+    (found,) = run_eagerly(graph_from_json(graph_to_json(graph)), weights, (ROWS,))
+    (exact,) = run_eagerly(exported.graph, exported.weights, (ROWS,))
+    assert (found - exact).abs().max() < 0.1 * exact.abs().max()

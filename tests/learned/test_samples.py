@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from latebind.domain.errors import ConfigError
-from latebind.domain.model import TensorSpec
-from latebind.learned.samples import Samples, split_worlds
+from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.learned.samples import Samples, checked, split_worlds
 
 LEFT, RIGHT = TensorSpec("left", "float32", (2,)), TensorSpec("right", "int64", ())
 
@@ -46,3 +46,13 @@ def test_what_is_seen_in_several_worlds_is_never_chosen_and_verified_on() -> Non
     assert [rows.tolist() for rows in choose[1:]] == [(choose[0] + 50 * k).tolist() for k in (1, 2)]
     assert not {row % 50 for rows in choose for row in rows} & {row % 50 for rows in verify for row in rows}
     assert sum(map(len, choose)) + sum(map(len, verify)) == 150
+
+
+def test_labels_may_be_any_whole_numbers_and_come_as_int64() -> None:
+    spec = ModelSpec("model", (LEFT,), (TensorSpec("logits", "float32", (3,)),), 2, 4)
+    for dtype in (torch.uint8, torch.int16, torch.int32):
+        found = checked(Samples((torch.zeros(3, 2),), labels=torch.tensor([0, 1, 2], dtype=dtype)), spec)
+        assert found.labels is not None
+        assert found.labels.dtype == torch.int64
+    with pytest.raises(ConfigError, match="whole numbers from 0 to 2"):
+        checked(Samples((torch.zeros(2, 2),), labels=torch.tensor([0, 3])), spec)

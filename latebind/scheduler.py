@@ -9,7 +9,7 @@ from math import inf, nextafter
 
 from latebind.batching import make_policy
 from latebind.batching.admission import Admission
-from latebind.batching.decisions import GoOn, Launch, Shed
+from latebind.batching.decisions import GoOn, Launch, Shed, Wait
 from latebind.batching.lane import Lane
 from latebind.batching.picture import draw
 from latebind.batching.request import LEAVING, QUEUED, RUNNING, Request
@@ -177,6 +177,9 @@ class Scheduler:
         # Members that a lookup beside the worker answered may have had the longest input.
         if batch.ran == len(members) or batch.padded or not self._compact:
             self._crew.learn(worker, batch, now)
+        if stage in batch.spec.lookups:
+            reached = len(members) - len(batch.complete)
+            self._lanes[batch.spec.name].estimate.exits.observe(stage, reached, len(exited))
         if not self._leave:
             batch.note_answers(exited, stage)
             if len(batch.complete) == len(members):
@@ -198,12 +201,14 @@ class Scheduler:
         if not 0 <= event.worker < len(self._workers):
             raise IllegalEvent(f"there is no worker {event.worker} whose lookups could answer")
         for entry in self._workers[event.worker].started:
+            new = [i for i in event.requests if i in entry.members and i not in entry.complete]
+            if new:
+                self._lanes[entry.spec.name].estimate.exits.observe(event.stage, 0, len(new))
             if not self._leave:
-                entry.note_answers(event.requests, event.stage)
+                entry.note_answers(new, event.stage)
                 continue
-            for i in event.requests:
-                if i in entry.members:
-                    self._end(entry.leave(i), Outcome.ANSWERED, now, actions, event.stage)
+            for i in new:
+                self._end(entry.leave(i), Outcome.ANSWERED, now, actions, event.stage)
         self._workers[event.worker].drop_empty()
 
     def _stage_failed(self, event: StageFailed, now: float, actions: list[Action]) -> None:
@@ -273,14 +278,18 @@ class Scheduler:
     # Decisions ------------------------------------------------------------------------------------------------------
 
     def _decide(self, last: Event, now: float, actions: list[Action]) -> None:
-        """Decide what is loaded, which requests are too late and what runs; `last` is the latest event handled."""
-        if self._residency is not None:
-            actions.extend(self._residency.decide(now))
-        if (self._waiting or self._undecided) and not (type(last) is Arrived and last.more):
-            if self._sheds:
-                self._drop_late(now, actions)
-            self._undecided = False
-            self._launch(now, actions)
+        """Decide which requests are too late, what is loaded and what runs; `last` is the latest event handled."""
+        complete = not (type(last) is Arrived and last.more)
+        if complete and self._waiting and self._sheds:
+            self._drop_late(now, actions)
+        shed = True
+        while shed:  # the last requests that could run may be gone, and what others wait for is loaded
+            if self._residency is not None:
+                actions.extend(self._residency.decide(now))
+            shed = False
+            if complete and (self._waiting or self._undecided):
+                shed = self._launch(now, actions) and self._residency is not None
+                self._undecided = self._crew.rests
 
     def _drop_late(self, now: float, actions: list[Action]) -> None:
         """End the queued requests that would be too late even if each started now, alone."""
@@ -294,35 +303,49 @@ class Scheduler:
                 self._end(request, Outcome.EXPIRED, now, actions)
             heappop(self._last_starts)
 
-    def _launch(self, now: float, actions: list[Action]) -> None:
-        """Ask the policy about each free worker, until the worker runs, the policy waits or nothing is left to run."""
-        until = None
-        for worker in self._crew.in_order():
-            table = worker.table
-            while worker.running is None and self._crew.may_run():
-                going = None if self._models.requests else table.going
-                if going is not None:
-                    self._run(worker, going, now, actions)
-                    break
-                if not (self._models.requests or table.entries):
-                    break
-                decision = self._policy.decide(worker.view, now)
-                if isinstance(decision, Launch):
-                    self._start(worker, decision, now)
-                    self._run(worker, table.pick(-1), now, actions)
-                elif isinstance(decision, GoOn):
-                    if not table.entries:  # all that it has started is set aside
-                        break
-                    self._run(worker, table.pick(decision.place, decision.requests), now, actions)
-                elif isinstance(decision, Shed):
-                    self._shed(worker, decision, now, actions)
-                else:
-                    until = min(decision.until, inf if until is None else until)
-                    break
+    def _launch(self, now: float, actions: list[Action]) -> bool:
+        """Give work to each free worker; return whether requests were shed.
+
+        Workers that left requests to others are asked again when these have started some.
+        """
+        ended = self._ended
+        while True:
+            waiting, until = self._waiting, None
+            for worker in self._crew.in_order():
+                wait = self._occupy(worker, now, actions)
+                if wait is not None:
+                    until = wait.until if until is None else min(until, wait.until)
+            if len(self._workers) == 1 or self._waiting == waiting:
+                break
         if until is not None and self._models.requests:
             self._ask_to_wake(until, now, actions)
         elif self._residency is not None and self._last_starts:  # a request may become late while a model is loaded
             self._ask_to_wake(inf, now, actions)
+        return self._ended > ended
+
+    def _occupy(self, worker: Worker, now: float, actions: list[Action]) -> Wait | None:
+        """Ask the policy until the worker runs or nothing is left for it to run, or it is to wait: then return that."""
+        table = worker.table
+        while worker.running is None and self._crew.may_run():
+            going = None if self._models.requests else table.going
+            if going is not None:
+                self._run(worker, going, now, actions)
+                break
+            if not (self._models.requests or table.entries):
+                break
+            decision = self._policy.decide(worker.view, now)
+            if isinstance(decision, Launch):
+                self._start(worker, decision, now)
+                self._run(worker, table.pick(-1), now, actions)
+            elif isinstance(decision, GoOn):
+                if not table.entries:  # all that it has started is set aside
+                    break
+                self._run(worker, table.pick(decision.place, decision.requests), now, actions)
+            elif isinstance(decision, Shed):
+                self._shed(worker, decision, now, actions)
+            else:
+                return decision
+        return None
 
     def _shed(self, worker: Worker, decision: Shed, now: float, actions: list[Action]) -> None:
         for i in decision.requests:

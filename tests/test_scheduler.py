@@ -305,3 +305,22 @@ def test_a_hit_aside_that_comes_after_the_end_of_the_network_changes_nothing() -
     assert outcomes(scheduler.handle(StageDone(0), 0.02)) == {1: Outcome.ANSWERED}
     assert scheduler.handle(Exited(0, 0, (1,)), 0.021) == []
     assert scheduler.stats() == {"accepted": 2, "queued": 0, "running": 1, "ended": 1}
+
+
+def test_who_leaves_where_is_learned_from_who_does() -> None:
+    scheduler = Scheduler(config(served(hit_rates={0: 0.9})))
+    for number in range(400):
+        scheduler.handle(arrived(number, deadline=1e9), float(number))
+        for after in (0.01, 0.02, 0.03):  # through all stages
+            scheduler.handle(StageDone(0), number + after)
+    assert scheduler.outlooks(["net"])["net"].chances == pytest.approx((0.1, 0.9), abs=0.05)
+
+
+def test_who_leaves_aside_is_learned_too() -> None:
+    scheduler = Scheduler(config(served(hit_rates={0: 0.1})))
+    for number in range(400):
+        scheduler.handle(arrived(number, deadline=1e9), float(number))
+        scheduler.handle(StageDone(0), number + 0.01)
+        scheduler.handle(Exited(0, 0, (number,)), number + 0.011)
+        scheduler.handle(StageDone(0), number + 0.02)
+    assert scheduler.outlooks(["net"])["net"].chances == pytest.approx((0.9, 0.1), abs=0.05)

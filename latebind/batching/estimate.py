@@ -93,8 +93,9 @@ class Estimate:
         if wide and self.lone is not None:
             expected *= self.lone.share(stage)
         pace = self._paces[stage]
-        if pace.known and self.decoder is None:
-            self.by_size.observe(batch, seconds / (pace.factor * expected + pace.launch))
+        line = pace.factor * expected + pace.launch
+        if pace.known and self.decoder is None and line > 0.0:  # an empty stage may be taken to cost nothing
+            self.by_size.observe(batch, seconds / line)
         pace.observe(expected, seconds)
 
     def rest(self, batch: int, stage: int, step: int, inputs: int, outputs: int | None = None) -> float:

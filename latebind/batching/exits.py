@@ -65,25 +65,60 @@ class _Known:
 
 NEARLY = 1.02  # times the least seconds per request counts as equally good
 
+LATEST = 1 / 200  # weight of the latest request in the share that leaves at an exit
+MOVED = 0.05  # change of such a share at which derived figures are recomputed
+RARE = 0.005  # share below which nobody is expected to leave at an exit
+
 
 class Exits:
     """Early exits of a model whose stages all run once, by its hit rates. Seconds are corrected by `pace`.
 
     Hit rates are shares of all requests, taken from samples that ran the whole chain, so correlated hits count right.
+    While requests run, what is observed to leave at each exit takes their place: other inputs come than were profiled,
+    adaptation changes the caches or stops exits, and a cache may not be in memory.
     """
 
     def __init__(self, spec: ModelSpec, costs: ModelCosts, pace: Pace) -> None:
         self._spec = spec
         self._costs = costs
         self._pace = pace
-        self.alive = alive(spec, costs)
-        self._ends = [i for i in range(spec.stages) if costs.hit_rates.get(i, 0.0) > 0.0 or i + 1 == spec.stages]
+        shares = alive(spec, costs)
+        self._leaving = {i: min(1.0, costs.hit_rates.get(i, 0.0) / shares[i]) for i in spec.lookups}
+        self._then = dict(self._leaving)  # when figures were last derived
+        self._moves = 0
+        self.some = any(share > 0.0 for share in self._leaving.values())  # whether any requests leave early, as built
+        self.alive: list[float] = []
+        self._ends: list[int] = []
         self._known = _Known()
+        self._derive()
+
+    def observe(self, stage: int, reached: int, left: int) -> None:
+        """Note that `left` of the requests that ran `stage` had their answer from the learned cache behind it.
+
+        Where lookups run aside, first `reached` are told, with none that left, and later who left, with none reached.
+        """
+        share = self._leaving[stage]
+        share = self._leaving[stage] = min(1.0, max(0.0, share + LATEST * (left - share * reached)))
+        then = self._then[stage]
+        if abs(share - then) > MOVED or (share < RARE) != (then < RARE):
+            self._then = dict(self._leaving)
+            self._moves += 1
+            self._derive()
 
     @property
-    def some(self) -> bool:
-        """Whether any requests leave early."""
-        return len(self._ends) > 1
+    def changes(self) -> int:
+        """Counts changes that are large enough to recompute derived figures."""
+        return self._pace.changes + self._moves
+
+    def _derive(self) -> None:
+        """Derive the share of requests that runs each stage, with a 0 behind the last, and where some leave."""
+        stages, leaving = range(self._spec.stages), self._then
+        self.alive = [1.0]
+        for i in stages[:-1]:
+            self.alive.append(max(1e-6, self.alive[i] * (1.0 - leaving.get(i, 0.0))))
+        self.alive.append(0.0)
+        self._ends = [i for i in stages if leaving.get(i, 0.0) >= RARE or i + 1 == self._spec.stages]
+        self._known = _Known(self.changes)
 
     def next(self, stage: int, batch: int) -> Prospect:
         """Return the prospect of a batch that goes on from before `stage` until a member may leave."""
@@ -173,9 +208,9 @@ class Exits:
         return self._pace.factor * self._costs.step(stage, batch) + self._pace.launch
 
     def _now(self) -> _Known:
-        """Return the cache of results, emptied if the pace has changed since they were computed."""
-        if self._pace.changes != self._known.changes:
-            self._known = _Known(self._pace.changes)
+        """Return the cache of results, emptied if pace or shares have changed since they were computed."""
+        if self.changes != self._known.changes:
+            self._known = _Known(self.changes)
         return self._known
 
 

@@ -36,7 +36,7 @@ class Lane:
         self._least_observed = 0  # `Estimate.observed` when `_least` was last cleared
         self._hopes = hopes and self.estimate.exits.some
         self._outlook = Outlook(-1.0, (), ())  # the last result of `outlook`
-        self._outlook_changes = 0  # `Pace.changes` when it was computed
+        self._outlook_changes = 0  # `Exits.changes` when it was computed
 
     def __len__(self) -> int:
         return len(self.queue) + len(self.held)
@@ -134,7 +134,7 @@ class Lane:
         """Return what a request can expect that runs alone after waiting `wait` seconds."""
         if self.estimate.decoder is not None:
             return Outlook(wait, (self.estimate.whole(1, outputs=self.estimate.mean_outputs),), (1.0,))
-        changes = self.estimate.pace.changes
+        changes = self.estimate.exits.changes
         if wait != self._outlook.wait or changes != self._outlook_changes:
             self._outlook = Outlook(wait, *self.estimate.exits.ends)
             self._outlook_changes = changes

@@ -119,7 +119,7 @@ class Late(LazyPlus):
             most = self._share(view, model)
             if most:
                 requests = self._in_time(model, together(model, 0, len(model.queue), waiting, most, now), now)
-                choices.append(Choice(model, 0, -1, len(requests), requests[0].deadline, requests))
+                choices.append(Choice(model, 0, -1, len(requests), earliest(requests), requests))
         return best_of(choices, now).decision() if choices else Wait()
 
     def _in_time(self, model: ModelView, count: int, now: float) -> Sequence[Request]:
@@ -142,6 +142,12 @@ def best_of(choices: Sequence[Choice], now: float) -> Choice:
     return min(urgent, key=attrgetter("due")) if urgent else best
 
 
+def earliest(requests: Sequence[Request]) -> float:
+    """Return the earliest deadline of requests in the order in which they start: by priority, then by deadline."""
+    first = requests[0]
+    return min([request.deadline for request in requests]) if first.priority else first.deadline
+
+
 def by_deadline(entry: SubBatch) -> list[Request]:
     """Return the members of a sub-batch, the earliest deadline first."""
     return sorted(entry.members.values(), key=attrgetter("deadline"))
@@ -149,10 +155,10 @@ def by_deadline(entry: SubBatch) -> list[Request]:
 
 def too_late(choice: Choice, entry: SubBatch, now: float) -> tuple[int, ...]:
     """Return the resting requests of a choice that cannot be in time any more."""
-    earliest = now + QUICK * choice.model.estimate.exits.next(choice.stage, 1).seconds
-    if choice.due >= earliest:
+    soonest = now + QUICK * choice.model.estimate.exits.next(choice.stage, 1).seconds
+    if choice.due >= soonest:
         return ()
-    return tuple([request.id for request in by_deadline(entry) if request.deadline < earliest])
+    return tuple([request.id for request in by_deadline(entry) if request.deadline < soonest])
 
 
 def take_in_time(choice: Choice, entry: SubBatch, now: float) -> None:

@@ -30,11 +30,13 @@ class Activations:
 
     Rows of preempted requests are kept by slot until they go on or the slot is reused.
 
-    If not `compact`, a batch keeps all rows that it began with until it is preempted.
+    If not `compact`, a batch keeps all rows that it began with until it is preempted. If requests do not `leave` with
+    their answer, they go on with their batch.
     """
 
-    def __init__(self, *, compact: bool = True) -> None:
+    def __init__(self, *, compact: bool = True, leave: bool = True) -> None:
         self._compact = compact
+        self._leave = leave
         self._batch: Batch | None = None  # output of the last stage, in memory that the stage will reuse
         self._last: Run | None = None
         self._left: set[int] = set()  # requests of that batch that have an answer
@@ -52,10 +54,17 @@ class Activations:
         """Drop the output of the last stage: no request goes on with it."""
         self._last, self._batch = None, None
 
+    def begin(self, action: Run) -> None:
+        """Forget who had the slots of `action` before: its requests begin."""
+        self.put_aside()
+        for slot in action.slots if self._rows else ():
+            self._rows.pop((action.model, slot), None)
+
     def put_aside(self) -> None:
-        """Copy the rows of the last stage's output, because another batch is to run."""
+        """Copy the rows of the last stage's output that go on, because another batch is to run."""
         if self._last is not None:
-            self._copy(self._last.requests)
+            left = self._left if self._leave else ()
+            self._copy(tuple([request for request in self._last.requests if request not in left]))
         self.drop()
 
     def take(self, action: Run) -> Batch:

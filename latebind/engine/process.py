@@ -202,7 +202,7 @@ def _scheduler_config(
 def _worker(models: Sequence[LoadedModel], memory: SlotMemory, staging: Staging, policy: PolicyConfig) -> Worker:
     """Return a worker that runs these models."""
     by_name = {model.spec.name: model for model in models}
-    return Worker(by_name, memory, stream=staging.stream(), compact=policy.compact)
+    return Worker(by_name, memory, stream=staging.stream(), compact=policy.compact, leave=policy.leave)
 
 
 def _set_threads(config: EngineConfig) -> None:

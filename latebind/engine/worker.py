@@ -88,7 +88,8 @@ def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedM
 class Worker:
     """One stream of execution. `run` is called by one thread at a time.
 
-    Without `stream` it computes on the CPU. If not `compact`, rows that already have an answer stay in their batch.
+    Without `stream` it computes on the CPU. If not `compact`, rows that already have an answer stay in their batch; if
+    requests do not `leave` with their answer, they stay themselves.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Worker:
         *,
         stream: Stream | None = None,
         compact: bool = True,
+        leave: bool = True,
     ) -> None:
         self._models = models
         self._stream = stream or HostStaging(list(models), memory)
@@ -110,7 +112,7 @@ class Worker:
             if isinstance(model.program, SequenceProgram)
         }
         self._lookups = {name: model.lookups for name, model in models.items()}
-        self._activations = Activations(compact=compact)
+        self._activations = Activations(compact=compact, leave=leave)
         self._unanswered = Unanswered()
         self._aside = Aside(self._answers) if any(model.costs.aside for model in models.values()) else None
 
@@ -169,7 +171,7 @@ class Worker:
         """Return the inputs of the requests that begin with this stage."""
         if self._models[action.model].lookups:
             (aside or self._unanswered).begin(action)
-        self._activations.put_aside()
+        self._activations.begin(action)
         return Batch(action.requests, self._stream.inputs(action))
 
     def _look_up(self, lookup: Lookup, action: Run, activation: Tensor) -> tuple[int, ...]:

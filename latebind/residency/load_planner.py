@@ -79,7 +79,7 @@ class LoadPlanner:
             state.draining = self._order.is_overdue(model, state.waiting, now)
             return
         state.draining = False
-        self._start(model, pieces, is_new, now, actions)
+        self._start(model, pieces, now, actions)
 
     def load_refused(self, now: float, actions: list[Action]) -> bool:
         """Load more of a model that requests were refused for, where no request waits for a load.
@@ -95,7 +95,8 @@ class LoadPlanner:
             if need > 0 and not self._evictor.make_room_if(model, need, pays, now, actions):
                 self._refused.discard(model)
                 continue
-            self._start(model, self._next_pieces(model), state.set_target(model), now, actions)
+            state.set_target(model)
+            self._start(model, self._next_pieces(model), now, actions)
             return True
         return False
 
@@ -107,19 +108,18 @@ class LoadPlanner:
             state.draining = False
             state.dirty.update(state.waiting)
         if not self.load_refused(now, actions) and state.target is None:
-            found = self._missing_caches.next(state.memory.free)
+            found = self._missing_caches.next(state.memory.free, now)
             if found is not None:
                 model, piece = found
-                self._start(model, (piece,), state.set_target(model), now, actions)
+                state.set_target(model)
+                self._start(model, (piece,), now, actions)
 
-    def _start(
-        self, model: ModelState, pieces: tuple[int, ...], is_new: bool, now: float, actions: list[Action]
-    ) -> None:
-        from_nothing = is_new and model.absent
+    def _start(self, model: ModelState, pieces: tuple[int, ...], now: float, actions: list[Action]) -> None:
+        begins = model.absent
         resident = tuple([model.resident_bytes(piece) for piece in pieces]) if model.parts else ()
-        self._ends = now + (model.seconds_of(pieces) + model.footprint.fixed * from_nothing)
+        self._ends = now + (model.seconds_of(pieces) + model.footprint.fixed * begins)
         self._state.memory.begin(model.name, pieces)
-        actions.append(Load(model.name, pieces, from_nothing, resident))
+        actions.append(Load(model.name, pieces, begins, resident))
         self._state.dirty.add(model.name)
 
     def _next_pieces(self, model: ModelState) -> tuple[int, ...]:

@@ -53,14 +53,14 @@ class Residency:
         self._streams = config.beside and not whole  # a model may start before all of it is in memory
         self._state = ResidencyState(self.memory, lanes, queues, crew)
         self._gate = Gate(config, self._state, whole=whole)
-        self._missing_caches = MissingCaches()
+        self._missing_caches = MissingCaches(config.back_off)
         self._refused = RefusedModels(policy)
         order = LoadOrder(config, lanes)
         self._evictor = Evictor(self._state, policy, order, self._missing_caches)
         self._load_planner = LoadPlanner(
             config, self._state, self._evictor, order, self._refused, self._missing_caches, whole=whole
         )
-        self._back_off = BackOff(config.back_off)
+        self._back_off = BackOff[str](config.back_off)
 
     # Events ---------------------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Residency:
         model.learn(event.pieces, event.seconds, expected)
         self._back_off.loaded(model.name)
         self._policy.loaded(model, now)
-        self._missing_caches.update(model)
+        self._missing_caches.loaded(model, event.pieces)
         self._state.loaded(model)
         if model.complete:
             self._refused.loaded(model, now)
@@ -90,7 +90,9 @@ class Residency:
     def failed(self, event: LoadFailed, now: float) -> None:
         """Note that pieces could not be loaded. What is in memory of the model may be evicted once nobody uses it."""
         model = self.memory.failed(event.model, event.pieces)
-        self._back_off.failed(model.name, now)
+        self._missing_caches.failed(model, event.pieces, now)
+        if not model.complete:  # else only a learned cache, without which the model serves
+            self._back_off.failed(model.name, now)
         self._state.failed(model)
         self._refused.discard(model)
 

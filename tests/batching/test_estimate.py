@@ -1,15 +1,18 @@
 """Costs as the engine has them: what launches take beyond their profile is learned, and counts wherever costs do."""
 
+from dataclasses import replace
+
 import pytest
 
 from latebind.batching.estimate import Estimate
 from latebind.batching.pace import Pace, PaceBySize
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig
-from latebind.domain.costs import Curve
+from latebind.domain.costs import EMPTY_STAGE, Curve
 from latebind.domain.events import Arrived, Event, StageDone
 from latebind.scheduler import Scheduler
 from tests.batching.chains import DECODER, ENCODER, STATIC, chain, config, play
+from tests.models import served
 
 LINEAR = Curve((1, 64), (1.0, 64.0))  # a batch takes as long as its requests one by one
 
@@ -251,3 +254,14 @@ def test_a_pause_of_the_machine_is_no_cost_of_launches() -> None:
         paused.observe(1.0, 100.0 if number == 199 else 1.5)
     assert steady.factor + steady.launch == pytest.approx(1.5, rel=0.01)
     assert paused.factor + paused.launch < 1.7
+
+
+def test_an_empty_stage_that_is_taken_to_cost_nothing_has_no_share() -> None:
+    net = served(stages=3, hit_rates={0: 0.5}, aside=0.0005)
+    costs = replace(net.costs, stages=(EMPTY_STAGE, *net.costs.stages[1:]))
+    estimate = Estimate(net.spec, costs)
+    for _ in range(50):  # a machine that is quicker than the profile says
+        for stage, seconds in enumerate((1e-6, 0.007, 0.007)):
+            estimate.observe(seconds, 1, stage, 1)
+    assert estimate.pace.launch == 0.0
+    assert estimate.by_size.share(1) == pytest.approx(1.0, abs=0.1)

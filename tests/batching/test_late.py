@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from latebind.batching.estimate import Estimate
-from latebind.batching.late import Choice, hurries, together
+from latebind.batching.late import Choice, earliest, hurries, together
 from latebind.batching.queue import Queue
 from latebind.batching.request import Request
 from latebind.batching.table import StagePools, SubBatch
@@ -22,6 +22,7 @@ from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival, poisson
 from tests.batching.chains import DECODER, ENCODER, FLAT, STATIC, Timeline, chain
+from tests.models import served
 
 LINEAR = Curve((1, 64), (1.0, 64.0))
 HALF_STEEP = Curve((1, 16), (1.0, 8.0))
@@ -106,7 +107,7 @@ def test_who_would_be_late_otherwise_goes_first_where_that_costs_nobody_an_answe
     assert ends[1][0] == 5.0
 
 
-def test_who_rests_and_cannot_be_in_time_any_more_is_ids_and_slots() -> None:
+def test_who_rests_and_cannot_be_in_time_any_more_is_told() -> None:
     model = chain(STATIC, *(STATIC,) * 4, curve=LINEAR, hit_rates=EARLY)
     _, ends = played(model, [call(0.0, 4, allowed=4.5), call(0.5, 4, allowed=20.0)], shed=True)
     assert ends[1][1] is Outcome.EXPIRED
@@ -206,13 +207,13 @@ def test_where_batches_are_not_compacted_rows_of_those_who_left_run_on() -> None
     assert replies == {1: (1, 0), 2: (2, 1), 3: (3, 2)}
 
 
-def test_where_all_wait_for_the_last_each_is_ids_and_slots_with_the_stage_that_first_answered_it() -> None:
+def test_where_all_wait_for_the_last_each_is_told_with_the_stage_that_first_answered_it() -> None:
     runs, replies = graph(leave=False)
     assert [run.requests for run in runs] == [(1, 2, 3)] * 3
     assert replies == {1: (3, 0), 2: (3, 1), 3: (3, 2)}
 
 
-def test_where_all_wait_for_the_last_an_answer_that_is_too_late_to_be_ids_and_slots_is_nobody_elses() -> None:
+def test_where_all_wait_for_the_last_an_answer_that_is_too_late_to_be_told_is_nobody_elses() -> None:
     policy = PolicyConfig("late", leave=False)
     scheduler = Scheduler(SchedulerConfig((chain(STATIC, STATIC, STATIC, hit_rates=EARLY),), 1, policy))
     scheduler.handle(Arrived("net", 3.5, (1,), (0,), more=True), 0.0)
@@ -325,3 +326,18 @@ def test_how_many_go_on_hangs_on_the_share_of_its_time_that_a_worker_is_busy(
         chain(STATIC, STATIC, curve=curve, max_batch=16, hit_rates=EARLY), [gap * seconds * i for i in range(60)]
     )
     assert together(model, 1, 4, 4, 16, 59.5 * gap * seconds) == count
+
+
+@pytest.mark.parametrize("hit_rates", [{}, {0: 0.5}])
+@pytest.mark.parametrize("sizes", [(8, 1), (8, 4, 1)])
+def test_no_worker_is_idle_while_requests_wait(sizes: tuple[int, ...], hit_rates: dict[int, float]) -> None:
+    net = served(max_batch=8, hit_rates=hit_rates)
+    scheduler = Scheduler(SchedulerConfig((net,), len(sizes), PolicyConfig("late"), sizes))
+    runs = scheduler.handle(Arrived("net", 10.0, (1, 2, 3), (0, 1, 2)), 0.0)
+    assert sorted(number for run in runs if isinstance(run, Run) for number in run.requests) == [1, 2, 3]
+
+
+def test_a_choice_is_due_with_the_first_of_its_requests_though_another_has_a_priority() -> None:
+    prior, plain = (Request(i, "net", i, due, 0.0, priority=p) for i, due, p in ((1, 9.0, 1), (2, 0.5, 0)))
+    assert earliest([prior, plain]) == 0.5
+    assert earliest([plain]) == 0.5

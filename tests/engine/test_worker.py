@@ -115,3 +115,27 @@ def test_of_a_batch_some_may_go_on_before_others() -> None:
     (others,) = kept.take(Run(0, "chain", 1, (4, 1), (8, 5))).tensors
     assert others.tolist() == [[4.0], [1.0]]
     assert kept.take(Run(0, "chain", 2, (3,), (7,))).tensors[0].tolist() == [[30.0]]
+
+
+def test_rows_of_those_who_left_are_not_put_aside_and_a_slot_that_is_used_again_keeps_none() -> None:
+    kept = Activations()
+    output = torch.tensor([[1.0], [2.0], [3.0]])
+    kept.keep(Run(0, "chain", 0, (1, 2, 3), (5, 6, 7)), Batch((1, 2, 3), (output,)))
+    kept.mark_exited([1, 3])
+    kept.begin(Run(0, "chain", 0, (4,), (8,)))
+    for request, slot in ((1, 5), (3, 7)):
+        with pytest.raises(KeyError):
+            kept.take(Run(0, "chain", 1, (request,), (slot,)))
+    kept.begin(Run(0, "chain", 0, (9,), (6,)))  # the second has gone too, and its slot has a new owner
+    with pytest.raises(KeyError):
+        kept.take(Run(0, "chain", 1, (2,), (6,)))
+
+
+def test_where_nobody_leaves_with_its_answer_all_go_on_with_their_batch() -> None:
+    kept = Activations(leave=False)
+    output = torch.tensor([[1.0], [2.0]])
+    kept.keep(Run(0, "chain", 0, (1, 2), (5, 6)), Batch((1, 2), (output,)))
+    kept.mark_exited([1])
+    kept.begin(Run(0, "chain", 0, (3,), (7,)))
+    (taken,) = kept.take(Run(0, "chain", 1, (1, 2), (5, 6))).tensors
+    assert taken.tolist() == [[1.0], [2.0]]

@@ -87,7 +87,8 @@ def test_a_convolution_that_is_called_twice_is_quantised_once() -> None:
             self.convolution = nn.Conv2d(16, 16, 3, padding=1)
 
         def forward(self, given: torch.Tensor) -> torch.Tensor:
-            return self.convolution(torch.relu(self.convolution(given)))
+            found: torch.Tensor = self.convolution(torch.relu(self.convolution(given)))
+            return found
 
     exported = export(Twice().eval(), (ROWS[:1],))
     graph, weights = quantise(exported.graph, exported.weights, ROWS)

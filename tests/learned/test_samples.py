@@ -49,7 +49,7 @@ def test_what_is_seen_in_several_worlds_is_never_chosen_and_verified_on() -> Non
 
 
 def test_labels_may_be_any_whole_numbers_and_come_as_int64() -> None:
-    spec = ModelSpec("model", (LEFT,), (TensorSpec("logits", "float32", (3,)),), 2, 4)
+    spec = ModelSpec("model", "1", (LEFT,), (TensorSpec("logits", "float32", (3,)),), 2, 4)
     for dtype in (torch.uint8, torch.int16, torch.int32):
         found = checked(Samples((torch.zeros(3, 2),), labels=torch.tensor([0, 1, 2], dtype=dtype)), spec)
         assert found.labels is not None

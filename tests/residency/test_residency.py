@@ -1,17 +1,21 @@
 """What is loaded, what goes and who may begin: small models, one second a stage, one second a byte to load."""
 
+from dataclasses import replace
+
 import pytest
 
-from latebind.domain.actions import Load, Outcome
+from latebind.domain.actions import Evict, Load, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig
 from latebind.domain.errors import ConfigError, IllegalEvent
-from latebind.domain.events import Loaded
+from latebind.domain.events import Arrived, Loaded, LoadFailed, StageDone
+from latebind.domain.footprint import Footprint
 from latebind.residency import POLICIES
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.lru import Lru
 from latebind.residency.model_state import ModelState
 from latebind.scheduler import Scheduler
-from tests.batching.chains import STATIC, chain, ends
+from tests.batching.chains import DECODER, STATIC, chain, ends
+from tests.models import served
 from tests.residency.limited import Accounted, asks, limited, with_pieces
 
 A = with_pieces(chain(STATIC, STATIC, name="a"), (4, 4))
@@ -180,3 +184,92 @@ def test_in_fifo_order_nobody_overtakes() -> None:
     settings = limited(A, C, budget=8, policy="lru", order="fifo", beside=False)
     records = Accounted(settings).run(asks((0.0, "c"), (1.0, "a"), (2.0, "c")))
     assert [record.request for record in sorted(records, key=lambda record: record.ended)] == [0, 1, 2]
+
+
+def test_who_rests_for_want_of_a_core_goes_on_when_one_is_free() -> None:
+    net = with_pieces(chain(STATIC, STATIC, name="a", max_batch=4), (4, 4))
+    settings = SchedulerConfig((net,), 2, PolicyConfig("late"), (4, 1), at_once=1, residency=ResidencyConfig(100))
+    scheduler = Scheduler(settings)
+    scheduler.handle(Arrived("a", 90.0, (1, 2, 3, 4), (0, 1, 2, 3)), 0.0)
+    scheduler.handle(Loaded("a", (0,), 4.0), 4.0)
+    first = scheduler.handle(StageDone(0), 5.0)  # set aside for its next stage, which is not there
+    assert not any(isinstance(action, Run) for action in first)
+    scheduler.handle(Arrived("a", 90.0, (5,), (4,)), 5.0)
+    scheduler.handle(StageDone(1), 6.0)
+    scheduler.handle(Loaded("a", (1,), 4.0), 9.0)
+    ended: list[int] = []
+    for now, worker in ((10.0, 0), (11.0, 1)):
+        actions = scheduler.handle(StageDone(worker), now)
+        scheduler.check()
+        ended += [action.request for action in actions if isinstance(action, Reply)]
+    assert sorted(ended) == [1, 2, 3, 4, 5]
+
+
+def test_a_model_is_loaded_when_the_last_who_kept_another_in_memory_is_too_late() -> None:
+    a, b = (with_pieces(chain(STATIC, name=name), (100,), seconds=0.01) for name in "ab")
+    scheduler = Scheduler(SchedulerConfig((a, b), residency=ResidencyConfig(150)))
+    scheduler.handle(Arrived("b", 10.0, (1,), (0,)), 0.0)
+    scheduler.handle(Loaded("b", (0,), 1.0), 1.0)
+    scheduler.handle(Arrived("b", 2.9, (2,), (1,)), 1.5)  # may start until 1.9
+    scheduler.handle(Arrived("a", 50.0, (3,), (0,)), 1.6)  # `b` is in its place
+    actions = scheduler.handle(StageDone(0), 2.0)  # before the timer for who is too late
+    assert [type(action) for action in actions if not isinstance(action, WakeAt)] == [Reply, Reply, Evict, Load]
+    scheduler.check()
+
+
+def test_a_load_that_had_to_wait_for_room_begins_a_model_as_any_other_does() -> None:
+    a, b = (with_pieces(chain(STATIC, name=name), (100,), seconds=0.01, fixed=5.0) for name in "ab")
+    scheduler = Scheduler(SchedulerConfig((a, b), residency=ResidencyConfig(150)))
+    scheduler.handle(Arrived("b", 90.0, (1,), (0,)), 0.0)
+    scheduler.handle(Loaded("b", (0,), 1.0), 1.0)
+    assert not any(isinstance(action, Load) for action in scheduler.handle(Arrived("a", 90.0, (2,), (0,)), 1.1))
+    loads = [action for action in scheduler.handle(StageDone(0), 2.0) if isinstance(action, Load)]
+    assert [(load.model, load.begins) for load in loads] == [("a", True)]
+
+
+def test_a_learned_cache_that_cannot_be_loaded_is_not_asked_for_at_once_again() -> None:
+    net = replace(served(stages=2, hit_rates={0: 0.5}), footprint=Footprint((4, 4, 1), (1.0, 1.0, 0.1), (0,), (0.005,)))
+    scheduler = Scheduler(SchedulerConfig((net,), residency=ResidencyConfig(100, back_off=1.0)))
+    actions = scheduler.handle(Arrived("net", 90.0, (1,), (0,)), 0.0)
+    while not any(isinstance(action, Load) and action.pieces == (2,) for action in actions):
+        (load,) = [action for action in actions if isinstance(action, Load)]
+        actions = scheduler.handle(Loaded("net", load.pieces, 0.1), 0.1)
+    actions = scheduler.handle(LoadFailed("net", (2,)), 0.2)
+    assert not any(isinstance(action, Load) for action in actions)
+    actions = scheduler.handle(StageDone(0), 0.3)
+    assert not any(isinstance(action, Load) for action in actions)
+    assert not any(isinstance(action, Reply) for action in actions)  # it serves on without
+    actions = scheduler.handle(StageDone(0), 1.3)
+    assert [action.pieces for action in actions if isinstance(action, Load)] == [(2,)]
+
+
+def test_a_model_is_loaded_when_the_policy_drops_the_last_who_kept_another_in_memory() -> None:
+    a = with_pieces(chain(STATIC, name="a"), (100,), seconds=0.01)
+    b = with_pieces(chain(STATIC, DECODER, name="b", output_steps=(1, 9)), (50, 50), seconds=0.01)
+    policy = PolicyConfig("late", max_batch=1)
+    scheduler = Scheduler(SchedulerConfig((a, b), policy=policy, residency=ResidencyConfig(150, stages=False)))
+    scheduler.handle(Arrived("b", 90.0, (1,), (0,), (1,)), 0.0)
+    scheduler.handle(Loaded("b", (0, 1), 1.0), 1.0)
+    scheduler.handle(StageDone(0), 2.0)
+    scheduler.handle(Arrived("b", 6.5, (2,), (1,), (1,)), 2.0)  # in time with a short answer, not with a mean one
+    scheduler.handle(Arrived("a", 90.0, (3,), (0,)), 2.0)
+    actions = scheduler.handle(StageDone(0, exited=(1,)), 3.0)
+    assert [type(action) for action in actions if not isinstance(action, WakeAt)] == [Reply, Reply, Evict, Load]
+    scheduler.check()
+
+
+def test_a_model_whose_learned_cache_could_not_be_loaded_is_loaded_again_at_once() -> None:
+    net = replace(served(stages=2, hit_rates={0: 0.5}), footprint=Footprint((4, 4, 1), (1.0, 1.0, 0.1), (0,), (0.005,)))
+    other = with_pieces(chain(STATIC, name="other"), (10,))
+    scheduler = Scheduler(SchedulerConfig((net, other), residency=ResidencyConfig(10, back_off=1e3)))
+    residency = scheduler._residency
+    assert residency is not None
+    residency.memory.begin("net", (0, 1))
+    residency.loaded(Loaded("net", (0, 1), 1.0), 0.0)
+    residency.memory.begin("net", (2,))
+    residency.failed(LoadFailed("net", (2,)), 0.0)
+    residency.memory.evict(Victim("net", (0, 1)))
+    assert not residency.is_backing_off("net", 0.0)
+    residency.memory.begin("net", (0,))
+    residency.failed(LoadFailed("net", (0,)), 0.0)
+    assert residency.is_backing_off("net", 0.0)

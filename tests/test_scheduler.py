@@ -324,3 +324,18 @@ def test_who_leaves_aside_is_learned_too() -> None:
         scheduler.handle(Exited(0, 0, (number,)), number + 0.011)
         scheduler.handle(StageDone(0), number + 0.02)
     assert scheduler.outlooks(["net"])["net"].chances == pytest.approx((0.9, 0.1), abs=0.05)
+
+
+def test_where_nobody_leaves_any_more_who_would_have_to_is_refused() -> None:
+    scheduler = Scheduler(config(served(hit_rates={0: 0.9}), policy="late"))
+    assert outcomes(scheduler.handle(arrived(0, deadline=0.015), 0.0)) == {}
+    now = 0.0
+    for number in range(1, 4000):
+        now += 0.01
+        actions = scheduler.handle(StageDone(0), now)
+        if not any(isinstance(action, Run) for action in actions):
+            scheduler.handle(arrived(number, deadline=1e9), now)
+    while any(isinstance(action, Run) for action in actions):
+        now += 0.01
+        actions = scheduler.handle(StageDone(0), now)
+    assert outcomes(scheduler.handle(arrived(9999, deadline=now + 0.015), now)) == {9999: Outcome.REFUSED_LATE}

@@ -55,8 +55,8 @@ class Estimate:
 
     @property
     def observed(self) -> int:
-        """How many launches have been observed; it changes whenever the figures may have."""
-        return self.pace.observed + self.decoding.observed
+        """How many launches and changes of exits have been observed; it changes whenever the figures may have."""
+        return self.pace.observed + self.decoding.observed + self.exits.moves
 
     def relent(self) -> None:
         """Forget part of what was learned, because a request was refused while nothing ran."""

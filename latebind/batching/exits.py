@@ -85,7 +85,7 @@ class Exits:
         shares = alive(spec, costs)
         self._leaving = {i: min(1.0, costs.hit_rates.get(i, 0.0) / shares[i]) for i in spec.lookups}
         self._then = dict(self._leaving)  # when figures were last derived
-        self._moves = 0
+        self.moves = 0  # counts changes of the shares that are large enough to recompute derived figures
         self.some = any(share > 0.0 for share in self._leaving.values())  # whether any requests leave early, as built
         self.alive: list[float] = []
         self._ends: list[int] = []
@@ -102,13 +102,13 @@ class Exits:
         then = self._then[stage]
         if abs(share - then) > MOVED or (share < RARE) != (then < RARE):
             self._then = dict(self._leaving)
-            self._moves += 1
+            self.moves += 1
             self._derive()
 
     @property
     def changes(self) -> int:
-        """Counts changes that are large enough to recompute derived figures."""
-        return self._pace.changes + self._moves
+        """Counts changes of pace and shares that are large enough to recompute derived figures."""
+        return self._pace.changes + self.moves
 
     def _derive(self) -> None:
         """Derive the share of requests that runs each stage, with a 0 behind the last, and where some leave."""

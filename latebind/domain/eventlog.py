@@ -1,10 +1,12 @@
 """The log of events and actions, one JSON line for each event. A log can be replayed, so it can be a bug report.
 
-Line 1 is the configuration of the scheduler, every other line `[now, event, actions]`.
+Line 1 is the configuration of the scheduler, every other line `[now, event, actions]`. What is infinite, such as the
+deadline of a request that has none, is the number 1e999.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import IO, Any
 
 import msgspec
@@ -44,6 +46,11 @@ ACTIONS: tuple[type[Any], ...] = (Run, Reply, Load, Evict, Branch, Map, StepEnde
 KINDS = {kind.__name__: kind for kind in (*EVENTS, *ACTIONS)}
 FIELDS = {name: kind.__struct_fields__ for name, kind in KINDS.items()}
 OUTCOMES = {name: fields.index("outcome") for name, fields in FIELDS.items() if "outcome" in fields}
+TYPES = {name: [field.type for field in msgspec.structs.fields(kind)] for name, kind in KINDS.items()}
+FLOATS = {name: [i for i, of in enumerate(types) if of in (float, float | None)] for name, types in TYPES.items()}
+INFINITE = {inf: msgspec.Raw(b"1e999"), -inf: msgspec.Raw(b"-1e999")}  # msgspec writes null, and refuses to read these
+_read = msgspec.json.Decoder(float_hook=float).decode
+_read_entry = msgspec.json.Decoder(tuple[float, list[Any], list[list[Any]]], float_hook=float).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,7 @@ class EventLog:
     def __init__(self, file: IO[bytes], config: SchedulerConfig) -> None:
         self._file = file
         self._encode = msgspec.json.Encoder().encode
-        file.write(self._encode(config) + b"\n")
+        file.write(self._encode(_finite(msgspec.to_builtins(config))) + b"\n")
 
     def write(self, now: float, event: Event, actions: Iterable[Action]) -> None:
         """Append one entry."""
@@ -72,7 +79,7 @@ def read_log(file: IO[bytes]) -> tuple[SchedulerConfig, Iterator[Entry]]:
     """Return the configuration and the entries of a log; a line that is no entry raises `ConfigError`."""
     header = file.readline()
     try:
-        config = msgspec.json.decode(header, type=SchedulerConfig)
+        config = msgspec.convert(_read(header), SchedulerConfig, str_keys=True)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"line 1 is not the configuration of a scheduler ({error}): is this an event log?") from None
     return config, _entries(file)
@@ -81,7 +88,7 @@ def read_log(file: IO[bytes]) -> tuple[SchedulerConfig, Iterator[Entry]]:
 def _entries(file: IO[bytes]) -> Iterator[Entry]:
     for number, line in enumerate(file, start=2):
         try:
-            now, event, actions = msgspec.json.decode(line, type=tuple[float, list[Any], list[list[Any]]])
+            now, event, actions = _read_entry(line)
             yield Entry(now, _made(event), tuple(_made(action) for action in actions))
         except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"line {number} of the event log is broken ({error}): cut the log before it") from None
@@ -89,7 +96,19 @@ def _entries(file: IO[bytes]) -> Iterator[Entry]:
 
 def _plain(thing: Event | Action) -> list[Any]:
     name = type(thing).__name__
-    return [name, *(getattr(thing, field) for field in FIELDS[name])]
+    values = [getattr(thing, field) for field in FIELDS[name]]
+    for i in FLOATS[name]:
+        values[i] = INFINITE.get(values[i], values[i])
+    return [name, *values]
+
+
+def _finite(value: Any) -> Any:
+    """Return a copy with what is infinite as JSON that says so."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return INFINITE.get(value, value) if isinstance(value, float) else value
 
 
 def _tuples(value: Any) -> Any:
@@ -100,4 +119,7 @@ def _made(plain: list[Any]) -> Any:
     name, *values = map(_tuples, plain)
     if name in OUTCOMES:
         values[OUTCOMES[name]] = Outcome(values[OUTCOMES[name]])
+    for i, value in enumerate(values):
+        if value is None and TYPES[name][i] is float:  # so older logs have what is infinite
+            values[i] = inf
     return KINDS[name](*values)

@@ -81,7 +81,7 @@ class Path:
         self.began = self.since = now
         self._begun = False
         self._stage: Span | None = None  # the stage that runs, or ran last
-        self._running = False
+        self.running = False  # a stage runs, and the request has not ended
         self._mates: set[int] = set()
         self._asked: tuple[int, float] | None = None  # the stage and the start of a pending lookup beside the worker
 
@@ -103,13 +103,13 @@ class Path:
             joined = len(requests - self._mates) if self._begun else 0
             facts: dict[str, Fact] = {"stage": action.stage, "worker": action.worker, "batch": len(requests)}
             self._stage = self.add("stage", now, now, **facts, runs=1, joined=joined)
-        self._mates, self._begun, self._running = requests, True, True
+        self._mates, self._begun, self.running = requests, True, True
 
     def ran(self, now: float, looked: float = 0.0) -> None:
         """Note that the stage has ended; its last `looked` seconds belong to a lookup."""
         assert self._stage is not None
         self._stage.end = now - looked
-        self.since, self._running = now, False
+        self.since, self.running = now, False
 
     def failed(self, now: float) -> None:
         """Note that the stage has raised."""
@@ -138,7 +138,7 @@ class Path:
     def end(self, now: float) -> None:
         """Note that the request has ended; a stage that still runs ends for it."""
         self.missed()
-        if self._running:
+        if self.running:
             self.ran(now)
         elif not self._begun:
             self.add("wait", self.since, now)
@@ -194,7 +194,7 @@ class Tracer:
             case StageDone() | StageFailed():
                 action, paths = self._running.pop(event.worker, (None, ()))
                 for path in paths:
-                    if action is not None:
+                    if action is not None and path.running:  # who has ended meanwhile was told until then
                         self._ran(path, action, event, now)
             case Exited():
                 for request in event.requests:
@@ -217,6 +217,8 @@ class Tracer:
             path.run(action, now)
         if paths:
             self._running[action.worker] = action, paths
+        else:  # what it ran before may have ended while nobody was followed
+            self._running.pop(action.worker, None)
 
     def _ran(self, path: Path, action: Run, event: StageDone | StageFailed, now: float) -> None:
         """Note that a stage has ended, and the result of the lookup behind it."""

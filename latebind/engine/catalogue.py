@@ -6,7 +6,7 @@ the index gives the reason.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, RepositoryError
@@ -16,6 +16,14 @@ from latebind.repository.selection import Fingerprint, Selection, Serving
 from latebind.server.gateway import IndexEntry
 
 logger = logging.getLogger(__name__)
+
+
+class _CannotServe(RepositoryError):
+    """A change that no engine can serve. `blamed` are the new models and queries that prevent it, or all if unknown."""
+
+    def __init__(self, reason: str, blamed: frozenset[str]) -> None:
+        super().__init__(reason)
+        self.blamed = blamed
 
 
 class Catalogue:
@@ -77,7 +85,7 @@ class Catalogue:
         """Read the repository again: serve new models and versions, stop serving what has gone. Return what changed.
 
         What was unloaded on request stays unloaded, and what was loaded in a requested version keeps it. Faulty models
-        are left out.
+        are left out. Why those are not served that have gone from the repository is forgotten.
         """
         async with self._changing:
             try:
@@ -85,6 +93,7 @@ class Catalogue:
             except (LatebindError, OSError) as error:
                 logger.error("the repository cannot be looked at: %s", error)
                 return []
+            await self._forget_gone(names)
             there = _fingerprints(self._engines.serving)
             gone = {name for name, seen in there.items() if seen is None and name not in names}
             found = await self._changed([name for name in names if name not in self._unloaded])
@@ -92,12 +101,11 @@ class Catalogue:
                 try:
                     await self._change(self._engines.serving.without(gone).with_(found), found.names)
                     break
-                except RepositoryError as error:
+                except _CannotServe as error:
                     logger.error("%s", error)
-                    blamed = {name for name in found.names if name in self._reasons}
-                    if not blamed:
+                    if not error.blamed:
                         return []
-                    found = found.without(blamed)
+                    found = found.without(error.blamed)
             return sorted({*gone, *found.names})
 
     def look(self) -> None:
@@ -119,6 +127,18 @@ class Catalogue:
                 continue
             if changed or asked:
                 logger.info("the repository was looked at: %s", ", ".join(changed) or "nothing has changed")
+
+    async def _forget_gone(self, names: Collection[str]) -> None:
+        """Forget what was noted of models that have gone from the repository, which has these `names`."""
+        for name in {*self._reasons, *self._unloaded}.difference(names):
+            try:  # it may have been loaded by its name without being among those to serve
+                await asyncio.to_thread(self._selection.find, name)
+            except NotFound:
+                self._reasons.pop(name, None)
+                self._refused.pop(name, None)
+                self._unloaded.discard(name)
+            except (LatebindError, OSError):
+                pass  # it is there, and faulty
 
     async def _changed(self, names: Iterable[str]) -> Serving:
         """Return those of the named models that are new or replaced, and whole."""
@@ -146,17 +166,17 @@ class Catalogue:
             raise RepositoryError(self._note(name, error)) from error
 
     async def _change(self, serving: Serving, names: Iterable[str]) -> None:
-        """Serve this, in which `names` are new. Raises `RepositoryError`."""
+        """Serve this, in which `names` are new. Raises `_CannotServe`."""
         wanted = set(names)
         self._loading |= wanted
         try:
             await self._engines.change(serving, tried=wanted)
         except EngineStartFailed as error:
-            reason = ""
-            for name in wanted.intersection(error.models) or wanted:
-                reason = self._note(name, error)
+            blamed = frozenset(wanted.intersection(error.models) or wanted)
+            for name in blamed:
+                self._note(name, error)
                 self._refused[name] = serving.fingerprint_of(name)
-            raise RepositoryError(reason or self._selection.explain(error)) from error
+            raise _CannotServe(self._selection.explain(error), blamed) from error
         finally:
             self._loading -= wanted
         for name in wanted:

@@ -264,25 +264,31 @@ class Engines:
         self._begin(self._recover())
 
     async def _recover(self) -> None:
-        """Start engines until one serves, leaving out models that prevent it."""
+        """Start engines until one serves, leaving out models that prevent it.
+
+        Ends as soon as `change` has replaced what was wanted: then that engine serves, or recovers itself.
+        """
         begun, pause, wanted = time.monotonic(), self._config.back_off, self.serving
         while True:
             try:
                 engine, _ = await self._bring_up(wanted.without(self.unavailable))
                 break
             except EngineStartFailed as error:
+                if self.serving is not wanted:  # what prevents the old set is nothing against the new one
+                    return
                 logger.error("the engine does not start: %s", error)
                 if self._leave_out(error):
                     continue
             self._settled.set()
             await asyncio.sleep(pause)
+            if self.serving is not wanted:
+                return
             pause = min(2 * pause, LONGEST_BACK_OFF)
-        changed = self.serving is not wanted  # by `change` in the meantime: then that engine serves, or recovers itself
-        if changed and engine is not None:
-            await engine.kill()
-        if not changed:
+        if self.serving is wanted:
             self._take_over(engine)
             logger.info("an engine serves again after %.2f s", time.monotonic() - begun)
+        elif engine is not None:
+            await engine.kill()
 
     def _leave_out(self, error: EngineStartFailed) -> bool:
         """Take models out of service that keep the engine from starting; return whether there were any."""

@@ -9,7 +9,10 @@ Outlooks = Mapping[str, Outlook]
 
 
 class LowerBound:
-    """Bounds by the steps that always run, and the steps before them. Conditional steps count as 0 seconds."""
+    """Bounds by the steps that always run, and the steps before them. Conditional steps count as 0 seconds.
+
+    Waits are those of requests that arrive now, and pass while earlier steps run: along a path they do not add up.
+    """
 
     def __init__(self, query: Query) -> None:
         self._nodes = query.nodes
@@ -21,15 +24,16 @@ class LowerBound:
         """Return the seconds of the longest path, each step with its fastest model."""
         if not self._all:
             return 0.0
-        own = [min([outlooks[m].wait + outlooks[m].ends[0] for m in self._nodes[i].models]) for i in self._all]
-        return self._longest(self._all, own)
+        return self._longest(
+            self._all, [[(outlooks[m].wait, outlooks[m].ends[0]) for m in self._nodes[i].models] for i in self._all]
+        )
 
     def seconds_after(self, number: int, outlooks: Outlooks) -> float:
         """Return the same for what follows a node, without any waiting, which is not known in advance."""
         steps = self._after[number]
         if not steps:
             return 0.0
-        return self._longest(steps, [min([outlooks[m].ends[0] for m in self._nodes[i].models]) for i in steps])
+        return self._longest(steps, [[(0.0, outlooks[m].ends[0]) for m in self._nodes[i].models] for i in steps])
 
     def _that_count(self, among: Iterable[int]) -> Sequence[int]:
         kept, before = list[int](), set[int]()
@@ -39,13 +43,16 @@ class LowerBound:
                 before.update(self._nodes[number].after)
         return kept[::-1]
 
-    def _longest(self, steps: Sequence[int], own: Sequence[float]) -> float:
-        """Return the longest path through `steps`, of which unconditional ones take their `own` seconds."""
+    def _longest(self, steps: Sequence[int], models: Sequence[Sequence[tuple[float, float]]]) -> float:
+        """Return the seconds of the longest path through `steps`, each with the one of its `models` that ends first.
+
+        Of each model come the time before which it does not begin, counted from now, and the time that it takes.
+        """
         ends: dict[int, float] = {}
-        for number, seconds in zip(steps, own, strict=True):
+        for number, options in zip(steps, models, strict=True):
             node = self._nodes[number]
-            begins = max([ends[i] for i in node.after if i in ends], default=0.0)
-            ends[number] = begins + (0.0 if node.guarded else seconds)
+            ready = max([ends[i] for i in node.after if i in ends], default=0.0)
+            ends[number] = ready if node.guarded else min([max(ready, wait) + own for wait, own in options])
         return max(ends.values())
 
 

@@ -52,7 +52,9 @@ def test_where_exits_are_stopped_nobody_is_expected_to_leave_and_where_they_begi
     exits = Exits(model.spec, model.costs, Pace(-0.005))
     for _ in range(300):
         exits.observe(0, 8, 0)
-    assert exits.ends == ((pytest.approx(0.03),), (1.0,))
+    seconds, shares = exits.ends
+    assert seconds == pytest.approx((0.03,))
+    assert shares == (1.0,)
     assert exits.next(0, 1).seconds == pytest.approx(0.03)
     assert exits.some
     for _ in range(300):

@@ -111,6 +111,37 @@ def test_a_lookup_aside_ends_when_it_answers() -> None:
     assert [span.facts["hit"] for span in trace.spans if span.what == "lookup"] == [False, True]
 
 
+def test_a_life_that_ended_while_a_stage_ran_stays_as_it_was_told() -> None:
+    watched = Watched(config(served(hit_rates={0: 0.3}, aside=0.01)))
+    watched.tell(arrived(1, trace=7), 0.0)
+    watched.tell(StageDone(0), 1.0)
+    (trace,) = watched.tell(Exited(0, 0, (1,)), 1.5)
+    life = told(trace)
+    watched.tell(arrived(2, trace=8), 1.6)
+    watched.tell(StageDone(0), 3.0)
+    assert told(trace) == life
+
+
+def test_a_stage_that_nobody_heard_end_is_not_told_of_later() -> None:
+    watched = Watched(config(served(hit_rates={0: 0.3}, aside=0.01)))
+    watched.tell(arrived(1, trace=7), 0.0)
+    watched.tell(StageDone(0), 1.0)
+    (trace,) = watched.tell(Exited(0, 0, (1,)), 1.5)
+    life = told(trace)
+    watched.tell(StageDone(0), 3.0)
+    watched.tell(arrived(2), 5.0)
+    watched.tell(arrived(3, trace=8), 5.5)
+    watched.tell(StageDone(0), 6.0)
+    assert told(trace) == life
+
+
+def test_a_worker_that_runs_for_others_is_not_followed() -> None:
+    tracer = Tracer(config(served()))
+    tracer.observe(arrived(1, trace=7), [Run(0, "net", 0, (1,), (1,))], now=0.0)
+    tracer.observe(arrived(2, trace=8), [Run(0, "net", 0, (3,), (3,))], now=1.0)
+    assert tracer._running == {}
+
+
 def test_a_stage_that_raised_is_told_as_failed() -> None:
     watched = Watched(config(served()))
     watched.tell(arrived(1, trace=7), 0.0)

@@ -33,6 +33,7 @@ MOST_STRANGE = 0.5
 # Frames of a camera that follow each other are wrong together. An error so soon behind another says nothing new, once
 # there are enough comparisons: before that, what looked right may be wrong altogether, and every answer counts.
 ERRORS_APART, ESTABLISHED = 20, 800  # answers; comparisons since the last alarm
+NEWEST_GAP = 1 / 50  # weight of the newest in the mean number of answers between two comparisons
 LOOKS_APART = 6  # answers between two looks that count: what passes a camera is there for a few dozen frames
 # So many may look strange before another version is called for, with exits on meanwhile. Looks further apart bear a
 # smaller share: 0.1 at 6 answers was heard up to three times in 20,000 frames of a camera, at 15 not once.
@@ -105,6 +106,8 @@ class Controller:
         self._looked = self._erred = -inf  # the answers that the last look and the last error were of
         self._shift_seen = self._shifted = -inf  # the answers of the last look for a shift, and of the last shift
         self._compared = 0  # since the last alarm, with exits
+        self._compared_at = 0  # the answer of the last comparison
+        self._gap = 1.0  # mean answers between two comparisons
         self._moves: deque[int] = deque(maxlen=RESTLESS)  # at which the mix had changed
         self._all_mix = Mix(LONG_MEMORY)
         self._next_lesson = FIRST_LESSON
@@ -138,6 +141,9 @@ class Controller:
         reasons: list[str] = []
         self._compared += self.used != FULL_DEPTH
         self.last.append(same)
+        self._gap += NEWEST_GAP * (at - self._compared_at - self._gap) if self._compared_at > 0 else 0.0
+        self._compared_at = at
+        self.watch.thin(ERRORS_APART / max(1.0, self._gap) if self.established else 0.0)
         if same or not self.established or at - self._erred >= ERRORS_APART:
             self._erred = self._erred if same else at
             reasons += [FELL] if self.watch.add(same) else []

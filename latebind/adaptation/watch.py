@@ -14,13 +14,22 @@ class FidelityWatch:
     """Watches that at most a share `1 - target` of answers differs from the base model's."""
 
     def __init__(self, target: float) -> None:
-        allowed = min(max(1.0 - target, 1e-4), 0.5)
+        self._allowed = min(max(1.0 - target, 1e-4), 0.5)
+        self._wealth = [0.0] * len(TIMES_WORSE)
+        self.seen = 0
+        self.alarms = 0
+        self.thin(0.0)
+
+    def thin(self, left_out: float) -> None:
+        """From now on, behind each sample that differs and is added, those of the next `left_out` that differ are not.
+
+        So a smaller share of what is added may differ: of independent samples that differ with the allowed probability
+        a, a share a / (1 + a (1 - a) left_out).
+        """
+        allowed = self._allowed / (1.0 + self._allowed * (1.0 - self._allowed) * left_out)
         supposed = [min(MOST_WORSE, times * allowed) for times in TIMES_WORSE]
         self._if_differs = [worse / allowed for worse in supposed]
         self._if_same = [(1.0 - worse) / (1.0 - allowed) for worse in supposed]
-        self._wealth = [0.0] * len(supposed)
-        self.seen = 0
-        self.alarms = 0
 
     def add(self, same: bool) -> bool:
         """Take in one comparison; True is an alarm, after which the watch begins anew."""

@@ -60,6 +60,7 @@ def build(
         compiled.check(made)
         limits.check(promised)
         training.check()
+        cut.check()
         network = load_module(made.module, made.weights)
         if is_sequence(network):
             figures = _sequence(network, path, made, rows, compiled, seed)
@@ -109,8 +110,8 @@ def _program(
             backends=compiled.backend,
             tolerance=compiled.tolerance,
             min_stage_seconds=cut.min_stage_ms / 1e3,
-            min_stage_bytes=int(cut.min_stage_mb * 1e6),
-            max_overhead=cut.overhead or None,
+            min_stage_bytes=cut.stage_bytes(),
+            max_overhead=cut.most_overhead(),
             max_batch=compiled.max_batch,
             threads=compiled.threads,
             outputs=made.outputs,
@@ -144,7 +145,7 @@ def _caches(
             presentations=training.lessons,
             kinds=training.kinds(),
             candidates=training.places(),
-            disk=int(training.disk * 1e9),
+            disk=training.disk_bytes(),
             explored=explored_folder(path),
             cache_bytes=limits.cache_bytes,
             tail=limits.tail,

@@ -10,6 +10,7 @@ import typer
 from torch import Tensor
 
 from latebind.cli.lookups import Lookups, LookupsOption
+from latebind.cli.numbers import in_bytes
 from latebind.cli.promised import Promised, answers_of
 from latebind.cli.sources import check_inputs, example_inputs, load_rows, load_samples
 from latebind.domain.errors import ConfigError
@@ -131,14 +132,19 @@ class Training:
             raise ConfigError(f"--boundaries {self.boundaries!r}: give a number, or all")
         return int(self.boundaries)
 
+    def disk_bytes(self) -> int:
+        """Return how many bytes activations may take. Raises `ConfigError`."""
+        return in_bytes("--disk", self.disk, 1e9)
+
     def kinds(self) -> tuple[str, ...]:
         """Return the kinds to train, each once."""
         named = [one for kind in self.kind or () for one in (EVERY if kind == ALL else (kind,))]
         return tuple(dict.fromkeys(named))
 
     def check(self) -> None:
-        """Raise `ConfigError` for unknown boundaries and kinds."""
+        """Raise `ConfigError` for unknown boundaries and kinds, and for activations without a size."""
         self.places()
+        self.disk_bytes()
         check_kinds(self.kinds())
 
 
@@ -148,7 +154,9 @@ class Limits:
 
     PANEL: ClassVar = "What learned caches may cost"
 
-    memory: Annotated[float, typer.Option(help="The most megabytes for the learned caches in use.")] = CACHE_BYTES / 1e6
+    memory: Annotated[
+        float, typer.Option(help="The most megabytes for the learned caches in use; inf sets no limit.")
+    ] = CACHE_BYTES / 1e6
     tail: Annotated[
         float | None,
         typer.Option(
@@ -160,8 +168,8 @@ class Limits:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes for the caches in use."""
-        return int(self.memory * 1e6)
+        """Bytes for the caches in use. Raises `ConfigError`."""
+        return in_bytes("--memory", self.memory, 1e6)
 
     def check(self, promised: Promised) -> None:
         """Raise `ConfigError` for limits and promises that cannot be kept."""
@@ -185,6 +193,21 @@ class Cut:
     overhead: Annotated[
         float, typer.Option(help="Share of the uncut model's time that cutting may cost; 0 sets no limit.")
     ] = MAX_OVERHEAD
+
+    def stage_bytes(self) -> int:
+        """Return the fewest bytes of weights of a stage. Raises `ConfigError`."""
+        return in_bytes("--min-stage-mb", self.min_stage_mb, 1e6)
+
+    def most_overhead(self) -> float | None:
+        """Return the share of the uncut model's time that cutting may cost; None sets no limit."""
+        return self.overhead if 0.0 < self.overhead < inf else None
+
+    def check(self) -> None:
+        """Raise `ConfigError` for what is not 0 or more."""
+        for option, value in (("--min-stage-ms", self.min_stage_ms), ("--overhead", self.overhead)):
+            if not value >= 0:
+                raise ConfigError(f"{option} {value:g}: give 0 or more")
+        self.stage_bytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

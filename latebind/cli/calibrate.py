@@ -7,6 +7,7 @@ import typer
 
 from latebind.cli.console import JsonFile, progress, reporting, save, show
 from latebind.cli.lookups import Lookups, LookupsOption
+from latebind.cli.numbers import in_bytes
 from latebind.cli.promised import Promised, answers_of
 from latebind.cli.sources import load_samples
 from latebind.learned.build import recalibrate
@@ -27,8 +28,9 @@ def calibrate(
     promised: Promised,
     backend: Annotated[str | None, typer.Option(help="The backend that will serve, if not the one built for.")] = None,
     threads: Annotated[int, typer.Option(help="Threads that a worker will have.")] = 1,
-    memory: Annotated[float, typer.Option(help="The most megabytes for the learned caches in use.")] = CACHE_BYTES
-    / 1e6,
+    memory: Annotated[
+        float, typer.Option(help="The most megabytes for the learned caches in use; inf sets no limit.")
+    ] = CACHE_BYTES / 1e6,
     tail: Annotated[
         float | None,
         typer.Option(help="How many times the base model's latency an input may take that no cache answers. As built."),
@@ -42,6 +44,7 @@ def calibrate(
     Example: `latebind calibrate models --model resnet56 --data recent.npz --fidelity 0.99`
     """
     with reporting(), progress("calibrating") as tell:
+        cache_bytes = in_bytes("--memory", memory, 1e6)
         (path,) = find_models(repository, [model])
         _, held_out = load_samples(data, data_option, seed=seed)
         report = recalibrate(
@@ -52,7 +55,7 @@ def calibrate(
             threads=threads,
             backend=backend,
             seed=seed,
-            cache_bytes=int(memory * 1e6),
+            cache_bytes=cache_bytes,
             tail=tail,
             aside=lookups.aside,
             answers=answers_of(promised.answers),

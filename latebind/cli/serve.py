@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,9 +12,10 @@ import typer
 import uvloop
 
 from latebind.adaptation.beside import start_beside
-from latebind.batching import make_policy
 from latebind.cli.console import reporting
 from latebind.cli.serve_options import (
+    LIVE,
+    LIVE_RESIDENCY,
     Adapting,
     Allowed,
     Batching,
@@ -41,7 +42,6 @@ from latebind.heap import settle
 from latebind.logs import write_logs
 from latebind.repository.mirror import open_selection
 from latebind.repository.selection import Selection
-from latebind.residency import make_policy as make_residency_policy
 from latebind.server.descriptors import raise_file_limit
 from latebind.server.door import Door
 from latebind.server.limits import Limits
@@ -128,11 +128,17 @@ def serve(
 
 def _check(settings: ServeConfig) -> None:
     """Raise `ConfigError` for names and addresses that the engine or the door would refuse, before one is started."""
-    make_policy(settings.policy)
-    make_residency_policy(settings.residency)
     if settings.policy.name == "static":
         raise ConfigError("policy.name is 'static', which only simulations pad: take graph")
+    _check_name("policy.name", settings.policy.name, LIVE)
+    _check_name("residency.policy", settings.residency.policy, LIVE_RESIDENCY)
     check_addresses(settings.server)
+
+
+def _check_name(key: str, name: str, names: Sequence[str]) -> None:
+    """Raise `ConfigError` for a policy that no server can have."""
+    if name not in names:
+        raise ConfigError(f"{key} is {name!r}: there is no such policy for a server; take one of {', '.join(names)}")
 
 
 async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | None) -> bool:

@@ -73,7 +73,7 @@ class Load:
 
     def check(self) -> None:
         """Raise `ConfigError` for numbers that cannot be simulated."""
-        if self.requests < 1 or self.deadline_ms <= 0 or min(self.rate or [1.0]) <= 0:
+        if self.requests < 1 or not self.deadline_ms > 0 or not all(rate > 0 for rate in self.rate or ()):
             raise ConfigError("--requests must be 1 or more, --deadline-ms and every --rate above 0")
 
     def rates(self, capacity: float) -> list[float]:

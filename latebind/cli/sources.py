@@ -78,9 +78,9 @@ def _options(pairs: Sequence[str] | None) -> dict[str, str]:
 def example_inputs(descriptions: Sequence[str], *, seed: int) -> dict[str, Tensor]:
     """Make a batch of two for every `name=dtype:3x32x32`; the shape leaves the batch dimension out.
 
-    Floats are random, whole numbers 0, or 1 where the name has "mask" in it.
+    Floats are random, whole numbers 0, or 1 where the name has "mask" in it. Raises `ConfigError`.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = _generator(seed)
     made = {}
     for description in descriptions:
         name, _, rest = description.partition("=")
@@ -89,12 +89,25 @@ def example_inputs(descriptions: Sequence[str], *, seed: int) -> dict[str, Tenso
         if not name or dtype not in ITEM_BYTES or not all(size.isdecimal() and int(size) for size in sizes):
             known = ", ".join(ITEM_BYTES)
             raise ConfigError(f"{description!r}: write it as image=float32:3x32x32, with a dtype of {known}")
-        dims = (2, *(int(size) for size in sizes))
-        kind: torch.dtype = getattr(torch, dtype)
-        random = torch.randn(dims, generator=generator)
-        whole = torch.ones if "mask" in name else torch.zeros  # nothing is left to compare where all is masked
-        made[name] = random.to(kind) if kind.is_floating_point else whole(dims, dtype=kind)
+        try:
+            made[name] = _batch(name, dtype, (2, *map(int, sizes)), generator)
+        except (RuntimeError, TypeError) as error:  # more than memory, or than 64 bits can count
+            raise ConfigError(f"{description!r:.140}: two such rows are larger than memory") from error
     return made
+
+
+def _batch(name: str, dtype: str, dims: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    kind: torch.dtype = getattr(torch, dtype)
+    random = torch.randn(dims, generator=generator)
+    whole = torch.ones if "mask" in name else torch.zeros  # nothing is left to compare where all is masked
+    return random.to(kind) if kind.is_floating_point else whole(dims, dtype=kind)
+
+
+def _generator(seed: int) -> torch.Generator:
+    """Return a generator with this seed. Raises `ConfigError` for one that torch or numpy does not take."""
+    if not 0 <= seed < 1 << 63:
+        raise ConfigError(f"--seed {seed}: give a whole number of 0 or more, below 2^63")
+    return torch.Generator().manual_seed(seed)
 
 
 def load_arrays(file: Path) -> dict[str, Array]:
@@ -138,9 +151,9 @@ def _some(names: Iterable[str]) -> str:
 def load_samples(data: str, given: Sequence[str] | None, *, seed: int) -> tuple[Samples, Samples]:
     """Return the samples to fit on and those to calibrate on, from a function or from the halves of a file.
 
-    A function is `given` what `--data-option` says, as `key=value`.
+    A function is `given` what `--data-option` says, as `key=value`. Raises `ConfigError`.
     """
-    named = _options(given)
+    named, generator = _options(given), _generator(seed)
     if not data.endswith(".npz"):
         found = _called(_function(data), named)
         if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(part, Samples) for part in found)):
@@ -154,7 +167,7 @@ def load_samples(data: str, given: Sequence[str] | None, *, seed: int) -> tuple[
         raise ConfigError(
             f"the arrays in {data} have different numbers of rows: give each input and label of every row"
         )
-    order = torch.randperm(len(next(iter(arrays.values()))), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(next(iter(arrays.values()))), generator=generator)
     fit, calibrate = (
         Samples({name: rows[part] for name, rows in arrays.items()}, None if labels is None else labels[part])
         for part in order.tensor_split(2)

@@ -11,17 +11,21 @@ from urllib.request import Request, urlopen
 
 from latebind.cli.console import Row
 from latebind.domain.errors import ConfigError
+from latebind.server.access import read_token
 
 ROUTE = "/v2/models/stats"
 PATIENCE = 10.0  # seconds
 
 
 def read_statistics(url: str, token_file: Path | None = None) -> list[Mapping[str, Any]]:
-    """Ask the server at `url` for the statistics of all models. Raises `ConfigError` if it does not return them."""
+    """Ask the server at `url` for the statistics of all models.
+
+    Raises `ConfigError` if it does not return them, and for a file that holds no token.
+    """
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--url is {url!r}: give one such as http://127.0.0.1:8000")
+    token = {} if token_file is None else {"Authorization": f"Bearer {read_token(token_file)}"}
     try:
-        token = {} if token_file is None else {"Authorization": f"Bearer {token_file.read_text().strip()}"}
         with urlopen(Request(url.rstrip("/") + ROUTE, headers=token), timeout=PATIENCE) as reply:  # noqa: S310
             found: list[Mapping[str, Any]] = json.load(reply)["model_stats"]
     except HTTPError as error:

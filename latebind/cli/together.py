@@ -42,7 +42,7 @@ def may_run_on(core: int) -> bool:
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {core})
-    except (OSError, ValueError):
+    except (OSError, ValueError, OverflowError):
         return False
     os.sched_setaffinity(0, before)
     return True

@@ -42,7 +42,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.max_batch < 0:
             raise ConfigError(f"policy.max_batch is {self.max_batch}: give 1 or more, or 0 for the model's own")
-        if self.window < 0:
+        if not self.window >= 0:
             raise ConfigError(f"policy.window is {self.window} s: give 0 or more seconds")
         if not 0.0 < self.coverage <= 1.0:
             raise ConfigError(f"policy.coverage is {self.coverage}: give a share above 0 and at most 1")
@@ -212,7 +212,7 @@ class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     def __post_init__(self) -> None:
         if self.crashes < 1:
             raise ConfigError(f"generations.crashes is {self.crashes}: give 1 or more")
-        if self.watch < 0:
+        if not self.watch >= 0:
             raise ConfigError(f"generations.watch is {self.watch} s: give 0 for never, or more")
         for name, value in (("within", self.within), ("back_off", self.back_off), ("drain", self.drain)):
             if not value > 0:
@@ -267,7 +267,7 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ConfigError(f"server.{name} is {port}: give 1 to 65535, or 0 for any free port")
         if self.grpc_stack not in GRPC_STACKS:
             raise ConfigError(f"server.grpc_stack is {self.grpc_stack!r}: choose from {', '.join(GRPC_STACKS)}")
-        if self.deadline <= 0:
+        if not self.deadline > 0:
             raise ConfigError(f"server.deadline is {self.deadline} s: give more than 0 seconds")
         for prefix in self.shared_memory:
             if not KEY_PREFIX.fullmatch(prefix):
@@ -339,10 +339,10 @@ class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"cluster.max_replicas is {self.max_replicas}: give {self.replicas} or more, or 0")
         if self.calls < 1:
             raise ConfigError(f"cluster.calls is {self.calls}: give 1 or more")
-        if self.cpus < 0:
+        if not self.cpus >= 0:
             raise ConfigError(f"cluster.cpus is {self.cpus}: give 0 or more")
         for name, value in (("up_after", self.up_after), ("down_after", self.down_after)):
-            if value < 0:
+            if not value >= 0:
                 raise ConfigError(f"cluster.{name} is {value} s: give 0 or more")
 
     @property

@@ -81,7 +81,7 @@ def serving(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options
 def serve(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options]) -> None:
     """Serve `module`, by default on port 8000, until the process is interrupted or terminated.
 
-    Raises what `serving` raises.
+    Raises what `serving` raises, and `Unavailable` if the server ends though nobody asked for it.
     """
     with (
         suppress(KeyboardInterrupt),
@@ -113,8 +113,9 @@ def _served(module: nn.Module, inputs: Inputs, wanted: _Hosting, *, quiet: bool)
         EngineConfig(device=wanted.device).device
     ).type  # like the following checks, before a build that takes minutes
     backends = wanted.backends or (() if kind == HOST.type else exact_backends(kind))
+    door = DoorConfig(port=wanted.port, deadline=wanted.deadline)
     if "--host" not in wanted.arguments:
-        check_addresses(DoorConfig(port=wanted.port))
+        check_addresses(door)
     with ExitStack() as stack:
         folder = Path(wanted.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="latebind-")))
         with ExitStack() as building:

@@ -1,5 +1,6 @@
 """`latebind serve` as a child process."""
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from typing import IO
 
 from latebind.cli.serve import READY
-from latebind.domain.errors import ConfigError
+from latebind.domain.errors import ConfigError, Unavailable
 
 END_SECONDS = 45.0  # longer than the server needs to finish its requests
 
@@ -23,8 +24,12 @@ class Child:
         self.url = url
 
     def wait(self) -> None:
-        """Return when it has ended by itself."""
-        self._process.wait()
+        """Return when it has ended because it was told to. Raises `Unavailable` if it ended in another way."""
+        status = self._process.wait()
+        if status != 0:
+            raise Unavailable(
+                f"`latebind serve` ended with {_cause(status)}: see its last words above, and start it again"
+            )
 
 
 @contextmanager
@@ -58,6 +63,11 @@ def _url(process: subprocess.Popen[str], log: IO[str]) -> str:
     log.seek(0)
     said = [text for line in log.readlines() if (text := line.strip(" │╭╮╰╯─\n"))] or ["its words are above"]
     raise ConfigError(f"`latebind serve` ended with status {status}: {said[-1]}")
+
+
+def _cause(status: int) -> str:
+    """Return what a process ended with: the signal that killed it, or its status."""
+    return f"signal {-status} ({signal.strsignal(-status)})" if status < 0 else f"status {status}"
 
 
 def _end(process: subprocess.Popen[str]) -> None:

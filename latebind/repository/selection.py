@@ -1,5 +1,6 @@
 """What is served of a repository: the newest version of each model and the queries, by name."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 from latebind.domain.errors import LatebindError, NotFound
 from latebind.domain.names import instead
 from latebind.queries.file.definition import ENDING, model_names, query_name
+from latebind.queries.file.lines import Source
 from latebind.repository.listing import Repository, check_inside, find_served
 from latebind.repository.manifest import MANIFEST, NAME
 
@@ -106,26 +108,37 @@ class Selection:
         query = self.place / f"{name}{ENDING}"
         if NAME.fullmatch(name) and query.is_file():
             check_inside(query, self.place)
-            return _serving([Repository(self.place).open(model).path for model in model_names(query)], [query])
+            _check_version(f"query {name!r}", version, _version_in(query))
+            return _serving([self._needed(model) for model in model_names(query)], [query])
         if (self.place / MANIFEST).is_file():
             if name != _name(self.place):
                 raise NotFound(f"there is no model {name!r:.140} in the repository{instead(name, self.names())}")
+            _check_version(f"model {name!r}", version, _number(self.place))
             return _serving([self.place], [])
         try:
             return _serving([Repository(self.place).open(name, version).path], [])
         except NotFound:
             raise NotFound(self._nothing(name, version)) from None
 
+    def _needed(self, model: str) -> Path:
+        """Verify a model that a query needs, and return its directory. Raises `NotFound`."""
+        repository = Repository(self.place)
+        try:
+            return repository.open(model).path
+        except NotFound:
+            there = dict.fromkeys(listed.name for listed in repository.models())
+            raise NotFound(f"there is no model {model!r:.140} in the repository{instead(model, there)}") from None
+
     def _nothing(self, name: str, version: str | None) -> str:
         """Return the message for a model or version that does not exist."""
         versions = [listed.version for listed in Repository(self.place).models() if listed.name == name]
         if versions:
-            return f"model {name!r} has no version {version!r:.40} in the repository: it has {', '.join(versions)}"
+            return _no_version(f"model {name!r}", version, versions)
         return f"there is no model {name!r:.140} in the repository{instead(name, self.names())}"
 
     def explain(self, error: LatebindError | OSError) -> str:
         """Return an error's message for clients: without the path of the repository."""
-        return str(error).replace(f"{self.place.resolve()}/", "").replace(f"{self.place}/", "")
+        return _told_from(self.place, _told_from(self.place.resolve(), str(error)))
 
 
 def _serving(models: Iterable[Path], queries: Iterable[Path]) -> Serving:
@@ -137,3 +150,33 @@ def _name(directory: Path) -> str:
     """Return the name of a model from its directory, `NAME` or `NAME/NUMBER`."""
     directory = directory.absolute()
     return directory.parent.name if directory.name.isdecimal() else directory.name
+
+
+def _number(directory: Path) -> str:
+    """Return the version of a model from its directory; it is 1 where that has no number, as `Repository` lists it."""
+    name = directory.absolute().name
+    return name if name.isdecimal() else "1"
+
+
+def _version_in(query: Path) -> str:
+    """Return the version that a query's file says, 1 where it says none; the engine checks that it is a number."""
+    return str(Source.read(query).values.get("version", "1"))
+
+
+def _check_version(title: str, wanted: str | None, there: str) -> None:
+    """Raise `NotFound` unless the version that is there is the one that is wanted, if any is."""
+    if wanted not in {None, there}:
+        raise NotFound(_no_version(title, wanted, [there]))
+
+
+def _no_version(title: str, wanted: str | None, there: Sequence[str]) -> str:
+    return f"{title} has no version {wanted!r:.40} in the repository: it has {', '.join(there)}"
+
+
+def _told_from(place: Path, message: str) -> str:
+    """Return the message with paths as they are from this folder."""
+    path = rf"(?<![\w./-]){re.escape(str(place))}"
+    message = re.sub(f"{path}/", "", message)
+    if len(place.parts) < 2:  # one word, which the message may have in another sense
+        return message
+    return re.sub(rf"{path}(?![\w-])", "the repository", message)

@@ -14,8 +14,8 @@ def platform(spec: ModelSpec) -> str:
     return ENSEMBLE if spec.steps else "latebind"
 
 
-def model_config(spec: ModelSpec, models: Iterable[ModelSpec]) -> dict[str, object]:
-    """Return the protocol's configuration of `spec`, one of `models`.
+def model_config(spec: ModelSpec, models: Iterable[ModelSpec], *, max_rows: int) -> dict[str, object]:
+    """Return the protocol's configuration of `spec`, one of `models`; calls may have `max_rows` rows.
 
     Fields and values are those of Triton's `model_config.proto`; perf_analyzer needs `model_transaction_policy`,
     `response_cache` and one kind of scheduling. In the configuration of a query, a step is listed once for each model
@@ -25,7 +25,7 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec]) -> dict[str, obje
         "name": spec.name,
         "platform": platform(spec),
         "version_policy": {"latest": {"num_versions": 1}},
-        "max_batch_size": spec.max_batch,
+        "max_batch_size": min(spec.max_batch, max_rows),
         "input": [_tensor(tensor) for tensor in spec.inputs],
         "output": [_tensor(tensor) for tensor in spec.outputs],
         "model_transaction_policy": {"decoupled": False},

@@ -1,5 +1,7 @@
 """When errors and strange inputs stop exits, and what follows: events in, decisions out."""
 
+from random import Random
+
 import pytest
 
 from latebind.adaptation.controller import (
@@ -136,3 +138,27 @@ def test_the_fidelity_told_is_of_all_comparisons_since_the_last_alarm() -> None:
     while compared(found, False) == []:
         answered(found, 0, ERRORS_APART)
     assert list(found.last) == []
+
+
+def until_an_alarm(fidelity: float, *, apart: int, most: int, seed: int) -> int | None:
+    """Return how many comparisons, of every `apart`th answer, an alarm takes that has seen many right answers before.
+
+    Errors are independent.
+    """
+    random, found = Random(seed), controller()
+    for _ in range(ESTABLISHED):
+        answered(found, 0, apart)
+        compared(found, True)
+    for number in range(most):
+        answered(found, 0, apart)
+        if any(isinstance(one, Use) for one in compared(found, random.random() < fidelity)):
+            return number
+    return None
+
+
+@pytest.mark.parametrize("apart", [1, 2, 7])
+def test_twice_as_many_errors_as_allowed_are_noticed_however_many_answers_are_compared(apart: int) -> None:
+    found = [until_an_alarm(2.0 * TARGET - 1.0, apart=apart, most=4_000, seed=seed) for seed in range(10)]
+    assert None not in found
+    at_target = [until_an_alarm(TARGET, apart=apart, most=2_000, seed=seed) for seed in range(10)]
+    assert sum(alarm is not None for alarm in at_target) <= 3

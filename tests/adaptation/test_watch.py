@@ -39,3 +39,21 @@ def test_a_target_of_nearly_one_is_no_division_by_zero() -> None:
     watch = FidelityWatch(1.0)
     assert not watch.add(True)
     assert any(watch.add(False) for _ in range(5))
+
+
+def test_where_errors_that_follow_each_other_are_left_out_a_smaller_share_is_allowed() -> None:
+    """Behind each error that counts, errors among the next ten comparisons do not."""
+
+    def until(fidelity: float, most: int, seed: int) -> int | None:
+        random, watch, until = Random(seed), FidelityWatch(TARGET), 0
+        watch.thin(10.0)
+        for number in range(most):
+            same = random.random() < fidelity
+            if same or number >= until:
+                until = until if same else number + 11
+                if watch.add(same):
+                    return number
+        return None
+
+    assert all(until(0.94, 3_000, seed) is not None for seed in range(20))
+    assert sum(until(TARGET, 1_000, seed) is not None for seed in range(40)) <= 20

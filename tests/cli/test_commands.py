@@ -183,6 +183,28 @@ def test_a_log_that_was_altered_does_not_replay(tmp_path: Path, models: Path) ->
         ("build tests.networks:Chain --input image=float32:3x8x8 --data rows.csv", "give an .npz file"),
         ("build tests.networks:Chain --input image=float32:3x8x8 --data none.npz", "No such file"),
         ("build tests.cli.test_commands:refuses --input image=float32:3x8x8", "raised ValueError: no checkpoint"),
+        ("build tests.networks:Chain --input image=float32:3x8x8 --memory nan", "--memory nan: give 0 or more"),
+        ("build tests.networks:Chain --input image=float32:3x8x8 --memory -1", "--memory -1: give 0 or more"),
+        ("build tests.networks:Chain --input image=float32:3x8x8 --disk nan", "--disk nan: give 0 or more"),
+        (
+            "build tests.networks:Chain --input image=float32:3x8x8 --min-stage-mb nan",
+            "--min-stage-mb nan: give 0 or more",
+        ),
+        (
+            "build tests.networks:Chain --input image=float32:3x8x8 --min-stage-ms nan",
+            "--min-stage-ms nan: give 0 or more",
+        ),
+        ("build tests.networks:Chain --input image=float32:3x8x8 --overhead nan", "--overhead nan: give 0 or more"),
+        (
+            "build tests.networks:Chain --input image=float32:3x8x8 --seed 99999999999999999999999",
+            "--seed 99999999999999999999999: give a wh",
+        ),
+        ("build tests.networks:Chain --input x=float32:9999999999x9999999999", "two such rows are larger than memory"),
+        ("bench caches nowhere --model a --data b.npz --cache-mb nan", "--cache-mb nan: give 0 or more"),
+        ("bench caches nowhere --model a --data b.npz --budget-mb nan", "--budget-mb nan: give 0 or more"),
+        ("bench caches nowhere --model a --data b.npz --fidelity 97", "give the share of equal answers"),
+        ("bench queries --step-ms nan", "step-ms is nan: give more than 0"),
+        ("calibrate nowhere --model a --data b.npz --memory nan", "--memory nan: give 0 or more"),
         ("models nowhere", "is not a directory"),
         ("models", "name a folder of models, or a server"),
         ("models --url ftp://x", "give one such as http://127.0.0.1:8000"),
@@ -191,12 +213,18 @@ def test_a_log_that_was_altered_does_not_replay(tmp_path: Path, models: Path) ->
         ("serve nowhere --otlp localhost:4318", "give a URL such as http://127.0.0.1:4318"),
         ("serve nowhere --log-format xml", "take text or json"),
         ("serve nowhere --port 0", "is not a directory"),
-        ("serve nowhere --evict fifo", "there is no such policy"),
+        ("serve nowhere --evict fifo", "there is no such policy for a server; take one of lru, lfu, "),
+        ("serve nowhere --evict belady", "residency.policy is 'belady': there is no such policy for a server"),
+        ("serve nowhere --policy best", "there is no such policy for a server; take one of serial, graph, cellular"),
+        ("serve nowhere --deadline-ms nan", "server.deadline is nan s: give more than 0"),
+        ("serve nowhere --window-ms nan", "policy.window is nan s: give 0 or more"),
         ("serve nowhere --replicas 2", "--replicas: replicas are Ray's; add --on ray"),
         ("serve nowhere --workers 2 --granularities 1,2", "give one of them"),
         ("serve nowhere --granularities 1,two", "--granularities '1,two': give whole numbers"),
         ("simulate nowhere", "is not a directory"),
         ("simulate nowhere --rate 0", "every --rate above 0"),
+        ("simulate nowhere --rate 5 --rate nan", "every --rate above 0"),
+        ("simulate nowhere --deadline-ms nan", "--deadline-ms and every --rate above 0"),
         ("replay nowhere.jsonl", "is not a file"),
     ],
 )
@@ -281,6 +309,15 @@ def test_the_accuracy_of_a_model_is_listed(built: Built, tmp_path: Path) -> None
     (listed,) = json.loads(file.read_text())["models"]
     assert built.report.right is not None
     assert listed["accuracy"] == f"{built.report.right.share:.4f} of {built.report.right.samples}"
+
+
+def test_learned_caches_may_take_any_memory(built: Built, tmp_path: Path) -> None:
+    shutil.copytree(built.directory.path, tmp_path / "digits" / "1")
+    inputs, labels = built.rows
+    np.savez(tmp_path / "rows.npz", labels=labels, image=inputs["image"])
+    words = ("--model", "digits", "--data", str(tmp_path / "rows.npz"), "--fidelity", "0.9", "--confidence", "0.9")
+    code, output = run("calibrate", str(tmp_path), *words, "--memory", "inf", "--lookups", "in-line")
+    assert (code, "learned caches for fidelity 0.9" in output) == (0, True), output
 
 
 def test_versions_are_listed_and_chosen(built: Built, tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ def test_a_machine_is_asked_for_no_core_that_it_has_not(tmp_path: Path) -> None:
         ConfigError, match=r"engine.cores names \[9999\]: nobody may run there; this process runs on \["
     ):
         check_machine(EngineConfig(cores=(9999,)), None)
+    with pytest.raises(ConfigError, match="nobody may run there"):
+        check_machine(EngineConfig(cores=(10**20,)), None)
     with pytest.raises(ConfigError, match="is not there, make it first"):
         check_machine(EngineConfig(), tmp_path / "nowhere" / "events.jsonl")
 

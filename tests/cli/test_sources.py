@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from latebind.cli.sources import example_inputs, load_function, load_module, load_rows
+from latebind.cli.sources import example_inputs, load_function, load_module, load_rows, load_samples
 from latebind.domain.errors import ConfigError
 from latebind.learned.samples import Samples
 
@@ -75,3 +75,21 @@ def test_a_mask_of_examples_hides_nothing() -> None:
     made = example_inputs(["input_ids=int64:4", "attention_mask=int64:4"], seed=0)
     assert made["input_ids"].sum() == 0
     assert bool((made["attention_mask"] == 1).all())
+
+
+@pytest.mark.parametrize("shape", ["9999999999x9999999999", "99999999999999999999", "3x999999999999999"])
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_an_input_larger_than_memory_is_told(dtype: str, shape: str) -> None:
+    with pytest.raises(ConfigError, match=f"^'x={dtype}:{shape}': two such rows are larger than memory$"):
+        example_inputs([f"x={dtype}:{shape}"], seed=0)
+
+
+@pytest.mark.parametrize("seed", [-1, 10**23])
+def test_a_seed_that_no_generator_takes_is_told_whatever_the_data(seed: int, tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", x=np.zeros((3, 2), np.float32))
+    for data in (str(tmp_path / "rows.npz"), "tests.cli.test_sources:some_rows"):
+        with pytest.raises(ConfigError, match=f"^--seed {seed}: give a whole number of 0 or more"):
+            load_samples(data, None, seed=seed)
+    with pytest.raises(ConfigError, match=f"--seed {seed}"):
+        example_inputs(["x=float32:2"], seed=seed)
+    assert example_inputs(["x=float32:2"], seed=2**63 - 1)["x"].shape == (2, 2)

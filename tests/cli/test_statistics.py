@@ -82,6 +82,15 @@ def test_a_server_that_wants_a_token_is_given_it(tmp_path: Path) -> None:
             read_statistics(url)
 
 
+@pytest.mark.parametrize("content", ["", "s3cret-s3cret-s3crét", "s3cret-s3cret\ns3cret-s3cret"])
+def test_a_file_that_holds_no_token_is_told_before_the_server_is_asked(content: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(content)
+    with pytest.raises(ConfigError, match=r"^token file .*/token is not one line of letters"):
+        read_statistics("http://127.0.0.1:1", tmp_path / "token")
+    with pytest.raises(ConfigError, match=r"^token file .*/none cannot be read: No such file or directory$"):
+        read_statistics("http://127.0.0.1:1", tmp_path / "none")
+
+
 def test_a_server_that_is_not_there_or_is_another_is_told_apart(unused: int) -> None:
     with pytest.raises(
         ConfigError, match=r"does not answer \(\[Errno 111\] Connection refused\): does `latebind serve`"

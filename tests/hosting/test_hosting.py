@@ -9,6 +9,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from torch import Tensor, nn
@@ -89,6 +90,30 @@ def test_an_interrupt_ends_the_server_and_leaves_nothing_behind() -> None:
         urllib.request.urlopen(line.removeprefix(READY).strip(), timeout=60)
 
 
+@pytest.mark.parametrize(
+    ("number", "status", "said"),
+    [
+        (signal.SIGKILL, 1, "Unavailable: `latebind serve` ended with signal 9 (Killed): see its last words above"),
+        (signal.SIGTERM, 0, ""),
+    ],
+)
+def test_a_server_that_ends_is_an_error_unless_it_was_told_to(
+    number: signal.Signals, status: int, said: str, tmp_path: Path
+) -> None:
+    with (
+        (tmp_path / "said").open("w") as log,
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT], cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(READY)
+        (server,) = psutil.Process(process.pid).children()
+        server.send_signal(number)
+        assert process.wait(60) == status
+    assert said in (tmp_path / "said").read_text()
+
+
 def test_what_was_built_in_a_folder_is_found_there_again(tmp_path: Path) -> None:
     assert build(Doubles(), tmp_path) == "doubles"
     written = (tmp_path / "doubles" / "1").stat().st_mtime_ns
@@ -143,6 +168,13 @@ def test_a_build_tells_its_steps_and_what_is_there_is_not_built_again(tmp_path: 
 def test_a_fidelity_without_sense_is_told_before_anything_is_built(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give the share of equal answers"):
         build_once(Doubles(), ROWS, tmp_path, samples=ROWS, fidelity=97, backends=("eager",))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("deadline", [0.0, float("nan")])
+def test_a_deadline_without_sense_is_told_before_anything_is_built(deadline: float, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"server\.deadline is .*: give more than 0 seconds"):
+        latebind.serving(Doubles(), ROWS, folder=tmp_path, deadline=deadline).__enter__()
     assert list(tmp_path.iterdir()) == []
 
 

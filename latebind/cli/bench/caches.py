@@ -16,6 +16,7 @@ from latebind.bench.caches.variants import KINDS, Lessons
 from latebind.bench.page import write_plots
 from latebind.cli.bench.options import Backend, DataOption, Fidelity, Page, Repository, Seed
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
+from latebind.cli.numbers import in_bytes
 from latebind.cli.sources import load_rows, load_samples
 from latebind.learned.promise import CACHE_BYTES, Promise
 from latebind.learned.samples import Samples
@@ -105,8 +106,8 @@ class Kept:
     ] = CACHE_BYTES / 1e6
 
     def budgets(self) -> tuple[int, ...]:
-        """Return the memory budgets in bytes for which learned caches are composed."""
-        return BUDGETS if self.budget_mb is None else tuple(round(mb * 1e6) for mb in self.budget_mb)
+        """Return the memory budgets in bytes for which learned caches are composed. Raises `ConfigError`."""
+        return BUDGETS if self.budget_mb is None else tuple(in_bytes("--budget-mb", mb, 1e6) for mb in self.budget_mb)
 
 
 def caches(
@@ -141,11 +142,11 @@ def caches(
     Example: `latebind bench caches models --model resnet56 --smaller resnet20 --part baselines --data
     examples.cifar10.data:unseen --data-option data=cifar10/`
     """
-    promise = Promise(promised.fidelity, promised.confidence, round(kept.cache_mb * 1e6))
     parts = tuple(dict.fromkeys(part or Part))
     boundaries = tuple(networks.boundary or ())
-    setting = Setting(repository, model, parts, smaller, backend, boundaries, kept.stored, kept.budgets())
     with reporting():
+        promise = Promise(promised.fidelity, promised.confidence, in_bytes("--cache-mb", kept.cache_mb, 1e6))
+        setting = Setting(repository, model, parts, smaller, backend, boundaries, kept.stored, kept.budgets())
         rows = _rows(data, data_option)
         lessons = networks.lessons_of(fitted.samples(seed))
         suite = Suite(setting, rows, Plan(promise, promised.folds, seed), lessons)

@@ -78,7 +78,7 @@ class Played:
     def plan(self, seed: int, processes: int) -> parts.Plan:
         """Return the plan of the simulation. Raises `ConfigError`."""
         deadlines, loads = self.deadlines(), tuple(self.load or LOADS)
-        if min(self.requests, self.loaded_requests, *deadlines, *loads) <= 0:
+        if not all(number > 0 for number in (self.requests, self.loaded_requests, *deadlines, *loads)):
             raise ConfigError("requests, deadlines and loads: give more than 0 of each")
         traffic, prices = Traffic(self.places, self.gain), tuple(self.price or PRICES)
         return parts.Plan(deadlines, prices, traffic, self.requests, loads, self.loaded_requests, seed, processes)
@@ -87,7 +87,7 @@ class Played:
         """Return the deadlines in seconds. Raises `ConfigError`."""
         if self.deadline_ms:
             return tuple(ms / 1e3 for ms in self.deadline_ms)
-        if self.step_ms <= 0:
+        if not self.step_ms > 0:
             raise ConfigError(f"step-ms is {self.step_ms}: give more than 0")
         return parts.sweep(self.step_ms / 1e3)
 

@@ -41,7 +41,8 @@ async def model_metadata(context: Context, request: Request) -> Reply:
 
 async def configuration(context: Context, request: Request) -> Reply:
     """`GET /v2/models/NAME[/versions/N]/config`."""
-    return json_reply(model_config(context.service.model(request.model, request.version), context.service.models()))
+    spec = context.service.model(request.model, request.version)
+    return json_reply(model_config(spec, context.service.models(), max_rows=context.limits.max_rows))
 
 
 async def statistics(context: Context, request: Request) -> Reply:
@@ -67,9 +68,12 @@ async def metrics(context: Context, request: Request) -> Reply:
     service = context.service
     snapshot, versions, adaptation = await service.metrics(), service.versions(), service.adaptation()
     replies = dict(context.replies)
+    queries = {spec.name for spec in service.models() if spec.steps}
 
     def written() -> bytes:  # of a thousand models it takes half a second of a core
         machine = context.machine.figures(snapshot.get("gpu"))
-        return prometheus_text(snapshot, versions=versions, replies=replies, adaptation=adaptation, machine=machine)
+        return prometheus_text(
+            snapshot, versions=versions, replies=replies, queries=queries, adaptation=adaptation, machine=machine
+        )
 
     return Reply(await asyncio.to_thread(written), TEXT)

@@ -48,8 +48,8 @@ async def configuration(context: Context, request: Message, caller: Caller) -> M
     """`ModelConfig`."""
     del caller
     spec = context.service.model(request.name, request.version or None)
-    config = from_json(model_config(spec, context.service.models()), ModelConfig())
-    return service_pb2.ModelConfigResponse(config=config)
+    config = model_config(spec, context.service.models(), max_rows=context.limits.max_rows)
+    return service_pb2.ModelConfigResponse(config=from_json(config, ModelConfig()))
 
 
 async def index(context: Context, request: Message, caller: Caller) -> Message:

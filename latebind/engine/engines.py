@@ -295,7 +295,7 @@ class Engines:
         if error.crashed:
             return self._blame(error.models)
         for model in error.models:
-            self._withdraw(model, f"{model} is not served: {error}")
+            self._withdraw(model, f"{model} is not served: {self.serving.explain(error)}")
         return bool(error.models)
 
     def _blame(self, running: Iterable[str]) -> bool:

@@ -64,6 +64,13 @@ class Serving:
             return None
         return str(path), about.st_mtime_ns, about.st_ino
 
+    def explain(self, error: LatebindError) -> str:
+        """Return an error's message for clients: with names in place of paths."""
+        text, paths = str(error), {**self.models, **{name: query.path for name, query in self.queries.items()}}
+        for name, path in sorted(paths.items(), key=lambda one: len(str(one[1])), reverse=True):
+            text = text.replace(str(path.absolute()), name).replace(str(path), name)
+        return text
+
     def _picked(self, names: Collection[str]) -> "Serving":
         return Serving(
             {name: path for name, path in self.models.items() if name in names},

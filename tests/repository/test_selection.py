@@ -6,7 +6,7 @@ import pytest
 
 from latebind.domain.errors import NotFound, RepositoryError
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.selection import Selection
+from latebind.repository.selection import Selection, Serving
 
 
 @pytest.fixture
@@ -73,3 +73,10 @@ def test_an_explanation_keeps_words_and_paths_that_only_look_like_the_repository
     for said in (f"the models, all models in {folder}-2", f"/srv{folder}/a is no folder of models"):
         assert Selection(Path("models")).explain(RepositoryError(said)) == said
     assert Selection(Path()).explain(RepositoryError("it has gone. All of it.")) == "it has gone. All of it."
+
+
+def test_what_is_served_names_models_in_errors_and_not_where_they_lie() -> None:
+    place = Path("/srv/models")
+    serving = Serving({"net": place / "net" / "1", "net-10": place / "net" / "10"})
+    error = RepositoryError("/srv/models/net/10/weights has gone, /srv/models/net/1 is whole")
+    assert serving.explain(error) == "net-10/weights has gone, net is whole"

@@ -265,7 +265,7 @@ def _rpc_door(
 
 
 def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:
-    protocol: Any = partial(HttpProtocol, answer=app, take=app.shortcut.take, limits=limits)
+    protocol: Any = partial(HttpProtocol, answer=app, take=app.shortcut.take, limits=limits, replies=app.replies)
     config = uvicorn.Config(
         app,
         http=protocol,

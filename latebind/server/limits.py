@@ -14,8 +14,9 @@ class Limits:
     large as it was sent. `json_bytes` bounds its JSON part alone: parsing that holds up all other clients (some 10 ms
     for 150,000 numbers), while binary tensors cost next to nothing. `deadline` is the longest that a call may ask for,
     `classes` the most best classes of a row. At most `connections` are open at once. A connection is closed when its
-    client sends no complete head for `idle_seconds`, or takes nothing of its reply for so long. `regions` bounds the
-    shared memory regions of all clients together.
+    client sends no complete head for `idle_seconds`, or takes nothing of its reply for so long. For a body that is read
+    the door waits `body_seconds` in all, also for its first byte. `regions` bounds the shared memory regions of all
+    clients together.
 
     `held_bytes` bounds all requests that were read and not yet answered: over gRPC, which reads a whole request before
     anybody sees it, all their bytes; over HTTP those that have to be collected before they can be read, such as JSON.

@@ -1,6 +1,6 @@
 """The engine's figures in Prometheus format, under latebind's names, and under Triton's where they mean the same."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from latebind.server.gateway import AdaptationFigures, Distribution, Memory, ModelMetrics, Snapshot
 from latebind.server.machine import Figures
+from latebind.server.statistics import executions
 
 MICROSECONDS = 1e6
 MILLISECONDS = 1e3
@@ -40,15 +41,17 @@ def prometheus_text(
     *,
     versions: Mapping[str, str],
     replies: Mapping[int, int],
+    queries: Collection[str] = (),
     adaptation: Mapping[str, AdaptationFigures] | None = None,
     machine: Mapping[str, Figures] | None = None,
 ) -> bytes:
     """Return the exposition of `snapshot`, of `replies` (HTTP replies by status), and of the rest.
 
-    Labels come from `versions`, the models that are served, never from what a client sent.
+    Labels come from `versions`, the models that are served, never from what a client sent. `queries` are those of them
+    that are queries.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshot(snapshot, versions, replies, adaptation or {}))
+    registry.register(_Snapshot(snapshot, versions, replies, queries, adaptation or {}))
     if machine:
         registry.register(_Machine(machine, snapshot.get("gpu", "")))
     return generate_latest(registry)
@@ -60,6 +63,7 @@ class _Snapshot(Collector):
         snapshot: Snapshot,
         versions: Mapping[str, str],
         replies: Mapping[int, int],
+        queries: Collection[str],
         adaptation: Mapping[str, AdaptationFigures],
     ) -> None:
         models = snapshot["models"]
@@ -77,6 +81,7 @@ class _Snapshot(Collector):
         ]
         self._versions = versions
         self._replies = replies
+        self._query_names = queries
         self._adaptation = [((name, versions[name]), adaptation[name]) for name in adaptation if name in versions]
 
     def describe(self) -> Iterable[Metric]:
@@ -223,7 +228,7 @@ class _Snapshot(Collector):
             "nv_inference_request_failure", "Requests not answered", labels=[*MODEL, "reason"]
         )
         count = UnknownMetricFamily("nv_inference_count", "Inferences (rows) answered", labels=MODEL)
-        executions = UnknownMetricFamily("nv_inference_exec_count", "Batches started", labels=MODEL)
+        executed = UnknownMetricFamily("nv_inference_exec_count", "Batches started, queries answered", labels=MODEL)
         pending = GaugeMetricFamily("nv_inference_pending_request_count", "Requests under way", labels=MODEL)
         summed = {
             part: UnknownMetricFamily(f"nv_inference_{part}_duration_us", f"{what}, summed", labels=MODEL)
@@ -238,13 +243,13 @@ class _Snapshot(Collector):
             for reason, kinds in FAILURES.items():
                 failure.add_metric([*labels, reason], sum(outcomes[kind] for kind in kinds))
             count.add_metric(labels, outcomes["answered"])
-            executions.add_metric(labels, sum(model["batches"].values()))
+            executed.add_metric(labels, executions(model, is_query=labels[0] in self._query_names))
             pending.add_metric(labels, model["pending"])
             for part, seconds in _durations(model).items():
                 summed[part].add_metric(labels, round(seconds * MICROSECONDS))
             latency = model.get("first_token_seconds", model["latency_seconds"])
             first.add_metric(labels, _buckets(latency, MILLISECONDS), latency["sum"] * MILLISECONDS)
-        yield from (success, failure, count, executions, pending, *summed.values(), first)
+        yield from (success, failure, count, executed, pending, *summed.values(), first)
 
 
 class _Machine(Collector):

@@ -13,7 +13,7 @@ from itertools import count
 from latebind.domain.errors import InvalidRequest
 
 LEVELS = ("OFF", "TIMESTAMPS")
-NUMBER = re.compile(r"-?[0-9]{1,18}")
+NUMBERS = {"trace_rate": r"[1-9][0-9]{0,17}", "trace_count": r"-1|0|[1-9][0-9]{0,17}"}  # settings that are numbers
 TRACE_SETTINGS = ("trace_level", "trace_rate", "trace_count", "log_frequency")
 NO_FILE = "0"  # the only log_frequency: traces are not written to files, but perf_analyzer sends it
 LOG_SETTINGS = ("log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format")
@@ -163,6 +163,6 @@ def _trace_value(key: str, value: object) -> str | int | None:
             raise InvalidRequest(f"log_frequency is {value!r:.100}: traces are not written to files, leave it out")
         return None
     least = 1 if key == "trace_rate" else -1
-    if not isinstance(single, str) or not NUMBER.fullmatch(single) or int(single) < least:
+    if not isinstance(single, str) or not re.fullmatch(NUMBERS[key], single):
         raise InvalidRequest(f"{key} is {value!r:.100}: give a number of {least} or more, as a text")
     return int(single)

@@ -22,6 +22,7 @@ from latebind.server.limits import Limits
 FOLDER = "/dev/shm"  # noqa: S108 - where the system keeps shared memory
 KEY = re.compile(r"/?([A-Za-z0-9][A-Za-z0-9._-]{0,253})")
 FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+LONGEST_NAME = 256
 MOST = 1 << 62  # the largest offset or size; system calls take no more
 LONG = 1 << 18  # bytes of a row after whose copy other tasks get a turn
 
@@ -126,10 +127,12 @@ class Regions:
         """Open a region.
 
         Raises `TurnedOff`, `Exists`, `TooLarge` for too many or too large regions, and `InvalidRequest` for a wrong
-        key, file or number.
+        name, key, file or number.
         """
         if not self.on:
             raise TurnedOff("shared memory is off: start the server with --shared-memory PREFIX, or send tensors along")
+        if not 1 <= len(name) <= LONGEST_NAME:
+            raise InvalidRequest(f"the name of the region has {len(name)} characters: give it 1 to {LONGEST_NAME}")
         if name in self._regions:
             raise Exists(f"there is a region {name!r:.140} already: unregister it first")
         if len(self._regions) >= self._limits.regions:

@@ -24,9 +24,13 @@ def statistics(specs: Iterable[ModelSpec], snapshot: Snapshot, *, epoch: float) 
     return {"model_stats": [_of_model(spec, snapshot, epoch) for spec in specs]}
 
 
+def executions(figures: ModelMetrics, *, is_query: bool) -> int:
+    """Return how often a model was executed: the batches that began. Each answered query counts as one."""
+    return figures["requests"]["answered"] if is_query else sum(figures["batches"].values())
+
+
 def _of_model(spec: ModelSpec, snapshot: Snapshot, epoch: float) -> dict[str, object]:
     figures = snapshot["models"].get(spec.name)
-    batches = figures["batches"] if figures else {}
     last = figures["last"] if figures else None
     answered = figures["requests"]["answered"] if figures else 0
     return {
@@ -34,7 +38,7 @@ def _of_model(spec: ModelSpec, snapshot: Snapshot, epoch: float) -> dict[str, ob
         "version": spec.version,
         "last_inference": 0 if last is None else round((epoch + last) * MILLISECONDS),
         "inference_count": answered,
-        "execution_count": answered if spec.steps else sum(batches.values()),
+        "execution_count": executions(figures, is_query=bool(spec.steps)) if figures else 0,
         "inference_stats": {**dict.fromkeys(KINDS, _duration(0, 0.0)), **(_durations(figures) if figures else {})},
         "response_stats": {},
         "batch_stats": _of_batches(figures) if figures else [],

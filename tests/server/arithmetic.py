@@ -167,7 +167,11 @@ class Arithmetic:
         return ended
 
     async def metrics(self) -> Mapping[str, Any]:
-        return {"models": {name: figures(count) for name, count in self.answered.items()}}
+        found = {name: figures(count) for name, count in self.answered.items()}
+        for name, told in found.items():
+            if self.models[name].steps:  # batches are those of models
+                told["batches"] = {}
+        return {"models": found}
 
     async def picture(self) -> Picture:
         self.pictures += 1

@@ -94,6 +94,17 @@ def test_a_closing_door_is_not_ready_on_connections_it_already_has() -> None:
         assert "shutting down" in reply.json()["error"]
 
 
+@pytest.mark.parametrize("path", [b"/v2/models/stuck/infer", b"/v2/repository/index"])
+def test_a_door_that_closes_does_not_wait_for_a_body_of_which_nothing_has_come(path: bytes) -> None:
+    with opened() as site, site.connect() as connection:
+        connection.sendall(b"POST %b HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n" % path)
+        assert connection.recv(100).startswith(b"HTTP/1.1 100")  # now the door waits for the body
+        site.loop.call_soon_threadsafe(site.door.close)
+        reply = read_response(connection)
+    assert reply.status == 503
+    assert "is shutting down" in reply.json()["error"]  # and not that there was no time left
+
+
 @pytest.mark.parametrize("accepted", [False, True])
 def test_who_is_there_as_the_door_closes_is_refused_and_not_reset(accepted: bool) -> None:
     """Whether the door has accepted the connection, and not read it yet, or the system alone has."""

@@ -183,6 +183,18 @@ def test_tritons_names_tell_the_same() -> None:
     assert value(text, "nv_inference_first_response_histogram_ms_sum", **MODEL) == 500
 
 
+def test_each_query_counts_as_one_execution() -> None:
+    snapshot: Snapshot = {"models": {"m": {**SNAPSHOT["models"]["m"], "batches": {}}}}
+    text = prometheus_text(snapshot, versions={"m": "7"}, replies={}, queries={"m"})
+    assert value(text, "nv_inference_exec_count", **MODEL) == value(text, "nv_inference_count", **MODEL) == 10
+
+
+def test_the_door_knows_which_of_its_models_are_queries() -> None:
+    with opened() as site:
+        site.post("/v2/models/traffic/infer", {"inputs": [scalar(1.0)]})
+        assert value(site.get("/metrics").body, "nv_inference_exec_count", model="traffic", version="1") == 1
+
+
 def test_the_machine_is_told_under_tritons_names() -> None:
     snapshot: Snapshot = {**SNAPSHOT, "gpu": "GPU-1"}
     machine = {"cpu": {"utilization": 0.5}, "gpu": {"power_usage": 70.5, "energy_consumption": 9.0}}
@@ -214,6 +226,16 @@ def test_the_door_tells_its_metrics() -> None:
         assert value(reply.body, "latebind_requests_total", model="scalar", version="1", outcome="answered") == 3
         assert value(reply.body, "latebind_http_replies_total", status="404") == 1
         assert 0.0 <= value(reply.body, "nv_cpu_utilization") <= 1.0
+
+
+def test_refusals_of_a_connection_are_counted_among_the_replies_and_take_the_place_of_an_answer() -> None:
+    unregister = b"POST /v2/systemsharedmemory/unregister HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n"
+    with opened() as site:
+        assert site.send(b"no HTTP\r\n\r\n").status == 400
+        assert site.send(unregister).status == 400  # its verb reads no body and answers all the same
+        text = site.get("/metrics").body
+        assert value(text, "latebind_http_replies_total", status="400") == 2
+        assert ("latebind_http_replies_total", (("status", "200"),)) not in samples(text)
 
 
 def test_calls_are_answered_while_metrics_are_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,16 @@ def test_a_name_is_used_once(folder: Path) -> None:
     assert regions.status()[0]["byte_size"] == 10
 
 
+@pytest.mark.parametrize("name", ["", "r" * 257, "r" * (1 << 20)], ids=len)
+def test_a_name_that_is_none_or_too_long_is_refused_and_not_repeated(folder: Path, name: str) -> None:
+    regions = regions_in(folder)
+    with pytest.raises(InvalidRequest, match=f"has {len(name)} characters: give it 1 to 256") as caught:
+        regions.register(name, Registration("client-a", 10))
+    assert len(str(caught.value)) < 200
+    regions.register("r" * 256, Registration("client-a", 10))
+    assert len(regions.status()) == 1
+
+
 def test_what_is_not_registered_is_not_there(folder: Path) -> None:
     regions = regions_in(folder)
     regions.unregister("r")
@@ -320,6 +330,13 @@ def test_there_is_no_cuda_shared_memory_but_tidying_up_works(site: Site) -> None
         with pytest.raises(InferenceServerException, match="not served") as caught:
             client.register_cuda_shared_memory("mine", b"handle", 0, 10)
         assert caught.value.status() == "501"
+
+
+def test_a_region_without_a_name_or_with_a_long_one_is_refused(sharing: Site, handle: Any) -> None:
+    registration = {"key": key_of(handle), "byte_size": 10}
+    assert "1 to 256" in sharing.post(f"/v2/systemsharedmemory/region/{'r' * 257}/register", registration).error
+    assert sharing.post("/v2/systemsharedmemory/region//register", registration).status == 404
+    assert sharing.get("/v2/systemsharedmemory/status").json() == []
 
 
 @pytest.mark.parametrize("body", [{}, {"key": 1, "byte_size": 1}, {"key": "a", "byte_size": "1"}, [], {"byte_size": 1}])

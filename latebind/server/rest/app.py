@@ -1,6 +1,7 @@
 """The HTTP application: finds the verb for a request, lets it answer, and makes sure of exactly one reply."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from urllib.parse import unquote_to_bytes
 
@@ -44,6 +45,11 @@ class RestApp:
         self._doorkeeper = doorkeeper
         self._routes = routes
 
+    @property
+    def replies(self) -> Counter[int]:
+        """How many replies were made, by status."""
+        return self._context.replies
+
     async def __call__(self, exchange: Exchange) -> Reply | None:
         """Return the reply to one request, whatever happens; None if its client has gone."""
         try:
@@ -54,7 +60,8 @@ class RestApp:
             reply = error_reply(Unavailable("the server shut down before it had the answer"))
         except Exception as error:  # the root of the request's task: report, answer, go on serving
             reply = reply_to(error)
-        self._context.replies[reply.status] += 1
+        if not exchange.answered:  # the connection may have refused the rest of it meanwhile
+            self._context.replies[reply.status] += 1
         return reply
 
     async def _reply(self, exchange: Exchange) -> Reply:

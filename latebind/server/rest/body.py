@@ -1,14 +1,12 @@
-"""The body of an HTTP request as it arrives, with limits on its bytes and seconds. It knows nothing of tensors."""
+"""The body of an HTTP request as it arrives, with limits on its bytes. It knows nothing of tensors."""
 
-import asyncio
 import sys
-import time
 from collections.abc import Sequence
 
 from latebind.domain.errors import Refused, TooLarge
-from latebind.server.limits import BodyTimeout, Limits, UnsupportedEncoding
+from latebind.server.limits import Limits, UnsupportedEncoding
 from latebind.server.rest.compression import WINDOWS, Inflater
-from latebind.server.rest.messages import Message, Receive
+from latebind.server.rest.messages import Receive
 
 NOTHING = memoryview(b"")
 
@@ -36,7 +34,7 @@ class Held:
 
 
 class Body:
-    """Reads a body piece by piece. Raises `TooLarge`, `BodyTimeout`, `UnsupportedEncoding` or `ClientGone`.
+    """Reads a body piece by piece. Raises `TooLarge`, `UnsupportedEncoding`, `ClientGone` and what `receive` raises.
 
     `size` is the number of bytes that the headers announce, or None; `arrived` is how many have arrived. For a
     compressed body, bytes are those after decompression (`Inflater`, which raises `InvalidRequest` too). Nothing is
@@ -54,11 +52,9 @@ class Body:
         self.arrived = 0
         self._receive: Receive = receive
         self._limits = limits
-        self._seconds = limits.body_seconds  # left for the client; time in which nobody reads does not count
         self._held = held or Held(limits.body_bytes)
         self._collected = 0  # bytes, counted in `_held`
         self._unread = NOTHING
-        self._begun = False
         self._more = True
         for name, value in headers:
             if name == b"content-length":
@@ -127,9 +123,8 @@ class Body:
         return unread[:most]
 
     async def _take(self) -> None:
-        """Receive the next message. The first has no time-out: it usually brings everything, and one is expensive."""
-        message = await (self._receive_in_time() if self._begun else self._receive())
-        self._begun = True
+        """Receive the next message."""
+        message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         self._unread = memoryview(message["body"])
@@ -137,16 +132,6 @@ class Body:
         self.arrived += len(self._unread)
         if self.arrived > self._limits.body_bytes:
             raise self._too_large()
-
-    async def _receive_in_time(self) -> Message:
-        begun = time.monotonic()
-        try:
-            async with asyncio.timeout(self._seconds):
-                return await self._receive()
-        except TimeoutError:
-            raise BodyTimeout(f"the body did not arrive within {self._limits.body_seconds:g} s") from None
-        finally:
-            self._seconds -= time.monotonic() - begun
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"the body has more than {self._limits.body_bytes} bytes")

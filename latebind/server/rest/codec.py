@@ -18,10 +18,12 @@ from latebind.server.limits import Limits
 from latebind.server.rest.encoding import encode
 from latebind.server.rest.infer_json import (
     NO_DATA,
+    NO_PARAMETERS,
     Encoded,
     InferRequest,
     InputTensor,
     RequestedOutput,
+    RequestParameters,
     read_generate,
 )
 from latebind.server.results import result
@@ -59,10 +61,8 @@ class Codec:
         if recalled is not None:
             return recalled
         request = self._parse(text)
-        parameters = request.parameters
-        if parameters.sequence_id:
-            raise InvalidRequest("sequences are not served: leave sequence_id out")
-        timeout, priority = check_timeout(parameters.timeout), check_priority(parameters.priority)
+        parameters = request.parameters or NO_PARAMETERS
+        timeout, priority = _checked(parameters)
         wanted = self._calls.wanted(map(_asked, request.outputs or ()), binary=parameters.binary_data_output)
         tensors, rows = self._calls.match([(one.name, one.datatype, one.shape) for one in request.inputs])
         plan = [
@@ -75,7 +75,7 @@ class Codec:
         inputs = [
             CallInput(tensor, given.shape) if binary else self._given(tensor, given) for tensor, given, binary in plan
         ]
-        call = Call(tuple(inputs), rows, wanted, size, request.id, timeout, priority)
+        call = Call(tuple(inputs), rows, wanted, size, request.id or "", timeout, priority)
         if size > len(text):
             self._keep(text, call)
         elif len(request.inputs) == 1:
@@ -120,14 +120,16 @@ class Codec:
             request = read_generate(text)
         except (ValueError, RecursionError) as error:
             raise InvalidRequest(f"the JSON is not a generate request: {error}{_hint(text)}") from None
+        timeout, priority = _checked(request.parameters or NO_PARAMETERS)
+        self._check_all_have_json()
         rows = {name: self._row(name, data) for name, data in request.inputs.items()}
         tensors, _ = self._calls.match((name, datatype, shape) for name, (datatype, shape, _) in rows.items())
         inputs = [
             CallInput(tensor, shape, tensor.from_json(data, shape=shape))
             for tensor, (_, shape, data) in zip(tensors, rows.values(), strict=True)
         ]
-        timeout, priority = check_timeout(request.parameters.timeout), check_priority(request.parameters.priority)
-        return Call(tuple(inputs), 1, self._calls.wanted((), binary=False), 0, request.id, timeout, priority)
+        wanted = self._calls.wanted((), binary=False)
+        return Call(tuple(inputs), 1, wanted, 0, request.id or "", timeout, priority)
 
     def encode_row(self, piece: Answer, call: Call) -> bytes:
         """Return a piece of the answer to a call of one row as JSON, its outputs by name."""
@@ -138,6 +140,13 @@ class Codec:
         for wanted in call.wanted:
             reply[wanted.tensor.name] = result(wanted, piece).values[0]
         return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
+
+    def _check_all_have_json(self) -> None:
+        """Raise `InvalidRequest` if the model has a tensor that cannot be written in JSON."""
+        for tensor in (*self._calls.inputs.values(), *self._calls.outputs.values()):
+            if not tensor.has_json:
+                stated = f"{tensor.title} is {tensor.datatype}, which has no JSON form"
+                raise InvalidRequest(f"{stated}: ask this model by /infer, which takes and gives binary data")
 
     def _row(self, name: str, data: bytes) -> tuple[str, tuple[int, ...], bytes]:
         """Return datatype, shape and data of an input of one row, given as a number, a list or nested lists."""
@@ -228,6 +237,13 @@ def _with_numbers(known: Call, values: bytes, size: int) -> Call:
     rows = np.frombuffer(values, given.tensor.dtype).reshape(given.shape)
     given.tensor.check((rows,))
     return msgspec.structs.replace(known, inputs=(CallInput(given.tensor, given.shape, rows),), size=size)
+
+
+def _checked(parameters: RequestParameters) -> tuple[int, int]:
+    """Return time-out and priority of a call. Raises `InvalidRequest`."""
+    if parameters.sequence_id:
+        raise InvalidRequest("sequences are not served: leave sequence_id out")
+    return check_timeout(parameters.timeout), check_priority(parameters.priority)
 
 
 def _asked(output: RequestedOutput) -> OutputRequest:

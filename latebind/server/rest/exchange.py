@@ -1,10 +1,14 @@
 """One HTTP request as its body arrives on its connection, and what happens if its client hangs up meanwhile."""
 
+import time
 from asyncio import AbstractEventLoop, Future, Task, current_task
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from latebind.domain.errors import LatebindError
+from latebind.server.limits import BodyTimeout, Limits
 from latebind.server.rest.messages import DISCONNECT, Message
 
+BODY_SECONDS: Final = Limits().body_seconds
 HIGH_WATER = 1 << 16  # unread bytes of a body beyond which reading from the client stops
 
 
@@ -26,16 +30,20 @@ class Exchange:
 
     `target` is the path as sent, without the query string. `headers` have lower-case names. `client` is the address it
     came from. `disconnected` tells whether the client has hung up. `head` are all bytes before the body, if they came
-    at the beginning of one piece of data; otherwise it is empty.
+    at the beginning of one piece of data; otherwise it is empty. The client has `body_seconds` to send its body; time
+    in which nobody waits for it does not count.
     """
 
     __slots__ = (
+        "_begun",
+        "_body_seconds",
         "_line",
         "_loop",
         "_more",
         "_news",
         "_parts",
         "_unread",
+        "_waited",
         "_waiting",
         "answered",
         "chunked",
@@ -62,6 +70,7 @@ class Exchange:
         expects: bool = False,
         chunked: bool = True,
         head: bytes = b"",
+        body_seconds: float = BODY_SECONDS,
     ) -> None:
         self.method = method
         self.target = target
@@ -77,16 +86,21 @@ class Exchange:
         self._loop = loop
         self._parts: list[bytes] = []
         self._unread = 0
+        self._begun = False  # something of the body has come
         self._more = True
+        self._body_seconds = body_seconds
+        self._waited = 0.0  # seconds of them that are gone
         self._news: Future[None] | None = None
         self._waiting: Task[Any] | None = None
 
     async def receive(self) -> Message:
-        """Return what has arrived of the body, or that the client has gone; waits while there is neither."""
+        """Return what has arrived of the body, or that the client has gone; waits while there is neither.
+
+        Raises `BodyTimeout`, and the error of `refuse`.
+        """
         if not self._parts and self._more and not self.disconnected:
             self._line.go_on()
-            self._news = self._loop.create_future()
-            await self._news
+            await self._wait()
         if self.disconnected:
             return DISCONNECT
         parts, self._parts, self._unread = self._parts, [], 0
@@ -99,6 +113,7 @@ class Exchange:
         """Take the next part of the body; it is dropped once there is an answer."""
         if self.answered:
             return
+        self._begun = True
         self._parts.append(part)
         self._unread += len(part)
         if self._unread > HIGH_WATER:
@@ -109,6 +124,17 @@ class Exchange:
         """Note that the body is complete."""
         self._more = False
         self._wake()
+
+    @property
+    def has_not_begun(self) -> bool:
+        """Whether somebody waits for the body and nothing of it has come."""
+        return not self._begun and self._news is not None and not self._news.done()
+
+    def refuse(self, error: LatebindError) -> None:
+        """Raise this error in whoever waits for the body. The connection is closed behind the reply."""
+        if self._news is not None and not self._news.done():
+            self.keep_alive = False
+            self._news.set_exception(error)
 
     def watch(self) -> None:
         """From now on, cancel the running task when the client hangs up.
@@ -127,6 +153,20 @@ class Exchange:
         self._wake()
         if self._waiting is not None:
             self._waiting.cancel()
+
+    async def _wait(self) -> None:
+        """Wait for news of the body. Only who has to wait gets a timer: a usual body comes with its head."""
+        self._news = news = self._loop.create_future()
+        timer = self._loop.call_later(max(0.0, self._body_seconds - self._waited), self._time_out)
+        begun = time.monotonic()
+        try:
+            await news
+        finally:
+            timer.cancel()
+            self._waited += time.monotonic() - begun
+
+    def _time_out(self) -> None:
+        self.refuse(BodyTimeout(f"the body did not arrive within {self._body_seconds:g} s"))
 
     def _wake(self) -> None:
         if self._news is not None and not self._news.done():

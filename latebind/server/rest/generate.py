@@ -1,6 +1,7 @@
 """`POST /v2/models/NAME[/versions/N]/generate` and `/generate_stream`: one row in plain JSON, its tokens as events.
 
-The form is that of Triton's generate extension; here inputs and outputs are numbers, and an output is always a list.
+The form is that of Triton's generate extension; here inputs and outputs are numbers. An output is as its row is: a list
+even of one token, nested lists, or a single number if its shape is ().
 """
 
 from collections.abc import AsyncGenerator, Callable

@@ -9,6 +9,7 @@ from latebind.server.calls import LONGEST_ID
 from latebind.server.shared_memory import Reference
 
 NO_DATA = msgspec.Raw()
+Id = Annotated[str, msgspec.Meta(max_length=LONGEST_ID)]
 
 
 class TensorParameters(msgspec.Struct, gc=False):
@@ -49,6 +50,9 @@ class RequestParameters(msgspec.Struct, gc=False):
     sequence_id: int | str = 0
 
 
+NO_PARAMETERS = RequestParameters()
+
+
 class InputTensor(msgspec.Struct, gc=False):
     """An input as the client sends it; `data` is decoded only after shape and datatype were checked."""
 
@@ -70,8 +74,8 @@ class InferRequest(msgspec.Struct, gc=False):
     """The JSON of an infer call."""
 
     inputs: list[InputTensor]
-    id: Annotated[str, msgspec.Meta(max_length=LONGEST_ID)] = ""
-    parameters: RequestParameters = msgspec.field(default_factory=RequestParameters)
+    id: Id | None = None
+    parameters: RequestParameters | None = None
     outputs: list[RequestedOutput] | None = None
 
 
@@ -79,8 +83,8 @@ class GenerateRequest(msgspec.Struct, gc=False):
     """The JSON of a call of one row: `inputs` are its other keys, each with its value as it stands there."""
 
     inputs: dict[str, bytes]
-    id: Annotated[str, msgspec.Meta(max_length=LONGEST_ID)] = ""
-    parameters: RequestParameters = msgspec.field(default_factory=RequestParameters)
+    id: Id | None = None
+    parameters: RequestParameters | None = None
 
 
 OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -9,6 +9,7 @@ from latebind.repository.manifest import NAME
 from latebind.server.rest.context import Context
 from latebind.server.rest.request import Reply, Request, json_reply
 from latebind.server.rest.schemas import SCHEMAS
+from latebind.server.shared_memory import LONGEST_NAME
 
 Json = dict[str, object]
 
@@ -35,7 +36,7 @@ NAMES: dict[str, Json] = {
     "repository": {"type": "string", "pattern": f"^{NAME.pattern}$"},
     "model": {"type": "string", "pattern": f"^{NAME.pattern}$"},
     "version": {"type": "string", "pattern": "^[0-9]{1,18}$"},
-    "region": {"type": "string", "pattern": "^[^/]+$"},
+    "region": {"type": "string", "pattern": "^[^/]+$", "maxLength": LONGEST_NAME},
 }
 JSON_LENGTH: Json = {
     "name": "Inference-Header-Content-Length",

@@ -5,22 +5,21 @@ what a small request costs the door; this one takes an eighth (decision 2).
 """
 
 from asyncio import AbstractEventLoop, CancelledError, Protocol, Transport, get_running_loop
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Final
 from typing import Protocol as Interface
 
 import httptools
-import orjson
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge, UserError
+from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge, Unavailable, UserError
 from latebind.server.limits import HeadTooLarge, Limits, TooManyConnections
 from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.pieces import Flow, write_pieces
-from latebind.server.rest.request import JSON, Reply
+from latebind.server.rest.request import Reply, error_reply
 
 Answer = Callable[[Exchange], Awaitable[Reply | None]]
 
@@ -58,7 +57,7 @@ class HttpProtocol(Protocol):
     """Serves one connection. `answer` returns the reply to a request, or None if its client has gone.
 
     Data that arrive while no request is under way are first offered to `take`, which may answer a whole request
-    directly.
+    directly. Replies that nobody else knows of are counted in `replies`, by status.
 
     A request that exceeds a limit or is not HTTP gets `{"error": ...}`, and the connection is closed. Bytes that do not
     let the parser make progress (an incomplete head, chunk extension or trailer) are bounded here, because the parser
@@ -75,6 +74,7 @@ class HttpProtocol(Protocol):
         answer: Answer,
         take: Take,
         limits: Limits,
+        replies: Counter[int],
     ) -> None:
         del config, app_state
         self._loop = _loop or get_running_loop()
@@ -82,6 +82,7 @@ class HttpProtocol(Protocol):
         self._answer = answer
         self._take = take
         self._limits = limits
+        self._replies = replies
         self.last_call: Any = None  # kept by `take`: the last call of this connection
         self._parser = httptools.HttpRequestParser(self)
         # Data behind a request that closes the connection are ignored; they must not prevent its answer.
@@ -209,6 +210,7 @@ class HttpProtocol(Protocol):
             expects=self._expects and not is_old,  # RFC 9110, 10.1.1
             chunked=not is_old,
             head=self._head(),
+            body_seconds=self._limits.body_seconds,
         )
         self._pipelined.append(self._incoming)
         if self._current is None:
@@ -267,8 +269,12 @@ class HttpProtocol(Protocol):
         self._loop.call_later(UNREAD_SECONDS, self._close_idle)
 
     def _close_idle(self) -> None:
+        """Close if nothing is to be answered. A request of whose body nothing has come is refused."""
+        incoming = self._incoming
         if self._current is None and not self._pipelined:
             self._transport.close()
+        elif incoming is not None and incoming is self._current and incoming.has_not_begun:
+            incoming.refuse(Unavailable("the server is shutting down: ask another one"))
 
     def idle_state(self) -> object:
         """Return a value that stays the same while the client sends no complete head, or takes nothing of a reply."""
@@ -292,6 +298,8 @@ class HttpProtocol(Protocol):
         task = self._loop.create_task(self._serve(exchange))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+        if self._ending:  # its body may never come
+            self._loop.call_later(UNREAD_SECONDS, self._close_idle)
 
     async def _serve(self, exchange: Exchange) -> None:
         """The root of a request's task; `answer` does not raise."""
@@ -391,8 +399,11 @@ class HttpProtocol(Protocol):
         """Reply with an error and close; only close if another reply is being made, or this request has one."""
         has_reply = self._incoming is not None and self._incoming.answered
         if self._current in (None, self._incoming) and not has_reply and not self._transport.is_closing():
-            body = orjson.dumps({"error": str(error)})
-            self._write(Reply(body, JSON, error.http_status), head_only=False, goes_on=False)
+            reply = error_reply(error)
+            self._write(reply, head_only=False, goes_on=False)
+            self._replies[reply.status] += 1
+            if self._incoming is not None:
+                self._incoming.answered = True
         self._transport.close()
 
     def _head_too_large(self) -> HeadTooLarge:

@@ -8,7 +8,7 @@ import msgspec
 import orjson
 
 from latebind.domain.errors import InvalidRequest, LatebindError, Loading, TooLarge
-from latebind.server.faults import FOR_CLIENTS, report
+from latebind.server.faults import for_clients
 from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.rest.body import Body
 from latebind.server.rest.exchange import Exchange
@@ -102,11 +102,12 @@ def health_reply(word: str, well: bool, **about: str) -> Reply:
     return Reply(orjson.dumps({**about, word: well}), JSON, 200 if well else 400)
 
 
-def reply_to(error: Exception) -> Reply:
-    """Return the reply to a request that failed; an error that clients must not see is logged and gets an id."""
-    if isinstance(error, FOR_CLIENTS):
-        return error_reply(error)
-    return Reply(orjson.dumps({"error": report(error)}), JSON, 500)
+def reply_to(error: Exception, request: str | None = None) -> Reply:
+    """Return the reply to a request that failed; an error that clients must not see is logged and gets an id.
+
+    That is `request`, the client's own, or None for the one that this task answers.
+    """
+    return error_reply(for_clients(error, request))
 
 
 def error_reply(error: LatebindError) -> Reply:

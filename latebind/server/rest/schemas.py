@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from latebind.server.settings import NUMBERS
 from latebind.server.tensors import DATATYPES
 
 Json = Mapping[str, object]
@@ -38,7 +39,9 @@ PLACE: dict[str, Json] = {
 KINDS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
 SWITCHES: dict[str, Json] = {"log_info": TRUTH, "log_warning": TRUTH, "log_error": TRUTH, "log_verbose_level": COUNT}
 TRACE_LEVEL: Json = _list({"enum": ["OFF", "TIMESTAMPS"]})
-NUMBER: Json = {"type": ["string", "null"], "pattern": "^[1-9][0-9]{0,8}$"}
+TRACE_NUMBERS: dict[str, Json] = {
+    name: {"type": ["string", "null"], "pattern": f"^(?:{pattern})$"} for name, pattern in NUMBERS.items()
+}
 
 SCHEMAS: dict[str, Json] = {
     "Any": ANYTHING,
@@ -107,7 +110,7 @@ SCHEMAS: dict[str, Json] = {
     "TraceSettings": _object(
         {"trace_level": TRACE_LEVEL, "trace_rate": TEXT, "trace_count": TEXT, "log_frequency": TEXT}
     ),
-    "TraceChange": _object(trace_level=TRACE_LEVEL, trace_rate=NUMBER, trace_count=NUMBER),
+    "TraceChange": _object(trace_level=TRACE_LEVEL, **TRACE_NUMBERS),
     "LogSettings": _object({**SWITCHES, "log_file": TEXT, "log_format": TEXT}),
     "LogChange": _object(**SWITCHES),
     "Region": _object({"name": TEXT, "key": TEXT, "offset": COUNT, "byte_size": COUNT}),

@@ -204,9 +204,9 @@ class RestCall(DirectCall):
         try:
             if isinstance(what, Answer):
                 return infer_reply(self._shortcut.context, self._codec, self._call, what)
-            return reply_to(what)
+            return reply_to(what, self._call.id)
         except Exception as error:  # the root of the call: report, answer, go on serving
-            return reply_to(error)
+            return reply_to(error, self._call.id)
 
     def send(self, reply: Reply) -> None:
         """Send the reply, compressed if that pays and the client accepts it."""

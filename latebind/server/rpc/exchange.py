@@ -123,6 +123,7 @@ class Exchange:
     def close(self) -> None:
         """Cancel the call: its stream is closed."""
         self._release(self._held)
+        self._let_on()
         if self._timer is not None:
             self._timer.cancel()
         self._drop()
@@ -170,9 +171,8 @@ class Exchange:
                 return None
             self._reader = self._loop.create_future()
             await self._reader
-        if self._kept_back and len(self._received) <= WAITING:
-            kept, self._kept_back = self._kept_back, 0
-            self._transport.consumed(self._stream, kept)
+        if len(self._received) <= WAITING:
+            self._let_on()
         message = self._received.popleft()
         self._release(len(message))
         return message
@@ -270,6 +270,12 @@ class Exchange:
             self._received.extend(self._messages.feed(chunk))
         except (UserError, Refused) as error:
             self.fail(error)
+
+    def _let_on(self) -> None:
+        """Acknowledge what was kept back: all streams of a connection share the window that it takes up."""
+        if self._kept_back:
+            kept, self._kept_back = self._kept_back, 0
+            self._transport.consumed(self._stream, kept)
 
     def _release(self, size: int) -> None:
         self._held -= size

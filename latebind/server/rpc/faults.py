@@ -1,13 +1,11 @@
 """What a gRPC client is told of an error: a status and a message."""
 
-from latebind.domain.errors import LatebindError
-from latebind.server.faults import FOR_CLIENTS, report
+from latebind.server.faults import for_clients
 
 MOST_CHARACTERS = 1000  # the message is sent as a header, whose size clients limit
 
 
 def status_and_message(error: Exception) -> tuple[str, str]:
     """Return the name of the status and the message; errors not meant for clients are logged instead."""
-    status = error.grpc_status if isinstance(error, LatebindError) else LatebindError.grpc_status
-    text = str(error) if isinstance(error, FOR_CLIENTS) else report(error)
-    return status, text[:MOST_CHARACTERS]
+    told = for_clients(error)
+    return told.grpc_status, str(told)[:MOST_CHARACTERS]

@@ -8,6 +8,7 @@ import numpy as np
 from latebind.domain.errors import LatebindError
 from latebind.server.calls import Call
 from latebind.server.direct import DirectCall, DirectCalls, Outcome
+from latebind.server.faults import for_clients
 from latebind.server.gateway import Answer, Array, Claim
 from latebind.server.rpc.codec import RpcCodec, sooner
 from latebind.server.rpc.context import Caller, Context
@@ -133,11 +134,11 @@ class RpcCall(DirectCall):
     def encode(self, what: Outcome) -> bytes | Exception:
         """Return the response."""
         if not isinstance(what, Answer):
-            return what
+            return for_clients(what, self._call.id)
         try:
             return self._codec.encode(what, self._call, self._calls.service.reply_parameters)
         except Exception as error:  # the root of the call: its client is told, others go on
-            return error
+            return for_clients(error, self._call.id)
 
     def send(self, reply: bytes | Exception) -> None:
         """Have it sent."""

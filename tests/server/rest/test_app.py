@@ -85,6 +85,14 @@ def test_json_in_gives_json_out_with_the_id_and_the_stage_it_left_at(site: Site)
     }
 
 
+@pytest.mark.parametrize("left_out", ["id", "parameters", "outputs"])
+def test_null_is_as_good_as_nothing(site: Site, left_out: str) -> None:
+    reply = site.post(SCALAR, request(scalar(21.0), **{left_out: None}))
+    assert reply.status == 200
+    assert reply.json()["outputs"][0]["data"] == [42.0]
+    assert "id" not in reply.json()
+
+
 def test_every_row_of_a_batch_has_its_own_stage(site: Site) -> None:
     given = {"name": "x", "shape": [3], "datatype": "FP64", "data": [-1, 1, -2]}
     reply = site.post(SCALAR, request(given)).json()

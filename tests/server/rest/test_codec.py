@@ -218,7 +218,7 @@ def test_an_input_that_does_not_fit_is_refused(change: dict[str, Any], reason: s
         ({"parameters": {"timeout": -1}}, "timeout"),
         ({"parameters": {"timeout": 0.5}}, "Expected `int`"),
         ({"parameters": {"sequence_id": 7, "sequence_start": True}}, "sequences"),
-        ({"id": 5}, "Expected `str`"),
+        ({"id": 5}, "Expected `str | null`"),
     ],
 )
 def test_a_request_that_asks_for_what_is_not_there_is_refused(rest: dict[str, Any], reason: str) -> None:

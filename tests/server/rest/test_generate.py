@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from latebind.domain.config import DoorConfig
-from latebind.domain.errors import Failed, Unavailable
+from latebind.domain.errors import Failed, InvalidRequest, Unavailable
+from latebind.domain.model import TensorSpec
 from latebind.server.limits import Limits
+from latebind.server.rest.codec import Codec
+from tests.server.arithmetic import spec
 from tests.server.conftest import PATIENCE, Site, opened
 
 ECHO = "/v2/models/echo/generate"
@@ -66,6 +69,15 @@ def test_a_row_is_answered_by_the_names_of_its_tensors(site: Site) -> None:
     assert reply.json() == {"model_name": "echo", "model_version": "1", "id": "a", "y": [5, 8, 2]}
 
 
+@pytest.mark.parametrize("left_out", ["id", "parameters"])
+def test_null_is_as_good_as_nothing(site: Site, left_out: str) -> None:
+    assert site.post(ECHO, {**ROW, left_out: None}).json() == {
+        "model_name": "echo",
+        "model_version": "1",
+        "y": [5, 8, 2],
+    }
+
+
 @pytest.mark.parametrize(
     ("model", "given", "answer"),
     [
@@ -76,7 +88,9 @@ def test_a_row_is_answered_by_the_names_of_its_tensors(site: Site) -> None:
         ("pair", {"b": [5, 6, 7], "a": [1, 2, 3, 4]}, {"sum": 28.0, "b": [5, 6, 7]}),
     ],
 )
-def test_any_model_can_be_asked(site: Site, model: str, given: Any, answer: Any) -> None:
+def test_any_model_can_be_asked_and_its_outputs_are_as_its_rows_are(
+    site: Site, model: str, given: Any, answer: Any
+) -> None:
     about = {"model_name": model, "model_version": "1"}
     assert site.post(f"/v2/models/{model}/generate", given).json() == {**about, **answer}
     streamed = site.post(f"/v2/models/{model}/generate_stream", given)
@@ -186,6 +200,8 @@ def test_a_stream_that_ends_while_the_door_closes_is_whole_and_then_the_connecti
         ({"x": [2**70]}, "INT64"),
         ({"text_input": "a", "x": [1]}, "no input 'text_input'"),
         ({"x": [1], "parameters": {"timeout": -1}}, "timeout is -1"),
+        ({"x": [1], "parameters": {"sequence_id": 5}}, "leave sequence_id out"),
+        ({"x": [1], "parameters": {"sequence_id": "a"}}, "leave sequence_id out"),
         ({"x": [1], "parameters": 5}, "not a generate request"),
         ({"x": [1], "id": 5}, "not a generate request"),
         ([1, 2], "not a generate request"),
@@ -203,5 +219,17 @@ def test_what_is_no_row_is_refused(site: Site, path: str, given: object, says: s
     assert site.is_well()
 
 
-def test_a_model_without_a_json_form_says_so(site: Site) -> None:
-    assert "FP16" in site.post("/v2/models/half/generate", {"x": [1, 2, 3, 4]}).error
+def test_a_model_without_a_json_form_says_so_and_how_it_can_be_asked(site: Site) -> None:
+    error = site.post("/v2/models/half/generate", {"x": [1, 2, 3, 4]}).error
+    assert (
+        error
+        == "tensor 'x' is FP16, which has no JSON form: ask this model by /infer, which takes and gives binary data"
+    )
+
+
+def test_one_output_without_a_json_form_is_enough() -> None:
+    mixed = spec(
+        "m", [TensorSpec("x", "float32", ())], [TensorSpec("h", "float16", ()), TensorSpec("y", "float32", ())]
+    )
+    with pytest.raises(InvalidRequest, match="'h' is FP16, which has no JSON form: ask this model by /infer"):
+        Codec(mixed, Limits()).decode_row(b'{"x": 1}')

@@ -14,8 +14,10 @@ from schemathesis.checks import content_type_conformance
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
 from latebind.domain.config import DoorConfig
+from latebind.domain.errors import InvalidRequest
 from latebind.server.rest.openapi import document
 from latebind.server.rest.routes import ROUTES
+from latebind.server.settings import Traces
 from tests.server.conftest import PATIENCE, Site, logging_as_before, opened
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
@@ -73,6 +75,29 @@ def test_all_references_lead_somewhere() -> None:
         for part in reference.removeprefix("#/").split("/"):
             found = found[part]
         assert isinstance(found, dict)
+
+
+NUMBERS = ["-1", "0", "1", "9" * 9, "9" * 10, "9" * 18, "9" * 19, "-2", "-0", "01", "1.5", "", "+1", "1\n", " 1", "x"]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("setting", ["trace_rate", "trace_count"])
+def test_a_trace_setting_is_taken_where_the_description_says_so(setting: str, number: str) -> None:
+    pattern = DOCUMENT["components"]["schemas"]["TraceChange"]["properties"][setting]["pattern"]
+    traces = Traces()
+    try:
+        traces.update({setting: number})
+        taken = traces.as_dict()[setting] == number
+    except InvalidRequest:
+        taken = False
+    described = re.search(pattern.replace("$", r"\Z"), number) is not None  # as JSON Schema means it
+    assert taken is described
+
+
+def test_the_settings_that_a_server_begins_with_may_be_sent_to_it() -> None:
+    properties = DOCUMENT["components"]["schemas"]["TraceChange"]["properties"]
+    for setting in ("trace_rate", "trace_count"):
+        assert re.search(properties[setting]["pattern"], str(Traces().as_dict()[setting]))
 
 
 def schema() -> Any:

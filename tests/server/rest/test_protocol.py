@@ -1,14 +1,17 @@
 """HTTP on one connection without a socket: what is written behind what."""
 
 import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
 
 import pytest
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from latebind.domain.errors import Unavailable
 from latebind.server.limits import Limits
 from latebind.server.rest.exchange import Exchange
-from latebind.server.rest.protocol import CONTINUE, HttpProtocol
+from latebind.server.rest.protocol import CONTINUE, UNREAD_SECONDS, HttpProtocol
 from latebind.server.rest.request import Reply
 
 CHUNKED = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -32,15 +35,28 @@ class Slow(asyncio.Transport):
         return self._closing
 
 
+def connected(
+    answer: Callable[[Exchange], Awaitable[Reply]], replies: Counter[int] | None = None
+) -> tuple[HttpProtocol, Slow, ServerState]:
+    transport, state = Slow(), ServerState()
+    protocol = HttpProtocol(
+        *(Config("never:run"), state, {}),
+        answer=answer,
+        take=lambda *call: None,
+        limits=Limits(),
+        replies=Counter() if replies is None else replies,
+    )
+    protocol.connection_made(transport)
+    return protocol, transport, state
+
+
 async def well(exchange: Exchange) -> Reply:
     return Reply(b"well")
 
 
 def test_nothing_is_written_behind_a_refusal_though_the_request_is_answered_meanwhile() -> None:
     async def test() -> None:
-        transport, state = Slow(), ServerState()
-        protocol = HttpProtocol(Config("never:run"), state, {}, answer=well, take=lambda *call: None, limits=Limits())
-        protocol.connection_made(transport)
+        protocol, transport, state = connected(well)
         protocol.data_received(CHUNKED + b"no chunk\r\n")
         await asyncio.gather(*state.tasks)
         assert transport.written.startswith(b"HTTP/1.1 400 ")
@@ -56,9 +72,7 @@ def test_only_clients_of_http_1_1_are_told_to_go_on(version: str, told: bytes) -
         return Reply()
 
     async def test() -> None:
-        transport, state = Slow(), ServerState()
-        protocol = HttpProtocol(Config("never:run"), state, {}, answer=read, take=lambda *call: None, limits=Limits())
-        protocol.connection_made(transport)
+        protocol, transport, state = connected(read)
         protocol.data_received(
             b"POST / HTTP/%b\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n" % version.encode()
         )
@@ -66,5 +80,68 @@ def test_only_clients_of_http_1_1_are_told_to_go_on(version: str, told: bytes) -
         assert transport.written == told
         protocol.data_received(b"x")
         await asyncio.gather(*state.tasks)
+
+    asyncio.run(test())
+
+
+async def read_all(exchange: Exchange) -> Reply:
+    """Return the body of the request, or what refused it."""
+    body, more = b"", True
+    try:
+        while more:
+            message = await exchange.receive()
+            body, more = body + message["body"], message["more_body"]
+    except Unavailable as refused:
+        return Reply(str(refused).encode(), status=503)
+    return Reply(body)
+
+
+POST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n"
+
+
+@pytest.mark.parametrize(("begun", "status"), [(b"", b"503"), (b"a", b"200")])
+def test_a_connection_that_closes_refuses_only_a_body_of_which_nothing_has_come(begun: bytes, status: bytes) -> None:
+    async def test() -> None:
+        protocol, transport, state = connected(read_all)
+        protocol.data_received(POST + begun)
+        await asyncio.sleep(0)  # it waits for the body
+        protocol._close_idle()
+        protocol.data_received(b"ab"[len(begun) :])
+        await asyncio.gather(*state.tasks)
+        assert transport.written.startswith(b"HTTP/1.1 %b " % status)
+
+    asyncio.run(test())
+
+
+def test_a_request_that_has_its_turn_while_the_door_closes_is_not_waited_for_either() -> None:
+    async def test() -> None:
+        busy = asyncio.Event()
+
+        async def answer(exchange: Exchange) -> Reply:
+            if exchange.method == "POST":
+                return await read_all(exchange)
+            await busy.wait()
+            return Reply()
+
+        protocol, transport, state = connected(answer)
+        protocol.data_received(b"GET / HTTP/1.1\r\n\r\n" + POST)
+        protocol.shutdown()
+        await asyncio.sleep(2 * UNREAD_SECONDS)
+        busy.set()
+        while state.tasks:
+            await asyncio.gather(*state.tasks)
+        assert b"HTTP/1.1 503 " in transport.written
+
+    asyncio.run(test())
+
+
+def test_a_refusal_is_counted_once_by_its_status() -> None:
+    async def test() -> None:
+        replies: Counter[int] = Counter()
+        protocol, _, state = connected(well, replies)
+        protocol.data_received(b"no HTTP\r\n\r\n")
+        protocol.data_received(b"no HTTP\r\n\r\n")
+        await asyncio.gather(*state.tasks)
+        assert replies == {400: 1}
 
     asyncio.run(test())

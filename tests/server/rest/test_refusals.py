@@ -197,11 +197,30 @@ def test_too_many_chunks_are_refused() -> None:
         assert site.is_well()
 
 
-def test_a_body_that_never_comes_is_given_up() -> None:
-    with opened(limits=Limits(body_seconds=0.05)) as site:
-        reply = site.send(b"POST %s HTTP/1.1\r\nContent-Length: 10\r\n\r\n{" % DOUBLE.encode())
-        assert reply.status == 408
-        assert reply.error
+READ = [DOUBLE, "/v2/models/echo/generate", "/v2/repository/index", "/v2/trace/setting"]
+LENGTH = b"Content-Length: 10\r\n\r\n"
+SLOW = {
+    "nothing": LENGTH,
+    "one byte": LENGTH + b"{",
+    "no chunk": b"Transfer-Encoding: chunked\r\n\r\n",
+    "one chunk": b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+    "nothing in gzip": b"Content-Encoding: gzip\r\n" + LENGTH,
+}
+
+
+@pytest.mark.parametrize("rest", SLOW.values(), ids=SLOW.keys())
+@pytest.mark.parametrize("path", READ)
+def test_a_body_that_never_comes_is_given_up(hasty: Site, path: str, rest: bytes) -> None:
+    reply = hasty.send(b"POST %s HTTP/1.1\r\n" % path.encode() + rest)
+    assert reply.status == 408
+    assert "within 0.05 s" in reply.error
+    assert reply.headers["connection"] == "close"
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Site]:
+    with opened(limits=Limits(body_seconds=0.05)) as found:
+        yield found
 
 
 HEAD = b"GET /v2 HTTP/1.1\r\n"

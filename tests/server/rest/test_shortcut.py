@@ -131,6 +131,20 @@ def test_errors_are_told_on_the_short_way_as_on_the_long_one(model: str) -> None
         assert short.body == long.body
 
 
+@pytest.mark.parametrize("model", ["failing", "crashing"])
+def test_a_failure_on_the_short_way_goes_by_the_clients_id(model: str, caplog: pytest.LogCaptureFixture) -> None:
+    data = [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]
+    request = call(model, json.dumps({"inputs": data, "id": "order-17"}).encode())
+    with opened() as site, site.connect() as connection:
+        site.gateway.tame.add(model)
+        ask(connection, request)
+        site.gateway.tame.discard(model)
+        (reply,) = ask(connection, request)
+        assert site.gateway.short == 1
+    assert reply.json() == {"error": "internal error, request id order-17"}
+    assert "request order-17 failed" in caplog.messages
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

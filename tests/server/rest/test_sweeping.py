@@ -158,6 +158,7 @@ def test_connections_past_their_number_are_refused_and_come_back_once_others_go(
             with site.connect() as connection:
                 reply = read_response(connection)
             assert reply.status == 503
+            assert reply.headers["retry-after"] == "1"
             assert "20 connections" in reply.json()["error"]
         finally:
             for one in held:

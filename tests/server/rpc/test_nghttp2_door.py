@@ -27,10 +27,12 @@ from latebind.server.rpc.routes import methods
 from latebind.server.service import Service
 from tests.server.arithmetic import Arithmetic
 from tests.server.conftest import PATIENCE, Site, opened
+from tests.server.rpc.conftest import given as tensor
+from tests.server.rpc.conftest import request
 
 LEAN = DoorConfig(port=0, grpc_port=0, grpc_stack="nghttp2")
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST, SETTINGS, PING, CONTINUATION = 0, 1, 3, 4, 6, 9
+DATA, HEADERS, RST, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 
 
@@ -210,6 +212,7 @@ class Sent:
     def __init__(self) -> None:
         self.headers: dict[bytes, bytes] = {}
         self.were_reset: list[int] = []
+        self.acknowledged = 0  # bytes
 
     def respond(self, stream: int, head: Block, *, data: bool) -> None:
         self.headers = {pair.name: pair.value for pair in head.pairs}
@@ -221,10 +224,53 @@ class Sent:
         self.were_reset.append(stream)
 
     def consumed(self, stream: int, size: int) -> None:
-        pass
+        self.acknowledged += size
 
 
 LIVE = b"/inference.GRPCInferenceService/ServerLive"
+STREAM = b"/inference.GRPCInferenceService/ModelStreamInfer"
+
+
+def begun(wire: Sent, headers: dict[bytes, bytes]) -> Exchange:
+    exchange = Exchange(wire, 1, Reception(Context(Service(Arithmetic()), Limits()), Guard()), 1 << 20)
+    exchange.headers = {b":method": b"POST", b"content-type": b"application/grpc", **headers}
+    exchange.begin({path.encode(): method for path, method in methods().items()})
+    return exchange
+
+
+def test_what_a_stream_that_ends_has_not_read_takes_no_room_from_its_connection() -> None:
+    async def acknowledged() -> tuple[int, int]:
+        wire = Sent()
+        exchange = begun(wire, {b":path": STREAM})
+        for _ in range(100):
+            exchange.feed(framed(bytes(1000)))
+        before = wire.acknowledged
+        exchange.close()
+        await asyncio.sleep(0)  # its task is cancelled
+        return before, wire.acknowledged
+
+    before, after = asyncio.run(acknowledged())
+    assert before < 10_000  # the client was held back
+    assert after == 100 * len(framed(bytes(1000)))
+
+
+def test_a_connection_goes_on_after_streams_whose_clients_left_them_unread(lean: Site) -> None:
+    message = request("stuck", inputs=[tensor(shape=(1, 1))], raw=[bytes(4)])
+    message.parameters["unknown"].string_param = "a" * 15_000
+    sent = framed(message.SerializeToString())
+    cancel = struct.pack(">I", 8)
+    with connected(lean, b"") as connection:
+        room, coming = 0, frames(connection)
+        next(coming)  # the door's settings, which hold once they are acknowledged
+        connection.sendall(frame(SETTINGS, ACK, 0))
+        for stream in range(1, 121, 2):  # together they send three times what may be on its way
+            while room < 60 * len(sent):
+                kind, _, of, payload = next(coming)
+                room += int.from_bytes(payload) if kind == WINDOW_UPDATE and of == 0 else 0
+            opening = frame(HEADERS, END_HEADERS, stream, head(STREAM))
+            connection.sendall(opening + frame(DATA, 0, stream, sent) * 60 + frame(RST, 0, stream, cancel))
+            room -= 60 * len(sent)
+    assert is_answered(lean)
 
 
 @pytest.mark.parametrize(
@@ -246,10 +292,8 @@ LIVE = b"/inference.GRPCInferenceService/ServerLive"
 )
 def test_a_request_that_is_none_has_its_status(headers: dict[bytes, bytes], chunks: list[bytes], status: str) -> None:
     async def answer() -> Sent:
-        wire, service = Sent(), Service(Arithmetic())
-        exchange = Exchange(wire, 1, Reception(Context(service, Limits()), Guard()), 1 << 20)
-        exchange.headers = {b":method": b"POST", b":path": LIVE, b"content-type": b"application/grpc", **headers}
-        exchange.begin({path.encode(): method for path, method in methods().items()})
+        wire = Sent()
+        exchange = begun(wire, {b":path": LIVE, **headers})
         for chunk in chunks:
             exchange.feed(chunk)
         exchange.end()

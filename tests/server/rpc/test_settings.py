@@ -77,6 +77,10 @@ def test_places_that_are_none_are_refused(client: Any, region: Any) -> None:
         client.register_system_shared_memory("region", f"/{PREFIX}a", 1)
     with pytest.raises(InferenceServerException, match="not allowed"):
         client.register_system_shared_memory("other", "/passwd", 1)
+    for name in ("", "r" * 257, "r" * (1 << 20)):
+        with pytest.raises(InferenceServerException, match="give it 1 to 256") as caught:
+            client.register_system_shared_memory(name, f"/{PREFIX}a", 1)
+        assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
 def test_values_in_shared_memory_are_checked(client: Any, region: Any) -> None:

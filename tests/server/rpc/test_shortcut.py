@@ -107,3 +107,14 @@ def test_errors_are_told_on_the_short_way(lean: Site, calls: Raw) -> None:
             calls.infer(message)
         assert failed.value.code() is code
     assert lean.gateway.short == before + 2
+
+
+def test_a_failure_on_the_short_way_goes_by_the_clients_id(
+    lean: Site, calls: Raw, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = lean.gateway.short
+    message = request("failing", id="order-17", inputs=[given(shape=(1, 1))], raw=[bytes(4)])
+    with pytest.raises(grpc.RpcError, match="internal error, request id order-17"):
+        calls.infer(message)
+    assert lean.gateway.short == before + 1
+    assert "request order-17 failed" in caplog.messages

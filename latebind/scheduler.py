@@ -34,6 +34,7 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig) -> None:
         self._policy = make_policy(config.policy)
         self._leave, self._compact, self._sheds = config.policy.leave, config.policy.compact, config.policy.shed
+        self._learns = config.policy.learn
         self._models = Models()
         coverage, hopes = config.policy.coverage, self._policy.counts_exits
         lanes = [Lane(served, self._models, coverage=coverage, hopes=hopes) for served in config.models]
@@ -177,7 +178,7 @@ class Scheduler:
         # Members that a lookup beside the worker answered may have had the longest input.
         if batch.ran == len(members) or batch.padded or not self._compact:
             self._crew.learn(worker, batch, now)
-        if stage in batch.spec.lookups:
+        if self._learns and stage in batch.spec.lookups:
             reached = len(members) - len(batch.complete)
             self._lanes[batch.spec.name].estimate.exits.observe(stage, reached, len(exited))
         if not self._leave:
@@ -202,7 +203,7 @@ class Scheduler:
             raise IllegalEvent(f"there is no worker {event.worker} whose lookups could answer")
         for entry in self._workers[event.worker].started:
             new = [i for i in event.requests if i in entry.members and i not in entry.complete]
-            if new:
+            if new and self._learns:
                 self._lanes[entry.spec.name].estimate.exits.observe(event.stage, 0, len(new))
             if not self._leave:
                 entry.note_answers(new, event.stage)
@@ -280,7 +281,7 @@ class Scheduler:
     def _decide(self, last: Event, now: float, actions: list[Action]) -> None:
         """Decide which requests are too late, what is loaded and what runs; `last` is the latest event handled."""
         complete = not (type(last) is Arrived and last.more)
-        if complete and self._waiting and self._sheds:
+        if complete and self._sheds and (self._waiting or self._undecided):
             self._drop_late(now, actions)
         shed = True
         while shed:  # the last requests that could run may be gone, and what others wait for is loaded

@@ -27,7 +27,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answer waits for the longest one of its batch, as in padded batches. Where `shed` is off, nothing is refused or
     dropped for being late. `coverage` is the share of answers that are no longer than policies expect (LazyBatching,
     section IV-C). Where `compact` is off, rows whose answers are known run on with their batch. `max_alive` is the most
-    requests that may be started and not ended, Ebird's MaxInf (table II); 0 sets no bound.
+    requests that may be started and not ended, Ebird's MaxInf (table II); 0 sets no bound. Where `learn` is off, the
+    share of requests that is expected to leave at each exit stays as profiled.
     """
 
     name: str = "late"
@@ -38,6 +39,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     coverage: float = 0.9
     compact: bool = True
     max_alive: int = 0
+    learn: bool = True
 
     def __post_init__(self) -> None:
         if self.max_batch < 0:

@@ -52,10 +52,14 @@ def tables_of(fleet: Fleet) -> Tables:
 
 
 def scheduler_config(fleet: Fleet, kind: MachineKind) -> SchedulerConfig:
-    """Return the configuration of the scheduler of a machine. The memory of its kind is the budget for models."""
+    """Return the configuration of the scheduler of a machine. The memory of its kind is the budget for models.
+
+    Requests leave early as profiled, so nothing has to be learned of that.
+    """
     residency = msgspec.structs.replace(fleet.residency, budget=kind.memory)
+    policy = msgspec.structs.replace(fleet.policy, learn=False)
     models = tuple(scaled(model.served, kind) for model in fleet.models)
-    return SchedulerConfig(models, workers=kind.workers, policy=fleet.policy, residency=residency)
+    return SchedulerConfig(models, workers=kind.workers, policy=policy, residency=residency)
 
 
 def scaled(model: ServedModel, kind: MachineKind) -> ServedModel:

@@ -142,32 +142,44 @@ def woke(s: State, machine: int, now: float) -> None:
 
 @compiled
 def go_on(s: State, machine: int, now: float) -> None:
-    """Decide what to load, which requests are too late and what idle workers run.
+    """Decide which requests are too late, what to load and what idle workers run: `Scheduler._decide`.
 
     An alarm is set for the time at which the next request will be too late.
     """
-    m = of.machines(s)[machine]
-    memory.decide(s, machine, now)
-    if not (m.waiting or m.undecided):
-        return
-    last = drop_late(s, machine, now) if of.settings(s)[0].sheds else inf
-    m.undecided = 0
-    workers = of.settings(s)[0].slots - 2
-    first = machine * workers
+    m, last, shed = of.machines(s)[machine], inf, True
+    if of.settings(s)[0].sheds and (m.waiting or m.undecided):
+        last = drop_late(s, machine, now)
+    while shed:
+        memory.decide(s, machine, now)
+        shed = False
+        if m.waiting or m.undecided:
+            shed = launch_all(s, machine, now)
+            m.undecided = 0
+            if last < inf:
+                wake = np.nextafter(last, inf)
+                if wake != m.wake or m.wake <= now:
+                    m.wake = wake
+                    schedule(s, (machine + 1) * of.settings(s)[0].slots - 1, wake)
+
+
+@compiled
+def launch_all(s: State, machine: int, now: float) -> bool:
+    """Let idle workers do what the policy decides; return whether requests were shed: `Scheduler._launch`."""
+    m, unanswered = of.machines(s)[machine], of.unanswered(s)[machine]
+    first = machine * (of.settings(s)[0].slots - 2)
     if m.workers == 1:
         launch(s, machine, first, now)
-    else:
+        return bool(of.unanswered(s)[machine] < unanswered)
+    waiting = -1
+    while m.waiting != waiting:
+        waiting = m.waiting
         for worker in range(first, first + m.workers):
             of.workers(s)[worker].early = of.workers(s)[worker].count
         for early in (True, False):
             for worker in range(first, first + m.workers):
                 if (of.workers(s)[worker].early > 0) == early:
                     launch(s, machine, worker, now)
-    if last < inf:
-        wake = np.nextafter(last, inf)
-        if wake != m.wake or m.wake <= now:
-            m.wake = wake
-            schedule(s, (machine + 1) * of.settings(s)[0].slots - 1, wake)
+    return bool(of.unanswered(s)[machine] < unanswered)
 
 
 @compiled

@@ -127,7 +127,8 @@ def grant(s: State, machine: int, now: float) -> None:
         lane = m.wishes - 1
         need = lacking(s, machine, lane) - (m.budget - m.used)
         if need <= 0 or make_room_for_nobody(s, machine, lane, need, now):
-            begin(s, machine, lane, aim_at(s, machine, lane), now)
+            aim_at(s, machine, lane)
+            begin(s, machine, lane, now)
             return
         forget(s, machine, lane)
 
@@ -222,34 +223,32 @@ def load(s: State, machine: int, now: float) -> None:
             touch_waiting(s, machine)
         grant(s, machine, now)
         return
-    begins = aim_at(s, machine, lane)
+    aim_at(s, machine, lane)
     need = lacking(s, machine, lane) - (m.budget - m.used)
     if need > 0 and not make_room(s, machine, lane, need, now):
         m.drains = is_overdue(s, lane, ahead, now)
         return
     m.drains = 0
-    begin(s, machine, lane, begins, now)
+    begin(s, machine, lane, now)
 
 
 @compiled
-def aim_at(s: State, machine: int, lane: int) -> bool:
-    """Choose a model as the next to be loaded; return whether that is a change."""
+def aim_at(s: State, machine: int, lane: int) -> None:
+    """Choose a model as the next to be loaded."""
     m = of.machines(s)[machine]
-    begins = m.target != lane + 1
-    if begins and m.target:
+    if m.target and m.target != lane + 1:
         touch(s, machine, m.target - 1)
     m.target = lane + 1
-    return bool(begins)
 
 
 @compiled
-def begin(s: State, machine: int, lane: int, begins: bool, now: float) -> None:
+def begin(s: State, machine: int, lane: int, now: float) -> None:
     """Start to load a model."""
     m, a = of.machines(s)[machine], of.lanes(s)[lane]
     m.used += lacking(s, machine, lane)
     m.loads = a.loading = 1
     model = of.models(s)[of.model_of(s, machine, lane)]
-    fixed = model.fixed if begins and not a.part else 0.0
+    fixed = 0.0 if a.part else model.fixed
     m.load_seconds = model.seconds * (1.0 - a.part / max(model.bytes, 1)) + fixed
     m.ends = now + (lacking_seconds(s, machine, lane) + fixed)
     of.tally(s)[0].loads += 1

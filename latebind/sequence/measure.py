@@ -23,12 +23,12 @@ def measure_sequence(
 ) -> tuple[Curve, Curve, Curve]:
     """Return curves over batch sizes: reading one token, each further token, and a step. `tokens` are example rows.
 
-    By default `batches` are those of all profiles, and each size that steps are compiled for and one more, where their
+    By default `batches` are those of all profiles, and one more than each size that steps are compiled for, where their
     cost jumps.
     """
     most = program.spec.max_batch
     jumps = {size + 1 for size in program.sizes if size < most}
-    batches = tuple(batches or sorted({*profiled_batches(most), *program.sizes, *jumps}))
+    batches = tuple(batches or sorted({*profiled_batches(most), *jumps}))
     lines = [_reading(program, tokens, batch) for batch in batches]
     steps = [_step(program, tokens, batch) for batch in batches]
     first = Curve(batches, tuple(max(FLOOR, base) for base, _ in lines))

@@ -4,7 +4,7 @@ import re
 
 from latebind.domain.errors import ConfigError
 
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([a-z]*)")
 UNITS = {
     "": 1,
     "b": 1,

@@ -130,13 +130,14 @@ class Catalogue:
 
     async def _forget_gone(self, names: Collection[str]) -> None:
         """Forget what was noted of models that have gone from the repository, which has these `names`."""
-        for name in {*self._reasons, *self._unloaded}.difference(names):
+        for name in {*self._reasons, *self._unloaded, *self._pinned}.difference(names):
             try:  # it may have been loaded by its name without being among those to serve
                 await asyncio.to_thread(self._selection.find, name)
             except NotFound:
                 self._reasons.pop(name, None)
                 self._refused.pop(name, None)
                 self._unloaded.discard(name)
+                self._pinned.pop(name, None)
             except (LatebindError, OSError):
                 pass  # it is there, and faulty
 

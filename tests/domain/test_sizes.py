@@ -14,7 +14,7 @@ def test_units_of_ten_and_of_two_are_read(written: str, bytes_: int) -> None:
     assert size("--memory", written) == bytes_
 
 
-@pytest.mark.parametrize("written", ["", "GB", "-1GB", "1 gallon", "2G", "1,5GB"])
+@pytest.mark.parametrize("written", ["", "GB", "-1GB", "1 gallon", "2G", "1,5GB", "9" * 300])
 def test_what_is_no_size_is_refused_with_the_option_and_an_example(written: str) -> None:
     with pytest.raises(ConfigError, match=r"--memory .*2GiB"):
         size("--memory", written)

@@ -97,3 +97,17 @@ def test_what_was_loaded_by_its_name_is_remembered_as_long_as_it_is_there(shop: 
             assert states(catalogue) == {"other": "UNAVAILABLE", "scale": "READY"}
 
     run(test())
+
+
+def test_a_version_that_was_asked_for_is_forgotten_when_its_model_goes(built: Path, shop: Path) -> None:
+    async def test() -> None:
+        add_version(shop, "other", 1, 5.0)
+        async with serving(shop, "other", "scale") as (engines, catalogue):
+            await catalogue.load("scale", "1")
+            rmtree(shop / "scale")
+            assert await catalogue.reload() == ["scale"]
+            copytree(built / "later" / "scale" / "2", shop / "scale" / "2")
+            assert await catalogue.reload() == ["scale"]
+            assert await ask(engines) == 3.0
+
+    run(test())

@@ -9,6 +9,7 @@ from math import inf
 
 from latebind.domain.actions import Action, Load
 from latebind.domain.config import ResidencyConfig
+from latebind.residency.back_off import BackOff
 from latebind.residency.base import Victim
 from latebind.residency.eviction import Evictor
 from latebind.residency.load_order import LoadOrder
@@ -29,6 +30,7 @@ class LoadPlanner:
         order: LoadOrder,
         refused: RefusedModels,
         missing_caches: MissingCaches,
+        back_off: BackOff[str],
         *,
         whole: bool,
     ) -> None:
@@ -38,6 +40,7 @@ class LoadPlanner:
         self._order = order
         self._refused = refused
         self._missing_caches = missing_caches
+        self._back_off = back_off
         self._whole = whole
         self._ends = 0.0  # when the load that is under way is expected to end
 
@@ -46,10 +49,15 @@ class LoadPlanner:
         return max(0.0, self._ends - now) if self._state.is_loading else 0.0
 
     def next_model(self, now: float) -> ModelState | None:
-        """Return the model to load: one that runs without all its stages, else one that requests wait for."""
+        """Return the model to load: one that runs without all its stages, else one that requests wait for.
+
+        After a failed load the next one is for a batch that cannot go on without it.
+        """
         state = self._state
         for batch in state.started():
             model = state.memory.models[batch.spec.name]
+            if self._back_off.is_on(model.name, now) and state.is_resident(batch):
+                continue
             if any(piece >= batch.stage for piece in model.missing):
                 return model
         waiting = state.waiting

@@ -57,10 +57,10 @@ class Residency:
         self._refused = RefusedModels(policy)
         order = LoadOrder(config, lanes)
         self._evictor = Evictor(self._state, policy, order, self._missing_caches)
-        self._load_planner = LoadPlanner(
-            config, self._state, self._evictor, order, self._refused, self._missing_caches, whole=whole
-        )
         self._back_off = BackOff[str](config.back_off)
+        self._load_planner = LoadPlanner(
+            config, self._state, self._evictor, order, self._refused, self._missing_caches, self._back_off, whole=whole
+        )
 
     # Events ---------------------------------------------------------------------------------------------------------
 

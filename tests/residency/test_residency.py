@@ -273,3 +273,17 @@ def test_a_model_whose_learned_cache_could_not_be_loaded_is_loaded_again_at_once
     residency.memory.begin("net", (0,))
     residency.failed(LoadFailed("net", (0,)), 0.0)
     assert residency.is_backing_off("net", 0.0)
+
+
+def test_a_stage_that_cannot_be_loaded_is_tried_again_when_its_batch_comes_to_it() -> None:
+    net = with_pieces(chain(STATIC, STATIC, name="a"), (4, 4))
+    scheduler = Scheduler(SchedulerConfig((net,), residency=ResidencyConfig(100)))
+    scheduler.handle(Arrived("a", 90.0, (1,), (0,)), 0.0)
+    actions = scheduler.handle(Loaded("a", (0,), 4.0), 4.0)
+    assert [action.pieces for action in actions if isinstance(action, Load)] == [(1,)]
+    assert not any(isinstance(action, Load) for action in scheduler.handle(LoadFailed("a", (1,)), 4.1))
+    actions = scheduler.handle(StageDone(0), 5.0)
+    assert [action.pieces for action in actions if isinstance(action, Load)] == [(1,)]
+    actions = scheduler.handle(LoadFailed("a", (1,)), 5.1)
+    assert [action.outcome for action in actions if isinstance(action, Reply)] == [Outcome.NOT_LOADED]
+    scheduler.check()

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from latebind.batching.exits import MOVED
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Cancelled, Exited, StageDone, StageFailed, Woke
@@ -313,7 +314,7 @@ def test_who_leaves_where_is_learned_from_who_does() -> None:
         scheduler.handle(arrived(number, deadline=1e9), float(number))
         for after in (0.01, 0.02, 0.03):  # through all stages
             scheduler.handle(StageDone(0), number + after)
-    assert scheduler.outlooks(["net"])["net"].chances == pytest.approx((0.1, 0.9), abs=0.05)
+    assert scheduler.outlooks(["net"])["net"].chances == pytest.approx((0.1, 0.9), abs=MOVED)
 
 
 def test_who_leaves_aside_is_learned_too() -> None:
@@ -323,7 +324,7 @@ def test_who_leaves_aside_is_learned_too() -> None:
         scheduler.handle(StageDone(0), number + 0.01)
         scheduler.handle(Exited(0, 0, (number,)), number + 0.011)
         scheduler.handle(StageDone(0), number + 0.02)
-    assert scheduler.outlooks(["net"])["net"].chances == pytest.approx((0.9, 0.1), abs=0.05)
+    assert scheduler.outlooks(["net"])["net"].chances == pytest.approx((0.9, 0.1), abs=MOVED)
 
 
 def test_where_nobody_leaves_any_more_who_would_have_to_is_refused() -> None:

@@ -66,7 +66,7 @@ class _Known:
 NEARLY = 1.02  # times the least seconds per request counts as equally good
 
 LATEST = 1 / 200  # weight of the latest request in the share that leaves at an exit
-MOVED = 0.05  # change of such a share at which derived figures are recomputed
+MOVED = 0.1  # change of such a share at which derived figures are recomputed; by chance it moves by 0.025 at most
 RARE = 0.005  # share below which nobody is expected to leave at an exit
 
 
@@ -209,8 +209,9 @@ class Exits:
 
     def _now(self) -> _Known:
         """Return the cache of results, emptied if pace or shares have changed since they were computed."""
-        if self.changes != self._known.changes:
-            self._known = _Known(self.changes)
+        changes = self._pace.changes + self.moves
+        if changes != self._known.changes:
+            self._known = _Known(changes)
         return self._known
 
 

@@ -66,7 +66,7 @@ class _Known:
 NEARLY = 1.02  # times the least seconds per request counts as equally good
 
 LATEST = 1 / 200  # weight of the latest request in the share that leaves at an exit
-MOVED = 0.1  # change of such a share at which derived figures are recomputed; by chance it moves by 0.025 at most
+MOVED = 0.1  # change of such a share at which derived figures are recomputed; its standard deviation is at most 0.025
 RARE = 0.005  # share below which nobody is expected to leave at an exit
 
 

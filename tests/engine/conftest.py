@@ -1,12 +1,14 @@
 """Models that tests of the engine share."""
 
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 import torch
 
 from tests.building import build_stages, made_once
 from tests.engine.resident import WIDTH, Tied
+from tests.versions import add_version
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +22,20 @@ def build_wide(root: Path) -> None:
     rows = {"x": torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(0))}
     for name in ("one", "two"):
         build_stages(Tied(), rows, root / name / "1", name=name, max_batch=2)
+
+
+@pytest.fixture(scope="module")
+def scales(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Version 1 of `scale`, times 2; aside in `later/scale/2` times 3."""
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("versions")
+    add_version(root, "scale", 1, 2.0)
+    add_version(root / "later", "scale", 2, 3.0)
+    return root
+
+
+@pytest.fixture
+def scale_shop(scales: Path, tmp_path: Path) -> Path:
+    """A repository with the first version of `scale`, to change."""
+    copytree(scales / "scale", tmp_path / "scale")
+    return tmp_path

@@ -4,29 +4,12 @@ from pathlib import Path
 from shutil import copytree, rmtree
 
 import pytest
-import torch
 
 from latebind.domain.errors import RepositoryError
 from latebind.engine.catalogue import Catalogue
 from latebind.repository.directory import MODEL, ModelDirectory
 from tests.engine.test_engines import ask, run, serving
 from tests.versions import add_version
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Version 1 of `scale`, times 2; aside in `later/scale/2` times 3."""
-    torch.set_num_threads(1)
-    root = tmp_path_factory.mktemp("versions")
-    add_version(root, "scale", 1, 2.0)
-    add_version(root / "later", "scale", 2, 3.0)
-    return root
-
-
-@pytest.fixture
-def shop(built: Path, tmp_path: Path) -> Path:
-    copytree(built / "scale", tmp_path / "scale")
-    return tmp_path
 
 
 def states(catalogue: Catalogue) -> dict[str, str]:
@@ -38,14 +21,14 @@ def add_faulty(place: Path) -> None:
     ModelDirectory.create(place, {MODEL: b"{}"})
 
 
-def test_a_model_that_was_mended_is_served_though_another_is_faulty_now(built: Path, shop: Path) -> None:
+def test_a_model_that_was_mended_is_served_though_another_is_faulty_now(scales: Path, scale_shop: Path) -> None:
     async def test() -> None:
-        async with serving(shop) as (engines, catalogue):
-            add_faulty(shop / "scale" / "2")
+        async with serving(scale_shop) as (engines, catalogue):
+            add_faulty(scale_shop / "scale" / "2")
             assert await catalogue.reload() == []
-            rmtree(shop / "scale" / "2")
-            copytree(built / "later" / "scale" / "2", shop / "scale" / "2")
-            add_faulty(shop / "other" / "1")
+            rmtree(scale_shop / "scale" / "2")
+            copytree(scales / "later" / "scale" / "2", scale_shop / "scale" / "2")
+            add_faulty(scale_shop / "other" / "1")
             assert await catalogue.reload() == ["scale"]
             assert await ask(engines) == 3.0
             other, scale = catalogue.index()
@@ -55,42 +38,42 @@ def test_a_model_that_was_mended_is_served_though_another_is_faulty_now(built: P
     run(test())
 
 
-def test_what_has_gone_from_the_repository_leaves_the_index(shop: Path) -> None:
+def test_what_has_gone_from_the_repository_leaves_the_index(scale_shop: Path) -> None:
     async def test() -> None:
-        async with serving(shop) as (_, catalogue):
-            add_faulty(shop / "other" / "1")
+        async with serving(scale_shop) as (_, catalogue):
+            add_faulty(scale_shop / "other" / "1")
             assert await catalogue.reload() == []
             assert states(catalogue) == {"other": "UNAVAILABLE", "scale": "READY"}
             await catalogue.unload("scale")
-            rmtree(shop / "other")
+            rmtree(scale_shop / "other")
             assert await catalogue.reload() == []
             assert states(catalogue) == {"scale": "UNAVAILABLE"}
-            rmtree(shop / "scale")
+            rmtree(scale_shop / "scale")
             assert await catalogue.reload() == []
             assert states(catalogue) == {}
 
     run(test())
 
 
-def test_a_faulty_model_that_comes_back_is_tried_again(shop: Path) -> None:
+def test_a_faulty_model_that_comes_back_is_tried_again(scale_shop: Path) -> None:
     async def test() -> None:
-        async with serving(shop) as (_, catalogue):
-            add_faulty(shop / "other" / "1")
+        async with serving(scale_shop) as (_, catalogue):
+            add_faulty(scale_shop / "other" / "1")
             await catalogue.reload()
-            (shop / "other").rename(aside := shop / ".other")
+            (scale_shop / "other").rename(aside := scale_shop / ".other")
             await catalogue.reload()
             assert states(catalogue) == {"scale": "READY"}
-            aside.rename(shop / "other")
+            aside.rename(scale_shop / "other")
             await catalogue.reload()
             assert states(catalogue) == {"other": "UNAVAILABLE", "scale": "READY"}
 
     run(test())
 
 
-def test_what_was_loaded_by_its_name_is_remembered_as_long_as_it_is_there(shop: Path) -> None:
+def test_what_was_loaded_by_its_name_is_remembered_as_long_as_it_is_there(scale_shop: Path) -> None:
     async def test() -> None:
-        async with serving(shop, "scale") as (_, catalogue):
-            add_faulty(shop / "other" / "1")
+        async with serving(scale_shop, "scale") as (_, catalogue):
+            add_faulty(scale_shop / "other" / "1")
             with pytest.raises(RepositoryError, match="other/1"):
                 await catalogue.load("other")
             assert await catalogue.reload() == []
@@ -99,14 +82,14 @@ def test_what_was_loaded_by_its_name_is_remembered_as_long_as_it_is_there(shop: 
     run(test())
 
 
-def test_a_version_that_was_asked_for_is_forgotten_when_its_model_goes(built: Path, shop: Path) -> None:
+def test_a_version_that_was_asked_for_is_forgotten_when_its_model_goes(scales: Path, scale_shop: Path) -> None:
     async def test() -> None:
-        add_version(shop, "other", 1, 5.0)
-        async with serving(shop, "other", "scale") as (engines, catalogue):
+        add_version(scale_shop, "other", 1, 5.0)
+        async with serving(scale_shop, "other", "scale") as (engines, catalogue):
             await catalogue.load("scale", "1")
-            rmtree(shop / "scale")
+            rmtree(scale_shop / "scale")
             assert await catalogue.reload() == ["scale"]
-            copytree(built / "later" / "scale" / "2", shop / "scale" / "2")
+            copytree(scales / "later" / "scale" / "2", scale_shop / "scale" / "2")
             assert await catalogue.reload() == ["scale"]
             assert await ask(engines) == 3.0
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from shutil import copytree
 
 import pytest
-import torch
 
 from latebind.domain.config import EngineConfig, GenerationsConfig, PolicyConfig
 from latebind.engine.catalogue import Catalogue
@@ -18,7 +17,7 @@ from latebind.forks.client import Forked, ForkServer
 from latebind.repository.selection import Selection
 from tests.engine.test_engines import ask, ended, kill, run
 from tests.forked import FORKS
-from tests.versions import add_version, spoil
+from tests.versions import spoil
 
 BACK_OFF = 30.0
 
@@ -44,26 +43,10 @@ class Held(ForkServer):
         return await FORKS.forked(module, words, name=name, inherited=inherited)
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Version 1 of `scale`, times 2; aside in `later/scale/2` times 3."""
-    torch.set_num_threads(1)
-    root = tmp_path_factory.mktemp("versions")
-    add_version(root, "scale", 1, 2.0)
-    add_version(root / "later", "scale", 2, 3.0)
-    return root
-
-
-@pytest.fixture
-def shop(built: Path, tmp_path: Path) -> Path:
-    copytree(built / "scale", tmp_path / "scale")
-    return tmp_path
-
-
 @asynccontextmanager
-async def recovering(shop: Path) -> AsyncIterator[tuple[Held, Engines, Catalogue]]:
+async def recovering(scale_shop: Path) -> AsyncIterator[tuple[Held, Engines, Catalogue]]:
     """Have an engine that died, and the start of the next one waiting."""
-    forks, selection = Held(), Selection(shop)
+    forks, selection = Held(), Selection(scale_shop)
     order, config = EngineOrder((), EngineConfig(), PolicyConfig()), GenerationsConfig(back_off=BACK_OFF)
     engines = await Engines.start(order, selection.first(), forks, config)
     try:
@@ -73,17 +56,19 @@ async def recovering(shop: Path) -> AsyncIterator[tuple[Held, Engines, Catalogue
         await engines.close()
 
 
-async def replace(built: Path, shop: Path, catalogue: Catalogue) -> None:
+async def replace(scales: Path, scale_shop: Path, catalogue: Catalogue) -> None:
     """Have the second version take over."""
-    copytree(built / "later" / "scale" / "2", shop / "scale" / "2")
+    copytree(scales / "later" / "scale" / "2", scale_shop / "scale" / "2")
     assert await catalogue.reload() == ["scale"]
 
 
-def test_a_model_is_not_left_out_because_the_version_before_cannot_be_loaded_any_more(built: Path, shop: Path) -> None:
+def test_a_model_is_not_left_out_because_the_version_before_cannot_be_loaded_any_more(
+    scales: Path, scale_shop: Path
+) -> None:
     async def test() -> None:
-        async with recovering(shop) as (forks, engines, catalogue):
-            await replace(built, shop, catalogue)
-            spoil(shop / "scale" / "1")
+        async with recovering(scale_shop) as (forks, engines, catalogue):
+            await replace(scales, scale_shop, catalogue)
+            spoil(scale_shop / "scale" / "1")
             forks.go.set()
             await ended(engines)
             assert engines.unavailable == {}
@@ -93,10 +78,10 @@ def test_a_model_is_not_left_out_because_the_version_before_cannot_be_loaded_any
     run(test())
 
 
-def test_what_has_been_replaced_is_not_started_again(built: Path, shop: Path) -> None:
+def test_what_has_been_replaced_is_not_started_again(scales: Path, scale_shop: Path) -> None:
     async def test() -> None:
-        async with recovering(shop) as (forks, engines, catalogue):
-            await replace(built, shop, catalogue)
+        async with recovering(scale_shop) as (forks, engines, catalogue):
+            await replace(scales, scale_shop, catalogue)
             forks.full = True
             forks.go.set()
             await ended(engines)
@@ -107,14 +92,14 @@ def test_what_has_been_replaced_is_not_started_again(built: Path, shop: Path) ->
 
 
 def test_what_is_replaced_between_two_attempts_is_not_started_again(
-    built: Path, shop: Path, monkeypatch: pytest.MonkeyPatch
+    scales: Path, scale_shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test() -> None:
-        async with recovering(shop) as (forks, engines, catalogue):
+        async with recovering(scale_shop) as (forks, engines, catalogue):
             forks.full = True
             forks.go.set()
             await asyncio.wait_for(engines._settled.wait(), 30.0)  # none is expected soon
-            await replace(built, shop, catalogue)
+            await replace(scales, scale_shop, catalogue)
             monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: time.monotonic() + BACK_OFF)
             await ended(engines)
             assert forks.asked == 3

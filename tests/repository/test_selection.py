@@ -80,3 +80,5 @@ def test_what_is_served_names_models_in_errors_and_not_where_they_lie() -> None:
     serving = Serving({"net": place / "net" / "1", "net-10": place / "net" / "10"})
     error = RepositoryError("/srv/models/net/10/weights has gone, /srv/models/net/1 is whole")
     assert serving.explain(error) == "net-10/weights has gone, net is whole"
+    named = Serving({"net": Path("models/net/1")})
+    assert named.explain(RepositoryError(f"{Path('models/net/1').absolute()} has gone")) == "net has gone"

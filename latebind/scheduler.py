@@ -4,15 +4,15 @@ Pure: no torch, asyncio, threads, sockets or clock. The live engine and the simu
 """
 
 from collections.abc import Callable, Iterable
-from heapq import heappop, heappush
-from math import inf, nextafter
+from math import inf
 
 from latebind.batching import make_policy
 from latebind.batching.admission import Admission
 from latebind.batching.decisions import GoOn, Launch, Shed, Wait
 from latebind.batching.lane import Lane
+from latebind.batching.live_requests import NOT_RUN, LiveRequests
 from latebind.batching.picture import draw
-from latebind.batching.request import LEAVING, QUEUED, RUNNING, Request
+from latebind.batching.request import QUEUED, RUNNING, Request
 from latebind.batching.table import SubBatch
 from latebind.batching.view import Models
 from latebind.batching.worker import Crew, Worker
@@ -24,8 +24,6 @@ from latebind.domain.model import StageKind
 from latebind.domain.outlook import Outlook
 from latebind.domain.picture import Picture
 from latebind.residency.residency import Residency
-
-NOT_RUN = -1  # the last stage of a request that has run none
 
 
 class Scheduler:
@@ -44,15 +42,13 @@ class Scheduler:
         self._residency: Residency | None = None
         if config.residency.budget:
             self._residency = Residency(config.residency, config.models, self._lanes, self._models, self._crew)
-        self._live: dict[int, Request] = {}
         at_once, sheds = self._crew.at_once, self._sheds
+        self._requests = LiveRequests(self._lanes, self._residency, sheds=sheds)
         self._admission = Admission(self._lanes, self._models, self._residency, at_once=at_once, sheds=sheds)
-        self._last_starts: list[tuple[float, int]] = []  # heap: the latest time at which each queued request may start
         for lane in lanes:
             self._update_work(lane)
         self._wake = inf
         self._undecided = False  # whether an idle worker is at a stage boundary where it has a choice
-        self._accepted = self._ended = self._waiting = self._leaving = 0
         self._handlers: dict[type[Event], Callable[..., None]] = {
             Arrived: self._arrived,
             Cancelled: self._cancelled,
@@ -71,7 +67,7 @@ class Scheduler:
         """
         actions: list[Action] = []
         self._handlers[type(event)](event, now, actions)
-        if self._waiting or self._undecided or self._residency is not None:
+        if self._requests.queued or self._undecided or self._residency is not None:
             self._decide(event, now, actions)
         return actions
 
@@ -85,8 +81,9 @@ class Scheduler:
 
     def stats(self) -> dict[str, int]:
         """Return how many requests were accepted, are queued and running, and have ended since the start."""
-        running = len(self._live) - self._waiting
-        return {"accepted": self._accepted, "queued": self._waiting, "running": running, "ended": self._ended}
+        live = self._requests
+        running = len(live) - live.queued
+        return {"accepted": live.accepted, "queued": live.queued, "running": running, "ended": live.ended}
 
     def tallies(self) -> dict[str, dict[str, int]]:
         """Return, by model, how many merges, preemptions and refills there were since the start."""
@@ -104,16 +101,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
-        members = {i for entry in self._crew.started() for i in entry.members}
-        queued = {i for lane in self._lanes.values() for i in (*lane.queue, *lane.held)}
-        assert self._accepted == self._ended + len(self._live), "accepted is not queued + running + ended"
-        assert not members & queued, "a request is queued and running"
-        assert members | queued == set(self._live), "a live request is neither queued nor running"
-        assert len(queued) == self._waiting, "the count of queued requests is off"
-        assert self._leaving == sum([r.state is LEAVING for r in self._live.values()]), "the count of who leaves"
-        assert all(self._live[i].state is QUEUED for i in queued), "a queued request has another state"
-        assert all(self._live[i].state is not QUEUED for i in members), "a running request counts as queued"
-        assert len({(r.model, r.slot) for r in self._live.values()}) == len(self._live), "a slot has two owners"
+        self._requests.check({i for entry in self._crew.started() for i in entry.members})
         self._crew.check()
         assert not (self._models.requests and self._wake == inf and not self._crew.running), (
             "requests wait, and no worker runs and no wake-up is due"
@@ -130,25 +118,20 @@ class Scheduler:
         if lane is None:
             raise IllegalEvent(f"requests {requests} are for {model!r}, which is not served")
         for i in requests:
-            if i in self._live:
+            if i in self._requests.by_id:
                 raise IllegalEvent(f"a request of {requests} has arrived twice")
         if lane.estimate.observed != lane.observed:
             self._update_work(lane)
         refusal, seconds, slack = self._admission.refusal(lane, event, now, actions)
         if refusal is not None:
-            if refusal is Outcome.REFUSED_LATE and not self._live:
+            if refusal is Outcome.REFUSED_LATE and not self._requests:
                 lane.estimate.relent()
             actions.extend([Reply(i, model, refusal, NOT_RUN, seconds, 0.0, slack) for i in requests])
             return
         inputs, outputs, priority = event.inputs, event.outputs, event.priority
         for place, i in enumerate(requests):
             ins, outs = inputs[place] if inputs else 1, outputs[place] if outputs else 0
-            request = self._live[i] = Request(i, model, slots[place], due, now, ins, outs, priority, slack)
-            lane.add(request)
-            if self._sheds:
-                heappush(self._last_starts, (due - lane.least(ins), i))
-        self._accepted += len(requests)
-        self._waiting += len(requests)
+            self._requests.add(Request(i, model, slots[place], due, now, ins, outs, priority, slack))
         if self._residency is not None:
             self._residency.arrived(model, requests, now)
 
@@ -156,17 +139,15 @@ class Scheduler:
         lane.update_work(min(self._policy.batch_limit(lane.view), self._crew.largest))
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:
-        request = self._live.get(event.request)  # none: its reply was under way when the client left
+        request = self._requests.by_id.get(event.request)  # none: its reply was under way when the client left
         if request is not None and request.state is QUEUED:
-            self._dequeue(request)
-            self._end(request, Outcome.CANCELLED, now, actions)
+            self._requests.end_queued(request, Outcome.CANCELLED, now, actions)
         elif request is not None and request.state is RUNNING:
             worker, batch = self._crew.holder(request.id)
             if batch is worker.running:
-                request.move(LEAVING)
-                self._leaving += 1
+                self._requests.let_leave(request)
             else:  # it rests at a boundary: no stage is run for those who have all left
-                self._end(batch.leave(request.id), Outcome.CANCELLED, now, actions, batch.stage - 1)
+                self._requests.end(batch.leave(request.id), Outcome.CANCELLED, now, actions, batch.stage - 1)
                 worker.drop_empty()
 
     def _stage_done(self, event: StageDone, now: float, actions: list[Action]) -> None:
@@ -184,15 +165,15 @@ class Scheduler:
         if not self._leave:
             batch.note_answers(exited, stage)
             if len(batch.complete) == len(members):
-                self._end_all(batch, Outcome.ANSWERED, now, actions, stage)
+                self._requests.end_all(batch, Outcome.ANSWERED, now, actions, stage)
         else:
             for i in exited:
-                self._end(members.pop(i), Outcome.ANSWERED, now, actions, stage)
+                self._requests.end(members.pop(i), Outcome.ANSWERED, now, actions, stage)
         if stage + 1 == batch.spec.stages and batch.kind is not StageKind.DECODER:
-            self._end_all(batch, Outcome.ANSWERED, now, actions, stage)
+            self._requests.end_all(batch, Outcome.ANSWERED, now, actions, stage)
         else:
-            if self._leaving or (self._sheds and batch.due < now):
-                self._drop_leaving(batch, stage, now, actions)
+            if self._requests.leaving or (self._sheds and batch.due < now):
+                self._requests.end_leaving(batch, stage, now, actions)
             if members:
                 batch.advance()
         self._settle(worker, batch, now, actions)
@@ -209,18 +190,18 @@ class Scheduler:
                 entry.note_answers(new, event.stage)
                 continue
             for i in new:
-                self._end(entry.leave(i), Outcome.ANSWERED, now, actions, event.stage)
+                self._requests.end(entry.leave(i), Outcome.ANSWERED, now, actions, event.stage)
         self._workers[event.worker].drop_empty()
 
     def _stage_failed(self, event: StageFailed, now: float, actions: list[Action]) -> None:
         worker, batch = self._crew.busy(event.worker)
-        self._end_all(batch, Outcome.FAILED, now, actions, batch.stage - 1)
+        self._requests.end_all(batch, Outcome.FAILED, now, actions, batch.stage - 1)
         self._settle(worker, batch, now, actions)
 
     def _settle(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
         """Put the sub-batch that has run in its new place; go on at once where no request waits."""
         for late in worker.late(now) if self._sheds else ():
-            self._drop_leaving(late, late.stage - 1, now, actions)
+            self._requests.end_leaving(late, late.stage - 1, now, actions)
             worker.drop_empty()
         worker.running, table, residency = None, worker.table, self._residency
         if residency is not None:
@@ -232,7 +213,7 @@ class Scheduler:
             self._resume_aside(worker, residency, now, actions)
             return
         table.settle(batch, now)
-        going = None if self._waiting else table.going
+        going = None if self._requests.queued else table.going
         if going is not None:
             self._run(worker, going, now, actions)
         elif table.entries:
@@ -249,7 +230,7 @@ class Scheduler:
     def _resume_aside(self, worker: Worker, residency: Residency, now: float, actions: list[Action]) -> None:
         """At a stage boundary of a worker, put sub-batches whose next stage is in memory back into its table."""
         for batch in [entry for entry in worker.aside if residency.is_resident(entry)]:
-            self._drop_leaving(batch, batch.stage - 1, now, actions)
+            self._requests.end_leaving(batch, batch.stage - 1, now, actions)
             if batch.members:
                 worker.resume(batch, now)
         worker.drop_empty()
@@ -263,12 +244,11 @@ class Scheduler:
         if residency.memory.models[event.model].complete:
             return
         for request in [*lane.queue.values(), *lane.held.values()]:
-            self._dequeue(request)
-            self._end(request, Outcome.NOT_LOADED, now, actions)
+            self._requests.end_queued(request, Outcome.NOT_LOADED, now, actions)
         for worker in self._workers:
             for batch in worker.aside:
                 if batch.spec is lane.spec:
-                    self._end_all(batch, Outcome.NOT_LOADED, now, actions, batch.stage - 1)
+                    self._requests.end_all(batch, Outcome.NOT_LOADED, now, actions, batch.stage - 1)
             worker.drop_empty()
 
     def _woke(self, event: Woke, now: float, actions: list[Action]) -> None:
@@ -281,48 +261,36 @@ class Scheduler:
     def _decide(self, last: Event, now: float, actions: list[Action]) -> None:
         """Decide which requests are too late, what is loaded and what runs; `last` is the latest event handled."""
         complete = not (type(last) is Arrived and last.more)
-        if complete and self._sheds and (self._waiting or self._undecided):
-            self._drop_late(now, actions)
+        if complete and self._sheds and (self._requests.queued or self._undecided):
+            self._requests.end_late(now, actions)
         shed = True
         while shed:  # the last requests that could run may be gone, and what others wait for is loaded
             if self._residency is not None:
                 actions.extend(self._residency.decide(now))
             shed = False
-            if complete and (self._waiting or self._undecided):
+            if complete and (self._requests.queued or self._undecided):
                 shed = self._launch(now, actions) and self._residency is not None
                 self._undecided = self._crew.rests
-
-    def _drop_late(self, now: float, actions: list[Action]) -> None:
-        """End the queued requests that would be too late even if each started now, alone."""
-        while self._last_starts:
-            start, number = self._last_starts[0]
-            request = self._live.get(number)
-            if request is not None and request.state is QUEUED:
-                if start >= now:
-                    return
-                self._dequeue(request)
-                self._end(request, Outcome.EXPIRED, now, actions)
-            heappop(self._last_starts)
 
     def _launch(self, now: float, actions: list[Action]) -> bool:
         """Give work to each free worker; return whether requests were shed.
 
         Workers that left requests to others are asked again when these have started some.
         """
-        ended = self._ended
+        ended = self._requests.ended
         while True:
-            waiting, until = self._waiting, None
+            waiting, until = self._requests.queued, None
             for worker in self._crew.in_order():
                 wait = self._occupy(worker, now, actions)
                 if wait is not None:
                     until = wait.until if until is None else min(until, wait.until)
-            if len(self._workers) == 1 or self._waiting == waiting:
+            if len(self._workers) == 1 or self._requests.queued == waiting:
                 break
         if until is not None and self._models.requests:
             self._ask_to_wake(until, now, actions)
-        elif self._residency is not None and self._last_starts:  # a request may become late while a model is loaded
+        elif self._residency is not None and self._requests.next_late < inf:  # while its model is loaded
             self._ask_to_wake(inf, now, actions)
-        return self._ended > ended
+        return self._requests.ended > ended
 
     def _occupy(self, worker: Worker, now: float, actions: list[Action]) -> Wait | None:
         """Ask the policy until the worker runs or nothing is left for it to run, or it is to wait: then return that."""
@@ -350,39 +318,28 @@ class Scheduler:
 
     def _shed(self, worker: Worker, decision: Shed, now: float, actions: list[Action]) -> None:
         for i in decision.requests:
-            request = self._live[i]
+            request = self._requests.by_id[i]
             if request.state is QUEUED:
-                self._dequeue(request)
-                self._end(request, Outcome.EXPIRED, now, actions)
+                self._requests.end_queued(request, Outcome.EXPIRED, now, actions)
                 continue
             batch = next(entry for entry in worker.table.entries if i in entry.members)
-            self._end(batch.leave(i), Outcome.EXPIRED, now, actions, batch.stage - 1)
+            self._requests.end(batch.leave(i), Outcome.EXPIRED, now, actions, batch.stage - 1)
             if not batch.members:
                 worker.table.settle(batch, now)
 
     def _start(self, worker: Worker, launch: Launch, now: float) -> None:
         lane = self._lanes[launch.model]
         members = lane.take(launch.requests)
-        self._waiting -= len(members)
-        for request in members.values():
-            request.move(RUNNING)
-            request.started = now
+        self._requests.start(members, now)
         if worker.table.entries:
             worker.refills[launch.model] += len(members)
         worker.table.push(SubBatch(lane.spec, members, padded=launch.padded), now)
         if self._residency is not None:
             self._residency.touch(launch.model)
 
-    def _drop_leaving(self, batch: SubBatch, stage: int, now: float, actions: list[Action]) -> None:
-        """End members whose client has left or whose deadline has passed; `stage` is the last that they ran."""
-        earliest = now if self._sheds else -inf
-        for request in [r for r in batch.members.values() if r.deadline < earliest or r.state is LEAVING]:
-            outcome = Outcome.CANCELLED if request.state is LEAVING else Outcome.EXPIRED
-            self._end(batch.leave(request.id), outcome, now, actions, stage)
-
     def _ask_to_wake(self, until: float, now: float, actions: list[Action]) -> None:
         """Ask for a wake-up at `until`, or earlier, when the first queued request becomes too late."""
-        wanted = min(until, nextafter(self._last_starts[0][0], inf)) if self._last_starts else until
+        wanted = min(until, self._requests.next_late)
         if wanted != self._wake or self._wake <= now:
             self._wake = wanted
             actions.append(WakeAt(wanted))
@@ -399,26 +356,3 @@ class Scheduler:
         rows = batch.padded or (0 if self._compact else batch.rows)
         wide = self._crew.begin(worker, rows or batch.ran, now)
         actions.append(Run(worker.number, batch.spec.name, batch.stage, requests, slots, rows, wide))
-
-    def _dequeue(self, request: Request) -> None:
-        self._lanes[request.model].remove(request.id)
-        self._waiting -= 1
-
-    def _end_all(self, batch: SubBatch, outcome: Outcome, now: float, actions: list[Action], stage: int) -> None:
-        for request in batch.members.values():
-            end = Outcome.CANCELLED if request.state is LEAVING else outcome
-            self._end(request, end, now, actions, batch.complete.get(request.id, stage))
-        batch.members.clear()
-        batch.complete.clear()
-
-    def _end(self, request: Request, outcome: Outcome, now: float, actions: list[Action], stage: int = NOT_RUN) -> None:
-        """End a request with a reply; `stage` is the last stage that it ran."""
-        del self._live[request.id]
-        self._ended += 1
-        if request.state is LEAVING:
-            self._leaving -= 1
-        started = request.started if request.started < now else now
-        waited, ran = started - request.arrived, now - started
-        actions.append(Reply(request.id, request.model, outcome, stage, waited, ran, request.slack))
-        if self._residency is not None:
-            self._residency.touch(request.model)

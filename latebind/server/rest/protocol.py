@@ -7,7 +7,6 @@ what a small request costs the door; this one takes an eighth (decision 2).
 from asyncio import AbstractEventLoop, CancelledError, Protocol, Transport, get_running_loop
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from http import HTTPStatus
 from typing import Any, Final
 from typing import Protocol as Interface
 
@@ -20,22 +19,14 @@ from latebind.server.limits import HeadTooLarge, Limits, TooManyConnections
 from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.pieces import Flow, write_pieces
 from latebind.server.rest.request import Reply, error_reply
+from latebind.server.rest.writing import END, ReplyWriter
 
 Answer = Callable[[Exchange], Awaitable[Reply | None]]
 
-STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-NEW_LINE: Final = b"\r\n"
-CLOSE: Final = b"connection: close" + NEW_LINE
-END: Final = NEW_LINE + NEW_LINE
-CLOSED: Final = NEW_LINE + CLOSE + NEW_LINE
-LENGTH: Final = b"content-length: %d" + END
-LAST: Final = b"content-length: %d" + CLOSED
-CHUNKED: Final = b"transfer-encoding: chunked" + NEW_LINE
 NO_HTTP = "the request is no HTTP/1.1 that this server understands"
 PIPELINED: Final = 16  # requests that may wait for the one before them on their connection
 UNREAD_SECONDS: Final = 0.05  # an idle connection stays open so long when the door closes, to read what has arrived
-TOGETHER: Final = 1 << 15  # a body of up to so many bytes is joined with the head of its reply, for one write
 
 
 class DirectRequest(Interface):
@@ -104,13 +95,13 @@ class HttpProtocol(Protocol):
         self._chunks = 0
         self._heads = 0
         self._refusal: UserError | None = None
-        self._usual: tuple[list[tuple[bytes, bytes]], bytes] = [], b""
 
     # The transport's calls ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin."""
         self._transport = transport
+        self._writer = ReplyWriter(transport, self._state)
         connections: set[Any] = self._state.connections
         connections.add(self)
         address = transport.get_extra_info("peername")
@@ -318,8 +309,7 @@ class HttpProtocol(Protocol):
     async def _send_pieces(self, exchange: Exchange, reply: Reply, pieces: AsyncGenerator[bytes]) -> None:
         """Send a reply in pieces; it is cut off if its client hangs up, or when the time to drain is over."""
         goes_on = exchange.chunked and self._goes_on(exchange.keep_alive)
-        chunks = CHUNKED if exchange.chunked else b""
-        self._transport.write(b"".join((*self._head_lines(reply), chunks, b"" if goes_on else CLOSE, NEW_LINE)))
+        self._writer.write_head(reply, chunked=exchange.chunked, goes_on=goes_on)
         exchange.watch()
         try:
             await write_pieces(self._transport, self._flow, pieces, chunked=exchange.chunked)
@@ -343,12 +333,12 @@ class HttpProtocol(Protocol):
         if to is not self._current or self._transport.is_closing():
             return
         goes_on = self._goes_on(keep_alive=True)
-        self._transport.write(written if goes_on else written.replace(END, CLOSED, 1))
+        self._writer.pass_on(written, goes_on=goes_on)
         self._done(goes_on)
 
     def _finish(self, reply: Reply, *, head_only: bool, keep_alive: bool) -> None:
         goes_on = self._goes_on(keep_alive)
-        self._write(reply, head_only=head_only, goes_on=goes_on)
+        self._writer.write(reply, head_only=head_only, goes_on=goes_on)
         self._done(goes_on)
 
     def _goes_on(self, keep_alive: bool) -> bool:
@@ -370,37 +360,12 @@ class HttpProtocol(Protocol):
         piece, self._piece = self._piece, b""
         return piece[: piece.find(END) + len(END)]
 
-    def _write(self, reply: Reply, *, head_only: bool, goes_on: bool) -> None:
-        body = reply.body
-        lines = self._head_lines(reply)
-        lines.append((LENGTH if goes_on else LAST) % len(body))
-        if head_only:
-            self._transport.write(b"".join(lines))
-        elif len(body) <= TOGETHER:
-            lines.append(body)
-            self._transport.write(b"".join(lines))
-        else:
-            self._transport.writelines((b"".join(lines), body))
-
-    def _head_lines(self, reply: Reply) -> list[bytes]:
-        lines = [STATUS_LINES[reply.status], self._usual_lines(), reply.lines]
-        for header in reply.headers:
-            lines.append(b"%b: %b\r\n" % header)
-        return lines
-
-    def _usual_lines(self) -> bytes:
-        """Return the header lines that all replies of this second share: uvicorn's, among them the date."""
-        headers = self._state.default_headers
-        if headers is not self._usual[0]:
-            self._usual = headers, b"".join([b"%b: %b\r\n" % header for header in headers])
-        return self._usual[1]
-
     def _refuse(self, error: LatebindError) -> None:
         """Reply with an error and close; only close if another reply is being made, or this request has one."""
         has_reply = self._incoming is not None and self._incoming.answered
         if self._current in (None, self._incoming) and not has_reply and not self._transport.is_closing():
             reply = error_reply(error)
-            self._write(reply, head_only=False, goes_on=False)
+            self._writer.write(reply, head_only=False, goes_on=False)
             self._replies[reply.status] += 1
             if self._incoming is not None:
                 self._incoming.answered = True

@@ -64,15 +64,17 @@ def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedM
     missing or cannot run this model.
     """
     directory = ModelDirectory.open(path)
+    twins = streams if streams >= config.crew else 0
     if is_stored_sequence(directory):
         if config.device != HOST.type:
             raise ConfigError(f"{path} is a sequence model, not served on {config.device} yet: use --device cpu")
-        sequence = load_sequence(directory, threads=config.threads, backend=config.backend, streams=streams)
+        sequence = load_sequence(
+            directory, threads=config.threads, backend=config.backend, streams=streams, twins=twins
+        )
         if not sequence.costs_fit:
             sequence = profile_sequence(sequence)
         return LoadedModel(sequence.spec, sequence.costs, sequence, {}, directory)
     device, threads, backend = find_device(config.device), config.threads, config.backend
-    twins = streams if streams >= config.crew else 0
     program = load_program(directory, threads=threads, backend=backend, device=device, streams=streams, twins=twins)
     if not config.exits:
         program = program.without_entry()

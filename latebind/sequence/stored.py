@@ -1,12 +1,15 @@
 """The files of a sequence model: graphs of encoders and step, `sequence.json`, and the files of any model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from torch import Tensor
+
 from latebind.domain.errors import RepositoryError
 from latebind.program.backends import StageFunction
+from latebind.program.copies import has_copies_of_decoder
 from latebind.program.graph import Graph
 from latebind.program.graph_file import graph_from_json, graph_to_json
 from latebind.program.load import compile_graph
@@ -59,18 +62,24 @@ def load_sequence(
     threads: int = 1,
     backend: str | None = None,
     streams: int = 1,
+    twins: int = 0,
     lone: bool = False,
 ) -> SequenceProgram:
     """Return the sequence model of `directory`, on the backend that `build` found best unless another is named.
 
-    `streams` of its twins may run at the same time. If `lone`, it only takes one row. Raises `RepositoryError` for a
-    directory whose files do not fit together, `ConfigError` for a backend that cannot be used here.
+    `streams` of its twins may run at the same time. If there are `twins` in all, each may have a copy of the weights;
+    with 0 they share large ones. If `lone`, it only takes one row. Raises `RepositoryError` for a directory whose files
+    do not fit together, `ConfigError` for a backend that cannot be used here.
     """
     files = _read(directory)
     weights = read_tensors(directory, WEIGHTS)
     chosen = backend if backend is not None else files.model.backend
+    graphs = files.graphs(chosen)
+    *reading, step = [_compiled_bytes(graph, sizes, weights) for graph, sizes in graphs]
+    step_copies, encoder_copies = has_copies_of_decoder(step, sum(reading), twins)
     use = partial(compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams, lone=lone)
-    calls = [use(graph, sizes=sizes) for graph, sizes in files.graphs(chosen)]
+    calls = [use(graph, sizes=sizes, copies=encoder_copies) for graph, sizes in graphs[:-1]]
+    calls.append(use(files.step, sizes=graphs[-1][1], copies=step_copies))
     return _sequence(files, calls, backend=chosen, threads=threads)
 
 
@@ -129,6 +138,11 @@ def _read(directory: ModelDirectory) -> _Files:
     step = graph_from_json(directory.read(step_file()))
     _check(directory, model, stored, encoders, step)
     return _Files(model, read_profile(directory), stored, encoders, step)
+
+
+def _compiled_bytes(graph: Graph, sizes: Sequence[int], weights: Mapping[str, Tensor]) -> int:
+    """Return the bytes of a graph's weights, compiled for each of these batch sizes and for any other."""
+    return (len(sizes) + 1) * sum([weights[name].nbytes for name in graph.weights()])
 
 
 def _sequence(files: _Files, calls: Sequence[StageFunction], *, backend: str, threads: int) -> SequenceProgram:

@@ -1,6 +1,7 @@
 """The batching bench: small runs of it, and what it says of them."""
 
 import json
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -136,6 +137,7 @@ def test_the_best_side_is_chosen_by_the_rounds_that_it_is_not_judged_by() -> Non
     sides = {"a": [1.0, 8.0, 9.0], "b": [5.0, 5.0, 5.0], "c": [6.0, 6.0, 1.0]}
     assert tuned(sides) == ["c", "c", "a"]
     assert tuned({"a": [2.0], "b": [1.0]}) == ["b"]
+    assert tuned({"a": [inf, 1.0, 1.0], "b": [3.0, 3.0, 3.0]}) == ["b", "b", "b"]
 
 
 def test_some_sides_are_chosen_by_name() -> None:

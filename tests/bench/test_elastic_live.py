@@ -42,6 +42,23 @@ def test_the_best_wait_is_chosen_by_the_other_rounds() -> None:
     assert str(row["in time over optimal wait"]).startswith("1.000")
 
 
+def test_a_side_that_answers_nobody_is_told_and_not_chosen() -> None:
+    report = live.ElasticReport(
+        "net", 0, {"5": live.Kind.OPTIMAL_WAIT, "9": live.Kind.OPTIMAL_WAIT, "e": live.Kind.ELASTIC}
+    )
+    report.allowed, report.spans = 1.0, {0.5: [1.0, 1.0]}
+    report.saturated = {"5": [1.0], "9": [1.0], "e": [1.0]}
+    seconds = {"5": (np.inf, np.inf), "9": (0.4, 0.4), "e": (0.1, 0.1)}
+    flags = np.array([True])
+    report.played = {
+        0.5: {name: [Played(np.array([one]), flags, flags) for one in some] for name, some in seconds.items()}
+    }
+    waited, *_ = report.rows()
+    assert (waited["mean ms"], waited["p99 ms"], waited["in time"]) == ("-", "-", "0.0%")
+    (row,) = report.judged_rows()
+    assert str(row["mean of optimal wait over it"]).startswith("4.000")
+
+
 @pytest.mark.parametrize(("curve", "most"), [((1.0, 8.0), 1.0), ((1.0, 4.0), 2.0), ((1.0, 16.0), 1.0)])
 def test_a_core_does_the_most_in_the_batches_that_are_best_for_it(curve: tuple[float, float], most: float) -> None:
     vector = TensorSpec("x", "float32", (1,))

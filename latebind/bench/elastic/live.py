@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from random import Random
 
 import numpy as np
@@ -141,8 +142,9 @@ class ElasticReport:
         return rows
 
     def means(self, load: float, name: str) -> Figures:
-        """Return the mean seconds of the answers of each round."""
-        return np.array([one.seconds[one.answered].mean() for one in self.played[load][name]])
+        """Return the mean seconds of the answers of each round, inf where nobody was answered."""
+        rounds = [one.seconds[one.answered] for one in self.played[load][name]]
+        return np.array([seconds.mean() if len(seconds) else inf for seconds in rounds])
 
     def in_time(self, load: float, name: str) -> Figures:
         """Return the answers within the target a second of each round."""
@@ -176,8 +178,8 @@ class ElasticReport:
         return {
             "load": f"{load:.0%}",
             "side": name,
-            "mean ms": f"{seconds.mean() * 1e3:.2f}",
-            "p99 ms": f"{np.percentile(seconds, 99) * 1e3:.2f}",
+            "mean ms": f"{seconds.mean() * 1e3:.2f}" if len(seconds) else "-",
+            "p99 ms": f"{np.percentile(seconds, 99) * 1e3:.2f}" if len(seconds) else "-",
             "in time": f"{(every.seconds <= self.allowed).mean():.1%}",
             "in time a second": f"{self.in_time(load, name).mean():.1f}",
         }

@@ -12,9 +12,12 @@ def tuned(sides: Mapping[str, Sequence[float]]) -> list[str]:
     """Return for each round the side with the least mean in all others, of a figure for each side and round.
 
     A side chosen by the rounds that it is then judged by would look better than it is, the more so the more there are.
+    Of a side whose figure is infinite in some round, the others count as infinite too.
     """
     figures = np.array(list(sides.values()))
-    others = figures.sum(axis=1, keepdims=True) - figures if figures.shape[1] > 1 else figures
+    with np.errstate(invalid="ignore"):
+        others = figures.sum(axis=1, keepdims=True) - figures if figures.shape[1] > 1 else figures
+    others[np.isnan(others)] = np.inf
     names = list(sides)
     return [names[best] for best in others.argmin(axis=0)]
 

@@ -24,7 +24,7 @@ from latebind.sequence.measure import typical_decoding, warm_up
 from latebind.sequence.program import SequenceProgram
 from latebind.sequence.stored import load_sequence
 
-MIN_SECONDS = 1e-3  # that a request takes alone: less is not worth dividing
+MIN_SECONDS = 4e-4  # that a request takes alone: less is not worth dividing
 MAX_SHARE = 0.9  # of that with all cores: it must pay for the memory of one more copy of the weights
 RUNS = 17  # of each variant, in turn
 PAUSE_SECONDS = 0.005  # before each run

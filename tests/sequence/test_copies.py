@@ -8,7 +8,7 @@ import torch
 
 from latebind.domain.config import EngineConfig
 from latebind.engine.worker import load_model
-from latebind.program import openvino_stage
+from latebind.program import copies, openvino_stage
 from latebind.repository.listing import find_models
 from latebind.sequence.measure import typical_decoding
 from latebind.sequence.program import SequenceProgram
@@ -36,3 +36,12 @@ def test_a_crew_with_cores_for_all_computes_on_its_own_threads(
     for worker in (model, model.twin()):
         assert isinstance(worker.program, SequenceProgram)
         assert computes_itself(worker.program) is itself
+
+
+def test_what_copies_take_is_bounded(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openvino_stage, "SHARED_FROM", 0)
+    monkeypatch.setattr(copies, "SPARE_FOR_DECODERS", 0)
+    (path,) = find_models(models, ["backwards"])
+    model = load_model(path, EngineConfig(backend=usable("openvino"), granularities=(8, 8)), streams=2)
+    assert isinstance(model.program, SequenceProgram)
+    assert not computes_itself(model.program)

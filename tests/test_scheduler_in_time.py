@@ -99,6 +99,16 @@ def test_all_rows_of_a_call_are_refused_together() -> None:
     assert len(actions) == 3
 
 
+def test_who_can_still_be_in_time_to_the_moment_runs_and_who_cannot_is_dropped() -> None:
+    scheduler = Scheduler(config(served(stages=1, seconds=1.0)))
+    scheduler.handle(arrived(1), 0.0)
+    scheduler.handle(arrived(2, deadline=2.0), 0.25)
+    scheduler.handle(arrived(3, deadline=1.75), 0.25)
+    actions = scheduler.handle(StageDone(0), 1.0)
+    assert outcomes(actions) == {1: Outcome.ANSWERED, 3: Outcome.EXPIRED}
+    assert run(0, 2) in actions
+
+
 def test_a_late_request_is_dropped_before_it_is_batched() -> None:
     scheduler = Scheduler(config(served(stages=1, seconds=0.01)))
     scheduler.handle(arrived(1), 0.0)

@@ -39,6 +39,7 @@ class Scheduler:
         self._lanes = {lane.spec.name: lane for lane in lanes}
         self._crew = Crew(config, self._policy, self._models)
         self._workers = self._crew.workers
+        self._models.load.workers = self._crew.at_once
         self._residency: Residency | None = None
         if config.residency.budget:
             self._residency = Residency(config.residency, config.models, self._lanes, self._models, self._crew)

@@ -8,6 +8,7 @@ from math import ceil
 from operator import itemgetter
 
 from latebind.batching.exits import Exits, sizes
+from latebind.batching.load import Load, shares_batches
 from latebind.batching.lone import Lone
 from latebind.batching.pace import CHANGED, Pace, PaceBySize
 from latebind.domain.costs import TYPICAL_STEPS, ModelCosts
@@ -41,7 +42,8 @@ class Estimate:
         self._paces = [self.decoding if kind is StageKind.DECODER else self.pace for kind in kinds]
         self.by_size = PaceBySize({batch for curve in costs.stages for batch in curve.batches})
         self.exits = Exits(spec, costs, self.pace)
-        self.lone = Lone([_share(costs, i) for i in range(spec.stages)]) if costs.wide else None
+        self.lone = _lone(spec, costs) if costs.wide else None
+        self._wide_share = _wide_share(spec, costs, spec.max_batch) if costs.wide else 1.0  # of the largest batch
         self._tables: dict[int, _Table] = {}
         self._worth: dict[int, int] = {}
         self._worth_at = 0.0, 0  # the fixed cost of a launch, and `by_size.changes`, when `_worth` was last cleared
@@ -79,19 +81,33 @@ class Estimate:
         seconds = pace.factor * self._costs.step(stage, 1, inputs) + pace.launch
         return self.lone.pays(stage, seconds, rate)
 
+    def shares_batches(self, load: Load, now: float) -> bool:
+        """Return whether a batch gets the cores of all workers; where there is a decoder, only a request alone may."""
+        if self.lone is None or self.decoder is not None:
+            return False
+        busy, slower = load.at(now), self._costs.beside
+        return shares_batches(self.lone.whole, self._wide_share, load.workers, busy, beside=slower)
+
     def observe_alone(self, seconds: float, stage: int, inputs: int, *, wide: bool) -> None:
         """Note the seconds of a step of a stage for a request alone; `wide`: on the cores of all workers."""
         if self.lone is not None:
             self.lone.observe(stage, self._costs.step(stage, 1, inputs), seconds, wide=wide)
 
-    def observe(self, seconds: float, batch: int, stage: int, inputs: int, *, wide: bool = False) -> None:
-        """Note the seconds of one step of a stage, from its launch until its end was reported."""
+    def observe(
+        self, seconds: float, batch: int, stage: int, inputs: int, *, wide: bool = False, beside: bool = False
+    ) -> None:
+        """Note the seconds of one step of a stage, from its launch until its end was reported.
+
+        It ran on the cores of all workers (`wide`), `beside` other workers, or alone.
+        """
         table = self._tables.get(batch) or self._table(batch)
         expected = table.unit[stage]
         if inputs > 1:
             expected += (table.slope[stage] - table.slope[stage + 1]) * (inputs - 1)
         if wide and self.lone is not None:
-            expected *= self.lone.share(stage)
+            expected *= self.lone.share(stage) if batch == 1 else self._costs.wide_share(stage, batch)
+        if beside:
+            expected *= self._costs.beside
         pace = self._paces[stage]
         line = pace.factor * expected + pace.launch
         if pace.known and self.decoder is None and line > 0.0:  # an empty stage may be taken to cost nothing
@@ -237,10 +253,19 @@ def _covering(lengths: Sequence[int], coverage: float) -> int:
     return lengths[max(0, ceil(coverage * len(lengths)) - 1)]
 
 
-def _share(costs: ModelCosts, stage: int) -> float:
+def _lone(spec: ModelSpec, costs: ModelCosts) -> Lone:
     """Return the measured seconds of one request on the cores of all workers over those on its worker's own."""
-    own = costs.step(stage, 1)
-    return costs.step(stage, 1, wide=True) / own if own else 1.0
+    own = [costs.step(i, 1) for i in range(spec.stages)]
+    return Lone(
+        [costs.step(i, 1, wide=True) / seconds if seconds else 1.0 for i, seconds in enumerate(own)],
+        [seconds / sum(own) for seconds in own],
+    )
+
+
+def _wide_share(spec: ModelSpec, costs: ModelCosts, batch: int) -> float:
+    """Return the measured seconds of the whole model on the cores of all workers over those on one worker's."""
+    wide, own = ([costs.step(i, batch, wide=all_cores) for i in range(spec.stages)] for all_cores in (True, False))
+    return sum(wide) / sum(own)
 
 
 def _sums(seconds: list[float]) -> list[float]:

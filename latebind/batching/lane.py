@@ -28,6 +28,8 @@ class Lane:
         self.view = ModelView(served.spec, self.estimate, self.queue)
         self._models = models
         models.append(self.view)
+        self._alone = 0.0  # work of a request that is not in a batch
+        self._beside = served.costs.beside
         self.seconds_per_request = 0.0  # average work of a worker, in batches that the policy forms
         self.observed = 0  # `Estimate.observed` when `seconds_per_request` was computed
         self._limit = 1  # the largest batch that the policy forms
@@ -60,6 +62,7 @@ class Lane:
         """Queue a request, or hold it while the lane is closed."""
         if self.estimate.decoder is not None:
             self._inputs += NEWEST * (request.inputs - self._inputs)
+        self._models.load.add(request.arrived, self._alone, self.seconds_per_request)
         if self.open:
             self.queue.add(request)
             self._models.enqueued(self.view, 1, self.seconds_per_request)
@@ -93,15 +96,19 @@ class Lane:
 
     def update_work(self, limit: int) -> None:
         """Recompute the work of each request, in batches of `limit`, from the launches observed so far."""
-        if self._hopes:
-            seconds = self.estimate.exits.work(limit)
-        else:
-            inputs = 1 if self.estimate.decoder is None else round(self._inputs)
-            seconds = self.estimate.whole(limit, inputs, self.estimate.mean_outputs) / limit
+        self._alone, seconds = self._work(1), self._work(limit)
+        if self._models.load.workers > 1:
+            self._alone, seconds = self._beside * self._alone, self._beside * seconds
         self._limit = limit
         self._models.seconds += len(self.queue) * (seconds - self.seconds_per_request)
         self.seconds_per_request = seconds
         self.observed = self.estimate.observed
+
+    def _work(self, batch: int) -> float:
+        if self._hopes:
+            return self.estimate.exits.work(batch)
+        inputs = 1 if self.estimate.decoder is None else round(self._inputs)
+        return self.estimate.whole(batch, inputs, self.estimate.mean_outputs) / batch
 
     def own(self, inputs: int, before: int) -> float:
         """Return the seconds that a new request takes once it starts, with `before` requests waiting ahead of it.

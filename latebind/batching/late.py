@@ -79,19 +79,24 @@ class Late(LazyPlus):
             return super().decide(view, now)
         return self._most_answers(view, now)
 
-    def _share(self, view: WorkView, model: ModelView) -> int:
+    def _share(self, view: WorkView, model: ModelView, now: float) -> int:
         """Return how many requests a worker may start: where others are idle too, its share of the waiting ones.
 
-        It is 0 where a smaller worker that is idle fits better.
+        It is 0 where a smaller worker that is idle fits better. Where batches should have the cores of all workers,
+        requests are not divided, and it is 0 while another worker has started any.
         """
+        most = super()._share(view, model, now)
         if len(view.crew) < 2 or view.entries:
-            return super()._share(view, model)
+            return most
         waiting = len(model.queue)
         idle = [one for one in view.crew if not one.entries and one is not view]
+        if model.estimate.shares_batches(view.models.load, now):
+            fitting = any(waiting <= one.granularity < view.granularity for one in idle)
+            return 0 if fitting or len(idle) < len(view.crew) - 1 else most
         if waiting < view.granularity and any(one.granularity < view.granularity for one in idle):
             return 0
         alike = 1 + sum(one.granularity == view.granularity for one in idle)
-        return min(super()._share(view, model), -(-waiting // alike))
+        return min(most, -(-waiting // alike))
 
     def _most_answers(self, view: WorkView, now: float) -> Decision:
         choices, sheds = [], self._config.shed
@@ -116,7 +121,7 @@ class Late(LazyPlus):
                 return choice.decision()
             choices.append(choice)
         for model in view.models.waiting:
-            most = self._share(view, model)
+            most = self._share(view, model, now)
             if most:
                 requests = self._in_time(model, together(model, 0, len(model.queue), waiting, most, now), now)
                 choices.append(Choice(model, 0, -1, len(requests), earliest(requests), requests))

@@ -46,15 +46,16 @@ class LazyPlus(Stacked):
         if view.entries:
             return self._at_a_boundary(view, now)
         model = min(view.models.waiting, key=lambda model: model.queue.urgent(1)[0].deadline)
-        most = self._share(view, model)
+        most = self._share(view, model, now)
         if not most:
             return Wait()
         most = quickest(model, most, now, view.models.requests - len(model.queue))
         batch = self._in_time_together(model, most, 0, now) or model.queue.urgent(1)
         return self._shed(model, batch, len(batch), now) or launch(model, batch)
 
-    def _share(self, view: WorkView, model: ModelView) -> int:
+    def _share(self, view: WorkView, model: ModelView, now: float) -> int:
         """Return the most requests that an idle worker may start."""
+        del now
         return min(self.most(model), view.granularity, len(model.queue))
 
     def _in_time_together(self, model: ModelView, most: int, beside: int, now: float) -> Sequence[Request]:

@@ -13,7 +13,7 @@ from latebind.batching.pace import NOTHING
 LATEST = 16  # the latest runs of each way that count
 SLOWEST = 0.25  # the slowest share of them does not count: others on the machine make single runs much longer
 MEASURED = 4  # the weight of the measurement at the start, in runs of each way
-FIRST, SELDOM = 16, 192  # runs in one way after which the other is tried: at first, and at most
+FIRST, SELDOM = 32, 192  # runs in one way after which the other is tried: at first, and at most
 TRIES = 3  # runs of a trial, one after another
 COLD = 8  # after this number of runs in the other way, the first run of a way does not count: it takes longer
 HOPED = 0.75  # the share of time that all cores may take; where even that would not pay, they are not tried
@@ -68,14 +68,23 @@ class _Stage:
 
 
 class Lone:
-    """Compares both ways for one model; `shares` were measured as the engine started, one for each stage."""
+    """Compares both ways for one model; `shares` were measured as the engine started, one for each stage.
 
-    def __init__(self, shares: Sequence[float]) -> None:
+    On a worker's own cores, stages take these `parts` of the time of all.
+    """
+
+    def __init__(self, shares: Sequence[float], parts: Sequence[float] = (1.0,)) -> None:
         self._stages = [_Stage(share) for share in shares]
+        self._parts = parts
 
     def share(self, stage: int) -> float:
         """Return the seconds of a stage on all cores over its seconds on its worker's own."""
         return self._stages[stage].share
+
+    @property
+    def whole(self) -> float:
+        """The share of all stages together."""
+        return sum([part * stage.share for part, stage in zip(self._parts, self._stages, strict=True)])
 
     def pays(self, stage: int, seconds: float, rate: float) -> bool:
         """Return whether a request that takes `seconds` on its worker's own cores should have all cores for a stage.

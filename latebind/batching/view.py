@@ -8,6 +8,7 @@ from typing import Protocol, overload
 
 from latebind.batching.decisions import Decision, Launch
 from latebind.batching.estimate import Estimate
+from latebind.batching.load import Load
 from latebind.batching.queue import Queue
 from latebind.batching.request import Request
 from latebind.batching.table import BatchTable, SubBatch
@@ -33,7 +34,7 @@ class Models(Sequence[ModelView]):
 
     `waiting` are the models with requests that may start, in the same order; the cost of a decision is proportional to
     their number. `requests` counts these requests, and `seconds` is their work for one worker; with learned caches, the
-    average work.
+    average work. `load` is how busy the workers are.
     """
 
     def __init__(self, models: Iterable[ModelView] = ()) -> None:
@@ -44,6 +45,7 @@ class Models(Sequence[ModelView]):
         self.waiting: list[ModelView] = []
         self.requests = 0
         self.seconds = 0.0
+        self.load = Load()
         self.decode = False  # whether any model has a decoder
         self.exit = False  # whether any model has requests that leave early
         for model in models:
@@ -148,7 +150,7 @@ class BatchPolicy(Protocol):
     """Decides which requests run together. A policy is a pure function of the view and the time.
 
     Where it `counts_exits`, the admission of requests counts on learned caches. Where it `widens`, a request that is
-    alone may run on the cores of all workers.
+    alone may run on the cores of all workers, and so may batches while workers are not too busy.
     """
 
     counts_exits: bool

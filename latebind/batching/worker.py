@@ -21,6 +21,7 @@ class Worker:
         self.launched = 0, 0.0  # the rows of the current launch, and its time
         self.alone = False  # whether that is one request, with no other waiting or started when it was launched
         self.wide = False  # whether it runs on the cores of all workers
+        self.beside = False  # whether others ran when it was launched
         self.aside: list[SubBatch] = view.aside
         self.refills: Counter[str] = Counter()  # by model, requests that joined while the worker had started others
 
@@ -111,30 +112,38 @@ class Crew:
     def begin(self, worker: Worker, rows: int, now: float) -> bool:
         """Note that a worker launches `rows` rows; return whether it gets the cores of all workers for them.
 
-        Only a request alone does, where no other waits and no other has started.
+        It does where no other worker has started anything, and that pays: for a request alone by what it gains itself,
+        for others by how busy the workers are.
         """
         worker.launched = rows, now
-        worker.alone = self._widens and rows == 1 and not self._models.requests and self._only(worker)
-        worker.wide = worker.alone and self._pays(worker, now)
+        worker.alone = worker.wide = False
+        worker.beside = self.running > 1
+        if self._widens and self._only(worker):
+            worker.alone = rows == 1 and not self._models.requests and len(worker.started) == 1
+            worker.wide = self._pays(worker, now)
         return worker.wide
 
     def _only(self, worker: Worker) -> bool:
-        """Return whether nothing is started except what this worker runs."""
-        return worker.running is not None and sum([len(one.started) for one in self.workers]) == 1
+        """Return whether no other worker has started anything."""
+        return not any(one.started for one in self.workers if one is not worker)
 
     def _pays(self, worker: Worker, now: float) -> bool:
         batch = worker.running
         assert batch is not None, "nothing runs"
+        estimate = self._estimates[batch.spec.name]
+        if not worker.alone:
+            return estimate.shares_batches(self._models.load, now)
         inputs = batch.inputs if batch.spec.kinds else 1
         coming = sum([model.queue.rate(now) for model in self._models])
-        return self._estimates[batch.spec.name].widens(batch.stage, inputs, coming)
+        return estimate.widens(batch.stage, inputs, coming)
 
     def learn(self, worker: Worker, batch: SubBatch, now: float) -> None:
         """Learn from the time of a launch that has ended, of one step of a stage for the members of a batch."""
         size, launched_at = worker.launched
         inputs = batch.inputs if batch.spec.kinds else 1
         estimate = self._estimates[batch.spec.name]
-        estimate.observe(now - launched_at, size, batch.stage, inputs, wide=worker.wide)
+        beside = worker.beside or self.running > 1
+        estimate.observe(now - launched_at, size, batch.stage, inputs, wide=worker.wide, beside=beside)
         if worker.alone and (worker.wide or self._only(worker)):
             estimate.observe_alone(now - launched_at, batch.stage, inputs, wide=worker.wide)
 

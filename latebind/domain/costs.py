@@ -45,8 +45,9 @@ class ModelCosts:
 
     The curve of a stage that repeats is that of one step. `slopes[i]` is what each further step of the input adds to a
     stage that runs once. `output_steps` are the lengths of answers in training data, ascending; any number of them.
-    `wide[i]` is the time of stage i for one request on the cores of all workers, as a share of its time on one
-    worker's; empty: such runs are not possible.
+    `wide[i]` is the time of stage i on the cores of all workers as a share of its time on one worker's, by batch size,
+    the last for all larger ones; empty: such runs are not possible. While all workers run, a batch takes `beside` times
+    as long.
     """
 
     stages: tuple[Curve, ...]
@@ -57,7 +58,8 @@ class ModelCosts:
     aside: bool = False
     slopes: dict[int, Curve] = field(default_factory=dict)
     output_steps: tuple[int, ...] = (1,)
-    wide: tuple[float, ...] = ()
+    wide: tuple[Curve, ...] = ()
+    beside: float = 1.0
 
     def step(self, stage: int, batch: int, inputs: int = 1, *, wide: bool = False) -> float:
         """Return the seconds of a stage, and of the lookup that it waits for, for a batch of this size.
@@ -69,9 +71,14 @@ class ModelCosts:
         if slope is not None:
             seconds += slope.at(batch) * (inputs - 1)
         if wide:
-            seconds *= self.wide[stage]
+            seconds *= self.wide_share(stage, batch)
         lookup = None if self.aside else self.lookups.get(stage)
         return seconds if lookup is None else seconds + lookup.at(batch)
+
+    def wide_share(self, stage: int, batch: int) -> float:
+        """Return the time of a stage on the cores of all workers over that on one worker's, without lookups."""
+        share = self.wide[stage]
+        return share.at(min(batch, share.batches[-1]))
 
     def longer(self, stage: int, batch: int, inputs: int) -> float:
         """Return the seconds of a stage with a longest input of `inputs` steps, over those with `TYPICAL_STEPS`."""

@@ -1,7 +1,6 @@
 """Measures calls, in seconds: medians of interleaved runs, so that disturbances affect all calls alike."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -29,8 +28,7 @@ def median_seconds(call: Callable[[], object]) -> float:
     synchronize(call())
     synchronize(call())
     first = time_call(call)
-    runs = max(MIN_RUNS, min(MAX_RUNS, int(SECONDS_EACH / max(first, 1e-6))))
-    return median(time_call(call) for _ in range(runs))
+    return median(time_call(call) for _ in range(_runs(first)))
 
 
 def interleaved_seconds(calls: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[float]]:
@@ -55,14 +53,35 @@ def run_chain(stages: Sequence[StageFunction], inputs: tuple[Tensor, ...]) -> tu
 def profile_stages(
     stages: Sequence[StageFunction], inputs: tuple[Tensor, ...], batches: Sequence[int]
 ) -> tuple[Curve, ...]:
-    """Return each stage's latency over `batches`; `inputs` are example rows of the model, repeated as needed."""
-    seconds: list[list[float]] = [[] for _ in stages]
-    for batch in batches:
-        passed = with_batch(inputs, batch)
-        for number, stage in enumerate(stages):
-            seconds[number].append(median_seconds(partial(stage, *passed)))
+    """Return each stage's latency over `batches`; `inputs` are example rows of the model, repeated as needed.
+
+    Stages run one after another, as they do when served: by itself, a stage may find all its weights in the cache.
+    """
+    by_batch = [_seconds_of_stages(stages, with_batch(inputs, batch)) for batch in batches]
+    return tuple(Curve(tuple(batches), row) for row in zip(*by_batch, strict=True))
+
+
+def _seconds_of_stages(stages: Sequence[StageFunction], inputs: tuple[Tensor, ...]) -> tuple[float, ...]:
+    """Return the median time of each stage, after two warm-up runs of all."""
+
+    def run() -> list[float]:
+        passed, seconds = inputs, []
+        for stage in stages:
+            begun = perf_counter()
             passed = stage(*passed)
-    return tuple(Curve(tuple(batches), tuple(row)) for row in seconds)
+            synchronize(passed)
+            seconds.append(perf_counter() - begun)
+        return seconds
+
+    run()
+    run()
+    first = run()
+    rows = [run() for _ in range(_runs(sum(first) / len(stages)))]
+    return tuple(median(each) for each in zip(*rows, strict=True))
+
+
+def _runs(seconds: float) -> int:
+    return max(MIN_RUNS, min(MAX_RUNS, int(SECONDS_EACH / max(seconds, 1e-6))))
 
 
 def profiled_batches(max_batch: int) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ def chain(
     """
     lookups = tuple(hit_rates or {})
     spec = ModelSpec(name, "1", (VECTOR,), (VECTOR,), len(kinds), max_batch, lookups, kinds)
-    shares = () if wide is None else (wide,) * len(kinds)
+    shares = () if wide is None else (Curve((1,), (wide,)),) * len(kinds)
     costs = ModelCosts((curve,) * len(kinds), hit_rates=dict(hit_rates or {}), output_steps=output_steps, wide=shares)
     return ServedModel(spec, costs, 1000)
 

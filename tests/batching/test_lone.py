@@ -72,7 +72,7 @@ def test_runs_that_took_no_time_on_a_coarse_clock_say_nothing() -> None:
 
 
 def test_each_stage_has_a_share_of_its_own() -> None:
-    lone = Lone([0.7, 0.7])
+    lone = Lone([0.7, 0.7], [0.5, 0.5])
     for _ in range(50):
         for wide, seconds in ((True, 1.5), (False, 1.1)):
             lone.observe(1, OWN, seconds, wide=wide)

@@ -1,10 +1,12 @@
 """One request with the cores of all workers, while nobody else wants them."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from latebind.domain.actions import Run
+from latebind.domain.actions import Action, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
 from latebind.domain.events import Arrived, StageDone
@@ -38,11 +40,84 @@ def test_a_lone_request_has_the_cores_of_all_workers_at_every_stage() -> None:
     assert ran(scheduler, StageDone(0), 0.6) == [(0, 1, True)]
 
 
-def test_who_comes_meanwhile_begins_at_the_next_boundary_and_each_has_cores_of_its_own() -> None:
-    scheduler = scheduler_of(TWO_STAGES)
+def test_where_workers_are_busy_who_comes_meanwhile_begins_at_the_next_boundary_and_each_has_its_own() -> None:
+    scheduler = scheduler_of(chain(STATIC, STATIC, curve=LINEAR, wide=0.6))
     ran(scheduler, arrived(1), 0.0)
     assert ran(scheduler, arrived(2), 0.3) == []
     assert ran(scheduler, StageDone(0), 0.6) == [(0, 1, False), (1, 0, False)]
+
+
+def test_elsewhere_batches_have_all_cores_one_at_a_time() -> None:
+    scheduler = scheduler_of(TWO_STAGES)
+    ran(scheduler, arrived(1), 0.0)
+    assert ran(scheduler, arrived(2), 0.3) == []
+    assert ran(scheduler, StageDone(0), 0.6) == [(0, 1, True)]
+    assert ran(scheduler, arrived(3), 0.9) == []
+    assert ran(scheduler, StageDone(0), 1.2) == [(0, 0, True)]
+    assert scheduler.stats()["queued"] == 0  # both
+
+
+def together(scheduler: Scheduler, count: int = 3) -> Run:
+    """Return the only run that comes of so many requests at second 100, behind some that came one by one."""
+    for request in range(1001, 1011):
+        begun = 9.0 * (request - 1000)
+        (run,) = runs_of(scheduler.handle(arrived(request), begun))
+        for stage in (1, 2):
+            scheduler.handle(StageDone(run.worker), begun + 0.6 * stage)
+    (run,) = runs_of(scheduler.handle(arrived(*range(count)), 100.0))
+    return run
+
+
+def runs_of(actions: Sequence[Action]) -> list[Run]:
+    return [one for one in actions if isinstance(one, Run)]
+
+
+def test_requests_that_come_together_are_not_divided_then() -> None:
+    run = together(scheduler_of(TWO_STAGES))
+    assert (len(run.requests), run.wide) == (3, True)
+
+
+def test_a_worker_waits_until_the_other_has_nothing_started_before_it_takes_all_cores() -> None:
+    slow, quick = chain(STATIC, name="other"), chain(STATIC, wide=0.5)
+    scheduler = Scheduler(SchedulerConfig((slow, quick), 2, PolicyConfig("late")))
+    assert ran(scheduler, Arrived("other", 1e3, (1,), (1,)), 0.0) == [(0, 0, False)]
+    assert ran(scheduler, arrived(2), 0.1) == []
+    assert ran(scheduler, StageDone(0), 1.0) == [(0, 0, True)]
+
+
+@pytest.mark.parametrize("granularities", [(1, 4), (4, 4)])
+def test_of_workers_of_several_sizes_one_that_fits_takes_all_cores(granularities: tuple[int, ...]) -> None:
+    run = together(Scheduler(SchedulerConfig((TWO_STAGES,), 2, PolicyConfig("late"), granularities)))
+    assert (len(run.requests), run.wide) == (3, True)
+    assert granularities[run.worker] == 4
+
+
+def test_runs_of_batches_on_all_cores_teach_what_launches_cost_by_the_share_of_their_size() -> None:
+    model = chain(STATIC, STATIC, wide=0.6)
+    shares = (Curve((1, 3), (0.6, 0.5)),) * 2
+    ends = []
+    for seconds in (0.5, 1.0):  # as the profile says, and twice as long
+        scheduler = scheduler_of(replace(model, costs=replace(model.costs, wide=shares)))
+        assert together(scheduler).wide
+        for stage in (1, 2):
+            scheduler.handle(StageDone(0), 100.0 + stage * seconds)
+        ends.append(scheduler.outlooks(("net",))["net"].ends[-1])
+    assert ends[0] == pytest.approx(2.0)
+    assert ends[1] > 2.1
+
+
+def test_what_runs_take_while_others_run_is_known_to_be_longer_where_that_was_measured() -> None:
+    model = chain(STATIC, STATIC, curve=LINEAR, wide=0.9)
+    ends = []
+    for beside in (1.0, 1.5):
+        scheduler = scheduler_of(replace(model, costs=replace(model.costs, beside=beside)))
+        ran(scheduler, arrived(1, 2), 0.0)
+        for now in (1.5, 3.0):
+            for worker in (0, 1):
+                ran(scheduler, StageDone(worker), now)
+        ends.append(scheduler.outlooks(("net",))["net"].ends[-1])
+    assert ends[0] > 2.3
+    assert ends[1] == pytest.approx(2.0)
 
 
 def test_who_is_left_alone_has_all_cores_from_the_next_boundary_on() -> None:
@@ -124,6 +199,12 @@ def test_simulated_means_fall_at_low_load_and_are_no_worse_at_any(count: int) ->
     ratios = [mean_seconds(wide, load) / mean_seconds(narrow, load) for load in (0.05, 0.5, 0.9)]
     assert ratios[0] < 0.67
     assert max(ratios) < 1.02
+
+
+def test_simulated_means_fall_at_half_load_where_batches_gain_and_all_cores_halve_their_time() -> None:
+    flat = Curve((1, 16), (1.0, 8.5))
+    wide, narrow = (chain(STATIC, curve=flat, max_batch=16, wide=share) for share in (0.5, None))
+    assert mean_seconds(wide, 0.9) < 0.65 * mean_seconds(narrow, 0.9)  # 0.48 of what batches of 16 carry
 
 
 def test_a_lone_writer_takes_the_share_that_was_measured() -> None:

@@ -12,7 +12,7 @@ from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig
 from latebind.domain.costs import Curve
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
-from latebind.engine.wide import Share, share_of, widen, with_wide_if_faster
+from latebind.engine.wide import BATCHES, Share, share_of, widen, with_wide_if_faster
 from latebind.engine.worker import LoadedModel, Worker, load_model
 from latebind.program.load import load_program
 from latebind.repository.listing import find_models
@@ -29,8 +29,9 @@ def loaded(models: Path, name: str) -> LoadedModel:
     """Return a model as two workers run it, and on the cores of both."""
     (path,) = find_models(models, [name])
     model = load_model(path, EngineConfig(backend=usable("openvino")), streams=2)
-    load = load_sequence if name == "backwards" else load_program
-    return replace(model, wide=load(model.directory, threads=2, backend="openvino", lone=True))
+    if name == "backwards":
+        return replace(model, wide=load_sequence(model.directory, threads=2, backend="openvino", lone=True))
+    return replace(model, wide=load_program(model.directory, threads=2, backend="openvino"))
 
 
 def taking(model: LoadedModel, seconds: float) -> LoadedModel:
@@ -59,6 +60,17 @@ def test_stages_of_one_request_may_have_all_cores_or_not_in_any_order(models: Pa
     torch.testing.assert_close(torch.from_numpy(rows.outputs[0][1:3]), wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_so_may_stages_of_a_batch(models: Path) -> None:
+    model = loaded(models, "chain")
+    (worker,), rows = with_workers(model, 1)
+    rows.inputs[0][:] = np.random.default_rng(0).standard_normal(rows.inputs[0].shape)
+    with torch.inference_mode():
+        for stage in range(model.spec.stages):
+            worker.run(Run(0, "chain", stage, (1, 2, 3), (1, 2, 3), wide=stage % 2 == 0))
+        wanted = Chain()(torch.from_numpy(rows.inputs[0][1:4]))
+    torch.testing.assert_close(torch.from_numpy(rows.outputs[0][1:4]), wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_so_may_reading_and_each_step_of_an_answer(models: Path) -> None:
     (worker,), rows = with_workers(loaded(models, "backwards"), 1)
     sentences = some_sentences(SLOTS, seed=2)
@@ -82,8 +94,10 @@ def test_a_model_is_compiled_for_it_only_where_that_saves_a_tenth_or_nobody_is_s
     wide, model = model.wide, replace(model, wide=None)
     assert wide is not None
     count = model.spec.stages
-    found = with_wide_if_faster(model, wide, [1.0] * count, (share,) * count)
-    assert (found.wide is wide, found.costs.wide) == ((True, (share.value,) * count) if keeps else (False, ()))
+    shares = {1: (share,) * count, 4: (Share(0.4, True),) * count}
+    found = with_wide_if_faster(model, wide, [1.0] * count, shares)
+    curve = Curve((1, 4), (share.value, 0.4))
+    assert (found.wide is wide, found.costs.wide) == ((True, (curve,) * count) if keeps else (False, ()))
 
 
 @pytest.mark.parametrize(
@@ -116,4 +130,14 @@ def test_what_it_takes_is_measured_as_a_share_of_each_stage(models: Path, name: 
     model = load_model(path, EngineConfig(backend=usable("openvino")), streams=2)
     found = widen(taking(model, 1.0), TWO, workers=2)
     assert (found.wide is None) is (found.costs.wide == ())
-    assert all(0.0 < share <= 1.0 for share in found.costs.wide)
+    assert all(0.0 < share <= 1.0 for curve in found.costs.wide for share in curve.seconds)
+    assert found.costs.beside >= 1.0
+
+
+def test_larger_batches_are_measured_where_their_requests_take_little_time(models: Path) -> None:
+    (path,) = find_models(models, ["chain"])
+    model = load_model(path, EngineConfig(backend=usable("openvino")), streams=2)
+    most, stages = model.spec.max_batch, model.spec.stages
+    for seconds, wanted in ((0.01, (1, 2)), (0.001, (1, max(size for size in BATCHES if size <= most))), (0.1, (1,))):
+        found = widen(taking(model, seconds / stages), TWO, workers=2)
+        assert found.wide is None or {curve.batches for curve in found.costs.wide} == {wanted}

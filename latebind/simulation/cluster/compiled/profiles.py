@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.batching.exits import alive
+from latebind.batching.exits import RARE, alive
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.simulation.cluster.compiled.compile import entry
@@ -56,7 +56,8 @@ def profiles_of(models: list[ServedModel], largest: list[int]) -> tuple[Profiles
         shares[place, : n + 1] = alive(model.spec, costs)
         for stage in range(n):
             seconds[place, stage, 1:] = _of_a_stage(costs, stage, most, curves)
-            leaves[place, stage] = costs.hit_rates.get(stage, 0.0) > 0.0 or stage + 1 == n
+            leaving = costs.hit_rates.get(stage, 0.0) / shares[place, stage]
+            leaves[place, stage] = leaving >= RARE or stage + 1 == n
             lookups[place, stage] = stage in model.spec.lookups
     return Profiles(seconds, lookups, *_worked_out(seconds, shares, leaves, counts)), own
 

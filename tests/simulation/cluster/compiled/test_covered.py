@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from latebind.domain.config import PolicyConfig, ResidencyConfig
+from latebind.domain.costs import Curve
 from latebind.domain.errors import ConfigError
 from latebind.simulation.cluster import exact
 from latebind.simulation.cluster.compiled.run import play
@@ -47,7 +48,7 @@ def test_a_model_with_lookups_aside_is_refused() -> None:
 
 def test_a_model_that_may_have_the_cores_of_all_workers_is_refused() -> None:
     one = model("wide")
-    wide = replace(one, served=replace(one.served, costs=replace(one.served.costs, wide=(0.5, 0.5))))
+    wide = replace(one, served=replace(one.served, costs=replace(one.served.costs, wide=(Curve((1,), (0.5,)),) * 2)))
     with pytest.raises(ConfigError, match="'wide' has runs on the cores of all workers"):
         play(fleet(1, wide, residency=ResidencyConfig(stages=False)), requests((0.0, 0)))
 

@@ -1,0 +1,80 @@
+"""How busy workers are, and when they take turns on all cores instead of running side by side."""
+
+import pytest
+
+from latebind.batching.load import BELIEVED, FULL, IDLE, Busy, Load, shares_batches
+
+
+def loaded(gap: float, *, alone: float = 1.0, batched: float = 0.5, workers: int = 2, requests: int = 500) -> Load:
+    """Return the load of requests that come so many seconds apart, until second 0."""
+    load = Load(workers)
+    for i in range(requests):
+        load.add(gap * (i + 1 - requests), alone, batched)
+    return load
+
+
+def test_without_two_arrivals_nothing_is_known_of_the_load() -> None:
+    load = Load(2)
+    assert load.at(5.0) == IDLE
+    load.add(5.0, 1.0, 0.5)
+    assert load.at(5.0) == load.at(9.0) == IDLE
+
+
+def test_it_is_the_work_that_arrives_as_a_share_of_the_time_of_all_workers() -> None:
+    busy = loaded(2.0).at(0.0)
+    assert (busy.alone, busy.batched) == pytest.approx((0.25, 0.125))
+    busy = loaded(2.0, workers=4).at(0.0)
+    assert (busy.alone, busy.batched) == pytest.approx((0.125, 0.0625))
+
+
+def test_of_different_requests_it_is_the_mean_work() -> None:
+    load = Load(1)
+    for i in range(2000):
+        load.add(4.0 * i, *((3.0, 3.0) if i % 2 else (1.0, 1.0)))
+    assert load.at(4.0 * 1999).alone == pytest.approx(0.5, rel=0.02)
+
+
+def test_it_falls_while_nobody_comes() -> None:
+    load = loaded(1.0)
+    assert load.at(0.5) == load.at(0.0)
+    assert load.at(100.0).alone < 0.6 * load.at(0.0).alone
+
+
+def test_more_work_than_there_is_time_for_counts_as_full() -> None:
+    assert loaded(0.1).at(0.0) == Busy(FULL, FULL)
+    together = Load(2)
+    for _ in range(9):
+        together.add(0.0, 1.0, 1.0)
+    assert together.at(0.0) == Busy(FULL, FULL)
+
+
+@pytest.mark.parametrize("load", [0.1, 0.2, 0.5, 0.8])
+def test_two_workers_take_turns_where_all_cores_halve_the_time(load: float) -> None:
+    assert shares_batches(0.5, 0.5, 2, Busy(load, load))
+
+
+@pytest.mark.parametrize("load", [0.0, 0.2, 0.5, 0.8])
+def test_they_do_not_where_all_cores_save_nothing(load: float) -> None:
+    assert not shares_batches(1.0, 1.0, 2, Busy(load, load))
+
+
+def test_the_less_is_saved_the_lower_the_load_up_to_which_they_do() -> None:
+    loads = [i / 100 for i in range(1, 100)]
+    highest = [
+        max((load for load in loads if shares_batches(share, share, 2, Busy(load, load))), default=0.0)
+        for share in (0.5, 0.55, 0.6, 0.7)
+    ]
+    assert highest == sorted(highest, reverse=True)
+    assert highest[0] == pytest.approx(BELIEVED, abs=0.011)
+    assert 0.0 < highest[2] < highest[0]
+
+
+def test_batches_that_take_no_longer_than_one_request_keep_queues_short() -> None:
+    assert not shares_batches(0.6, 0.6, 2, Busy(0.8, 0.8))
+    assert shares_batches(0.6, 0.6, 2, Busy(0.8, 0.1))
+
+
+def test_they_take_turns_at_higher_loads_where_side_by_side_each_waits_for_memory() -> None:
+    busy = Busy(0.7, 0.7)
+    assert not shares_batches(0.6, 0.6, 2, busy)
+    assert shares_batches(0.6, 0.6, 2, busy, beside=1.4)

@@ -123,6 +123,7 @@ class Scheduler:
                 raise IllegalEvent(f"a request of {requests} has arrived twice")
         if lane.estimate.observed != lane.observed:
             self._update_work(lane)
+        lane.came(len(requests), now)
         refusal, seconds, slack = self._admission.refusal(lane, event, now, actions)
         if refusal is not None:
             if refusal is Outcome.REFUSED_LATE and not self._requests:

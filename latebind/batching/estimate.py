@@ -85,29 +85,21 @@ class Estimate:
         """Return whether a batch gets the cores of all workers; where there is a decoder, only a request alone may."""
         if self.lone is None or self.decoder is not None:
             return False
-        busy, slower = load.at(now), self._costs.beside
-        return shares_batches(self.lone.whole, self._wide_share, load.workers, busy, beside=slower)
+        return shares_batches(self.lone.whole, self._wide_share, load.workers, load.at(now))
 
     def observe_alone(self, seconds: float, stage: int, inputs: int, *, wide: bool) -> None:
         """Note the seconds of a step of a stage for a request alone; `wide`: on the cores of all workers."""
         if self.lone is not None:
             self.lone.observe(stage, self._costs.step(stage, 1, inputs), seconds, wide=wide)
 
-    def observe(
-        self, seconds: float, batch: int, stage: int, inputs: int, *, wide: bool = False, beside: bool = False
-    ) -> None:
-        """Note the seconds of one step of a stage, from its launch until its end was reported.
-
-        It ran on the cores of all workers (`wide`), `beside` other workers, or alone.
-        """
+    def observe(self, seconds: float, batch: int, stage: int, inputs: int, *, wide: bool = False) -> None:
+        """Note the seconds of one step of a stage, from its launch until its end was reported."""
         table = self._tables.get(batch) or self._table(batch)
         expected = table.unit[stage]
         if inputs > 1:
             expected += (table.slope[stage] - table.slope[stage + 1]) * (inputs - 1)
         if wide and self.lone is not None:
             expected *= self.lone.share(stage) if batch == 1 else self._costs.wide_share(stage, batch)
-        if beside:
-            expected *= self._costs.beside
         pace = self._paces[stage]
         line = pace.factor * expected + pace.launch
         if pace.known and self.decoder is None and line > 0.0:  # an empty stage may be taken to cost nothing

@@ -29,7 +29,6 @@ class Lane:
         self._models = models
         models.append(self.view)
         self._alone = 0.0  # work of a request that is not in a batch
-        self._beside = served.costs.beside
         self.seconds_per_request = 0.0  # average work of a worker, in batches that the policy forms
         self.observed = 0  # `Estimate.observed` when `seconds_per_request` was computed
         self._limit = 1  # the largest batch that the policy forms
@@ -58,11 +57,15 @@ class Lane:
         """Return the sum of the seconds that the requests have waited."""
         return self.queue.waited(now) + self.held.waited(now)
 
+    def came(self, requests: int, now: float) -> None:
+        """Note that so many requests have come, whether or not they will be accepted."""
+        for _ in range(requests):
+            self._models.load.add(now, self._alone, self.seconds_per_request)
+
     def add(self, request: Request) -> None:
         """Queue a request, or hold it while the lane is closed."""
         if self.estimate.decoder is not None:
             self._inputs += NEWEST * (request.inputs - self._inputs)
-        self._models.load.add(request.arrived, self._alone, self.seconds_per_request)
         if self.open:
             self.queue.add(request)
             self._models.enqueued(self.view, 1, self.seconds_per_request)
@@ -97,8 +100,6 @@ class Lane:
     def update_work(self, limit: int) -> None:
         """Recompute the work of each request, in batches of `limit`, from the launches observed so far."""
         self._alone, seconds = self._work(1), self._work(limit)
-        if self._models.load.workers > 1:
-            self._alone, seconds = self._beside * self._alone, self._beside * seconds
         self._limit = limit
         self._models.seconds += len(self.queue) * (seconds - self.seconds_per_request)
         self.seconds_per_request = seconds

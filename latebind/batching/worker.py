@@ -21,7 +21,6 @@ class Worker:
         self.launched = 0, 0.0  # the rows of the current launch, and its time
         self.alone = False  # whether that is one request, with no other waiting or started when it was launched
         self.wide = False  # whether it runs on the cores of all workers
-        self.beside = False  # whether others ran when it was launched
         self.aside: list[SubBatch] = view.aside
         self.refills: Counter[str] = Counter()  # by model, requests that joined while the worker had started others
 
@@ -117,7 +116,6 @@ class Crew:
         """
         worker.launched = rows, now
         worker.alone = worker.wide = False
-        worker.beside = self.running > 1
         if self._widens and self._only(worker):
             worker.alone = rows == 1 and not self._models.requests and len(worker.started) == 1
             worker.wide = self._pays(worker, now)
@@ -142,8 +140,7 @@ class Crew:
         size, launched_at = worker.launched
         inputs = batch.inputs if batch.spec.kinds else 1
         estimate = self._estimates[batch.spec.name]
-        beside = worker.beside or self.running > 1
-        estimate.observe(now - launched_at, size, batch.stage, inputs, wide=worker.wide, beside=beside)
+        estimate.observe(now - launched_at, size, batch.stage, inputs, wide=worker.wide)
         if worker.alone and (worker.wide or self._only(worker)):
             estimate.observe_alone(now - launched_at, batch.stage, inputs, wide=worker.wide)
 

@@ -46,8 +46,7 @@ class ModelCosts:
     The curve of a stage that repeats is that of one step. `slopes[i]` is what each further step of the input adds to a
     stage that runs once. `output_steps` are the lengths of answers in training data, ascending; any number of them.
     `wide[i]` is the time of stage i on the cores of all workers as a share of its time on one worker's, by batch size,
-    the last for all larger ones; empty: such runs are not possible. While all workers run, a batch takes `beside` times
-    as long.
+    the last for all larger ones; empty: such runs are not possible.
     """
 
     stages: tuple[Curve, ...]
@@ -59,7 +58,6 @@ class ModelCosts:
     slopes: dict[int, Curve] = field(default_factory=dict)
     output_steps: tuple[int, ...] = (1,)
     wide: tuple[Curve, ...] = ()
-    beside: float = 1.0
 
     def step(self, stage: int, batch: int, inputs: int = 1, *, wide: bool = False) -> float:
         """Return the seconds of a stage, and of the lookup that it waits for, for a batch of this size.

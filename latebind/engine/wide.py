@@ -15,7 +15,6 @@ import torch
 
 from latebind.domain.config import EngineConfig
 from latebind.domain.costs import Curve
-from latebind.engine.beside import beside
 from latebind.engine.worker import LoadedModel
 from latebind.program.backends import backend_named
 from latebind.program.device import HOST
@@ -65,8 +64,7 @@ def widen(model: LoadedModel, config: EngineConfig, *, workers: int) -> LoadedMo
         wide = wide.without_entry()
     batches = (1, *(size for size in BATCHES if size <= program.spec.max_batch and size * sum(alone) <= MOST_SECONDS))
     shares = {batch: _shares(program, wide, batch) for batch in batches[:2]}
-    slower = beside(program, model.directory, workers=workers)
-    return with_wide_if_faster(replace(model, costs=replace(costs, beside=slower)), wide, alone, shares)
+    return with_wide_if_faster(model, wide, alone, shares)
 
 
 def with_wide_if_faster(

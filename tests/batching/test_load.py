@@ -1,8 +1,10 @@
 """How busy workers are, and when they take turns on all cores instead of running side by side."""
 
+from math import inf
+
 import pytest
 
-from latebind.batching.load import BELIEVED, FULL, IDLE, Busy, Load, shares_batches
+from latebind.batching.load import BELIEVED, IDLE, Busy, Load, shares_batches
 
 
 def loaded(gap: float, *, alone: float = 1.0, batched: float = 0.5, workers: int = 2, requests: int = 500) -> Load:
@@ -40,12 +42,14 @@ def test_it_falls_while_nobody_comes() -> None:
     assert load.at(100.0).alone < 0.6 * load.at(0.0).alone
 
 
-def test_more_work_than_there_is_time_for_counts_as_full() -> None:
-    assert loaded(0.1).at(0.0) == Busy(FULL, FULL)
+def test_it_may_be_more_work_than_there_is_time_for() -> None:
+    busy = loaded(0.1).at(0.0)
+    assert (busy.alone, busy.batched) == pytest.approx((5.0, 2.5))
     together = Load(2)
     for _ in range(9):
         together.add(0.0, 1.0, 1.0)
-    assert together.at(0.0) == Busy(FULL, FULL)
+    assert together.at(0.0) == Busy(inf, inf)
+    assert not shares_batches(0.5, 0.5, 2, Busy(inf, inf))
 
 
 @pytest.mark.parametrize("load", [0.1, 0.2, 0.5, 0.8])
@@ -74,7 +78,5 @@ def test_batches_that_take_no_longer_than_one_request_keep_queues_short() -> Non
     assert shares_batches(0.6, 0.6, 2, Busy(0.8, 0.1))
 
 
-def test_they_take_turns_at_higher_loads_where_side_by_side_each_waits_for_memory() -> None:
-    busy = Busy(0.7, 0.7)
-    assert not shares_batches(0.6, 0.6, 2, busy)
-    assert shares_batches(0.6, 0.6, 2, busy, beside=1.4)
+def test_nobody_takes_turns_where_more_comes_than_there_is_time_for() -> None:
+    assert not shares_batches(0.4, 0.4, 2, Busy(1.2, 1.2))

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from latebind.domain.actions import Action, Run
+from latebind.domain.actions import Action, Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
 from latebind.domain.events import Arrived, StageDone
@@ -106,18 +106,12 @@ def test_runs_of_batches_on_all_cores_teach_what_launches_cost_by_the_share_of_t
     assert ends[1] > 2.1
 
 
-def test_what_runs_take_while_others_run_is_known_to_be_longer_where_that_was_measured() -> None:
-    model = chain(STATIC, STATIC, curve=LINEAR, wide=0.9)
-    ends = []
-    for beside in (1.0, 1.5):
-        scheduler = scheduler_of(replace(model, costs=replace(model.costs, beside=beside)))
-        ran(scheduler, arrived(1, 2), 0.0)
-        for now in (1.5, 3.0):
-            for worker in (0, 1):
-                ran(scheduler, StageDone(worker), now)
-        ends.append(scheduler.outlooks(("net",))["net"].ends[-1])
-    assert ends[0] > 2.3
-    assert ends[1] == pytest.approx(2.0)
+def test_refused_requests_count_too_for_how_busy_the_workers_would_be() -> None:
+    scheduler = scheduler_of(chain(STATIC, curve=LINEAR, wide=0.6))
+    for request in range(2, 30):
+        refused = scheduler.handle(Arrived("net", 0.05 * request + 0.01, (request,), (request,)), 0.05 * request)
+        assert [type(one) for one in refused] == [Reply]
+    assert not any(wide for _, _, wide in ran(scheduler, arrived(30, 31), 1.7))
 
 
 def test_who_is_left_alone_has_all_cores_from_the_next_boundary_on() -> None:

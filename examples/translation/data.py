@@ -14,7 +14,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from examples.translation.model import END, LONGEST_INPUT, LONGEST_OUTPUT, PADDING, START, UNKNOWN, WORDS_IN, WORDS_OUT
+from examples.translation.model import (
+    END,
+    LONGEST_INPUT,
+    LONGEST_OUTPUT,
+    PADDING,
+    START,
+    UNKNOWN,
+    WIDTH,
+    WORDS_IN,
+    WORDS_OUT,
+)
 from latebind.domain.errors import ConfigError
 from latebind.learned.samples import Samples
 
@@ -108,6 +118,20 @@ def unseen(data: str, source: str = "en", target: str = "de") -> Samples:
     """Return sentences to translate that no model here has learned from: what benchmarks send."""
     found = pairs(Path(data), "multi30k.test_2016_flickr", source=source, target=target)
     return Samples({"tokens": found.inputs})
+
+
+def states(rows: str = "256") -> Samples:
+    """Return made-up states of requests in the middle of a sentence, for `model.lstm_step`."""
+    made, count = torch.Generator().manual_seed(0), int(rows)
+    names = "hidden_1", "cell_1", "hidden_2", "cell_2", "context"
+    return Samples(
+        {
+            "token": torch.randint(UNKNOWN, WORDS_OUT, (count,), generator=made),
+            "length": torch.randint(5, 20, (count,), generator=made),
+            "memory": torch.randn(count, LONGEST_INPUT, WIDTH, generator=made),
+            **{name: torch.randn(count, WIDTH, generator=made) for name in names},
+        }
+    )
 
 
 def samples(data: str, source: str = "en", target: str = "de") -> Samples:

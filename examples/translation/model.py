@@ -89,6 +89,36 @@ class LstmTranslator(nn.Module):
         return logits
 
 
+class LstmStep(nn.Module):
+    """One step of the LSTM as a model by itself: its callers keep the state, and each call is one step of a sentence.
+
+    For measurements of how single steps are batched.
+    """
+
+    def __init__(self, translator: LstmTranslator) -> None:
+        super().__init__()
+        self.translator = translator
+
+    def forward(
+        self,
+        token: Tensor,
+        length: Tensor,
+        memory: Tensor,
+        hidden_1: Tensor,
+        cell_1: Tensor,
+        hidden_2: Tensor,
+        cell_2: Tensor,
+        context: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Return the logits `(B, words)` behind `token` `(B,)`, then the state, each `(B, width)` and in its order.
+
+        `memory` `(B, L, width)` is what was read, of which the first `length` `(B,)` count.
+        """
+        state = {"hidden_1": hidden_1, "cell_1": cell_1, "hidden_2": hidden_2, "cell_2": cell_2, "context": context}
+        after = self.translator.step(token, token, length=length, memory=memory, **state)
+        return after["logits"], *(after[name] for name in state)
+
+
 class Attention(nn.Module):
     """Queries, keys, values and what is made of them, of several heads."""
 
@@ -251,6 +281,12 @@ class TransformerTranslator(nn.Module):
 def lstm() -> LstmTranslator:
     """Return the LSTM for the words of `data`."""
     return LstmTranslator()
+
+
+def lstm_step() -> LstmStep:
+    """Return one step of the LSTM, untrained."""
+    torch.manual_seed(0)
+    return LstmStep(LstmTranslator()).eval()
 
 
 def transformer() -> TransformerTranslator:

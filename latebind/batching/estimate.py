@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import ceil
+from math import ceil, fsum
 from operator import itemgetter
 
 from latebind.batching.exits import Exits, sizes
@@ -250,14 +250,14 @@ def _lone(spec: ModelSpec, costs: ModelCosts) -> Lone:
     own = [costs.step(i, 1) for i in range(spec.stages)]
     return Lone(
         [costs.step(i, 1, wide=True) / seconds if seconds else 1.0 for i, seconds in enumerate(own)],
-        [seconds / sum(own) for seconds in own],
+        [seconds / fsum(own) for seconds in own],
     )
 
 
 def _wide_share(spec: ModelSpec, costs: ModelCosts, batch: int) -> float:
     """Return the measured seconds of the whole model on the cores of all workers over those on one worker's."""
-    wide, own = ([costs.step(i, batch, wide=all_cores) for i in range(spec.stages)] for all_cores in (True, False))
-    return sum(wide) / sum(own)
+    own = fsum([costs.step(i, batch) for i in range(spec.stages)])
+    return fsum([costs.step(i, batch, wide=True) for i in range(spec.stages)]) / own
 
 
 def _sums(seconds: list[float]) -> list[float]:

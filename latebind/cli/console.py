@@ -15,7 +15,6 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     Progress,
@@ -37,7 +36,6 @@ JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="W
 Row = Mapping[str, object]
 ESTIMATE_SECONDS = 600.0
 SAY_SECONDS = 10.0
-AMPLE = 10_000  # columns: as wide as any table would like to be
 FEW = 10  # rows that are still read one below another
 FULL = (errno.ENOSPC, errno.EDQUOT)
 TELLING = 0.05  # of the work: before, the rest cannot be told from it
@@ -67,8 +65,8 @@ def show(title: str, rows: Sequence[Row]) -> None:
     the rows, and as many others as there is room for. A column in which no row has anything is left out.
     """
     keys = [key for key in rows[0] if any(written(row[key]) for row in rows)] if rows else []
-    if _fits(whole := _table(title, rows, keys)):
-        console.print(whole)
+    if _fits(rows, keys):
+        console.print(_table(title, rows, keys))
     elif len(rows) <= FEW:
         console.print(_upright(title, rows, keys))
     else:
@@ -78,7 +76,7 @@ def show(title: str, rows: Sequence[Row]) -> None:
 
 def _table(title: str, rows: Sequence[Row], keys: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold")
-    widths = _widths([[key, *(written(row[key]) for row in rows)] for key in keys])
+    widths = _widths(rows, keys)
     for key, width in zip(keys, widths, strict=True):
         numeric = all(isinstance(row[key], int | float) for row in rows)
         table.add_column(key, justify="right" if numeric else "left", no_wrap=key == keys[0], width=width)
@@ -87,12 +85,13 @@ def _table(title: str, rows: Sequence[Row], keys: Sequence[str]) -> Table:
     return table
 
 
-def _widths(columns: Sequence[Sequence[str]]) -> list[int | None]:
+def _widths(rows: Sequence[Row], keys: Sequence[str]) -> list[int | None]:
     """Return how wide each column is: its longest word, and of the room that is left, what it lacks, shortest first.
 
     None where there is no room for every word. Rich alone takes room from the widest columns without regard to their
     words, and cuts words off that had room.
     """
+    columns = [[key, *(written(row[key]) for row in rows)] for key in keys]
     wanted = [max(map(cell_len, texts)) for texts in columns]
     needed = [max(cell_len(word) for text in texts for word in text.split() or [""]) for texts in columns]
     if columns:
@@ -107,8 +106,8 @@ def _widths(columns: Sequence[Sequence[str]]) -> list[int | None]:
     return list(needed)
 
 
-def _fits(table: Table) -> bool:
-    return Measurement.get(console, console.options.update_width(AMPLE), table).minimum <= console.width
+def _fits(rows: Sequence[Row], keys: Sequence[str]) -> bool:
+    return None not in _widths(rows, keys)
 
 
 def _parts(rows: Sequence[Row], keys: Sequence[str]) -> list[list[str]]:
@@ -116,7 +115,7 @@ def _parts(rows: Sequence[Row], keys: Sequence[str]) -> list[list[str]]:
     first, *others = keys
     parts = [[first]]
     for key in others:
-        if len(parts[-1]) > 1 and not _fits(_table("", rows, [*parts[-1], key])):
+        if len(parts[-1]) > 1 and not _fits(rows, [*parts[-1], key]):
             parts.append([first])
         parts[-1].append(key)
     return parts

@@ -125,6 +125,22 @@ def test_no_word_is_cut_off_in_a_table_that_just_fits(monkeypatch: pytest.Monkey
         assert max(map(len, found.splitlines())) <= width
 
 
+def test_nor_where_the_first_column_of_numbers_has_a_long_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = (
+        "answered again after s, median",
+        "longest",
+        "requests",
+        "answered",
+        "503",
+        "without answer",
+        "longest request",
+    )
+    row: dict[str, object] = dict(zip(keys, (0.0421, 0.0567, 39321, 39161, 160, 0, 0.2231), strict=True))
+    text = printed(1, 80, monkeypatch, row)
+    assert "…" not in text
+    assert all(word in text for word in ("39321", "39161", "longest request"))
+
+
 @pytest.mark.parametrize("rows", [1, 11])
 @pytest.mark.parametrize("width", [20, 80])
 def test_a_column_of_which_no_row_has_anything_is_left_out(

@@ -85,11 +85,14 @@ def test_a_worker_waits_until_the_other_has_nothing_started_before_it_takes_all_
     assert ran(scheduler, StageDone(0), 1.0) == [(0, 0, True)]
 
 
-@pytest.mark.parametrize("granularities", [(1, 4), (4, 4)])
-def test_of_workers_of_several_sizes_one_that_fits_takes_all_cores(granularities: tuple[int, ...]) -> None:
-    run = together(Scheduler(SchedulerConfig((TWO_STAGES,), 2, PolicyConfig("late"), granularities)))
-    assert (len(run.requests), run.wide) == (3, True)
-    assert granularities[run.worker] == 4
+@pytest.mark.parametrize(
+    ("granularities", "count", "worker"), [((1, 4), 3, 1), ((4, 4), 3, 0), ((1, 4), 1, 0), ((2, 8), 2, 0)]
+)
+def test_of_workers_of_several_sizes_the_smallest_that_fits_takes_all_cores(
+    granularities: tuple[int, ...], count: int, worker: int
+) -> None:
+    run = together(Scheduler(SchedulerConfig((TWO_STAGES,), 2, PolicyConfig("late"), granularities)), count)
+    assert (run.worker, len(run.requests), run.wide) == (worker, count, True)
 
 
 def test_runs_of_batches_on_all_cores_teach_what_launches_cost_by_the_share_of_their_size() -> None:

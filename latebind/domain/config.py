@@ -139,7 +139,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `slots` is the number of requests of one model that may be in the server at once. `awake` keeps idle cores from
     sleeping. Where `granularities` are given, there is a worker for each, with batches no larger than that; on a CPU no
     more of them run at once than cores divided by threads. Stages compute on `device`: cpu, cuda, or cuda:0 and so on.
-    With `wide`, a request alone in the engine may run on the cores of all workers, which needs a copy of the weights.
+    With `wide`, requests may run on the cores of all workers, one batch at a time, which needs a copy of the weights.
     """
 
     workers: int = 1

@@ -1,8 +1,8 @@
 """Runs on the cores of all workers: the model compiled again for more threads, if that pays.
 
 A request alone runs that way, and so do batches while workers are not too busy (decisions 38 and 98). It needs several
-workers that run at the same time, and a backend whose operators run on several threads.
-What is measured here is only the initial estimate: serving goes on learning it (`batching/lone.py`, `estimate.py`).
+workers that run at the same time, and a backend whose operators run on several threads. What is measured here for one
+row is only the initial estimate: serving goes on learning it (`batching/lone.py`).
 """
 
 import time

@@ -35,7 +35,8 @@ from latebind.sequence.stored import is_stored_sequence, load_sequence
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """One model as one worker runs it; other workers have twins of it. `wide` runs one row on the cores of all workers.
+    """One model as one worker runs it; other workers have twins of it. `wide` runs it on the cores of all workers: any
+    batch of a chain, one row of a sequence model.
 
     `working` is the most bytes that a batch takes while it runs, beside weights and slots; 0 if that was not measured.
     """

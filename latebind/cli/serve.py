@@ -89,8 +89,8 @@ def serve(
     A query is a graph of models under one deadline, written down beside them as `NAME.query.toml`; to clients it is one
     more model. Where it is named by `--model`, its models are served with it.
 
-    Workers times threads should not exceed the cores that are left beside the door. Of workers with granularities, only
-    as many run at once.
+    By default there is a worker for each core that is left beside the door, and at most 8. If you give workers and
+    threads, their product should not exceed those cores. Of workers with granularities, only as many run at once.
 
     When the engine's process dies, another takes over. On SIGHUP the repository is looked at again: new versions come
     up beside what is served, are tried, and take over without anybody's noticing; meanwhile both are in memory.
@@ -114,7 +114,7 @@ def serve(
     """
     with reporting():
         options = (ray, reached, allowed, workers, adapting, memory, changing, fetched, watched, batching)
-        settings = read_settings(config, options)
+        settings = read_settings(config, options, on=ray.on)
         write_logs("door", settings.observability.log_format)
         _check(settings)
         selection = open_selection(repository, model or (), settings.repository)

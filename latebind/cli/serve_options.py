@@ -15,6 +15,7 @@ from latebind.cli.together import check_ray, check_workers, known_keys
 from latebind.domain.config import GRPC_STACKS, TIERS, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.sizes import size
+from latebind.engine.cores import fitted
 from latebind.residency import POLICIES as RESIDENCY_POLICIES
 
 LIVE = [name for name in POLICIES if name != "static"]
@@ -31,19 +32,25 @@ class Group(Protocol):
         """Return what was given. Raises `ConfigError`."""
 
 
-def read_settings(file: Path | None, groups: Sequence[Group]) -> ServeConfig:
-    """Read the file if there is one, put the given options over it, and check each part once. Raises `ConfigError`."""
+def read_settings(file: Path | None, groups: Sequence[Group], *, on: str | None = None) -> ServeConfig:
+    """Read the file if there is one, put the given options over it, and check each part once. Raises `ConfigError`.
+
+    Where neither says how many workers there are, the cores of this machine decide, or those of a replica `on` Ray.
+    """
     given: Parts = {}
     for group in groups:
         for part, values in group.parts().items():
             given.setdefault(part, {}).update({key: value for key, value in values.items() if value is not None})
-    settings = ServeConfig() if file is None else _read(file)
-    return replace(settings, **{part: replace(getattr(settings, part), **values) for part, values in given.items()})
+    settings, said = (ServeConfig(), {}) if file is None else _read(file)
+    settings = replace(settings, **{part: replace(getattr(settings, part), **values) for part, values in given.items()})
+    return fitted(settings, {**said.get("engine", {}), **given["engine"]}, on=on)
 
 
-def _read(file: Path) -> ServeConfig:
+def _read(file: Path) -> tuple[ServeConfig, Parts]:
+    """Return what a file sets, and the same as it stands there."""
     try:
-        return msgspec.toml.decode(file.read_bytes(), type=ServeConfig, strict=True)
+        text = file.read_bytes()
+        return msgspec.toml.decode(text, type=ServeConfig, strict=True), msgspec.toml.decode(text)
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
     except (ConfigError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -196,12 +203,17 @@ class Workers:
 
     PANEL: ClassVar = "Workers and cores"
 
-    workers: Annotated[int | None, typer.Option(help="Workers that run at once. Default: 1.")] = None
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Workers that run at once. Default: one for each core beside the door's, at most 8."),
+    ] = None
     granularities: Annotated[
         str | None,
         typer.Option(help="A worker for each of these largest batches, as 1,1,2,4,8,16; instead of --workers."),
     ] = None
-    threads: Annotated[int | None, typer.Option(help="Threads of each worker. Default: 1.")] = None
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of each worker. Default: 1, more on more than 9 cores.")
+    ] = None
     cores: Annotated[str | None, typer.Option(help="Cores for the engine, as 1 or 2,3. Default: any.")] = None
     slots: Annotated[
         int | None, typer.Option(help="Requests of a model that may be under way at once. Default: 256.")

@@ -14,6 +14,7 @@ from latebind.cluster.refusals import check
 from latebind.cluster.replica import Application
 from latebind.domain.config import ServeConfig
 from latebind.domain.errors import ConfigError
+from latebind.engine.cores import fitted
 from latebind.repository.mirror import open_selection
 
 LEAST_SECRET = 32  # bytes
@@ -36,10 +37,12 @@ def application(args: Mapping[str, Any]) -> Any:
     """Return the application for Ray Serve. Raises `ConfigError` that names what is wrong."""
     try:
         found = msgspec.convert(dict(args), Arguments)
-        settings = msgspec.toml.decode(_read(found.config), type=ServeConfig) if found.config else ServeConfig()
+        text = _read(found.config) if found.config else b""
+        settings = msgspec.toml.decode(text, type=ServeConfig)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"the arguments of the application, or its config file, are wrong: {error}") from error
     check("ray", settings)
+    settings = fitted(settings, msgspec.toml.decode(text).get("engine", {}), on="ray")
     secret = _read(found.secret_file).decode("ascii", "replace").strip()
     if len(secret) < LEAST_SECRET or not secret.isalnum():
         raise ConfigError(f"{found.secret_file} has no secret: write one with `openssl rand -hex 32`")

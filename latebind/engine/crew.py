@@ -3,7 +3,6 @@
 Ebird's workers each have a copy (section VIII-E: 15.2 % more memory); it names sharing as the remedy.
 """
 
-import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from latebind.domain.config import TIERS, EngineConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError
+from latebind.engine.cores import usable_cores
 from latebind.engine.on_demand import measure, open_model
 from latebind.engine.served import with_queries
 from latebind.engine.wide import widen
@@ -27,11 +27,6 @@ def at_once(config: EngineConfig) -> int:
     if config.device != HOST.type:
         return config.crew
     return max(1, min(config.crew, usable_cores(config) // config.threads))
-
-
-def usable_cores(config: EngineConfig) -> int:
-    """Return the number of cores that the engine may use."""
-    return len(config.cores or os.sched_getaffinity(0))
 
 
 def load_crew(paths: Iterable[Path], config: EngineConfig) -> list[list[LoadedModel]]:

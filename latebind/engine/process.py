@@ -23,7 +23,8 @@ from latebind.domain.errors import LatebindError
 from latebind.domain.events import Event
 from latebind.engine.adopting import Adopting
 from latebind.engine.awake import kept_awake
-from latebind.engine.crew import at_once, load_crew, open_crew, usable_cores
+from latebind.engine.cores import usable_cores
+from latebind.engine.crew import at_once, load_crew, open_crew
 from latebind.engine.device_pool import DeviceStaging
 from latebind.engine.driver import Driver
 from latebind.engine.event_log_file import EventLogFile

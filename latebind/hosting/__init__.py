@@ -72,7 +72,8 @@ def serving(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options
             ...
 
     `example_inputs` are tensors `(N, ...)` by name or in order, or a single one. By default a free port is used. Raises
-    `ExportError` for a module that cannot be served, with what to change in it, and `ConfigError` for invalid options.
+    `ExportError` for a module that cannot be served, with what to change in it, `ConfigError` for invalid options, and
+    `Unavailable` at the end of a context in which the server has died.
     """
     with _served(module, example_inputs, _hosting("serving", options, port=0), quiet=True) as child:
         yield child.url

@@ -19,24 +19,30 @@ __all__ = ["READY", "Child", "start"]
 class Child:
     """A server that is ready, at `url`."""
 
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], url: str, log: IO[str]) -> None:
         self._process = process
+        self._log = log
         self.url = url
 
     def wait(self) -> None:
         """Return when it has ended because it was told to. Raises `Unavailable` if it ended in another way."""
-        status = self._process.wait()
-        if status != 0:
-            raise Unavailable(
-                f"`latebind serve` ended with {_cause(status)}: see its last words above, and start it again"
-            )
+        self._process.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raise `Unavailable` if it has ended though nobody told it to."""
+        status = self._process.poll()
+        if status:
+            said = _last_words(self._log)
+            raise Unavailable(f"`latebind serve` ended with {_cause(status)}: {said}; start it again")
 
 
 @contextmanager
 def start(words: Sequence[str], *, quiet: bool) -> Iterator[Child]:
     """Run `latebind serve` with these arguments within the context, which is entered when the server is ready.
 
-    If `quiet`, its log is only used for the error if it does not start. Raises `ConfigError` with its last line then.
+    If `quiet`, its log is only used for errors. Raises `ConfigError` with its last line if it does not start, and
+    `Unavailable` at the end of a context that it did not outlive.
     """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
@@ -48,7 +54,9 @@ def start(words: Sequence[str], *, quiet: bool) -> Iterator[Child]:
             process_group=0,  # an interrupt from the terminal reaches only the parent, which passes it on once
         )
         try:
-            yield Child(process, _url(process, log))
+            child = Child(process, _url(process, log), log)
+            yield child
+            child.check()
         finally:
             _end(process)
 
@@ -60,9 +68,14 @@ def _url(process: subprocess.Popen[str], log: IO[str]) -> str:
         if line.startswith(READY):
             return line.removeprefix(READY).strip()
     status = process.wait()
+    raise ConfigError(f"`latebind serve` ended with status {status}: {_last_words(log)}")
+
+
+def _last_words(log: IO[str]) -> str:
+    """Return the last line that it has written."""
     log.seek(0)
-    said = [text for line in log.readlines() if (text := line.strip(" │╭╮╰╯─\n"))] or ["its words are above"]
-    raise ConfigError(f"`latebind serve` ended with status {status}: {said[-1]}")
+    said = [text for line in log.readlines() if (text := line.strip(" │╭╮╰╯─\n"))]
+    return said[-1] if said else "its words are above"
 
 
 def _cause(status: int) -> str:

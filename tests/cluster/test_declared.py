@@ -31,6 +31,15 @@ def test_an_application_is_an_ingress_before_replicas_on_a_node_of_its_kind(tmp_
 
 
 @pytest.mark.parametrize(
+    ("engine", "workers"), [("", 3), ("[engine]\nthreads = 3\n", 1), ("[engine]\nworkers = 1\n", 1)]
+)
+def test_a_replica_has_workers_for_the_cores_that_it_asks_for(engine: str, workers: int, tmp_path: Path) -> None:
+    found = application(arguments(tmp_path, config=f"[cluster]\ncpus = 4.0\n{engine}"))
+    (declared, _) = found._bound_deployment.init_args
+    assert declared.settings.engine.crew == workers
+
+
+@pytest.mark.parametrize(
     ("changes", "told"),
     [
         ({"repo": "x"}, "unknown field `repo`"),

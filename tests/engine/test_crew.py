@@ -17,7 +17,8 @@ from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.eventlog import read_log
 from latebind.engine.client import EngineClient
-from latebind.engine.crew import at_once, load_crew, usable_cores
+from latebind.engine.cores import usable_cores
+from latebind.engine.crew import at_once, load_crew
 from latebind.engine.order import EngineOrder
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import LoadedModel, Worker

@@ -1,12 +1,14 @@
 """A module served from Python, in a folder that remembers it, and what is refused."""
 
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import latebind
-from latebind.domain.errors import ConfigError, ExportError
+from latebind.domain.errors import ConfigError, ExportError, Unavailable
 from latebind.hosting.building import build_once
 from latebind.hosting.child import READY
 from tests.program.modules import Cached
@@ -93,7 +95,7 @@ def test_an_interrupt_ends_the_server_and_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize(
     ("number", "status", "said"),
     [
-        (signal.SIGKILL, 1, "Unavailable: `latebind serve` ended with signal 9 (Killed): see its last words above"),
+        (signal.SIGKILL, 1, "Unavailable: `latebind serve` ended with signal 9 (Killed): its words are above"),
         (signal.SIGTERM, 0, ""),
     ],
 )
@@ -112,6 +114,21 @@ def test_a_server_that_ends_is_an_error_unless_it_was_told_to(
         server.send_signal(number)
         assert process.wait(60) == status
     assert said in (tmp_path / "said").read_text()
+
+
+def killed(folder: Path) -> None:
+    """Kill the server of this folder, and return when it has died."""
+    (server,) = [child for child in psutil.Process().children() if str(folder) in child.cmdline()]
+    server.kill()
+    os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_a_block_that_its_server_does_not_outlive_ends_with_an_error(tmp_path: Path) -> None:
+    serving = partial(latebind.serving, Doubles(), {"x": ROWS}, folder=tmp_path, backends=("eager",))
+    with pytest.raises(Unavailable, match=r"ended with signal 9 \(Killed\): .*; start it again"), serving():
+        killed(tmp_path)
+    with pytest.raises(KeyError), serving():
+        raise KeyError("of the block itself")
 
 
 def test_what_was_built_in_a_folder_is_found_there_again(tmp_path: Path) -> None:

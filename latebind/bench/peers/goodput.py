@@ -1,4 +1,7 @@
-"""Sends requests at Poisson times to every server with the same client: the share answered within the deadline."""
+"""Sends requests at Poisson times to every server with the same client: the share answered within the deadline.
+
+All servers run from the beginning to the end, except that those that poll are stopped while others have their turn.
+"""
 
 import asyncio
 import time
@@ -18,7 +21,7 @@ from latebind.bench.parallel import Progress
 from latebind.bench.peers import resnet
 from latebind.bench.peers.calls import Call, check
 from latebind.bench.peers.loads import load
-from latebind.bench.peers.processes import Served
+from latebind.bench.peers.processes import Served, restless, turn_of
 from latebind.bench.peers.sides import Place
 
 CLIENTS = 16  # of the closed loop that tells what can be answered
@@ -68,17 +71,23 @@ def run(place: Place, backend: str, wanted: Sequence[str], plan: Plan, tell: Pro
         servers = {name: stack.enter_context(side.start(place)) for name, side in sides.items()}
         calls = {name: resnet.call(network, side, plan.deadline) for name, side in sides.items()}
         slow = {name: resnet.call(network, side, PATIENCE) for name, side in sides.items()}
-        capacity = {}
+        polling, capacity = restless(servers.values()), {}
         for name, served in servers.items():
             tell(f"capacity of {name}", 0.0)
-            check(served, slow[name], network.right, who=name, exact=False)
-            load(served, slow[name], clients=CLIENTS, seconds=WARM_UP)
-            capacity[name] = load(served, slow[name], clients=CLIENTS, seconds=2 * WARM_UP).rate
-        return Found(backend, capacity, _rounds(servers, calls, max(capacity.values()), plan, tell))
+            with turn_of(served, polling):
+                check(served, slow[name], network.right, who=name, exact=False)
+                load(served, slow[name], clients=CLIENTS, seconds=WARM_UP)
+                capacity[name] = load(served, slow[name], clients=CLIENTS, seconds=2 * WARM_UP).rate
+        return Found(backend, capacity, _rounds(servers, polling, calls, max(capacity.values()), plan, tell))
 
 
 def _rounds(
-    servers: Mapping[str, Served], calls: Mapping[str, Call], capacity: float, plan: Plan, tell: Progress
+    servers: Mapping[str, Served],
+    polling: Sequence[Served],
+    calls: Mapping[str, Call],
+    capacity: float,
+    plan: Plan,
+    tell: Progress,
 ) -> list[Played]:
     found: list[Played] = []
     total = plan.rounds * len(plan.loads) * len(servers)
@@ -88,7 +97,8 @@ def _rounds(
             times = past(plan.seconds, share * capacity, random)
             for name in random.sample(list(servers), len(servers)):
                 tell(f"{name} at {share:.0%}", len(found) / total)
-                found.append(Played(name, share, number, asyncio.run(play(servers[name], calls[name], times))))
+                with turn_of(servers[name], polling):
+                    found.append(Played(name, share, number, asyncio.run(play(servers[name], calls[name], times))))
     return found
 
 

@@ -1,6 +1,7 @@
 """Measures requests a second for a model that returns its input: what the servers themselves cost.
 
-All servers run from the beginning to the end. One is loaded at a time, and all take turns in every round.
+All servers run from the beginning to the end, except that those that poll are stopped while others have their turn.
+One is loaded at a time, and all take turns in every round.
 """
 
 import resource
@@ -18,7 +19,7 @@ from latebind.bench.parallel import Progress
 from latebind.bench.peers.calls import Call, check, written
 from latebind.bench.peers.loads import Loaded, load
 from latebind.bench.peers.ours import IDENTITY, WIDTH
-from latebind.bench.peers.processes import Served
+from latebind.bench.peers.processes import Served, restless, turn_of
 from latebind.bench.peers.sides import Place, Side
 
 WARM_UP = 1.0  # seconds of each cell that do not count
@@ -53,12 +54,14 @@ def run(place: Place, sides: Mapping[str, Side], plan: Plan, tell: Progress) -> 
     with ExitStack() as stack:
         tell("starting", 0.0)
         servers = {name: stack.enter_context(side.start(place)) for name, side in sides.items()}
+        polling = restless(servers.values())
         cells = [(name, protocol, clients) for protocol, clients, name in _cells(sides, plan)]
         for name, protocol, clients in cells:
             call = _call(sides[name], protocol, rows)
-            check(servers[name], call, rows, who=name)
-            load(servers[name], call, clients=clients, seconds=WARM_UP)
-        return _rounds(servers, sides, cells, rows, plan, tell)
+            with turn_of(servers[name], polling):
+                check(servers[name], call, rows, who=name)
+                load(servers[name], call, clients=clients, seconds=WARM_UP)
+        return _rounds(servers, polling, sides, cells, rows, plan, tell)
 
 
 def _cells(sides: Mapping[str, Side], plan: Plan) -> list[tuple[Protocol, int, str]]:
@@ -73,6 +76,7 @@ def _cells(sides: Mapping[str, Side], plan: Plan) -> list[tuple[Protocol, int, s
 
 def _rounds(
     servers: Mapping[str, Served],
+    polling: Sequence[Served],
     sides: Mapping[str, Side],
     cells: Sequence[tuple[str, Protocol, int]],
     rows: Array,
@@ -86,7 +90,8 @@ def _rounds(
         for name, protocol, clients in sorted(mixed, key=lambda cell: (cell[1], cell[2])):
             tell(f"{name}, {protocol}, {clients} clients", len(found) / (plan.rounds * len(cells)))
             call = _call(sides[name], protocol, rows)
-            loaded, others = _watched(servers[name], call, clients, plan.seconds)
+            with turn_of(servers[name], polling):
+                loaded, others = _watched(servers[name], call, clients, plan.seconds)
             found.append(Run(name, protocol, clients, number, loaded, others))
     return found
 

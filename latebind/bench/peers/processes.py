@@ -5,8 +5,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -18,6 +18,8 @@ from latebind.domain.errors import ConfigError
 START_SECONDS = 240.0
 STOP_SECONDS = 20.0
 PAUSE = 0.05
+IDLE_SECONDS = 1.0
+RESTLESS = 0.05  # of a core
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,33 @@ def latebind(repository: Path, options: Sequence[str], *, ready: str, log: Path,
         yield served
 
 
+def restless(servers: Iterable[Served]) -> list[Served]:
+    """Return the servers that take processor time while nobody calls them, measured for `IDLE_SECONDS`."""
+    every = list(servers)
+    before = [cpu_seconds(served.process) for served in every]
+    time.sleep(IDLE_SECONDS)
+    return [
+        served
+        for served, then in zip(every, before, strict=True)
+        if cpu_seconds(served.process) - then > RESTLESS * IDLE_SECONDS
+    ]
+
+
+@contextmanager
+def turn_of(served: Served, polling: Iterable[Served]) -> Iterator[None]:
+    """Stop the processes of all other servers that poll until the block ends.
+
+    LitServe takes one and a half cores while nobody calls it, so its peers would be measured on what it leaves. Servers
+    that do not poll run on: Triton's Python backend does not recover from being stopped.
+    """
+    processes = [one for other in polling if other is not served for one in tree(other.process)]
+    try:
+        _tell(processes, psutil.Process.suspend)
+        yield
+    finally:
+        _tell(processes, psutil.Process.resume)
+
+
 def end(process: "subprocess.Popen[bytes]") -> None:
     """End a server and whatever of it is left."""
     try:
@@ -97,6 +126,12 @@ def end(process: "subprocess.Popen[bytes]") -> None:
     for one in every:
         if one.is_running():
             one.kill()
+
+
+def _tell(processes: Iterable[psutil.Process], what: Callable[[psutil.Process], None]) -> None:
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):  # some live for a moment only
+            what(one)
 
 
 def _await_ready(process: "subprocess.Popen[bytes]", port: int, path: str, log: Path) -> None:

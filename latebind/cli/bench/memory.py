@@ -55,7 +55,7 @@ def _copies(side: memory_bench.Side) -> str:
     if side.copies:
         return "a copy each"
     wide = side.engine.wide and crew.at_once(side.engine) > 1
-    return "one copy, one more for lone requests where they gain" if wide else "one copy"
+    return "one copy, one more for all cores where they gain" if wide else "one copy"
 
 
 def _written(taken: memory_bench.Resident) -> str:

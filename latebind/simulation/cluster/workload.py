@@ -103,7 +103,7 @@ class Models(Part, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(
                 f"{what}hits has {len(self.hits)} shares and there are {self.stages} stages: give one less than stages"
             )
-        if min(self.hits, default=0.0) < 0.0 or sum(self.hits) > 1.0:
+        if not all(hit >= 0.0 for hit in self.hits) or sum(self.hits) > 1.0:
             raise ConfigError(f"{what}hits are {list(self.hits)}: give shares of all requests, together at most 1")
         if not self.deadline + self.times > 0:
             raise ConfigError(f"{what}give a deadline in seconds, or times the seconds of one request, above 0")

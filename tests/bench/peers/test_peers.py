@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from latebind.bench.peers.frameworks import as_base64, serve_echo
 from latebind.bench.peers.goodput import Found, Played, play
 from latebind.bench.peers.identity import Run
 from latebind.bench.peers.loads import Loaded, load
-from latebind.bench.peers.processes import Served, cpu_seconds, free_port, running
+from latebind.bench.peers.processes import Served, cpu_seconds, free_port, restless, running, turn_of
 from latebind.bench.peers.report import goodput_rows, identity_rows
 from latebind.domain.errors import ConfigError
 from tests.cluster.small import until
@@ -61,6 +62,20 @@ def test_the_awake_echo_is_busy_while_nobody_calls(tmp_path: Path) -> None:
     with serve_echo(tmp_path / "log", awake=True) as echo:
         before = cpu_seconds(echo.process)
         until(lambda: cpu_seconds(echo.process) - before > 0.1)
+
+
+def test_a_server_that_polls_is_found_and_stands_still_while_others_have_their_turn(tmp_path: Path) -> None:
+    with serve_echo(tmp_path / "log", awake=True) as polls, serve_echo(tmp_path / "other", awake=False) as other:
+        call = written(Protocol.BINARY, "identity", ROWS)
+        assert restless((polls, other)) == [polls]
+        with turn_of(other, [polls]):
+            check(other, call, ROWS, who="other")
+            before = cpu_seconds(polls.process)
+            time.sleep(0.2)
+            assert cpu_seconds(polls.process) == before
+        with turn_of(polls, [polls]):
+            check(polls, call, ROWS, who="polls")
+        until(lambda: cpu_seconds(polls.process) > before)
 
 
 def test_a_call_that_is_refused_says_how(served: Served) -> None:

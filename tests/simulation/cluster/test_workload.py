@@ -82,6 +82,8 @@ def trace(tmp_path: Path, counts: list[list[int]]) -> Path:
         ("startup = 90", "startup = -1", "'large' has startup -1.*: give 0 or more"),
         ("deadline = 0.5", "", "models 'text': give a deadline in seconds"),
         ("hits = [0.25, 0.25]", "hits = [0.75, 0.5]", "hits are .* together at most 1"),
+        ("hits = [0.25, 0.25]", "hits = [nan]", "hits are .* together at most 1"),
+        ("hits = [0.25, 0.25]", "hits = [0.25, -0.25]", "hits are .* together at most 1"),
         ("hits = [0.25, 0.25]", "hits = [0.1, 0.1, 0.1, 0.1]", "4 shares and there are 4 stages"),
         ("share = 0", "share = 0.5", "give each family one, or none"),
         ('name = "text"', 'name = "vision"', "two families of models have the same name"),

@@ -1,0 +1,54 @@
+"""Settings of a server: from a file, from options, and from the machine where neither says."""
+
+from pathlib import Path
+
+import pytest
+
+from latebind.cli.serve_options import OnRay, Workers, read_settings
+from latebind.domain.config import EngineConfig
+from latebind.engine import cores
+from latebind.engine.cores import beside_door
+
+
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "usable_cores", lambda config: len(config.cores) or 8)
+
+
+def crew(tmp_path: Path, text: str = "", *, on: str | None = None, cpus: float | None = None, **said: object) -> object:
+    """Return how many workers there are, and the threads of each."""
+    file = tmp_path / "latebind.toml"
+    file.write_text(text)
+    replicas = OnRay(on=on, replica_cpus=cpus)
+    engine = read_settings(file, (Workers(**said), replicas), on=on).engine  # type: ignore[arg-type]
+    return engine.crew, engine.threads
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_where_nobody_says_each_core_but_the_doors_has_a_worker(tmp_path: Path) -> None:
+    assert crew(tmp_path) == (7, 1)
+    assert crew(tmp_path, "[server]\nport = 1\n[engine]\nslots = 8\n") == (7, 1)
+    assert crew(tmp_path, "[engine]\nthreads = 2\n") == (3, 2)
+    assert crew(tmp_path, threads=3) == (2, 3)
+    assert crew(tmp_path, cores="1,2") == (2, 1)
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_what_is_said_holds(tmp_path: Path) -> None:
+    assert crew(tmp_path, "[engine]\nworkers = 1\n") == (1, 1)
+    assert crew(tmp_path, workers=2) == (2, 1)
+    assert crew(tmp_path, granularities="1,4,16") == (3, 1)
+    assert crew(tmp_path, "[engine]\ngranularities = [1, 2]\nthreads = 2\n") == (2, 2)
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_a_replica_has_the_cores_that_it_asks_for(tmp_path: Path) -> None:
+    assert crew(tmp_path, on="ray") == (1, 1)
+    assert crew(tmp_path, on="ray", cpus=4.0) == (3, 1)
+    assert crew(tmp_path, on="ray", cpus=0.5) == (1, 1)
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_an_engine_with_cores_of_its_own_leaves_one_to_the_door_all_the_same() -> None:
+    assert beside_door(EngineConfig(cores=(4, 5, 6))) == 3
+    assert beside_door(EngineConfig(cores=tuple(range(8)))) == 7

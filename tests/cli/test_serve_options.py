@@ -1,6 +1,7 @@
 """Settings of a server: from a file, from options, and from the machine where neither says."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +16,14 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "usable_cores", lambda config: len(config.cores) or 8)
 
 
-def crew(tmp_path: Path, text: str = "", *, on: str | None = None, cpus: float | None = None, **said: object) -> object:
+def crew(
+    tmp_path: Path, text: str = "", *, on: str | None = None, cpus: float | None = None, **said: Any
+) -> tuple[int, int]:
     """Return how many workers there are, and the threads of each."""
     file = tmp_path / "latebind.toml"
     file.write_text(text)
     replicas = OnRay(on=on, replica_cpus=cpus)
-    engine = read_settings(file, (Workers(**said), replicas), on=on).engine  # type: ignore[arg-type]
+    engine = read_settings(file, (Workers(**said), replicas), on=on).engine
     return engine.crew, engine.threads
 
 

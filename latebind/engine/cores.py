@@ -30,8 +30,7 @@ def cpu_quota(groups: Path = GROUPS, own: Path = OWN_GROUP) -> float:
     except OSError:
         return inf
     inner = [groups / name.strip("/") for name in names]
-    folders = [folder for each in inner for folder in (each, *each.parents) if folder.is_relative_to(groups)]
-    return min(map(_quota, folders), default=inf)
+    return min([_quota(folder) for each in inner for folder in (each, *each.parents)], default=inf)
 
 
 def fitted(settings: ServeConfig, said: Mapping[str, object], *, on: str | None = None) -> ServeConfig:

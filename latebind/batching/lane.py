@@ -60,7 +60,7 @@ class Lane:
     def came(self, requests: int, now: float) -> None:
         """Note that so many requests have come, whether or not they will be accepted."""
         for _ in range(requests):
-            self._models.load.add(now, self._alone, self.seconds_per_request)
+            self._models.load.add(now, self._alone, self.seconds_per_request, self._limit)
 
     def add(self, request: Request) -> None:
         """Queue a request, or hold it while the lane is closed."""

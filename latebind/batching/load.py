@@ -10,13 +10,17 @@ BELIEVED = 0.9  # the highest load of workers that take turns; behind a higher o
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Work over the time of all workers: `alone` if requests run one by one, `batched` in the policy's batches."""
+    """Work over the time of all workers: `alone` if requests run one by one, `batched` in the policy's largest batches.
+
+    `more` is what each request adds to a batch that runs anyway.
+    """
 
     alone: float
     batched: float
+    more: float
 
 
-IDLE = Busy(0.0, 0.0)
+IDLE = Busy(0.0, 0.0, 0.0)
 
 
 class Load:
@@ -27,17 +31,19 @@ class Load:
         self._requests = 0
         self._gap = 0.0  # mean seconds between arrivals
         self._last = inf
-        self._alone = self._batched = 0.0
+        self._alone = self._batched = self._more = 0.0
 
-    def add(self, now: float, alone: float, batched: float) -> None:
-        """Note a request that takes so many seconds of a worker: alone, and its share of a batch."""
+    def add(self, now: float, alone: float, batched: float, most: int) -> None:
+        """Note a request that takes so many seconds of a worker: alone, and its share of a batch of `most`."""
         if self._requests:
             self._gap += max(NEWEST, 1.0 / self._requests) * (now - self._last - self._gap)
         self._requests += 1
         self._last = now
         newest = max(NEWEST, 1.0 / self._requests)
+        more = max(0.0, most * batched - alone) / (most - 1) if most > 1 else alone
         self._alone += newest * (alone - self._alone)
         self._batched += newest * (batched - self._batched)
+        self._more += newest * (more - self._more)
 
     def at(self, now: float) -> Busy:
         """Return how busy the workers are, and no more than if the next request arrived now."""
@@ -47,22 +53,38 @@ class Load:
         if gap < now - self._last:
             gap += max(NEWEST, 1.0 / self._requests) * (now - self._last - gap)
         each = self.workers * gap
-        return Busy(self._alone / each, self._batched / each) if each > 0.0 else Busy(inf, inf)
+        if each <= 0.0:
+            return Busy(inf, inf, inf)
+        return Busy(self._alone / each, self._batched / each, self._more / each)
 
 
 def shares_batches(alone: float, batched: float, workers: int, busy: Busy) -> bool:
     """Return whether one batch at a time on the cores of all `workers` answers sooner than a batch on each.
 
-    On all cores a request takes the share `alone` of its time, and a batch the share `batched`. In units of what a
-    request takes on its worker's own cores, requests take 1 plus the wait for one of n workers. That is
-    P^(sqrt(2 (n + 1)) - 1) / 2n (1 - rho) where launches have a fixed length (Sakasegawa 1977): P is how busy workers
-    are with requests one by one, and rho in batches, which bounds the queue. Who finds the workers idle has all cores
-    anyway (`lone`). On all cores P and rho are n times the shares, and n is 1.
+    On all cores a request takes the share `alone` of its time, and a batch the share `batched`. Who finds the workers
+    idle has all cores anyway (`lone`).
     """
     full = workers * batched * busy.batched
-    if full >= BELIEVED:
+    if full >= BELIEVED or busy.alone <= 0.0:
         return False
-    busy = Busy(min(FULL, busy.alone), min(FULL, busy.batched))
-    beside = 1.0 + pow(busy.alone, sqrt(2.0 * (workers + 1)) - 1.0) / (2.0 * workers * (1.0 - busy.batched))
-    beside -= (1.0 - alone) * (1.0 - busy.alone)
-    return alone * (1.0 + min(1.0, workers * alone * busy.alone) / (2.0 * (1.0 - full))) < beside
+    batch, more = busy.batched / busy.alone, busy.more / busy.alone
+    in_turn = mean_seconds(alone, batched * batch, batched * more, 1, workers * alone * busy.alone)
+    beside = mean_seconds(1.0, batch, more, workers, busy.alone) - (1.0 - alone) * max(0.0, 1.0 - busy.alone)
+    return in_turn < beside
+
+
+def mean_seconds(alone: float, batched: float, more: float, workers: int, busy: float) -> float:
+    """Return about how long requests take that find `workers` so `busy`, were they to run one by one.
+
+    A request alone takes `alone`, its share of the largest batch is `batched`, and each one more in a batch takes
+    `more`. While a batch runs, the next one gathers: a launch takes c = fixed + more * (those that came within c), or
+    `alone` if hardly any comes. A request waits for the first of n workers to be through, c / 2n if all run, and then c
+    itself. What is too much for the largest batch waits for a further one. Where batches save nothing this is the mean
+    wait of a queue for n workers whose work has a fixed length (Sakasegawa 1977).
+    """
+    full, adding = min(FULL, busy * batched / alone), min(FULL, busy * more / alone)
+    power = sqrt(2.0 * (workers + 1)) - 1.0
+    launch = max(alone, (alone - more) / (1.0 - adding))
+    all_run = pow(min(1.0, busy), power)
+    beyond = batched * pow(full, power) * full / (2.0 * workers * (1.0 - full))
+    return launch * (1.0 + all_run / (2.0 * workers)) + beyond

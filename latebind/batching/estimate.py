@@ -73,7 +73,7 @@ class Estimate:
     def widens(self, stage: int, inputs: int, rate: float) -> bool:
         """Return whether a request alone gets the cores of all workers for a step of a stage.
 
-        `rate` is the number of requests that arrive per second, for any model.
+        `rate` is the number of requests that arrive per second and would begin beside it.
         """
         if self.lone is None:
             return False
@@ -81,9 +81,14 @@ class Estimate:
         seconds = pace.factor * self._costs.step(stage, 1, inputs) + pace.launch
         return self.lone.pays(stage, seconds, rate)
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether batches may have the cores of all workers; where there is a decoder, only a request alone may."""
+        return self.lone is not None and self.decoder is None
+
     def shares_batches(self, load: Load, now: float) -> bool:
-        """Return whether a batch gets the cores of all workers; where there is a decoder, only a request alone may."""
-        if self.lone is None or self.decoder is not None:
+        """Return whether a batch gets the cores of all workers, one batch at a time."""
+        if self.lone is None or not self.takes_turns:
             return False
         return shares_batches(self.lone.whole, self._wide_share, load.workers, load.at(now))
 

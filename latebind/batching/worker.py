@@ -111,8 +111,8 @@ class Crew:
     def begin(self, worker: Worker, rows: int, now: float) -> bool:
         """Note that a worker launches `rows` rows; return whether it gets the cores of all workers for them.
 
-        It does where no other worker has started anything, and that pays: for a request alone by what it gains itself,
-        for others by how busy the workers are.
+        It does where no other worker has started anything, and that pays: for a request alone by what it gains itself
+        and others lose who would begin beside it, for several by how busy the workers are.
         """
         worker.launched = rows, now
         worker.alone = worker.wide = False
@@ -129,10 +129,12 @@ class Crew:
         batch = worker.running
         assert batch is not None, "nothing runs"
         estimate = self._estimates[batch.spec.name]
+        in_turn = estimate.shares_batches(self._models.load, now)
         if not worker.alone:
-            return estimate.shares_batches(self._models.load, now)
+            return in_turn
         inputs = batch.inputs if batch.spec.kinds else 1
-        coming = sum([model.queue.rate(now) for model in self._models])
+        others = [model for model in self._models if not (in_turn and model.estimate.takes_turns)]  # who would not wait
+        coming = sum([model.queue.rate(now) for model in others])
         return estimate.widens(batch.stage, inputs, coming)
 
     def learn(self, worker: Worker, batch: SubBatch, now: float) -> None:

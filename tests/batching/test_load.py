@@ -84,9 +84,7 @@ def test_batches_that_take_no_longer_than_one_request_keep_queues_short() -> Non
 
 def test_turns_are_taken_while_batches_grow_to_what_their_largest_size_would_hardly_carry() -> None:
     """A perceptron whose weights are read once for each batch: 5.1 ms alone, 0.5 ms a request in batches of 16."""
-    at_half, nearer = (
-        loaded(1.0 / rate, alone=0.0051, batched=0.0005, most=16).at(0.0) for rate in (2000.0, 2700.0)
-    )
+    at_half, nearer = (loaded(1.0 / rate, alone=0.0051, batched=0.0005, most=16).at(0.0) for rate in (2000.0, 2700.0))
     assert shares_batches(0.7, 0.69, 2, at_half)
     assert not shares_batches(0.7, 0.69, 2, nearer)
 

@@ -5,6 +5,7 @@ from math import inf, pow, sqrt
 
 NEWEST = 0.01  # weight of the newest request in means; of the first ones, 1 / their number
 FULL = 0.999  # no load of workers side by side counts as more: at 1 there is no mean wait
+SLOWED = 0.1  # share by which a request takes longer beside another one at least: they share caches and memory
 BELIEVED = 0.9  # the highest load of workers that take turns; behind a higher one it is not known whether they keep up
 
 
@@ -69,8 +70,9 @@ def shares_batches(alone: float, batched: float, workers: int, busy: Busy) -> bo
         return False
     batch, more = busy.batched / busy.alone, busy.more / busy.alone
     in_turn = mean_seconds(alone, batched * batch, batched * more, 1, workers * alone * busy.alone)
-    beside = mean_seconds(1.0, batch, more, workers, busy.alone) - (1.0 - alone) * max(0.0, 1.0 - busy.alone)
-    return in_turn < beside
+    beside = mean_seconds(1.0, batch, more, workers, busy.alone)
+    others = min(1.0, busy.alone)
+    return in_turn < beside + SLOWED * others - (1.0 - alone) * (1.0 - others)
 
 
 def mean_seconds(alone: float, batched: float, more: float, workers: int, busy: float) -> float:

@@ -143,7 +143,7 @@ class Crew:
         inputs = batch.inputs if batch.spec.kinds else 1
         estimate = self._estimates[batch.spec.name]
         estimate.observe(now - launched_at, size, batch.stage, inputs, wide=worker.wide)
-        if worker.alone and (worker.wide or self._only(worker)):
+        if worker.alone:
             estimate.observe_alone(now - launched_at, batch.stage, inputs, wide=worker.wide)
 
     def busy(self, number: int) -> tuple[Worker, SubBatch]:

@@ -23,7 +23,8 @@ class Estimate:
     `outputs` is the assumed length of an answer in steps: the share `coverage` of the answers in training data is no
     longer (section IV-C). Corrections (`pace`) apply to all figures. Decoder steps have their own (`decoding`), because
     they follow each other, while earlier stages find their weights cold. Where sizes are compared, each size has what
-    its launches showed besides (`by_size`), for models without a decoder.
+    its launches showed besides (`by_size`), for models without a decoder. What launches take on the cores of all
+    workers is learned from lone requests (`lone`); batches take as much longer there as was measured.
     """
 
     def __init__(self, spec: ModelSpec, costs: ModelCosts, *, coverage: float = 0.9) -> None:
@@ -43,7 +44,7 @@ class Estimate:
         self.by_size = PaceBySize({batch for curve in costs.stages for batch in curve.batches})
         self.exits = Exits(spec, costs, self.pace)
         self.lone = _lone(spec, costs) if costs.wide else None
-        self._wide_share = _wide_share(spec, costs, spec.max_batch) if costs.wide else 1.0  # of the largest batch
+        self._wide_batch = _wide_share(spec, costs, spec.max_batch) / self.lone.whole if self.lone else 1.0
         self._tables: dict[int, _Table] = {}
         self._worth: dict[int, int] = {}
         self._worth_at = 0.0, 0  # the fixed cost of a launch, and `by_size.changes`, when `_worth` was last cleared
@@ -90,7 +91,8 @@ class Estimate:
         """Return whether a batch gets the cores of all workers, one batch at a time."""
         if self.lone is None or not self.takes_turns:
             return False
-        return shares_batches(self.lone.whole, self._wide_share, load.workers, load.at(now))
+        alone = self.lone.whole
+        return shares_batches(alone, min(1.0, self._wide_batch * alone), load.workers, load.at(now))
 
     def observe_alone(self, seconds: float, stage: int, inputs: int, *, wide: bool) -> None:
         """Note the seconds of a step of a stage for a request alone; `wide`: on the cores of all workers."""
@@ -104,7 +106,7 @@ class Estimate:
         if inputs > 1:
             expected += (table.slope[stage] - table.slope[stage + 1]) * (inputs - 1)
         if wide and self.lone is not None:
-            expected *= self.lone.share(stage) if batch == 1 else self._costs.wide_share(stage, batch)
+            expected *= self.lone.share(stage) * self._costs.wide_share(stage, batch) / self._costs.wide_share(stage, 1)
         pace = self._paces[stage]
         line = pace.factor * expected + pace.launch
         if pace.known and self.decoder is None and line > 0.0:  # an empty stage may be taken to cost nothing

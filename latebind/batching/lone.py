@@ -11,8 +11,11 @@ from math import ceil
 from latebind.batching.pace import NOTHING
 
 LATEST = 16  # the latest runs of each way that count
+RECENT = 64  # runs within which all of these must be for a comparison: in an hour a machine is twice as slow as before
 SLOWEST = 0.25  # the slowest share of them does not count: others on the machine make single runs much longer
-MEASURED = 4  # the weight of the measurement at the start, in runs of each way
+COMPARED = 32  # the latest comparisons that count
+EXTREME = 0.25  # share of them at either end that does not count
+MEASURED = 4  # the weight of the measurement at the start, in comparisons
 FIRST, SELDOM = 32, 192  # runs in one way after which the other is tried: at first, and at most
 TRIES = 3  # runs of a trial, one after another
 COLD = 8  # after this number of runs in the other way, the first run of a way does not count: it takes longer
@@ -26,45 +29,68 @@ class _Way:
         self.typical = 0.0
         self.runs = 0
         self.others = COLD  # runs in the other way since the last one in this way
-        self._latest: deque[float] = deque(maxlen=LATEST)
+        self._latest: deque[tuple[int, float]] = deque(maxlen=LATEST)  # with the number of the run among those of both
 
     @property
     def is_due(self) -> bool:
         return self.others >= min(SELDOM, FIRST * (1 + self.runs // TRIES))
 
-    def observe(self, ratio: float) -> None:
-        if self.others < COLD:
+    def recent(self, number: int) -> int:
+        """Return how many runs count that were shortly before run `number`; 0 if others before them count too."""
+        return len(self._latest) if self._latest and number - self._latest[0][0] <= RECENT else 0
+
+    def lately(self, number: int) -> int:
+        """Return how many of the runs that count were shortly before run `number`."""
+        return sum([number - run <= RECENT for run, _ in self._latest])
+
+    def observe(self, number: int, ratio: float) -> bool:
+        """Note a run; return whether it counts."""
+        counts = self.others < COLD
+        if counts:
             self.runs += 1
-            self._latest.append(ratio)
-            kept = sorted(self._latest)[: ceil((1.0 - SLOWEST) * len(self._latest))]
+            self._latest.append((number, ratio))
+            kept = sorted([ratio for _, ratio in self._latest])[: ceil((1.0 - SLOWEST) * len(self._latest))]
             self.typical = sum(kept) / len(kept)
         self.others = 0
+        return counts
 
 
 class _Stage:
-    """One stage of a model, or one step of it. `share` is its time on all cores over that on its worker's own."""
+    """One stage of a model, or one step of it. `share` is its time on all cores over that on its worker's own.
+
+    Runs in the rarer way are compared with those in the other one shortly before, so the share does not depend on how
+    quick the machine was when either was last in use.
+    """
 
     def __init__(self, share: float) -> None:
         self.share = self._measured = share
         self.tries = 0  # runs that are left of a trial
         self.tries_all = False  # whether the trial is of all cores
         self._known = False  # whether any run has differed from the measurement
+        self._number = 0
         self._own, self._all = _Way(), _Way()
+        self._compared: deque[float] = deque(maxlen=COMPARED)
 
     def observe(self, ratio: float, *, wide: bool) -> None:
         if not self._known:
             self._known = abs(ratio - (self._measured if wide else 1.0)) > NOTHING
+        self._number += 1
         way, other = (self._all, self._own) if wide else (self._own, self._all)
-        way.observe(ratio)
+        counts = way.observe(self._number, ratio)
         other.others += 1
-        runs = min(way.runs, other.runs)
-        if runs and self._own.typical:
-            seen = self._all.typical / self._own.typical
-            self.share = (MEASURED * self._measured + runs * seen) / (MEASURED + runs)
+        if counts and ratio > 0.0 and other.typical > 0.0 and way.lately(self._number) <= other.recent(self._number):
+            self._compare(ratio / other.typical if wide else other.typical / ratio)
         if self.tries:
             self.tries -= wide is self.tries_all
         elif self._known and other.is_due:
             self.tries, self.tries_all = TRIES, not wide
+
+    def _compare(self, share: float) -> None:
+        self._compared.append(share)
+        cut = int(EXTREME * len(self._compared))
+        kept = sorted(self._compared)[cut : len(self._compared) - cut]
+        weight = len(self._compared)
+        self.share = (MEASURED * self._measured + weight * sum(kept) / len(kept)) / (MEASURED + weight)
 
 
 class Lone:

@@ -1,5 +1,7 @@
 """What a lone request takes with all cores and with its worker's own, learned from either."""
 
+from random import Random
+
 import pytest
 
 from latebind.batching.lone import COLD, SELDOM, TRIES, Lone, gains
@@ -55,6 +57,20 @@ def test_pauses_of_the_machine_do_not_count_nor_does_the_first_run_of_a_way() ->
     served(lone, 20, share=0.7, own=1.1)
     lone.observe(0, OWN, 100.0, wide=False)
     assert lone.share(0) == pytest.approx(before, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_machine_that_is_now_quick_and_now_slow_does_not_change_the_share(seed: int) -> None:
+    random, lone, slower = Random(seed), Lone([0.72]), 1.0
+    shares = []
+    for run in range(4000):
+        if run % 150 == 0:
+            slower = random.uniform(1.0, 2.0)
+        wide = lone.pays(0, OWN, 0.1)
+        seconds = slower * random.uniform(0.9, 1.2) * (3.0 if random.random() < 0.02 else 1.0)
+        lone.observe(0, OWN, 0.56 * seconds if wide else seconds, wide=wide)
+        shares.append(lone.share(0))
+    assert all(share == pytest.approx(0.56, rel=0.12) for share in shares[1000:])
 
 
 def test_the_first_run_in_a_way_that_was_not_seen_for_long_does_not_count() -> None:

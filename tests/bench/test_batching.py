@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from latebind.bench.batching import live, parts, report
+from latebind.bench.batching.bound import bound_rows, bounds
 from latebind.bench.batching.live_report import OURS, TUNED, Block, Floor, LiveReport
 from latebind.bench.batching.scene import Scene, measured_models
 from latebind.bench.batching.sentences import read_sentences
@@ -90,6 +91,26 @@ def test_networks_as_one_stage_run_alike_under_policies_that_never_come_between(
     as_ours = type(zero)(zero.label, Group.OURS, zero.policy)
     staged = run(Task(("resnet",), 900.0, as_ours, 3, 300), SCENE)
     assert (whole.mean, whole.p99) == pytest.approx((staged.mean, staged.p99))
+
+
+def test_no_policy_is_below_the_bound_and_batches_of_steps_gain_what_they_may() -> None:
+    """Where a step costs the same for all, requests never wait, and where it is linear, sharing gains nothing."""
+    plan = parts.Plan(Scene(read_sentences(None)), seeds=2, requests=300, processes=1)
+    found = bounds(plan, (0.5,), quiet)
+    for one in found:
+        assert (one.least < one.ours).all()
+        assert one.ours.mean() < one.graph.mean()
+    assert found[-1].least == pytest.approx(found[-1].alone, rel=0.1)
+    assert found[0].ours.mean() > 1.5 * found[0].alone
+    rows = bound_rows(found)
+    assert [row["fixed share of a step"] for row in rows] == ["0%", "20%", "40%", "60%", "80%", "100%"]
+
+
+def test_the_command_tells_what_any_policy_could_save() -> None:
+    asked = ["bench", "batching", "--part", "bound", "--load", "0.5", "--seeds", "1", "--requests", "60"]
+    result = CliRunner().invoke(app, asked, env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    assert "any policy, at least" in result.output
 
 
 def test_lengths_come_from_a_file(tmp_path: Path) -> None:

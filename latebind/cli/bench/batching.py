@@ -10,6 +10,7 @@ import typer
 
 from latebind.bench.batching import live as live_bench
 from latebind.bench.batching import parts, report
+from latebind.bench.batching.bound import MULTIPLES, bound_rows, bounds
 from latebind.bench.batching.plots import load_figures
 from latebind.bench.batching.scene import Scene, measured_models
 from latebind.bench.batching.sentences import read_sentences
@@ -36,6 +37,7 @@ class Part(StrEnum):
     LENGTHS = "lengths"
     SIZES = "sizes"
     OTHERS = "others"
+    BOUND = "bound"
     MEASURED = "measured"
 
 
@@ -83,7 +85,8 @@ def batching(
         typer.Option(
             help="What to simulate. loads: figures 12 to 14; deadlines: figure 15; capacity: the largest load with "
             "at most 1 % of the answers late, and beyond it; colocated, lengths, sizes: section VI-C; others: "
-            "figure 16; measured: models of this machine (--models). May be repeated. Default: all."
+            "figure 16; bound: what any policy could save, by how a step's cost grows; measured: models of this "
+            "machine (--models). May be repeated. Default: all."
         ),
     ] = None,
     network: Annotated[
@@ -95,7 +98,8 @@ def batching(
     load: Annotated[
         list[float] | None,
         typer.Option(
-            help="Offered load in requests a second, or for --models as a multiple of their capacity; may be repeated."
+            help="Offered load in requests a second, or for bound and --models as a multiple of capacity; may be "
+            "repeated."
         ),
     ] = None,
     runs: Runs,
@@ -249,6 +253,11 @@ def _sizes(asked: Asked, tell: Progress) -> Told:
     return Told({f"times less with a largest batch of {size}": some for size, some in rows.items()}, raw=rows)
 
 
+def _bound(asked: Asked, tell: Progress) -> Told:
+    rows = bound_rows(bounds(asked.plan, asked.loads or MULTIPLES, tell))
+    return Told({"means over those of the best GraphB, at multiples of serial capacity": rows}, raw=rows)
+
+
 RUN: ByPart[Part, Asked] = {
     Part.LOADS: _loads,
     Part.DEADLINES: _deadlines,
@@ -257,5 +266,6 @@ RUN: ByPart[Part, Asked] = {
     Part.LENGTHS: _lengths,
     Part.SIZES: _sizes,
     Part.OTHERS: _others,
+    Part.BOUND: _bound,
     Part.MEASURED: _measured,
 }

@@ -89,6 +89,11 @@ def test_turns_are_taken_while_batches_grow_to_what_their_largest_size_would_har
     assert not shares_batches(0.7, 0.69, 2, nearer)
 
 
+def test_where_both_ways_are_equal_but_for_what_workers_slow_each_other_down_they_take_turns() -> None:
+    assert shares_batches(0.73, 0.73, 2, Busy(0.8, 0.24, 0.16))
+    assert not shares_batches(0.82, 0.82, 2, Busy(0.8, 0.24, 0.16))
+
+
 def test_without_batches_the_mean_is_that_of_a_queue_for_work_of_one_length() -> None:
     for busy in (0.1, 0.5, 0.9):  # one worker: Pollaczek-Khinchine
         assert mean_seconds(2.0, 2.0, 2.0, 1, busy) == pytest.approx(2.0 + busy / (1.0 - busy))

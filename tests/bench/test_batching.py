@@ -93,7 +93,7 @@ def test_networks_as_one_stage_run_alike_under_policies_that_never_come_between(
     assert (whole.mean, whole.p99) == pytest.approx((staged.mean, staged.p99))
 
 
-def test_no_policy_is_below_the_bound_and_batches_of_steps_gain_what_they_may() -> None:
+def test_lazy_plus_is_between_graphb_and_the_ideal_and_batches_of_steps_gain_what_they_may() -> None:
     """Where a step costs the same for all, requests never wait, and where it is linear, sharing gains nothing."""
     plan = parts.Plan(Scene(read_sentences(None)), seeds=2, requests=300, processes=1)
     found = bounds(plan, (0.5,), quiet)
@@ -106,12 +106,12 @@ def test_no_policy_is_below_the_bound_and_batches_of_steps_gain_what_they_may() 
     assert [row["fixed share of a step"] for row in rows] == ["0%", "20%", "40%", "60%", "80%", "100%"]
 
 
-def test_the_command_tells_what_any_policy_could_save(tmp_path: Path) -> None:
+def test_the_command_tells_what_could_ideally_be_saved(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     asked = ["bench", "batching", "--part", "bound", "--load", "0.5", "--seeds", "1", "--requests", "60"]
     result = CliRunner().invoke(app, [*asked, "--json", str(file)])
     assert result.exit_code == 0, result.output
-    assert "any policy, at least" in file.read_text()
+    assert "shortest first, all known" in file.read_text()
 
 
 def test_lengths_come_from_a_file(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""What batching at stage granularity can save at most over the best GraphB, by how a decoder step's cost grows.
+"""What batching at stage granularity can ideally save over the best GraphB, by how a decoder step's cost grows.
 
-A step of n requests takes f + (1 - f) n of what it takes for one. No policy is quicker than the bound of
-`simulation.lower_bound`, which knows all lengths in advance and costs nothing itself. So where the bound is above a
-target, no policy reaches it.
+A step of n requests takes f + (1 - f) n of what it takes for one. Beside GraphB and `lazy+` stands the ideal of
+`simulation.lower_bound`: shortest remaining work first, all lengths known, at no cost. That is not proved to be the
+least mean where several run at once, but no live policy knows as much; where it misses a target, do not expect one to
+reach it.
 """
 
 from collections.abc import Sequence
@@ -58,7 +59,7 @@ def decoder(fixed: float, output_steps: Sequence[int]) -> ServedModel:
 
 
 def bounds(plan: Plan, multiples: Sequence[float], progress: Progress) -> list[Bound]:
-    """Simulate all GraphB without a window and `lazy+`, and find the bound for the same requests."""
+    """Simulate all GraphB without a window and `lazy+`, and find the ideal for the same requests."""
     models = [decoder(fixed, plan.scene.sentences.profiled) for fixed in FIXED]
     scene = Scene(plan.scene.sentences, {model.spec.name: model for model in models})
     mine = replace(plan, scene=scene)
@@ -84,14 +85,14 @@ def bounds(plan: Plan, multiples: Sequence[float], progress: Progress) -> list[B
 
 
 def bound_rows(found: Sequence[Bound]) -> Rows:
-    """Return the means of `lazy+`, the bound, and a request alone over those of the best GraphB."""
+    """Return the means of `lazy+`, the ideal, and a request alone over those of the best GraphB."""
     return [
         {
             "fixed share of a step": f"{one.fixed:.0%}",
             "step of 2, over 1": f"{2.0 - one.fixed:.2f}",
             "load": f"{one.multiple:.0%}",
             f"{OURS} / GraphB": str(ratio_of_means(one.ours, one.graph)),
-            "any policy, at least": str(ratio_of_means(one.least, one.graph)),
+            "shortest first, all known": str(ratio_of_means(one.least, one.graph)),
             "alone / GraphB": f"{one.alone / one.graph.mean():.3f}",
         }
         for one in found
@@ -99,7 +100,7 @@ def bound_rows(found: Sequence[Bound]) -> Rows:
 
 
 def _least(task: Task, scene: Scene) -> float:
-    """Return the bound on the mean seconds of the requests that the task's run counts."""
+    """Return the ideal mean seconds of the requests that the task's run counts."""
     (name,) = task.networks
     served, lengths = scene.served(name), scene.lengths(name)
     random = Random(Random(task.seed).random())  # as in `simulated.run`

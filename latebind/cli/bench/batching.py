@@ -85,7 +85,7 @@ def batching(
         typer.Option(
             help="What to simulate. loads: figures 12 to 14; deadlines: figure 15; capacity: the largest load with "
             "at most 1 % of the answers late, and beyond it; colocated, lengths, sizes: section VI-C; others: "
-            "figure 16; bound: what any policy could save, by how a step's cost grows; measured: models of this "
+            "figure 16; bound: what could ideally be saved, by how a step's cost grows; measured: models of this "
             "machine (--models). May be repeated. Default: all."
         ),
     ] = None,

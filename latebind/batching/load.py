@@ -6,6 +6,7 @@ from math import inf, pow, sqrt
 NEWEST = 0.01  # weight of the newest request in means; of the first ones, 1 / their number
 FULL = 0.999  # no load of workers side by side counts as more: at 1 there is no mean wait
 SLOWED = 0.1  # share by which a request takes longer beside another one at least: they share caches and memory
+COLD = 0.08  # share by which a request alone takes longer on all cores where others run on their worker's own
 BELIEVED = 0.9  # the highest load of workers that take turns; behind a higher one it is not known whether they keep up
 
 
@@ -63,7 +64,8 @@ def shares_batches(alone: float, batched: float, workers: int, busy: Busy) -> bo
     """Return whether one batch at a time on the cores of all `workers` answers sooner than a batch on each.
 
     On all cores a request takes the share `alone` of its time, and a batch the share `batched`. Who finds the workers
-    idle has all cores anyway (`lone`).
+    idle has all cores anyway (`lone`), but the caches hold other weights there if others run on their worker's own
+    cores: these are compiled apart (decision 101).
     """
     full = workers * batched * busy.batched
     if full >= BELIEVED or busy.alone <= 0.0:
@@ -72,7 +74,8 @@ def shares_batches(alone: float, batched: float, workers: int, busy: Busy) -> bo
     in_turn = mean_seconds(alone, batched * batch, batched * more, 1, workers * alone * busy.alone)
     beside = mean_seconds(1.0, batch, more, workers, busy.alone)
     others = min(1.0, busy.alone)
-    return in_turn < beside + SLOWED * others - (1.0 - alone) * (1.0 - others)
+    gained = max(0.0, 1.0 - (1.0 + COLD) * alone)
+    return in_turn < beside + SLOWED * others - gained * (1.0 - others)
 
 
 def mean_seconds(alone: float, batched: float, more: float, workers: int, busy: float) -> float:

@@ -6,13 +6,13 @@ of lone requests as they come, and now and then some requests try the way that i
 
 from collections import deque
 from collections.abc import Sequence
-from math import ceil
+from dataclasses import dataclass
+from statistics import median
 
 from latebind.batching.pace import NOTHING
 
-LATEST = 16  # the latest runs of each way that count
-RECENT = 64  # runs within which all of these must be for a comparison: in an hour a machine is twice as slow as before
-SLOWEST = 0.25  # the slowest share of them does not count: others on the machine make single runs much longer
+AROUND = 8  # runs before and behind a run, among which those in the other way are what it is compared with
+FEWEST = 4  # of these that there must be on either side: in an hour a machine is twice as slow as before
 COMPARED = 32  # the latest comparisons that count
 EXTREME = 0.25  # share of them at either end that does not count
 MEASURED = 4  # the weight of the measurement at the start, in comparisons
@@ -22,35 +22,21 @@ COLD = 8  # after this number of runs in the other way, the first run of a way d
 HOPED = 0.75  # the share of time that all cores may take; where even that would not pay, they are not tried
 
 
+@dataclass(slots=True)
 class _Way:
-    """The runs in one way: their seconds over those that the profile has for a worker's own cores."""
+    """The runs in one way: how many have counted, and how many others there were since the last one."""
 
-    def __init__(self) -> None:
-        self.typical = 0.0
-        self.runs = 0
-        self.others = COLD  # runs in the other way since the last one in this way
-        self._latest: deque[tuple[int, float]] = deque(maxlen=LATEST)  # with the number of the run among those of both
+    counted: int = 0
+    others: int = COLD
 
     @property
     def is_due(self) -> bool:
-        return self.others >= min(SELDOM, FIRST * (1 + self.runs // TRIES))
+        return self.others >= min(SELDOM, FIRST * (1 + self.counted // TRIES))
 
-    def recent(self, number: int) -> int:
-        """Return how many runs count that were shortly before run `number`; 0 if others before them count too."""
-        return len(self._latest) if self._latest and number - self._latest[0][0] <= RECENT else 0
-
-    def lately(self, number: int) -> int:
-        """Return how many of the runs that count were shortly before run `number`."""
-        return sum([number - run <= RECENT for run, _ in self._latest])
-
-    def observe(self, number: int, ratio: float) -> bool:
+    def observe(self) -> bool:
         """Note a run; return whether it counts."""
         counts = self.others < COLD
-        if counts:
-            self.runs += 1
-            self._latest.append((number, ratio))
-            kept = sorted([ratio for _, ratio in self._latest])[: ceil((1.0 - SLOWEST) * len(self._latest))]
-            self.typical = sum(kept) / len(kept)
+        self.counted += counts
         self.others = 0
         return counts
 
@@ -58,8 +44,8 @@ class _Way:
 class _Stage:
     """One stage of a model, or one step of it. `share` is its time on all cores over that on its worker's own.
 
-    Runs in the rarer way are compared with those in the other one shortly before, so the share does not depend on how
-    quick the machine was when either was last in use.
+    A run is compared with those in the other way shortly before and shortly behind it. So the share depends neither on
+    how quick the machine was when a way was last in use, nor on the moment at which the other way came into use.
     """
 
     def __init__(self, share: float) -> None:
@@ -67,26 +53,36 @@ class _Stage:
         self.tries = 0  # runs that are left of a trial
         self.tries_all = False  # whether the trial is of all cores
         self._known = False  # whether any run has differed from the measurement
-        self._number = 0
         self._own, self._all = _Way(), _Way()
+        self._latest: deque[tuple[bool, float]] = deque(maxlen=2 * AROUND + 1)  # on all cores; the ratio, 0: no count
         self._compared: deque[float] = deque(maxlen=COMPARED)
 
     def observe(self, ratio: float, *, wide: bool) -> None:
+        """Note a run that took `ratio` times what the profile has for a worker's own cores."""
         if not self._known:
             self._known = abs(ratio - (self._measured if wide else 1.0)) > NOTHING
-        self._number += 1
         way, other = (self._all, self._own) if wide else (self._own, self._all)
-        counts = way.observe(self._number, ratio)
+        self._latest.append((wide, ratio if way.observe() else 0.0))
         other.others += 1
-        if counts and ratio > 0.0 and other.typical > 0.0 and way.lately(self._number) <= other.recent(self._number):
-            self._compare(ratio / other.typical if wide else other.typical / ratio)
+        if len(self._latest) > 2 * AROUND:
+            self._compare()
         if self.tries:
             self.tries -= wide is self.tries_all
         elif self._known and other.is_due:
             self.tries, self.tries_all = TRIES, not wide
 
-    def _compare(self, share: float) -> None:
-        self._compared.append(share)
+    def _compare(self) -> None:
+        """Compare the run in the middle of the latest ones with those in the other way on either side of it."""
+        latest = list(self._latest)
+        wide, ratio = latest[AROUND]
+        before, behind = (
+            [other for way, other in side if way is not wide and other > 0.0]
+            for side in (latest[:AROUND], latest[AROUND + 1 :])
+        )
+        if ratio <= 0.0 or len(before) < FEWEST or len(behind) < FEWEST:
+            return
+        usual = median(before + behind)
+        self._compared.append(ratio / usual if wide else usual / ratio)
         cut = int(EXTREME * len(self._compared))
         kept = sorted(self._compared)[cut : len(self._compared) - cut]
         weight = len(self._compared)

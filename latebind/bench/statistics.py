@@ -46,9 +46,9 @@ def ratio_of_means(above: ArrayLike, below: ArrayLike, *, block: int = 1, seed: 
     drawn = np.random.default_rng(seed).integers(0, blocks, (RESAMPLES, blocks))
     totals = sums[drawn].sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):  # nothing at all below, in some draws
-        ratios = totals[:, 0] / totals[:, 1]
-    low, high = np.percentile(ratios, [2.5, 97.5])
-    return Interval(float(above.mean() / below.mean()), float(low), float(high))
+        ratios, value = totals[:, 0] / totals[:, 1], above.mean() / below.mean()
+    low, high = np.percentile(ratios, [2.5, 97.5], method="inverted_cdf")  # between inf and inf there is no number
+    return Interval(float(value), float(low), float(high))
 
 
 def ratio_of_quantiles(

@@ -94,6 +94,12 @@ def test_where_both_ways_are_equal_but_for_what_workers_slow_each_other_down_the
     assert not shares_batches(0.82, 0.82, 2, Busy(0.8, 0.24, 0.16))
 
 
+def test_while_few_come_they_take_turns_because_the_caches_then_hold_one_copy_of_the_weights() -> None:
+    assert shares_batches(0.78, 0.66, 2, Busy(0.1, 0.1, 0.1))
+    assert not shares_batches(0.78, 0.66, 2, Busy(0.45, 0.45, 0.45))
+    assert not shares_batches(0.98, 0.9, 2, Busy(0.1, 0.1, 0.1))
+
+
 def test_without_batches_the_mean_is_that_of_a_queue_for_work_of_one_length() -> None:
     for busy in (0.1, 0.5, 0.9):  # one worker: Pollaczek-Khinchine
         assert mean_seconds(2.0, 2.0, 2.0, 1, busy) == pytest.approx(2.0 + busy / (1.0 - busy))

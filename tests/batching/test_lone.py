@@ -73,6 +73,16 @@ def test_a_machine_that_is_now_quick_and_now_slow_does_not_change_the_share(seed
     assert all(share == pytest.approx(0.56, rel=0.12) for share in shares[1000:])
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_slow_moments_at_which_it_goes_over_to_the_other_way_do_not_change_the_share(seed: int) -> None:
+    random, lone = Random(seed), Lone([0.72])
+    for run in range(6000):
+        wide = lone.pays(0, OWN, 0.5 * random.gammavariate(20.0, 0.05))
+        seconds = random.gammavariate(12.0, 1.0 / 12.0) * (1.8 if run % 400 < 30 else 1.0)
+        lone.observe(0, OWN, 0.8 * seconds if wide else seconds, wide=wide)
+        assert run < 1000 or lone.share(0) == pytest.approx(0.8, rel=0.2)
+
+
 def test_the_first_run_in_a_way_that_was_not_seen_for_long_does_not_count() -> None:
     lone = Lone([0.7])
     for wide, seconds in [(True, 0.77)] * COLD + [(False, 9.0), (False, 1.1)]:

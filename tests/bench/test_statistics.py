@@ -1,5 +1,7 @@
 """Paired ratios and their intervals."""
 
+from math import inf
+
 import numpy as np
 import pytest
 
@@ -21,3 +23,9 @@ def test_equal_runs_have_the_ratio_one_exactly() -> None:
     values = np.random.default_rng(1).gamma(4, 1, 100)
     interval = ratio_of_means(values, values, block=10, seed=0)
     assert (interval.value, interval.low, interval.high) == pytest.approx((1.0, 1.0, 1.0))
+
+
+@pytest.mark.filterwarnings("error")
+def test_where_some_draws_have_nothing_below_the_interval_has_no_upper_end() -> None:
+    interval = ratio_of_means(np.ones(3), np.array([3.0, 0.0, 0.0]))
+    assert (interval.value, interval.low, interval.high) == pytest.approx((1.0, 1 / 3, inf))

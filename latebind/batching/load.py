@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import inf, pow, sqrt
 
 NEWEST = 0.01  # weight of the newest request in means; of the first ones, 1 / their number
+PAUSE = 30.0  # times the mean gap; a longer one counts as this: behind it, requests come as they did before
 FULL = 0.999  # no load of workers side by side counts as more: at 1 there is no mean wait
 SLOWED = 0.1  # share by which a request takes longer beside another one at least: they share caches and memory
 COLD = 0.08  # share by which a request alone takes longer on all cores where others run on their worker's own
@@ -38,7 +39,7 @@ class Load:
     def add(self, now: float, alone: float, batched: float, most: int) -> None:
         """Note a request that takes so many seconds of a worker: alone, and its share of a batch of `most`."""
         if self._requests:
-            self._gap += max(NEWEST, 1.0 / self._requests) * (now - self._last - self._gap)
+            self._gap = self._gap_with(now - self._last)
         self._requests += 1
         self._last = now
         newest = max(NEWEST, 1.0 / self._requests)
@@ -51,13 +52,16 @@ class Load:
         """Return how busy the workers are, and no more than if the next request arrived now."""
         if self._requests < 2:
             return IDLE
-        gap = self._gap
-        if gap < now - self._last:
-            gap += max(NEWEST, 1.0 / self._requests) * (now - self._last - gap)
-        each = self.workers * gap
+        each = self.workers * max(self._gap, self._gap_with(now - self._last))
         if each <= 0.0:
             return Busy(inf, inf, inf)
         return Busy(self._alone / each, self._batched / each, self._more / each)
+
+    def _gap_with(self, seconds: float) -> float:
+        """Return the mean gap with one more gap of so many seconds."""
+        if self._gap > 0.0:
+            seconds = min(seconds, PAUSE * self._gap)
+        return self._gap + max(NEWEST, 1.0 / self._requests) * (seconds - self._gap)
 
 
 def shares_batches(alone: float, batched: float, workers: int, busy: Busy) -> bool:

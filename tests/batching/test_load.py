@@ -43,7 +43,24 @@ def test_of_different_requests_it_is_the_mean_work() -> None:
 def test_it_falls_while_nobody_comes() -> None:
     load = loaded(1.0)
     assert load.at(0.5) == load.at(0.0)
-    assert load.at(100.0).alone < 0.6 * load.at(0.0).alone
+    assert load.at(100.0).alone < 0.8 * load.at(0.0).alone
+
+
+def test_behind_a_pause_as_many_are_expected_as_before_it_until_the_gaps_show_that_fewer_come() -> None:
+    load, before = loaded(1.0), loaded(1.0).at(0.0).alone
+    for i in range(20):
+        load.add(10_000.0 + i, 1.0, 0.5, 5)
+    assert load.at(10_020.0).alone > 0.75 * before
+    for i in range(40):
+        load.add(20_000.0 + 100.0 * i, 1.0, 0.5, 5)
+    assert load.at(24_000.0).alone < before / 25.0
+
+
+def test_requests_of_one_moment_are_followed_by_gaps_of_any_length() -> None:
+    load = Load(2)
+    for second in (0.0, 0.0, 8.0, 16.0):
+        load.add(second, 1.0, 1.0, 1)
+    assert load.at(16.0).alone == pytest.approx(0.5 / (16.0 / 3))
 
 
 def test_it_may_be_more_work_than_there_is_time_for() -> None:

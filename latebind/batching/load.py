@@ -1,10 +1,12 @@
 """How busy the workers would be with all requests that arrive, of all models; whether they should share each batch."""
 
+from collections import deque
 from dataclasses import dataclass
-from math import inf, pow, sqrt
+from math import fsum, inf, pow, sqrt
 
-NEWEST = 0.01  # weight of the newest request in means; of the first ones, 1 / their number
-PAUSE = 30.0  # times the mean gap; a longer one counts as this: behind it, requests come as they did before
+NEWEST = 0.01  # weight of the newest request in mean work; of the first ones, 1 / their number
+GAPS = 64  # the latest gaps between arrivals that count
+PAUSE = 16.0  # times their mean; a longer one counts as this: behind a pause, requests come as they did before
 FULL = 0.999  # no load of workers side by side counts as more: at 1 there is no mean wait
 SLOWED = 0.1  # share by which a request takes longer beside another one at least: they share caches and memory
 COLD = 0.08  # share by which a request alone takes longer on all cores where others run on their worker's own
@@ -27,19 +29,21 @@ IDLE = Busy(0.0, 0.0, 0.0)
 
 
 class Load:
-    """The recent work a second, exponentially weighted, for `workers` that run at a time."""
+    """The recent work a second for `workers` that run at a time."""
 
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
         self._requests = 0
-        self._gap = 0.0  # mean seconds between arrivals
+        self._gaps: deque[float] = deque(maxlen=GAPS)
+        self._gap = 0.0  # their mean, in seconds
         self._last = inf
         self._alone = self._batched = self._more = 0.0
 
     def add(self, now: float, alone: float, batched: float, most: int) -> None:
         """Note a request that takes so many seconds of a worker: alone, and its share of a batch of `most`."""
         if self._requests:
-            self._gap = self._gap_with(now - self._last)
+            self._gaps.append(self._counted(now - self._last))
+            self._gap = fsum(self._gaps) / len(self._gaps)
         self._requests += 1
         self._last = now
         newest = max(NEWEST, 1.0 / self._requests)
@@ -50,18 +54,16 @@ class Load:
 
     def at(self, now: float) -> Busy:
         """Return how busy the workers are, and no more than if the next request arrived now."""
-        if self._requests < 2:
+        if not self._gaps:
             return IDLE
-        each = self.workers * max(self._gap, self._gap_with(now - self._last))
+        more = self._counted(now - self._last) - self._gap
+        each = self.workers * (self._gap + max(0.0, more) / (len(self._gaps) + 1))
         if each <= 0.0:
             return Busy(inf, inf, inf)
         return Busy(self._alone / each, self._batched / each, self._more / each)
 
-    def _gap_with(self, seconds: float) -> float:
-        """Return the mean gap with one more gap of so many seconds."""
-        if self._gap > 0.0:
-            seconds = min(seconds, PAUSE * self._gap)
-        return self._gap + max(NEWEST, 1.0 / self._requests) * (seconds - self._gap)
+    def _counted(self, gap: float) -> float:
+        return min(gap, PAUSE * self._gap) if self._gap > 0.0 else gap
 
 
 def shares_batches(alone: float, batched: float, workers: int, busy: Busy) -> bool:

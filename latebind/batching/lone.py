@@ -75,10 +75,8 @@ class _Stage:
         """Compare the run in the middle of the latest ones with those in the other way on either side of it."""
         latest = list(self._latest)
         wide, ratio = latest[AROUND]
-        before, behind = (
-            [other for way, other in side if way is not wide and other > 0.0]
-            for side in (latest[:AROUND], latest[AROUND + 1 :])
-        )
+        before = _others(latest[:AROUND], wide=wide)
+        behind = _others(latest[AROUND + 1 :], wide=wide)
         if ratio <= 0.0 or len(before) < FEWEST or len(behind) < FEWEST:
             return
         usual = median(before + behind)
@@ -133,3 +131,8 @@ def gains(seconds: float, share: float, rate: float) -> bool:
     """
     wide = share * seconds
     return seconds - wide > max(0.0, 0.5 * wide * wide * rate)
+
+
+def _others(runs: Sequence[tuple[bool, float]], *, wide: bool) -> list[float]:
+    """Return the ratios of the runs in the other way that count."""
+    return [ratio for way, ratio in runs if way is not wide and ratio > 0.0]

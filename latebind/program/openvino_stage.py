@@ -68,7 +68,7 @@ def compile_with_openvino(
 
     large = sum(weight.nbytes for weight in module.buffers()) >= SHARED_FROM
     shared = streams == 1 or (large and not copies)
-    options = _options(threads, precision, streams if shared else 1, alone=streams == 1)
+    options = _options(threads, precision, streams if shared else 1)
     sources = {spec.name: position for position, spec in enumerate(graph.inputs)}
     copied = {place: sources[value] for place, (_, value) in enumerate(graph.outputs) if value in sources}
     if len(copied) == len(graph.outputs):
@@ -92,23 +92,23 @@ def compile_with_openvino(
     return OpenVinoStage({} if lone else {size: sized(size) for size in sizes}, dynamic, copied)
 
 
-def _options(threads: int, precision: str, streams: int, *, alone: bool) -> dict[str, object]:
+def _options(threads: int, precision: str, streams: int) -> dict[str, object]:
     """Return the properties of a compiled model of which `streams` requests may run at the same time.
 
     A single stream runs on the calling thread. With more, each call is handed to a thread of OpenVINO, which takes 50
     to 130 microseconds if a core is idle, whatever the properties, and far more if none is (`copies.py`). A small
     model, or one with `copies`, is compiled once for each twin instead.
 
-    Unless a worker is `alone`, threads stay unpinned: each compiled model pins those of its first stream to the first
-    core, and two that run at the same time would wait for it while the other core is idle.
+    Threads stay unpinned. OpenVINO pins its own to the first cores, but not the calling thread, which then waits for
+    one of them on the same core while another core is idle; and two models that run at the same time get the same cores.
     """
-    options = {
+    return {
         "INFERENCE_NUM_THREADS": threads * streams,
         "INFERENCE_PRECISION_HINT": precision,
         "NUM_STREAMS": streams,
         "PERFORMANCE_HINT": "LATENCY",
+        "ENABLE_CPU_PINNING": False,
     }
-    return options if alone else {**options, "ENABLE_CPU_PINNING": False}
 
 
 def _convert(graph: Graph, module: GraphModule) -> Foreign:

@@ -99,8 +99,8 @@ def _options(threads: int, precision: str, streams: int) -> dict[str, object]:
     to 130 microseconds if a core is idle, whatever the properties, and far more if none is (`copies.py`). A small
     model, or one with `copies`, is compiled once for each twin instead.
 
-    Threads stay unpinned. OpenVINO pins its own to the first cores, but not the calling thread, which then waits for
-    one of them on the same core while another core is idle; and two models that run at the same time get the same cores.
+    Threads stay unpinned. OpenVINO pins its own to the first cores, but not the calling thread, so both may wait for
+    one core while another is idle. Two models that run at the same time would get the same cores.
     """
     return {
         "INFERENCE_NUM_THREADS": threads * streams,

@@ -119,6 +119,16 @@ def test_where_twins_have_copies_each_computes_on_the_thread_that_calls(*, copie
         assert (2 * (time.thread_time() - here) > time.process_time() - whole) is copies
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
+def test_threads_that_divide_an_operator_may_use_every_core() -> None:
+    exported = export(Wide(640), (torch.randn(2, 640),))
+    stage = compile_graph(exported.graph, exported.weights, backend=usable("openvino"), threads=2)
+    for _ in range(10):
+        stage(torch.randn(64, 640))
+        threads = [int(task.name) for task in Path("/proc/self/task").iterdir()]
+        assert all(os.sched_getaffinity(thread) == os.sched_getaffinity(0) for thread in threads)
+
+
 @dataclass(frozen=True)
 class Compiled:
     """A network in two stages of torch.compile, which take seconds to make."""

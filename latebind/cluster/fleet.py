@@ -84,9 +84,9 @@ class Fleet:
     It takes the place of a door's gateway, but calls go to the doors of replicas instead of slots.
     """
 
-    def __init__(self, *, most: int, seed: int = 0) -> None:
+    def __init__(self, *, most: int, homes: Homes, seed: int = 0) -> None:
         self.models: Mapping[str, ModelSpec] = {}
-        self.homes = Homes()
+        self.homes = homes
         self.changes = ModelChanges()
         self._peers: dict[str, Peer] = {}
         self._coming: dict[str, Peer] = {}

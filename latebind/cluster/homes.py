@@ -4,23 +4,28 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from latebind.cluster.placement import ModelDemand, Place, place
+import numpy as np
+from numpy.typing import NDArray
+
+from latebind.cluster.placement import ByImportance, Machines, Models
 
 PERIOD = 5.0  # seconds between two placements
-MEMORY = 0.5  # the weight of the previous rate in the new one
 
 BUDGET, MODELS = "budget", "models"  # in the figures of a replica whose memory is limited
-NOTHING = ModelDemand(0, 0.0, 0.0, 0.0)
 Figures = Mapping[str, Any]
 
 
 class Homes:
-    """The homes of models, by name. If no replica reports figures there are none: every replica has every model."""
+    """The homes of models, by name. If no replica reports figures there are none: every replica has every model.
 
-    def __init__(self) -> None:
+    `allowed` are the seconds that a call may take where it names no deadline, `workers` those of a replica.
+    """
+
+    def __init__(self, *, allowed: float, workers: int) -> None:
         self.of: Mapping[str, Sequence[str]] = {}
+        self._allowed, self._workers = allowed, workers
+        self._rule = ByImportance[str, str]()
         self._calls: Counter[str] = Counter()
-        self._rates: dict[str, float] = {}
         self._settled = float("-inf")
 
     def note(self, model: str) -> None:
@@ -32,27 +37,34 @@ class Homes:
         if now - self._settled < PERIOD:
             return
         seconds, self._settled = now - self._settled, now
-        limited = [(name, figures) for name, figures in replicas if BUDGET in figures]
-        self._take_rates(seconds)
-        places = [_place(name, figures) for name, figures in limited]
-        self.of = place(self._wanted([figures for _, figures in limited]), places)
-
-    def _take_rates(self, seconds: float) -> None:
         calls, self._calls = self._calls, Counter()
-        names = {*calls, *self._rates}
-        self._rates = {
-            name: MEMORY * self._rates.get(name, 0.0) + (1 - MEMORY) * calls[name] / seconds for name in names
-        }
+        limited = {name: figures for name, figures in replicas if BUDGET in figures}
+        models = sorted({name for figures in limited.values() for name in figures[MODELS]})
+        costs = _costs(models, limited.values())
+        rates = np.array([calls[name] for name in models]) / seconds
+        allowed = np.full(len(models), self._allowed)
+        memory = np.array([figures[BUDGET] for figures in limited.values()], dtype=np.float64)
+        work = np.tile(costs[2] / self._workers, (len(limited), 1))
+        self.of = self._rule.place(
+            Models(models, np.maximum(1.0, costs[0]), costs[1], allowed, rates),
+            Machines(tuple(limited), memory, work),
+            {model: _holders(model, limited) for model in models},
+        )
 
-    def _wanted(self, told: Sequence[Figures]) -> dict[str, ModelDemand]:
-        """Return the models that replicas report, each with the highest costs reported."""
-        found: dict[str, ModelDemand] = {}
-        for figures in told:
-            for name, (_, size, penalty, work) in figures[MODELS].items():
-                seen = found.get(name, NOTHING)
-                costs = max(penalty, seen.penalty), max(work, seen.work)
-                found[name] = ModelDemand(size, *costs, self._rates.get(name, 0.0))
-        return found
+
+def _costs(models: Sequence[str], told: Iterable[Figures]) -> NDArray[np.float64]:
+    """Return bytes, seconds of a load, and seconds of an answer, `(3, models)`: the highest that replicas report."""
+    found = np.zeros((3, len(models)))
+    places = {name: place for place, name in enumerate(models)}
+    for figures in told:
+        for name, (_, *costs) in figures[MODELS].items():
+            found[:, places[name]] = np.maximum(found[:, places[name]], costs)
+    return found
+
+
+def _holders(model: str, limited: Mapping[str, Figures]) -> list[str]:
+    """Return the replicas that have a model, or a part of it, in memory."""
+    return [name for name, figures in limited.items() if figures[MODELS].get(model, (0,))[0]]
 
 
 def figures_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,11 +82,6 @@ def figures_of(snapshot: Mapping[str, Any]) -> dict[str, Any]:
         if name in snapshot["models"]
     }
     return {BUDGET: memory["budget_bytes"], MODELS: models}
-
-
-def _place(name: str, figures: Figures) -> Place:
-    resident = frozenset(model for model, (there, *_) in figures[MODELS].items() if there)
-    return Place(name, figures[BUDGET], resident)
 
 
 def _mean(told: Mapping[str, Any]) -> float:

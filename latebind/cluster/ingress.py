@@ -8,6 +8,7 @@ from typing import Self
 from msgspec.structs import replace
 
 from latebind.cluster.fleet import Fleet, Peer, ReplicaInfo
+from latebind.cluster.homes import Homes
 from latebind.cluster.relay import Relay
 from latebind.cluster.replica import Application
 from latebind.cluster.routes import relayed as relayed_routes
@@ -38,7 +39,8 @@ class Ingress:
     async def start(cls, application: Application, look: Look, *, limits: Limits | None = None) -> Self:
         """Open the door once there is a replica. Raises what `Door.open` raises."""
         settings, limits = application.settings, limits or Limits()
-        server, fleet = settings.server, Fleet(most=settings.cluster.calls)
+        server, workers = settings.server, settings.engine.crew
+        fleet = Fleet(most=settings.cluster.calls, homes=Homes(allowed=server.deadline, workers=workers))
         await look(fleet.see)
         relay = Relay(fleet, limits, application.secret)
         shortcut = IngressShortcut(relay)

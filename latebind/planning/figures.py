@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.domain.actions import Outcome
-from latebind.simulation.cluster.fleet import Fleet, Played
+from latebind.simulation.cluster.fleet import UNKNOWN, Fleet, Played
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,8 @@ class Figures:
 
     `in_time` and `answered` are shares of these requests. `mean`, `p50` and `p99` are latencies of answered ones, NaN
     where there are none. `busy` is the share of the time in which workers ran and `loads` the number of loads per
-    second, both over the whole run.
+    second, both over the whole run. A run that was stopped early, because too many were late, is not `complete`: its
+    other figures then say nothing but that.
     """
 
     requests: int
@@ -28,6 +29,7 @@ class Figures:
     p99: float
     busy: float
     loads: float
+    complete: bool = True
 
 
 def in_time(fleet: Fleet, played: Played) -> NDArray[np.bool_]:
@@ -48,7 +50,8 @@ def figures_of(fleet: Fleet, played: Played, *, warm: float = 0.0) -> Figures:
     latencies = (played.ended - times)[answered]
     p50, p99 = np.quantile(latencies, [0.5, 0.99], method="inverted_cdf") if len(latencies) else (nan, nan)
     requests = int(counted.sum())
-    ran = max(span, float(played.ended.max()))
+    complete = not (played.outcome == UNKNOWN).any()
+    ran = max(span, float(np.nanmax(played.ended)))
     return Figures(
         requests,
         float(right.mean()) if requests else nan,
@@ -59,4 +62,5 @@ def figures_of(fleet: Fleet, played: Played, *, warm: float = 0.0) -> Figures:
         float(p99),
         float(played.busy.sum()) / (ran * sum(kind.workers for kind in fleet.machines)),
         played.loads / ran,
+        bool(complete),
     )

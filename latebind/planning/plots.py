@@ -33,14 +33,14 @@ def _curves(question: Question, plan: Plan) -> go.Figure:
 
 
 def _needed(plan: Plan) -> go.Figure:
-    """Draw the machines that each offer needs: those that compute needs, and those that memory adds."""
+    """Draw the machines that each offer needs; of the plan, those that compute needs and those that memory adds."""
     rows = [row for row in plan.rows if row.machines is not None]
     names = [f"{row.offer.kind.name} {size(row.offer.kind.memory)}<br>{row.offer.way.label}" for row in rows]
     compute = [min(row.machines or 0, row.all_in_memory or row.machines or 0) for row in rows]
     figure = go.Figure()
-    figure.add_bar(x=names, y=compute, name="compute")
+    figure.add_bar(x=names, y=compute, name="machines")
     memory = [(row.machines or 0) - least for row, least in zip(rows, compute, strict=True)]
-    figure.add_bar(x=names, y=memory, name="memory")
+    figure.add_bar(x=names, y=memory, name="of the plan: because of memory")
     figure.update_layout(barmode="stack")
     figure.update_yaxes(title="machines")
     return _titled(figure, "Machines needed, by what binds", "")

@@ -26,7 +26,7 @@ def whole(question: Question, machines: int) -> int:
 
 
 def plan_rows(question: Question, plan: Plan) -> Rows:
-    """Return a row for each offer, the cheapest first; those that are never enough come last."""
+    """Return a row for each offer, the cheapest first; those that are dearer or never enough come last."""
     ordered = sorted(plan.rows, key=lambda row: (row.machines is None, row.price, row.offer.kind.memory))
     return [_plan_row(question, row, chosen=row is plan.best) for row in ordered]
 
@@ -96,7 +96,7 @@ def _plan_row(question: Question, row: Row, *, chosen: bool) -> dict[str, object
         "machines": machines,
         "price/h": "" if row.machines is None else f"{_price(question, row):.4g}",
         **{name: figures[name] for name in ("in time", "p99 ms", "busy")},
-        "binds": row.binds,
+        "binds": "dearer than the plan" if row.dearer else row.binds,
     }
 
 

@@ -152,7 +152,7 @@ class Small:
 
         def tell() -> None:
             self.seen[:] = [replace(each, figures=figures if each.name == replica else {}) for each in self.seen]
-            self.fleet.homes = Homes()
+            self.fleet.homes = Homes(allowed=1.0, workers=1)
             self.fleet.see(self.seen)
 
         self.do(tell)

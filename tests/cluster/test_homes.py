@@ -10,13 +10,13 @@ def told(budget: int, **resident: int) -> dict[str, Any]:
 
 
 def test_without_limits_of_memory_models_are_at_home_nowhere_in_particular() -> None:
-    homes = Homes()
+    homes = Homes(allowed=10.0, workers=1)
     homes.settle([("r0", {}), ("r1", {})], 0.0)
     assert homes.of == {}
 
 
 def test_models_stay_where_they_lie_and_busy_ones_spread_where_there_is_room() -> None:
-    homes = Homes()
+    homes = Homes(allowed=10.0, workers=1)
     replicas = [("r0", told(4, a=4, b=0)), ("r1", told(8, a=0, b=4))]
     homes.settle(replicas, 0.0)
     assert homes.of == {"a": ("r0",), "b": ("r1",)}
@@ -27,7 +27,7 @@ def test_models_stay_where_they_lie_and_busy_ones_spread_where_there_is_room() -
 
 
 def test_placement_waits_for_its_time() -> None:
-    homes = Homes()
+    homes = Homes(allowed=10.0, workers=1)
     homes.settle([("r0", told(4, a=4))], 0.0)
     homes.settle([("r1", told(4, a=4))], PERIOD / 2)
     assert homes.of == {"a": ("r0",)}

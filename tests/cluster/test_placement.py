@@ -1,70 +1,75 @@
-"""Where models belong: the important ones have a home with room, the busy ones several."""
+"""The ingress and a plan place models alike: what a plan says of placement holds for the cluster that is started."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from random import Random
 
-from latebind.cluster.placement import ModelDemand, Place, place
+import numpy as np
+import pytest
 
+from latebind.cluster.homes import BUDGET, MODELS, PERIOD, Homes
+from latebind.simulation.cluster.fleet import Fleet
+from latebind.simulation.cluster.placement import ByImportance, machines_of, models_of
+from latebind.simulation.cluster.policies import Demand
+from latebind.simulation.cluster.tables import tables_of
+from tests.simulation.cluster.fleets import fleet, model
 
-def model(size: int = 1, *, rate: float = 1.0, penalty: float = 1.0, work: float = 0.1) -> ModelDemand:
-    return ModelDemand(size, penalty, work, rate)
-
-
-def places(*free: int, resident: dict[int, set[str]] | None = None) -> list[Place]:
-    found = resident or {}
-    return [Place(f"r{number}", size, frozenset(found.get(number, ()))) for number, size in enumerate(free)]
-
-
-def test_models_that_do_not_fit_together_go_to_different_replicas() -> None:
-    homes = place({"a": model(3), "b": model(3)}, places(4, 4))
-    assert sorted(home for (home,) in homes.values()) == ["r0", "r1"]
+ALLOWED = 0.2
 
 
-def test_a_model_stays_where_it_lies() -> None:
-    homes = place({"a": model(3, rate=5.0), "b": model(3)}, places(4, 4, resident={0: {"b"}, 1: {"a"}}))
-    assert homes == {"a": ("r1",), "b": ("r0",)}
+def random_fleet(random: Random) -> Fleet:
+    """Up to six machines and thirty models, which fit into the memory or do not."""
+    models = [
+        model(
+            f"{number:02}",
+            size=2 * random.randint(20, 300),
+            load=random.uniform(0.01, 0.5),
+            seconds=random.uniform(0.001, 0.02),
+            allowed=ALLOWED,
+        )
+        for number in range(random.randint(1, 30))
+    ]
+    return fleet(random.randint(1, 6), *models, memory=random.randint(600, 3000), workers=random.randint(1, 3))
 
 
-def test_the_important_ones_get_the_room() -> None:
-    models = {"rare": model(4, rate=0.01), "often": model(4, rate=10.0), "slow to load": model(4, penalty=20.0)}
-    homes = place(models, places(4, 4))
-    assert sorted(homes["often"] + homes["slow to load"]) == ["r0", "r1"]
-    assert len(homes["rare"]) == 1
+def told_by_replicas(some: Fleet, up: list[int]) -> list[tuple[str, dict[str, object]]]:
+    """Return what replicas of this fleet report, with nothing in memory."""
+    demand = Demand(np.zeros(len(some.models)), 0.0, 1.0)
+    models, machines = models_of(some, demand), machines_of(some, tables_of(some), up)
+    work = machines.work[0] * some.machines[0].workers
+    costs = {
+        one.served.spec.name: (0, *row)
+        for one, row in zip(some.models, zip(models.sizes, models.loads, work, strict=True), strict=True)
+    }
+    return [(str(machine), {BUDGET: some.machines[machine].memory, MODELS: costs}) for machine in up]
 
 
-def test_what_memory_is_left_goes_to_the_busiest() -> None:
-    homes = place({"busy": model(2, rate=90.0), "calm": model(2, rate=1.0)}, places(3, 2, 2))
-    assert (len(homes["busy"]), len(homes["calm"])) == (2, 1)
+@pytest.mark.parametrize("seed", range(100))
+def test_an_ingress_has_the_homes_that_are_planned(seed: int) -> None:
+    random = Random(seed)
+    some = random_fleet(random)
+    names = [one.served.spec.name for one in some.models]
+    planner, homes = ByImportance(), Homes(allowed=ALLOWED, workers=some.machines[0].workers)
+    homes.settle(told_by_replicas(some, list(range(len(some.machines)))), 0.0)
+    planned = planner.place(some, range(len(some.machines)), Demand(np.zeros(len(names)), 0.0, 1.0), 0.0)
+    assert planned is not None
+    now = planned.homes
+    for period in range(1, 4):
+        calls = [random.choice((0, 1, 5, random.randint(0, 400))) for _ in names]
+        up = sorted(random.sample(range(len(some.machines)), random.randint(1, len(some.machines))))
+        for name, count in zip(names, calls, strict=True):
+            for _ in range(count):
+                homes.note(name)
+        homes.settle(told_by_replicas(some, up), period * PERIOD)
+        placed = planner.place(some, up, Demand(np.array(calls) / PERIOD, 0.0, 1.0), period * PERIOD)
+        now = now if placed is None else placed.homes
+        assert {name: homes.of[name] for name in names} == {
+            name: tuple(map(str, places)) for name, places in zip(names, now, strict=True)
+        }
 
 
-def test_where_all_fits_everywhere_all_is_everywhere() -> None:
-    homes = place({"a": model(), "b": model()}, places(2, 2, 2))
-    assert [len(found) for found in homes.values()] == [3, 3]
-
-
-def test_a_model_that_fits_nowhere_has_a_home_all_the_same() -> None:
-    assert place({"huge": model(100)}, places(4, 8)) == {"huge": ("r1",)}
-
-
-def test_without_replicas_there_are_no_homes() -> None:
-    assert place({"a": model()}, []) == {}
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.floats(0, 100), st.floats(0, 10)), max_size=12),
-    st.lists(st.integers(0, 30), min_size=1, max_size=5),
-)
-def test_every_model_has_homes_and_further_ones_only_where_there_is_room(
-    given_models: list[tuple[int, float, float]], free: list[int]
-) -> None:
-    models = {f"m{number}": model(size, rate=rate, penalty=p) for number, (size, rate, p) in enumerate(given_models)}
-    found = places(*free)
-    homes = place(models, found)
-    assert set(homes) == set(models)
-    assert all(len(set(where)) == len(where) >= 1 for where in homes.values())
-    firsts: dict[str, int] = {}
-    for name, where in homes.items():
-        firsts[where[0]] = firsts.get(where[0], 0) + models[name].size
-    for p, size in zip(found, free, strict=True):
-        assert p.free == size - sum(models[name].size for name in p.models)
-        assert p.free >= 0 or firsts.get(p.name, 0) > size
+def test_a_replica_that_has_a_model_in_memory_is_its_first_home() -> None:
+    some = fleet(3, model("a"), memory=1000)
+    told = told_by_replicas(some, [0, 1, 2])
+    has = {**told[2][1], MODELS: {"a": (100, 100, 0.02, 0.006)}}
+    homes = Homes(allowed=ALLOWED, workers=1)
+    homes.settle([told[0], told[1], (told[2][0], has)], 0.0)
+    assert homes.of == {"a": ("2",)}

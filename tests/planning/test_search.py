@@ -26,7 +26,8 @@ class Needs:
 @pytest.mark.parametrize("first", [1, 7, 30, 400])
 def test_the_fewest_are_found_wherever_the_search_begins(first: int) -> None:
     needs = Needs(some=23, one=1)
-    assert fewest({"some": first, "one": first}, needs, most=defaultdict(lambda: 400)) == {"some": 23, "one": 1}
+    found = fewest({"some": first, "one": first}, needs, most=defaultdict(lambda: 400))
+    assert {offer: bracket.high for offer, bracket in found.items()} == {"some": 23, "one": 1}
 
 
 def test_nothing_is_tried_twice_and_offers_share_rounds() -> None:
@@ -38,10 +39,26 @@ def test_nothing_is_tried_twice_and_offers_share_rounds() -> None:
 
 def test_many_machines_are_found_within_the_share_that_is_promised() -> None:
     (found,) = fewest({"many": 100}, Needs(many=777), most=defaultdict(lambda: 5000)).values()
-    assert found is not None
-    assert 777 <= found <= 777 / (1 - FINE)
+    assert found.high is not None
+    assert 777 <= found.high <= 777 / (1 - FINE)
 
 
 def test_the_most_are_tried_before_an_offer_is_given_up() -> None:
     needs = Needs(edge=50, never=51)
-    assert fewest({"edge": 3, "never": 3}, needs, most=defaultdict(lambda: 50)) == {"edge": 50, "never": None}
+    found = fewest({"edge": 3, "never": 3}, needs, most=defaultdict(lambda: 50))
+    assert {offer: bracket.high for offer, bracket in found.items()} == {"edge": 50, "never": None}
+
+
+def test_an_offer_that_is_sure_to_be_dearer_is_left_as_it_is() -> None:
+    needs = Needs(cheap=20, dear=18)
+    found = fewest({"cheap": 16, "dear": 16}, needs, most=defaultdict(lambda: 100), prices={"cheap": 1.0, "dear": 2.0})
+    assert found["cheap"].high == 20
+    assert not found["dear"].is_closed
+    assert found["dear"].low >= 16
+    assert len([probe for probe in needs.probes if probe[0] == "dear"]) <= 2
+
+
+def test_fewer_machines_than_the_work_takes_are_not_tried() -> None:
+    needs = Needs(some=23)
+    assert fewest({"some": 30}, needs, most={"some": 100}, least={"some": 20})["some"].high == 23
+    assert min(machines for _, machines in needs.probes) >= 20

@@ -1,1 +1,1 @@
-"""Simulated clusters: how fast the simulation is, and what placement and residency gain there."""
+"""Simulated clusters: what placement and residency gain there."""

@@ -122,7 +122,7 @@ def _fewer(played: Contest, runs: Runs, kinds: Mapping[float, MachineKind], seed
 
     most = 2 * played.machines
     found = fewest(dict.fromkeys(needed, played.machines), enough, most=dict.fromkeys(needed, most))
-    return {share: tuple([found[share, seed] or most for seed in range(seeds)]) for share in kinds}
+    return {share: tuple([found[share, seed].high or most for seed in range(seeds)]) for share in kinds}
 
 
 def _ways() -> tuple[Way, ...]:

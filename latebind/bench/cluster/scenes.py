@@ -1,6 +1,5 @@
 """Models and traffic of a large cluster: a trace's services scaled to a number of models and a request rate."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
@@ -92,13 +91,3 @@ def requests_at(
     slots = [spread_out(some, place * minute, minute, random) for place, some in enumerate(counts.T)]
     times, models = (np.concatenate(column) for column in zip(*slots, strict=True))
     return Requests(times, models, np.full(len(models), stages - 1, dtype=np.int16))
-
-
-def lasting(services: Sequence[Service], minutes: int) -> tuple[Service, ...]:
-    """Return services whose counts begin again where the trace ends, until they last so many minutes."""
-    return tuple(
-        [
-            Service((service.counts * (-(-minutes // len(service.counts))))[:minutes], service.trigger)
-            for service in services
-        ]
-    )

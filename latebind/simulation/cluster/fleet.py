@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from latebind.domain.config import PolicyConfig, ResidencyConfig, ServedModel
 from latebind.domain.errors import ConfigError
 
+UNKNOWN = -1  # in place of an outcome: the run was stopped before the request ended
+
 
 @dataclass(frozen=True, slots=True)
 class MachineKind:
@@ -89,7 +91,8 @@ class Fleet:
 class Played:
     """What became of each request of a run, in order of arrival.
 
-    `ended` `(N,)` float64 is when each request ended, in seconds; `outcome` `(N,)` int8 is the index of its `Outcome`;
+    `ended` `(N,)` float64 is when each request ended, in seconds; `outcome` `(N,)` int8 is the index of its `Outcome`,
+    or `UNKNOWN`, with NaN in `ended`, where the run was stopped before;
     `machine` `(N,)` int32 is the machine that it was sent to, -1 if there was none. `started` is the number of machines
     that were up or starting at each of `marks` (seconds). `loads` counts loads, and `loaded` is how many seconds they
     took. `busy` `(machines,)` is how many seconds the workers of each machine ran.

@@ -1,4 +1,4 @@
-"""Who gets a request: the rules of the routers, exactly, and what they look at. Every implementation keeps to these.
+"""Who gets a request: the rules of the routers, exactly, and what they look at.
 
 **What happens in which order.** Deaths, returns, ticks and requests are what comes from outside. Before anything from
 outside at time t, all machines do what is due up to and at t. At the same t go first deaths, then returns, then who

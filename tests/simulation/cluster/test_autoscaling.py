@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from latebind.simulation.cluster.autoscaling import BySlack
-from latebind.simulation.cluster.exact import play
+from latebind.simulation.cluster.play import play
 from latebind.simulation.cluster.policies import Demand
 from tests.simulation.cluster.fleets import fleet, model, requests
 

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from latebind.domain.errors import ConfigError
-from latebind.simulation.cluster.exact import play
 from latebind.simulation.cluster.fleet import MachineKind
+from latebind.simulation.cluster.play import play
 from latebind.simulation.cluster.population import population_of, requests_of, sample
 from latebind.simulation.cluster.tables import mean_seconds
 from latebind.simulation.cluster.workload import Bursts, Failures, Workload, read_workload

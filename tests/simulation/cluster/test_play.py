@@ -8,8 +8,8 @@ import pytest
 
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig, ResidencyConfig
-from latebind.simulation.cluster.exact import play
 from latebind.simulation.cluster.fleet import Fault, Fleet, Played, Requests
+from latebind.simulation.cluster.play import play
 from latebind.simulation.cluster.policies import ROUTERS, Demand, Placement
 from latebind.simulation.cluster.tables import scheduler_config
 from latebind.simulation.driver import Simulator

@@ -1,4 +1,4 @@
-"""Simulates a cluster exactly: every machine runs the real scheduler. This is slow, so it suits few machines.
+"""Simulates a cluster: every machine runs the real scheduler, some thousand requests a second of a core.
 
 The rules that this simulation follows are written down in `routing.py`.
 """
@@ -6,14 +6,14 @@ The rules that this simulation follows are written down in `routing.py`.
 from collections import Counter
 from collections.abc import Iterator
 from enum import IntEnum
-from math import floor
+from math import floor, inf
 
 import numpy as np
 
 from latebind.domain.actions import Outcome, Reply
 from latebind.simulation.agenda import Agenda
 from latebind.simulation.cluster.draws import drawn
-from latebind.simulation.cluster.fleet import Fleet, Played, Requests
+from latebind.simulation.cluster.fleet import UNKNOWN, Fleet, Played, Requests
 from latebind.simulation.cluster.policies import Autoscaler, Demand, Placer
 from latebind.simulation.cluster.routing import NOBODY, TRIAL, Router, Sight
 from latebind.simulation.cluster.tables import scheduler_config, tables_of
@@ -40,13 +40,20 @@ def play(
     autoscaler: Autoscaler | None = None,
     period: float = 60.0,
     seed: int = 0,
+    warm: float = 0.0,
+    most_late: float = inf,
 ) -> Played:
     """Simulate all requests and return what became of each. Placer and autoscaler are asked every `period` seconds.
+
+    As soon as more than `most_late` of the requests that come from `warm` (seconds) on were not answered in time, the
+    simulation stops; requests that have not ended by then have the outcome `UNKNOWN`. So a cluster that is far too
+    small is found out after a small part of its run.
 
     Raises `ConfigError` if there is no router of this name, or if a model does not fit in the memory of a kind of
     machine.
     """
-    return _Cluster(fleet, requests, router, placer, autoscaler, period, seed).run()
+    cluster = _Cluster(fleet, requests, router, placer, autoscaler, period, seed)
+    return cluster.run(warm, most_late)
 
 
 class _Cluster:
@@ -88,15 +95,17 @@ class _Cluster:
         self._trials: dict[int, tuple[int, int]] = {}  # unanswered: machine and model
         self._trial = count  # the number of the next
         self._end_times = [float("nan")] * count
-        self._outcomes = [-1] * count
+        self._outcomes = [UNKNOWN] * count
         self._machines = [NOBODY] * count
         self._marks: list[float] = []
         self._started: list[int] = []
         self._came = [0] * len(fleet.models)  # since the last tick, as are the following
         self._over = self._late = 0
+        self._warm, self._lost = 0.0, 0  # of those that came from `warm` on: how many were not answered in time
 
-    def run(self) -> Played:
-        """Simulate everything from the first event to the last."""
+    def run(self, warm: float, most_late: float) -> Played:
+        """Simulate everything from the first event to the last, or until too many are late."""
+        self._warm = warm
         self._place(0.0, Demand(np.zeros(len(self._names)), late=0.0, slack=1.0))
         self._mark(0.0)
         handlers = {
@@ -109,7 +118,10 @@ class _Cluster:
             self._start_up((time, what))
             self._agenda.run_until(time)
             handlers[what](number, time)
-        self._agenda.run_until()
+            if self._lost > most_late:
+                break
+        else:
+            self._agenda.run_until()
         return Played(
             self._requests,
             np.array(self._end_times, dtype=np.float64),
@@ -179,8 +191,10 @@ class _Cluster:
     def _close(self, number: int, outcome: Outcome, machine: int, ended: float) -> None:
         self._end_times[number], self._outcomes[number], self._machines[number] = ended, outcome, machine
         due = self._times[number] + self._fleet.models[self._models[number]].allowed
+        late = outcome is not Outcome.ANSWERED or ended > due
         self._over += 1
-        self._late += outcome is not Outcome.ANSWERED or ended > due
+        self._late += late
+        self._lost += late and self._times[number] >= self._warm
 
     # Faults ---------------------------------------------------------------------------------------------------------
 

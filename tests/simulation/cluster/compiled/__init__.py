@@ -1,1 +1,0 @@
-"""Tests of the compiled simulation of a cluster."""

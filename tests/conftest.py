@@ -21,23 +21,11 @@ from tests.querying import build_queried
 from tests.sequences import Backwards, rows_of, some_sentences
 from tests.working import measured_by_work
 
-TESTS = Path(__file__).parent
 REPORT = "report.json"
 
 settings.register_profile("thorough", max_examples=12_500, deadline=None)
 settings.register_profile("usual", max_examples=50, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
-
-
-LIVE = {"adaptation", "bench", "cli", "cluster", "engine", "forks", "hosting", "server"}
-"""Folders whose tests start processes and threads, which the machine may let wait for as long as it likes."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test with processes has a second try, of which the report tells; what is pure has to pass at once."""
-    for item in items:
-        if LIVE & set(item.path.relative_to(TESTS).parts):
-            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

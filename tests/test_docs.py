@@ -30,7 +30,7 @@ THE_READERS_OWN = {
     "NAME.query.toml",
     "direct.py",
 }
-OF_OTHERS = {"--build-arg", "--fail-on-flaky", "--model-control-mode", "--request-count"}
+OF_OTHERS = {"--build-arg", "--model-control-mode", "--request-count"}
 
 
 @cache

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from latebind.learned import compiled, latency, training_pool
+from latebind.learned import compiled, latency
 from latebind.program import measure, tuning
 
 CALL = 20e-6  # seconds that a call takes with nothing to compute
 FLOPS = 50e9  # operations a second
+Returned = TypeVar("Returned")
 ONCE = {
     measure: {"MIN_RUNS": 1, "MAX_RUNS": 1},
     latency: {"RUNS": latency.WARM_RUNS + 1},
@@ -19,19 +21,18 @@ ONCE = {
 }
 
 
-def work_of(call: Callable[[], object]) -> float:
-    """Return the seconds that a call would take on one core of a common machine, by what torch computes in it."""
+def timed_by_work(call: Callable[[], Returned]) -> tuple[Returned, float]:
+    """Return what a call returns, and the seconds that it would take on one core by what torch computes in it."""
     with FlopCounterMode(display=False) as counted:
-        call()
-    return CALL + int(counted.get_total_flops()) / FLOPS
+        found = call()
+    return found, CALL + int(counted.get_total_flops()) / FLOPS
 
 
 @contextmanager
 def measured_by_work() -> Iterator[None]:
     """Have this process measure calls by their work; what runs while something else does is still measured by time."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (measure, latency, training_pool, tuning):
-            patch.setattr(module, "time_call", work_of)
+        patch.setattr(measure, "timed", timed_by_work)
         for module, runs in ONCE.items():  # each would tell the same
             for name, count in runs.items():
                 patch.setattr(module, name, count)

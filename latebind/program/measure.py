@@ -1,8 +1,10 @@
 """Measures calls, in seconds: medians of interleaved runs, so that disturbances affect all calls alike."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,12 +17,23 @@ from latebind.program.device import HOST, synchronize
 MIN_RUNS, MAX_RUNS = 5, 60
 SECONDS_EACH = 0.1  # spent on one measurement, after MIN_RUNS
 
+Returned = TypeVar("Returned")
+
+
+def timed(call: Callable[[], Returned]) -> tuple[Returned, float]:
+    """Return what one call returns, and the seconds until the device has computed it.
+
+    All that builds measure of calls goes through here, so that tests can put a call's work in the place of its time.
+    """
+    start = perf_counter()
+    found = call()
+    synchronize(found)
+    return found, perf_counter() - start
+
 
 def time_call(call: Callable[[], object]) -> float:
     """Return the seconds that one call takes, until the device has computed what it returns."""
-    start = perf_counter()
-    synchronize(call())
-    return perf_counter() - start
+    return timed(call)[1]
 
 
 def median_seconds(call: Callable[[], object]) -> float:
@@ -67,10 +80,8 @@ def _seconds_of_stages(stages: Sequence[StageFunction], inputs: tuple[Tensor, ..
     def run() -> list[float]:
         passed, seconds = inputs, []
         for stage in stages:
-            begun = perf_counter()
-            passed = stage(*passed)
-            synchronize(passed)
-            seconds.append(perf_counter() - begun)
+            passed, took = timed(partial(stage, *passed))
+            seconds.append(took)
         return seconds
 
     run()

@@ -11,7 +11,6 @@ from filelock import FileLock
 from torch import Tensor, nn
 
 from latebind.program.build import BuildReport, build_program
-from tests.working import measured_by_work
 
 
 def build_stages(
@@ -51,7 +50,6 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
         if not whole.exists():
             shutil.rmtree(folder, ignore_errors=True)  # of somebody who was broken off
             folder.mkdir()
-            with measured_by_work():
-                make(folder)
+            make(folder)
             whole.touch()
     return folder

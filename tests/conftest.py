@@ -50,9 +50,9 @@ def one_core() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def by_work(one_core: None) -> Iterator[None]:
-    """Have a test that builds or calibrates choose by work instead of time, alike on every machine."""
+@pytest.fixture(scope="session", autouse=True)
+def by_work() -> Iterator[None]:
+    """Have all builds choose by work instead of time, alike on every machine, however busy."""
     with measured_by_work():
         yield
 

@@ -106,25 +106,39 @@ def test_lazy_plus_is_between_graphb_and_the_ideal_and_batches_of_steps_gain_wha
     assert [row["fixed share of a step"] for row in rows] == ["0%", "20%", "40%", "60%", "80%", "100%"]
 
 
-def test_the_command_tells_what_could_ideally_be_saved(tmp_path: Path) -> None:
+def test_the_command_tells_what_could_ideally_be_saved_and_of_which_lengths(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     asked = ["bench", "batching", "--part", "bound", "--load", "0.5", "--seeds", "1", "--requests", "60"]
     result = CliRunner().invoke(app, [*asked, "--json", str(file)])
     assert result.exit_code == 0, result.output
     assert "shortest first, all known" in file.read_text()
+    assert "lengths: 10,000 pairs drawn like those of news" in result.output
 
 
-def test_lengths_come_from_a_file(tmp_path: Path) -> None:
+def test_lengths_come_from_the_one_array_of_pairs_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "lengths.npz"
     np.savez(file, names=np.arange(3), pairs=np.array([[3, 4], [90, 5], [6, 0], [7, 8]]))
-    found = read_sentences(file)
+    found = read_sentences(str(file))
     assert found.profiled == (4, 5)
     assert list(found.asked) == [(6, 1), (7, 8)]
-    np.savez(file, pairs=np.arange(4))
-    with pytest.raises(ConfigError, match="words in and words out"):
-        read_sentences(file)
+    assert found.told == f"4 pairs of pairs in {file}, 1 of them cut to 50 words"
+    for lacking in (np.arange(4), np.array([[3.0, 4.0], [5.0, 6.0]])):
+        np.savez(file, pairs=lacking)
+        with pytest.raises(ConfigError, match="words in and words out"):
+            read_sentences(str(file))
     with pytest.raises(ConfigError, match=r"is no \.npz file"):
-        read_sentences(tmp_path / "none.npz")
+        read_sentences(str(tmp_path / "none.npz"))
+
+
+def test_of_several_arrays_of_lengths_one_is_named_and_none_is_taken_in_silence(tmp_path: Path) -> None:
+    file = tmp_path / "lengths.npz"
+    np.savez(file, news=np.array([[20, 21], [30, 31]]), captions=np.array([[3, 4], [5, 6]]), names=np.arange(3))
+    with pytest.raises(ConfigError, match=rf"several arrays .*--lengths {file}:captions; it has captions, news"):
+        read_sentences(str(file))
+    assert read_sentences(f"{file}:captions").profiled == (4,)
+    assert read_sentences(f"{file}:news").profiled == (21,)
+    with pytest.raises(ConfigError, match="no array 'names' .*it has captions, news"):
+        read_sentences(f"{file}:names")
 
 
 def test_the_command_prints_latencies_ratios_and_their_means(tmp_path: Path) -> None:

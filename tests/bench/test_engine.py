@@ -12,7 +12,6 @@ from latebind.repository.directory import ModelDirectory
 from latebind.server.gateway import Answer
 from tests.building import on_one_core
 from tests.digits import Built
-from tests.working import measured_by_work
 
 ROWS, CALL = 100, 4  # the last block of rows is not full
 
@@ -22,7 +21,7 @@ def report(built: Built, tmp_path_factory: pytest.TempPathFactory) -> engine.Eng
     """At a target that lets some leave and others not."""
     repository = tmp_path_factory.mktemp("strict")
     shutil.copytree(built.directory.path, repository / "digits" / "1")
-    with on_one_core(), measured_by_work():
+    with on_one_core():
         recalibrate(ModelDirectory.open(repository / "digits" / "1"), built.calibrate, fidelity=0.98, confidence=0.9)
     return engine.run(
         Subject(repository, "digits", {"image": built.unseen[:ROWS].numpy()}),

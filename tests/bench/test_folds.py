@@ -36,7 +36,7 @@ def repository(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.usefixtures("by_work")
+@pytest.mark.usefixtures("one_core")
 def test_every_row_is_answered_once_and_the_model_stays(repository: Path, built: Built) -> None:
     before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
     report = ask(repository, built, folds=2)
@@ -50,7 +50,7 @@ def test_every_row_is_answered_once_and_the_model_stays(repository: Path, built:
     assert before == {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
 
 
-@pytest.mark.usefixtures("by_work")
+@pytest.mark.usefixtures("one_core")
 def test_each_fold_has_a_copy_that_was_calibrated_on_the_other_rows(repository: Path, built: Built) -> None:
     whole, asked = subject(repository, built), list[int]()
     assert whole.labels is not None
@@ -67,7 +67,7 @@ def test_each_fold_has_a_copy_that_was_calibrated_on_the_other_rows(repository: 
     assert sum(asked) == ROWS
 
 
-@pytest.mark.usefixtures("by_work")
+@pytest.mark.usefixtures("one_core")
 def test_calibrations_on_halves_are_judged_on_the_other_halves(repository: Path, built: Built) -> None:
     every = subject(repository, built, len(built.calibrate))
     report = calibration.run(every, promise=Promise(0.9, 0.9), splits=4, backend="eager", seed=3)

@@ -59,7 +59,7 @@ def test_nothing_is_remembered_where_nobody_has_labels(built: Built, tmp_path: P
     assert "accuracy" not in dict(report.rows())
 
 
-@pytest.mark.usefixtures("by_work")
+@pytest.mark.usefixtures("one_core")
 def test_calibrating_again_on_other_samples_finds_it_out_anew(built: Built, tmp_path: Path) -> None:
     directory = write_accuracy(copy_of(built.directory, tmp_path), Accuracy(0.25, 4))
     report = recalibrate(directory, samples(0, 200), fidelity=0.9, confidence=0.9, aside=False)
@@ -69,7 +69,7 @@ def test_calibrating_again_on_other_samples_finds_it_out_anew(built: Built, tmp_
     assert found.samples == 200
 
 
-@pytest.mark.usefixtures("by_work")
+@pytest.mark.usefixtures("one_core")
 def test_calibrating_again_without_labels_leaves_it(built: Built, tmp_path: Path) -> None:
     directory = write_accuracy(copy_of(built.directory, tmp_path), Accuracy(0.25, 4))
     report = recalibrate(directory, Samples(samples(0, 200).inputs), fidelity=0.9, confidence=0.9, aside=False)

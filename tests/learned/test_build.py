@@ -168,7 +168,7 @@ def test_a_cache_before_the_network_gives_it_an_empty_first_stage(built: Built) 
     assert torch.equal(again.run_through(0, rows), rows)
 
 
-@pytest.mark.usefixtures("by_work")
+@pytest.mark.usefixtures("one_core")
 def test_a_model_keeps_its_stages_where_no_cache_stands_before_the_network(built: Built, tmp_path: Path) -> None:
     directory = build_caches(copy_of(built.directory, tmp_path), built.fit, built.calibrate, fidelity=1.0).directory
     assert load_program(directory).entry  # as it was before
@@ -213,7 +213,7 @@ def weights(name: str) -> bool:
     return name.endswith(".safetensors") and name != HELD_OUT
 
 
-@pytest.mark.usefixtures("by_work")
+@pytest.mark.usefixtures("one_core")
 def test_calibrating_again_moves_thresholds_and_trains_nothing(built: Built, tmp_path: Path) -> None:
     shutil.copytree(built.directory.path, tmp_path / "copy")
     directory = ModelDirectory.open(tmp_path / "copy")
@@ -227,7 +227,7 @@ def test_calibrating_again_moves_thresholds_and_trains_nothing(built: Built, tmp
     assert {name: after.read(name) for name in after.names(CACHES) if weights(name)}.items() <= before.items()
 
 
-@pytest.mark.usefixtures("by_work")
+@pytest.mark.usefixtures("one_core")
 def test_calibrating_for_a_target_of_one_puts_caches_aside_and_another_takes_them_up(
     built: Built, tmp_path: Path
 ) -> None:
@@ -248,7 +248,7 @@ def test_calibrating_for_a_target_of_one_puts_caches_aside_and_another_takes_the
     assert taken <= {one.name for one in before.every}
 
 
-@pytest.mark.usefixtures("by_work")
+@pytest.mark.usefixtures("one_core")
 def test_a_promise_of_all_answers_tells_no_number_of_them(built: Built, tmp_path: Path) -> None:
     directory, few = copy_of(built.directory, tmp_path), samples(FIT, FIT + 200)
     for answers in (None, 100):
@@ -273,7 +273,7 @@ def test_a_number_of_answers_without_sense_is_refused(answers: int) -> None:
         Promise(0.97, answers=answers)
 
 
-@pytest.mark.usefixtures("by_work")
+@pytest.mark.usefixtures("one_core")
 def test_a_tail_stays_until_another_is_given(built: Built, tmp_path: Path) -> None:
     directory, few = copy_of(built.directory, tmp_path), samples(FIT, FIT + 200)
     none = recalibrate(directory, few, fidelity=0.9, confidence=0.9, tail=1.0, aside=False)

@@ -321,7 +321,7 @@ def explore(
     )
 
 
-@pytest.mark.usefixtures("by_work")
+@pytest.mark.usefixtures("one_core")
 def test_another_build_trains_only_what_is_missing_and_composes_within_the_memory(built: Built, tmp_path: Path) -> None:
     files = {name: built.directory.read(name) for name in built.directory.files}
     directory = ModelDirectory.create(tmp_path / "digits" / "1", files)

@@ -22,7 +22,6 @@ from latebind.learned.samples import Samples, checked
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from tests.building import build_stages, on_one_core
-from tests.working import measured_by_work
 
 TARGET, CONFIDENCE = 0.9, 0.9
 HELD_OUT, UNSEEN = 250, 300
@@ -118,7 +117,7 @@ def build(kind: Kind, folder: Path) -> Tried:
 @pytest.fixture(scope="module", params=KINDS)
 def tried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tried:
     torch.set_num_threads(1)
-    with on_one_core(), measured_by_work():
+    with on_one_core():
         return build(KINDS[request.param], tmp_path_factory.mktemp("kinds"))
 
 
@@ -135,7 +134,7 @@ def test_caches_pay_for_every_kind(tried: Tried) -> None:
     assert tried.share > 0.4
 
 
-@pytest.mark.usefixtures("by_work")
+@pytest.mark.usefixtures("one_core")
 def test_where_no_cache_can_pay_the_report_says_so(tmp_path: Path) -> None:
     rows = torch.randn(400, 64)
     quick = nn.Linear(64, 1_000)

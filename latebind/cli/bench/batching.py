@@ -58,10 +58,11 @@ class Runs:
         int, typer.Option(help="How many requests each run has; the first twentieth is not counted.")
     ] = 2_000
     lengths: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            help="Lengths of sentences in words, input and output: an .npz file with an array (N, 2). Default: "
-            "drawn at random."
+            metavar="FILE[:ARRAY]",
+            help="Lengths of sentences in words, input and output: an array (N, 2) in an .npz file, named where "
+            "the file has several, as in lengths.npz:multi30k. Default: drawn at random.",
         ),
     ] = None
     processes: Processes = 0
@@ -123,6 +124,7 @@ def batching(
             raise ConfigError(f"there is no network {unknown[0]!r}: take one of {', '.join(NETWORKS)}")
         asked = Asked(runs.plan(), tuple(network or ()), tuple(load or ()))
         console.print(f"{runs.seeds} seeds, {runs.requests} requests a run, largest batch 64 unless said otherwise")
+        console.print(f"lengths: {asked.plan.scene.sentences.told}", highlight=False, markup=False, soft_wrap=True)
         found = tell_parts(runs.chosen(part), RUN, asked)
         write_page(page, "Batching policies", PAGE_TEXT, found.values())
     save(json_file, {one: told.raw for one, told in found.items()})

@@ -137,7 +137,7 @@ def test_of_several_arrays_of_lengths_one_is_named_and_none_is_taken_in_silence(
         read_sentences(str(file))
     assert read_sentences(f"{file}:captions").profiled == (4,)
     assert read_sentences(f"{file}:news").profiled == (21,)
-    with pytest.raises(ConfigError, match="no array 'names' .*it has captions, news"):
+    with pytest.raises(ConfigError, match=r"no array 'names' .*it has captions, news"):
         read_sentences(f"{file}:names")
 
 

@@ -135,6 +135,6 @@ def states(rows: str = "256") -> Samples:
 
 
 def samples(data: str, source: str = "en", target: str = "de") -> Samples:
-    """Return sentences of the training data: what `build` measures lengths of answers on."""
+    """Return the first thousand sentences of the training data: what `build` measures lengths of answers on."""
     found = pairs(Path(data), "multi30k.train", source=source, target=target)
     return Samples({"tokens": found.inputs[:1000]})

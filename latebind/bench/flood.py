@@ -15,6 +15,7 @@ from statistics import median
 import aiohttp
 
 from latebind.bench.client import Body, encode
+from latebind.bench.interrupts import in_rounds
 from latebind.bench.server import pinned, serving
 from latebind.bench.subject import Subject
 from latebind.domain.errors import ConfigError
@@ -62,7 +63,7 @@ async def _phases(url: str, model: str, body: Body, rounds: int, seconds: float)
         load = [asyncio.create_task(_again_and_again(session, model, body)) for _ in range(WORKLOAD)]
         await asyncio.sleep(1.0)
         phases = []
-        for _ in range(rounds):
+        for _ in in_rounds(rounds):
             alone = await _rate(session, model, seconds)
             flood = await asyncio.create_subprocess_exec(
                 sys.executable,

@@ -40,6 +40,7 @@ def launched(repository: Path, *options: str, cores: Sequence[int] = (), log: Pa
             stdout=subprocess.PIPE,
             stderr=errors if log else None,
             text=True,
+            process_group=0,  # Ctrl-C is for this process, which ends the others
         )
         if cores:
             os.sched_setaffinity(process.pid, cores)

@@ -163,10 +163,7 @@ def load_samples(data: str, given: Sequence[str] | None, *, seed: int) -> tuple[
     labels = arrays.pop("labels", None)
     if not arrays:
         raise ConfigError(f"{data} holds no inputs: save an array for each input of the model")
-    if len({len(rows) for rows in (*arrays.values(), *([] if labels is None else [labels]))}) != 1:
-        raise ConfigError(
-            f"the arrays in {data} have different numbers of rows: give each input and label of every row"
-        )
+    _check_rows(data, [*arrays.values(), *([] if labels is None else [labels])])
     order = torch.randperm(len(next(iter(arrays.values()))), generator=generator)
     fit, calibrate = (
         Samples({name: rows[part] for name, rows in arrays.items()}, None if labels is None else labels[part])
@@ -184,6 +181,7 @@ def load_rows(data: str, given: Sequence[str] | None) -> tuple[dict[str, Array],
     if data.endswith(".npz"):
         arrays = load_arrays(Path(data))
         labels = arrays.pop("labels", None)
+        _check_rows(data, [*arrays.values(), *([] if labels is None else [labels])])
         return arrays, labels
     samples = _called(_function(data), named)
     if not isinstance(samples, Samples):
@@ -192,6 +190,13 @@ def load_rows(data: str, given: Sequence[str] | None) -> tuple[dict[str, Array],
         raise ConfigError(f"{data!r} must name its inputs: return Samples with a dictionary of inputs")
     labels = None if samples.labels is None else samples.labels.numpy()
     return {name: rows.numpy() for name, rows in samples.inputs.items()}, labels
+
+
+def _check_rows(data: str, arrays: Sequence[Tensor] | Sequence[Array]) -> None:
+    if len({len(rows) for rows in arrays}) != 1:
+        raise ConfigError(
+            f"the arrays in {data} have different numbers of rows: give each input and label of every row"
+        )
 
 
 def check_inputs(samples: Samples, examples: Mapping[str, Tensor]) -> None:

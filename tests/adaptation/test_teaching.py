@@ -106,7 +106,7 @@ def test_answers_are_compared_while_a_lesson_runs(service: AdaptationService, mo
 
     def learn(*_: object, **__: object) -> None:
         teaching.set()
-        meanwhile.append(compared.wait(10.0))
+        meanwhile.append(compared.wait(60.0))
 
     def see(batch: Sequence[Sampled]) -> list[Compared]:
         compared.set()
@@ -125,11 +125,11 @@ def test_answers_are_compared_while_a_lesson_runs(service: AdaptationService, mo
     threads = [threading.Thread(target=root) for root in (service._learn_on, service._compare_on)]
     for thread in threads:
         thread.start()
-    assert teaching.wait(10.0)
+    assert teaching.wait(60.0)
     with service._work:
         assert lane.wait(Sampled(b"", 4, 0, Draw(shows=True), at=7))
         service._work.notify_all()
-    assert compared.wait(10.0)
+    assert compared.wait(60.0)
     service._end(threads)
     assert meanwhile == [True]
     assert told == [7]

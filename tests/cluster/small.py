@@ -158,7 +158,7 @@ class Small:
         self.do(tell)
 
 
-def until(condition: Callable[[], object], *, seconds: float = 10.0, pause: float = 0.01) -> None:
+def until(condition: Callable[[], object], *, seconds: float = 60.0, pause: float = 0.01) -> None:
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not condition():

@@ -43,7 +43,7 @@ def check_refused(order: EngineOrder, says: str) -> None:
         asyncio.run(asyncio.wait_for(EngineClient.start(order, FORKS), 60))
 
 
-async def until_slots_are_free(client: EngineClient, *, seconds: float = 10.0) -> None:
+async def until_slots_are_free(client: EngineClient, *, seconds: float = 60.0) -> None:
     """Return when every slot is free: a call that wants all slots of a model waits until nobody has any.
 
     Raises `Refused` if that takes longer than `seconds`.

@@ -104,7 +104,7 @@ def test_tritonclient_takes_it_for_a_model(site: Site) -> None:
     with triton.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
         given: Any = triton.InferInput("x", [2], "FP64")
         given.set_data_from_numpy(np.array([1.0, -2.0]))
-        result = client.infer("traffic", [given], timeout=2_000_000)
+        result = client.infer("traffic", [given], timeout=60_000_000)
         assert result.as_numpy("y").tolist() == [2.0, -4.0]
         assert result.get_response()["parameters"]["steps"] == ["gate,cars", "gate"]
         assert client.get_model_config("traffic")["platform"] == "ensemble"

@@ -38,7 +38,7 @@ async def until_told(service: Service, calls: int) -> list[dict[str, Any]]:
     """Return what is told of the calls that have ended, once the engine has been asked for all of them."""
     collecting = service._tracing._collecting
     assert collecting is not None, "no call is traced"
-    await asyncio.wait_for(collecting, 5.0)
+    await asyncio.wait_for(collecting, PATIENCE)
     told = service.traces()
     assert len(told) == calls
     return told
@@ -163,7 +163,7 @@ def test_a_call_whose_engine_is_lost_is_told_without_its_rows_in_the_end() -> No
         traces = Tracing(lost, Traces(), export=told.set_result, soon=0.001, patience=0.02)
         with traces.following("m", "1", 1, id="", parent="") as call:
             call.sent = True
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(PATIENCE):
             call = await told
         assert call.rows == []
         await traces.close()

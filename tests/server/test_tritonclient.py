@@ -44,7 +44,7 @@ def test_it_reads_health_and_metadata(client: Any) -> None:
 @pytest.mark.parametrize("binary_out", [True, False, None])
 def test_it_infers_in_json_and_binary(client: Any, binary_in: bool, binary_out: bool | None) -> None:
     outputs = None if binary_out is None else [triton.InferRequestedOutput("y", binary_data=binary_out)]
-    result = client.infer("double", [tensor(X, binary=binary_in)], outputs=outputs, request_id="7", timeout=2_000_000)
+    result = client.infer("double", [tensor(X, binary=binary_in)], outputs=outputs, request_id="7", timeout=60_000_000)
     np.testing.assert_array_equal(result.as_numpy("y"), X * 2)
     assert result.get_response()["id"] == "7"
     assert result.get_response()["parameters"] == {"left_at": [2, 2], "stages": 3}

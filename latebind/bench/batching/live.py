@@ -25,6 +25,7 @@ import numpy as np
 from latebind.batching.estimate import Estimate
 from latebind.bench.arrivals import during, rising
 from latebind.bench.batching.live_report import OURS, Block, Floor, LiveReport, Means
+from latebind.bench.interrupts import in_rounds
 from latebind.bench.live.played import Seconds
 from latebind.bench.live.requests import Sent, Visit
 from latebind.bench.live.session import Session, session
@@ -125,7 +126,7 @@ class _Live:
                 report.saturated = await self._saturated(here, sides, random)
             alone = here.alone
             report.capacity, report.allowed = 1.0 / alone, LATE * alone
-            for number in range(plan.rounds):
+            for number in in_rounds(plan.rounds):
                 for at, load in enumerate(plan.loads):
                     share = (number + at / len(plan.loads)) / plan.rounds
                     self.tell(f"{load:.0%} of serial capacity", 0.3 + 0.5 * share)

@@ -17,6 +17,7 @@ import numpy as np
 
 from latebind.batching.estimate import Estimate
 from latebind.bench.arrivals import past
+from latebind.bench.interrupts import in_rounds
 from latebind.bench.live.played import Played, joined
 from latebind.bench.live.session import Session, session
 from latebind.bench.live.sides import SERIAL, Side, chosen
@@ -231,7 +232,7 @@ async def _measure(
     report.fits = cores * most_answered(here.served) / here.alone
     baselines = [name for name in names if report.kinds[name] in BASELINES] or names
     report.capacity = 1.0 / (here.alone * min(float(np.mean(report.saturated[name])) for name in baselines))
-    for number in range(plan.rounds):
+    for number in in_rounds(plan.rounds):
         for at, load in enumerate(plan.loads):
             progress(f"{load:.0%}", 0.2 + 0.8 * (number + at / len(plan.loads)) / plan.rounds)
             times = past(plan.seconds, load * report.capacity, random)

@@ -11,6 +11,7 @@ from random import Random
 import numpy as np
 
 from latebind.bench.arrivals import past
+from latebind.bench.interrupts import in_rounds
 from latebind.bench.live.contest import Contest
 from latebind.bench.live.requests import PATIENCE
 from latebind.bench.live.sides import SERIAL, Side
@@ -117,7 +118,7 @@ async def measure(report: BatchesReport, contest: Contest, random: Random, tell:
     for name, times in found.items():
         report.times_over.setdefault(name, []).extend(times)
     alone = contest.alone
-    for number in range(plan.rounds):
+    for number in in_rounds(plan.rounds):
         tell(f"{plan.load:.0%} of serial capacity", 0.25 + 0.75 * number / plan.rounds)
         times = past(plan.seconds, plan.load / alone, random)
         for name, played in (await contest.block(names, times, random, alone=alone, allowed=PATIENCE)).items():

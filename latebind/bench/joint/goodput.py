@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 
 from latebind.bench.arrivals import past
+from latebind.bench.interrupts import in_rounds
 from latebind.bench.joint.bound import most_in_time
 from latebind.bench.joint.report import Block, Capacity, Cell, JointReport
 from latebind.bench.joint.sides import OURS, Contender, Kind, contenders, knowing, of_kind
@@ -58,7 +59,7 @@ async def measure(
     )
     capacity = capacity_of(saturated, contest.alone)
     report.capacities.append(capacity)
-    for number in range(plan.rounds):
+    for number in in_rounds(plan.rounds):
         for at, cell in enumerate(plan.cells):
             share = (number + at / len(plan.cells)) / plan.rounds
             tell(f"{cell.load:.0%} of capacity, {cell.deadline:g} times alone", 0.1 + 0.9 * share)

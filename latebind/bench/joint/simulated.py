@@ -11,6 +11,7 @@ from random import Random
 import numpy as np
 
 from latebind.bench.batching.costs import alone
+from latebind.bench.interrupts import in_rounds
 from latebind.bench.live.contest import Part
 from latebind.bench.live.played import Played
 from latebind.bench.live.sides import Side
@@ -104,7 +105,7 @@ class Simulated:
     ) -> dict[str, list[float]]:
         """Return the time a request takes where all come at once, in units of `alone`."""
         found: dict[str, list[float]] = {name: [] for name in names}
-        for number in range(rounds):
+        for number in in_rounds(rounds):
             tell("saturation", number / rounds)
             times = [0.0] * max(200, round(seconds / self.alone))
             played = await self.block(names, times, random, alone=self.alone, allowed=FOR_EVER)

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 from latebind.bench.client import Array
+from latebind.bench.interrupts import in_rounds
 from latebind.bench.live.asked import Asked
 from latebind.bench.live.pace import WARM_UP, Pace
 from latebind.bench.live.played import Played
@@ -47,7 +48,7 @@ class Session:
         """
         requests = max(WARM_UP, round(seconds / self.alone))
         found: dict[str, list[float]] = {name: [] for name in names}
-        for number in range(rounds):
+        for number in in_rounds(rounds):
             tell("saturation", number / rounds)
             for name in random.sample(list(names), len(names)):
                 here = await self.pace.take()

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.arrivals import past
+from latebind.bench.interrupts import in_rounds
 from latebind.bench.live.requests import in_time
 from latebind.bench.parallel import Progress
 from latebind.bench.peers import resnet
@@ -91,7 +92,7 @@ def _rounds(
 ) -> list[Played]:
     found: list[Played] = []
     total = plan.rounds * len(plan.loads) * len(servers)
-    for number in range(plan.rounds):
+    for number in in_rounds(plan.rounds):
         for place, share in enumerate(plan.loads):
             random = Random(plan.seed * 1000 + number * 10 + place)
             times = past(plan.seconds, share * capacity, random)

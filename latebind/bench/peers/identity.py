@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 
 from latebind.bench.client import Array
+from latebind.bench.interrupts import in_rounds
 from latebind.bench.ledger.questions import Protocol
 from latebind.bench.parallel import Progress
 from latebind.bench.peers.calls import Call, check, written
@@ -85,7 +86,7 @@ def _rounds(
 ) -> list[Run]:
     """Take turns: in a round the sides follow each other, in another order each time, cell by cell."""
     found: list[Run] = []
-    for number in range(plan.rounds):
+    for number in in_rounds(plan.rounds):
         mixed = Random(plan.seed + number).sample(list(cells), len(cells))
         for name, protocol, clients in sorted(mixed, key=lambda cell: (cell[1], cell[2])):
             tell(f"{name}, {protocol}, {clients} clients", len(found) / (plan.rounds * len(cells)))

@@ -65,7 +65,13 @@ def running(
     Raises `ConfigError` where it ends before. `more` is put into its environment; what it prints goes to `log`.
     """
     with log.open("ab") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **more})
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **more},
+            process_group=0,  # Ctrl-C is for this process, which ends the others
+        )
         try:
             _await_ready(process, http, ready, log)
             yield Served(process.pid, http, grpc)

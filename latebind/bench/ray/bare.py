@@ -57,7 +57,7 @@ class _Client(_End):
 def passing_on(port: int) -> Iterator[int]:
     """Run one before a server at a port while the block lasts, which gets the port to call instead."""
     command = [sys.executable, "-m", __name__, str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as process:
         try:
             assert process.stdout is not None
             yield int(process.stdout.readline())

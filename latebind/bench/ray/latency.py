@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.client import Line, answered, encode, written
+from latebind.bench.interrupts import in_rounds
 from latebind.bench.ledger import own
 from latebind.bench.ledger.questions import KINDS, LONGEST, MARKS, WIDTH, WORDS
 from latebind.bench.parallel import Progress
@@ -133,7 +134,7 @@ def _rounds(
     """Ask kind by kind, and for each call one side after the other, in an order that is drawn."""
     random, sides = Random(plan.seed), list(lines)
     taken = {side: {kind: Taken() for kind in requests} for side in sides}
-    for number in range(plan.rounds):
+    for number in in_rounds(plan.rounds):
         for kind, data in requests.items():
             tell(f"round {number + 1}, {kind}", number / plan.rounds)
             for _ in range(plan.calls):

@@ -59,7 +59,9 @@ def run(*, rounds: int = 1000, size: int = 200_000_000, backend: str = "eager") 
     with tempfile.TemporaryDirectory() as folder:
         _build(Path(folder) / "1", layers=max(1, round(size / MATRIX)), backend=backend)
         command = [sys.executable, "-m", "latebind.bench.residency.leaks", str(Path(folder) / "1")]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
+        ) as process:
             return _measure(process, rounds)
 
 

@@ -10,6 +10,7 @@ from random import Random
 from latebind.bench.arrivals import during, rising
 from latebind.bench.batching.costs import SLOTS
 from latebind.bench.client import Array
+from latebind.bench.interrupts import in_rounds
 from latebind.bench.live.requests import Sent, Visit
 from latebind.bench.live.sides import begun
 from latebind.bench.parallel import Progress
@@ -122,7 +123,7 @@ async def play(
     random = Random(setting.seed)
     with tempfile.TemporaryDirectory(prefix="latebind-validate-") as name:
         async with engines(paths, policies, rows, setting, Path(name)) as every:
-            for number in range(plan.rounds):
+            for number in in_rounds(plan.rounds):
                 for at, engine in enumerate(random.sample(every, len(every))):
                     tell(f"{engine.model}, {engine.policy}", (number + at / len(every)) / plan.rounds)
                     await engine.visit(plan, random)

@@ -1,10 +1,11 @@
 """`latebind bench`: every promise of speed as a command that prints what it measured."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import typer
 
+from latebind.bench.interrupts import STATUS, interruptible
 from latebind.cli.deferred import STYLE, DeferredCommands
 
 PARTS = {
@@ -43,6 +44,18 @@ class Parts(DeferredCommands):
     """Imports the module of a command only when it is called, because some need libraries that others do without."""
 
     modules: ClassVar[Mapping[str, str]] = {name: f"{__name__}.{module}" for name, module in PARTS.items()}
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Whoever interrupts it has what was measured by then, and status 130."""
+        with interruptible() as interrupts:
+            try:
+                found = super().invoke(ctx)
+            except KeyboardInterrupt:
+                typer.echo("interrupted: what is printed and written is what was measured by then", err=True)
+                raise typer.Exit(STATUS) from None
+        if interrupts.heard:
+            raise typer.Exit(STATUS)
+        return found
 
 
 app = typer.Typer(cls=Parts, no_args_is_help=True, **STYLE)

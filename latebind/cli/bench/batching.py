@@ -18,7 +18,7 @@ from latebind.bench.batching.simulated import Result
 from latebind.bench.parallel import Progress
 from latebind.cli.bench.options import Backend, Page, Processes
 from latebind.cli.bench.settings import Conditions, Subject
-from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
+from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
@@ -125,9 +125,14 @@ def batching(
         asked = Asked(runs.plan(), tuple(network or ()), tuple(load or ()))
         console.print(f"{runs.seeds} seeds, {runs.requests} requests a run, largest batch 64 unless said otherwise")
         console.print(f"lengths: {asked.plan.scene.sentences.told}", highlight=False, markup=False, soft_wrap=True)
-        found = tell_parts(runs.chosen(part), RUN, asked)
-        write_page(page, "Batching policies", PAGE_TEXT, found.values())
-    save(json_file, {one: told.raw for one, told in found.items()})
+        files = Files(
+            page=page,
+            title="Batching policies",
+            text=PAGE_TEXT,
+            json_file=json_file,
+            figures=lambda found: {one: told.raw for one, told in found.items()},
+        )
+        tell_parts(runs.chosen(part), RUN, asked, files)
 
 
 def live(

@@ -9,8 +9,8 @@ from latebind.bench.cluster.placement import Scene, asked, contest
 from latebind.bench.cluster.report import contest_figure, gain_rows, side_rows
 from latebind.bench.residency.azure import services_of
 from latebind.cli.bench.options import Page, Processes, Trace
-from latebind.cli.bench.told import Told, show_tables, write_page
-from latebind.cli.console import JsonFile, console, progress, reporting, save
+from latebind.cli.bench.told import Files, Told, show_tables
+from latebind.cli.console import JsonFile, console, progress, reporting
 from latebind.domain.errors import ConfigError
 from latebind.planning.runs import playing
 
@@ -75,5 +75,11 @@ def cluster(*, scenes: Scenes, processes: Processes = 0, page: Page = None, json
         title = f"{scene.machines} machines, {scene.models} models, load {scene.load:g}, {scene.seeds} seeds"
         tables = {f"ours and the best of the others: {title}": gain_rows(found), "everybody, in time": side_rows(found)}
         show_tables(tables)
-        write_page(page, "Simulated clusters", PAGE_TEXT, [Told(tables, lambda: [contest_figure(found)])])
-    save(json_file, tables)
+        files = Files(
+            page=page,
+            title="Simulated clusters",
+            text=PAGE_TEXT,
+            json_file=json_file,
+            figures=lambda told: told["placement"].tables,
+        )
+        files.write({"placement": Told(tables, lambda: [contest_figure(found)])})

@@ -12,8 +12,8 @@ from latebind.bench.elastic.sides import ELASTIC, EVALUATED, OPTIMAL, PARTS, Kin
 from latebind.bench.elastic.simulated import QOS, Burst, Stable
 from latebind.bench.parallel import Progress
 from latebind.cli.bench.options import Page, Processes
-from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
-from latebind.cli.console import JsonFile, console, reporting, save
+from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
+from latebind.cli.console import JsonFile, console, reporting
 from latebind.domain.errors import ConfigError
 from latebind.simulation.chip import SIX, TITAN_RTX, Chip, Sharing
 
@@ -115,9 +115,14 @@ def elastic(
             f"{runs.seeds} seeds, searches and days of {runs.seconds:g} s, low load {runs.low:g} of the high one, "
             f"{card}, target {QOS * 1e3:g} ms"
         )
-        found = tell_parts(part or Part, RUN, asked)
-        write_page(page, "Elastic batches", PAGE_TEXT, found.values())
-    save(json_file, {one: told.tables for one, told in found.items()})
+        files = Files(
+            page=page,
+            title="Elastic batches",
+            text=PAGE_TEXT,
+            json_file=json_file,
+            figures=lambda found: {one: told.tables for one, told in found.items()},
+        )
+        tell_parts(part or Part, RUN, asked, files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from latebind.bench.parallel import Progress
 from latebind.bench.tables import Rows
 from latebind.cli.bench.options import Backend, DataOption, Model, Page, Repository
 from latebind.cli.bench.settings import Conditions, Tuning
-from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
-from latebind.cli.console import JsonFile, console, reporting, save
+from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
+from latebind.cli.console import JsonFile, console, reporting
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
@@ -191,9 +191,14 @@ def joint(
         how = f"simulated, {clock.scaling}" if clock.simulated else calibrated
         often = f"{blocks.rounds} rounds of {blocks.seconds:g} s"
         console.print(f"{subject.model}: {how}; {often}, seed {setting.seed}")
-        found = tell_parts([part], RUN, asked)
-        write_page(page, f"Exits, batching and deadlines: {asked.model}", PAGE_TEXT, found.values())
-    save(json_file, found[part].raw)
+        files = Files(
+            page=page,
+            title=f"Exits, batching and deadlines: {asked.model}",
+            text=PAGE_TEXT,
+            json_file=json_file,
+            figures=lambda found: found[part].raw,
+        )
+        tell_parts([part], RUN, asked, files)
 
 
 def _goodput(asked: Asked, tell: Progress) -> Told:

@@ -54,8 +54,8 @@ Processes = Annotated[int, typer.Option(help="How many runs go on at the same ti
 Trace = Annotated[
     Path | None,
     typer.Option(
-        help="A day of the Azure Functions trace, as the published CSV or as .npz. Default: counts drawn with "
-        "rates as in the trace."
+        help="A day of the Azure Functions trace, as the published CSV or as .npz, of which the functions count that "
+        "HTTP or a timer calls. Default: counts drawn with rates as in the trace."
     ),
 ]
 Page = Annotated[Path | None, typer.Option(help="Write a page with plots to FILE.", callback=_drawable)]

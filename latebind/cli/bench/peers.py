@@ -16,8 +16,8 @@ from latebind.bench.peers.loads import tool
 from latebind.bench.peers.sides import SIDES, Place
 from latebind.bench.tables import Rows
 from latebind.cli.bench.options import Page, Seed, ServeWords
-from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
-from latebind.cli.console import JsonFile, console, reporting, save
+from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
+from latebind.cli.console import JsonFile, console, reporting
 
 PAGE_TEXT = "Servers and client share this machine; all take turns in every round."
 
@@ -126,9 +126,14 @@ def peers(
         )
         clients = ", ".join(dict.fromkeys(map(tool, spoken)))
         console.print(f"{compared.rounds} rounds, client: {clients}, seed {seed}")
-        found = tell_parts(part or Part, RUN, asked)
-        write_page(page, "Latebind beside other servers", PAGE_TEXT, found.values())
-    save(json_file, {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()})
+        files = Files(
+            page=page,
+            title="Latebind beside other servers",
+            text=PAGE_TEXT,
+            json_file=json_file,
+            figures=lambda found: {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()},
+        )
+        tell_parts(part or Part, RUN, asked, files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from latebind.bench.queries.sides import EVERY
 from latebind.bench.queries.traffic import Traffic
 from latebind.bench.tables import Rows
 from latebind.cli.bench.options import Page, Processes, Seed
-from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
-from latebind.cli.console import JsonFile, console, reporting, save
+from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
+from latebind.cli.console import JsonFile, console, reporting
 from latebind.domain.errors import ConfigError
 
 PAGE_TEXT = (
@@ -131,9 +131,14 @@ def queries(
     with reporting():
         asked = Asked(played.plan(seed, processes), tuple(played.wrong or WRONG))
         console.print(f"{played}, seed {seed}")
-        found = tell_parts(part or Part, RUN, asked)
-        write_page(page, "Queries", PAGE_TEXT, found.values())
-    save(json_file, {one: told.tables for one, told in found.items()})
+        files = Files(
+            page=page,
+            title="Queries",
+            text=PAGE_TEXT,
+            json_file=json_file,
+            figures=lambda found: {one: told.tables for one, told in found.items()},
+        )
+        tell_parts(part or Part, RUN, asked, files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from latebind.bench.queries.live.asked import Rows
 from latebind.bench.queries.live.sides import Served, Setting, find_query, sides
 from latebind.bench.server import pinned
 from latebind.cli.bench.options import Awake, Backend, Core, DataOption, DoorCore, Page, Repository, Seed
-from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
-from latebind.cli.console import JsonFile, console, reporting, save
+from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
+from latebind.cli.console import JsonFile, console, reporting
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
@@ -158,10 +158,17 @@ def queries_live(
         served = find_query(repository, query)
         asked = Asked(served, Rows(inputs, labels), plan, setting, asking.split, beyond, engines.own_cores)
         console.print(f"{served.name}: {asking}, seed {engines.seed}")
-        found = tell_parts(part or Part, RUN, asked)
-        write_page(page, "A query on live engines", PAGE_TEXT, found.values())
-    tables = {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()}
-    save(json_file, {"query": served.name, "setting": asdict(setting), **tables})
+        known = {"query": served.name, "setting": asdict(setting)}
+        files = Files(
+            page=page,
+            title="A query on live engines",
+            text=PAGE_TEXT,
+            json_file=json_file,
+            figures=lambda found: (
+                known | {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()}
+            ),
+        )
+        tell_parts(part or Part, RUN, asked, files)
 
 
 @dataclass(frozen=True, slots=True)

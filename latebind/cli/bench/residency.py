@@ -16,8 +16,8 @@ from latebind.bench.residency.paper import EXECUTION
 from latebind.bench.residency.sides import Policy, policy
 from latebind.bench.tables import Rows
 from latebind.cli.bench.options import Page, Trace
-from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
-from latebind.cli.console import JsonFile, console, reporting, save
+from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
+from latebind.cli.console import JsonFile, console, reporting
 from latebind.domain.errors import ConfigError
 from latebind.residency import POLICIES
 from latebind.simulation.traces import REQUESTS, Pairing
@@ -160,9 +160,14 @@ def residency(
     with reporting():
         asked = Asked(played.plan(), played.sides(), played.clients)
         console.print(str(played))
-        found = tell_parts(part or Part, RUN, asked)
-        write_page(page, "Models in less memory than they take", PAGE_TEXT, found.values())
-    save(json_file, {one: told.tables for one, told in found.items()})
+        files = Files(
+            page=page,
+            title="Models in less memory than they take",
+            text=PAGE_TEXT,
+            json_file=json_file,
+            figures=lambda found: {one: told.tables for one, told in found.items()},
+        )
+        tell_parts(part or Part, RUN, asked, files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from latebind.bench.residency.live import cold, crowd, plots, report, trace
 from latebind.bench.residency.live.sides import SIDES, Setting
 from latebind.bench.residency.live.zoo import Zoo, weigh
 from latebind.cli.bench.options import Page, Seed
-from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
-from latebind.cli.console import JsonFile, console, progress, reporting, save, show
+from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
+from latebind.cli.console import JsonFile, console, progress, reporting, show
 from latebind.domain.config import TIERS
 from latebind.domain.errors import ConfigError
 from latebind.simulation.traces import Pairing
@@ -49,8 +49,8 @@ class Played:
         Path | None,
         typer.Option(
             "--trace",
-            help="A day of the Azure Functions trace, as the published CSV or as .npz. Default: counts drawn with "
-            "rates as in the trace.",
+            help="A day of the Azure Functions trace, as the published CSV or as .npz, of which functions count that "
+            "HTTP or a timer calls. Default: counts drawn with rates as in the trace.",
         ),
     ] = None
     pairing: Annotated[Pairing, typer.Option(help="How models are assigned to the services of the trace.")] = (
@@ -181,10 +181,17 @@ def residency_live(
         asked = Asked(zoo, plan, setting, shares, much)
         console.print(f"{len(zoo.models)} models of {zoo.size / 1e9:.2f} GB; {engines}, {played}, seed {seed}")
         show("models, loaded from disk", report.zoo_rows(zoo))
-        found = tell_parts(part or Part, RUN, asked)
-        write_page(page, "Models in less memory than they take, live", PAGE_TEXT, found.values())
-    tables = {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()}
-    save(json_file, {"models": report.zoo_rows(zoo), "setting": asdict(setting), **tables})
+        known = {"models": report.zoo_rows(zoo), "setting": asdict(setting)}
+        files = Files(
+            page=page,
+            title="Models in less memory than they take, live",
+            text=PAGE_TEXT,
+            json_file=json_file,
+            figures=lambda found: (
+                known | {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()}
+            ),
+        )
+        tell_parts(part or Part, RUN, asked, files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import typer
 
 from latebind.bench.chart import Plot
+from latebind.bench.interrupts import interrupted
 from latebind.bench.page import write_plots
 from latebind.bench.parallel import Progress
 from latebind.bench.tables import Rows
-from latebind.cli.console import errors, progress, show
+from latebind.cli.console import errors, progress, save, show
 
 Part = TypeVar("Part", bound=StrEnum)
 Asked = TypeVar("Asked")
@@ -30,12 +31,22 @@ class Told:
 ByPart = Mapping[Part, Callable[[Asked, Progress], Told]]
 
 
-def write_page(page: Path | None, title: str, text: str, told: Iterable[Told]) -> None:
-    """Write all tables and plots to a page, if a file is given."""
-    if page is not None:
-        parts = list(told)
-        tables = [rows for one in parts for rows in one.tables.values()]
-        write_plots(page, title, text, tables, [plot for one in parts for plot in one.draw()])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """What is written of the parts that were run: a page with this title and text, and `figures` of them as JSON."""
+
+    page: Path | None
+    title: str
+    text: str
+    json_file: Path | None
+    figures: Callable[[Mapping[Any, Told]], object]
+
+    def write(self, found: Mapping[Any, Told]) -> None:
+        """Write tables, plots and figures of these parts to the files that are named."""
+        if self.page is not None:
+            tables = [rows for one in found.values() for rows in one.tables.values()]
+            write_plots(self.page, self.title, self.text, tables, [p for one in found.values() for p in one.draw()])
+        save(self.json_file, self.figures(found))
 
 
 def show_tables(tables: Mapping[str, Rows]) -> None:
@@ -53,11 +64,17 @@ def complain(problems: Sequence[str]) -> None:
         raise typer.Exit(1)
 
 
-def tell_parts(parts: Iterable[Part], runs: ByPart[Part, Asked], asked: Asked) -> dict[Part, Told]:
-    """Run the parts that were asked for, each with a progress bar, and print their tables."""
+def tell_parts(parts: Iterable[Part], runs: ByPart[Part, Asked], asked: Asked, files: Files) -> dict[Part, Told]:
+    """Run the parts that were asked for, each with a progress bar; print and write what each found as it ends.
+
+    Whoever interrupts has all that was found by then, in the files too.
+    """
     found: dict[Part, Told] = {}
     for part in parts:
         with progress(part) as tell:
             found[part] = runs[part](asked, tell)
         show_tables(found[part].tables)
+        files.write(found)
+        if interrupted():
+            break
     return found

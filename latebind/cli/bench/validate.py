@@ -24,8 +24,8 @@ from latebind.bench.validate.pauses import Pauses, pauses
 from latebind.bench.validate.report import Load, rows
 from latebind.cli.bench.options import Backend, DataOption, Page
 from latebind.cli.bench.settings import Conditions
-from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
-from latebind.cli.console import JsonFile, console, reporting, save
+from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
+from latebind.cli.console import JsonFile, console, reporting
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
@@ -152,14 +152,18 @@ def validate(
         )
         cores = (conditions.door_core, conditions.engine_core)
         torch.set_num_threads(1)
-        before = [pauses(core) for core in cores]
-        console.print(f"{played.rounds} rounds, seed {conditions.seed}; {_away(before)}")
-        found = tell_parts(part or Part, RUN, asked)
-        after = [pauses(core) for core in cores]
-        console.print(f"at the end {_away(after)}")
-        write_page(page, "Simulated beside live", PAGE_TEXT, found.values())
-    parts = {one: {"tables": told.tables, "rounds": told.raw} for one, told in found.items()}
-    save(json_file, {"plan": asdict(asked.plan), "pauses": [*before, *after], **parts})
+        away = [pauses(core) for core in cores]
+        console.print(f"{played.rounds} rounds, seed {conditions.seed}; {_away(away)}")
+
+        def figures(found: Mapping[Part, Told]) -> object:
+            parts: dict[str, object] = {one: {"tables": told.tables, "rounds": told.raw} for one, told in found.items()}
+            return {"plan": asdict(asked.plan), "pauses": away, **parts}
+
+        files = Files(page=page, title="Simulated beside live", text=PAGE_TEXT, json_file=json_file, figures=figures)
+        found = tell_parts(part or Part, RUN, asked, files)
+        away += [pauses(core) for core in cores]
+        console.print(f"at the end {_away(away[len(cores) :])}")
+        files.write(found)
 
 
 def _rows(data: str | None, given: Sequence[str] | None) -> list[dict[str, Array]]:
@@ -167,7 +171,10 @@ def _rows(data: str | None, given: Sequence[str] | None) -> list[dict[str, Array
     if data is None:
         return []
     inputs, _ = load_rows(data, given)
-    rows = range(min(MOST_ROWS, *map(len, inputs.values())))
+    count = min(map(len, inputs.values()))
+    if count > MOST_ROWS:
+        console.print(f"of {count:,} rows of --data the first {MOST_ROWS:,} are sent")
+    rows = range(min(MOST_ROWS, count))
     return [{name: array[row : row + 1] for name, array in inputs.items()} for row in rows]
 
 

@@ -45,6 +45,8 @@ def _from_arrays(file: Path) -> Invocations:
         counts, triggers = arrays["counts"], arrays["trigger"]
     if counts.ndim != 2 or triggers.shape != counts.shape[:1]:
         raise ValueError(f"its counts are {counts.shape} and its triggers {triggers.shape}")
+    if not np.issubdtype(counts.dtype, np.integer):
+        raise ValueError(f"its counts are {counts.dtype}, no whole numbers")
     if np.any(counts < 0):
         raise ValueError("some of its counts are below 0")
     return Invocations(counts.astype(np.int64), tuple(triggers.tolist()))

@@ -74,7 +74,11 @@ class Page:
 
     def key(self, name: str) -> str:
         """Return the value of a key figure."""
-        return str(self.tab.locator(".key div", has=self.tab.get_by_text(name, exact=True)).locator("dd").inner_text())
+        return str(self.figure(name).inner_text())
+
+    def figure(self, name: str) -> Any:
+        """Return where a key figure stands."""
+        return self.tab.locator(".key div", has=self.tab.get_by_text(name, exact=True)).locator("dd")
 
 
 @contextmanager

@@ -158,8 +158,8 @@ def test_a_request_that_cannot_be_in_time_is_listed_as_refused_and_counted_of_it
         page.open("/requests")
         page.tab.locator("#view td .late", has_text=re.compile("^refused$")).first.wait_for(timeout=PATIENCE * 1e3)
         page.open("/query/traffic")
-        page.wait_for("Refused")
-        assert number(page.key("Refused")) >= 1
+        # the page may still show the second before; the engine counts what it refused when somebody asks next
+        page.figure("Refused").filter(has_text=re.compile("[1-9]")).wait_for(timeout=PATIENCE * 1e3)
 
 
 def test_on_a_telephone_a_bar_is_nearer_to_its_own_name_than_to_the_next(browser: Any, busy: Busy) -> None:

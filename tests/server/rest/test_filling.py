@@ -188,7 +188,7 @@ def free(engine: EngineClient) -> int:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(60.0):
         while not condition():
             await asyncio.sleep(0.001)
 

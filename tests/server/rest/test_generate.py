@@ -182,7 +182,7 @@ def test_a_stream_that_ends_while_the_door_closes_is_whole_and_then_the_connecti
         let(site)
         line, connection.sock = connection.sock, None
         assert [found["y"] for found in events(reply.read())] == [[8], [2]]
-        line.settimeout(10.0)
+        line.settimeout(PATIENCE)
         assert line.recv(1) == b""
 
 

@@ -329,14 +329,17 @@ def test_a_client_that_resets_its_calls_at_once_is_hung_up_on_or_answered(lean: 
 
 
 def test_who_does_not_begin_or_does_not_end_a_request_is_not_waited_for() -> None:
-    limits = Limits(idle_seconds=0.2, body_seconds=0.2)
-    with opened(LEAN, limits) as site:
-        with socket.create_connection(("127.0.0.1", site.door.grpc_port or 0), timeout=PATIENCE) as connection:
-            connection.sendall(PREFACE[:10])
-            assert DATA not in {kind for kind, *_ in frames(connection)}
-        with connected(site, frame(HEADERS, END_HEADERS, 1, head())) as connection:
-            *_, (_, flags, stream, _) = first(connection, HEADERS)
-            assert (flags & END_STREAM, stream) == (END_STREAM, 1)
+    address = "127.0.0.1"
+    with (
+        opened(LEAN, Limits(idle_seconds=0.2)) as site,
+        socket.create_connection((address, site.door.grpc_port or 0), timeout=PATIENCE) as connection,
+    ):
+        connection.sendall(PREFACE[:10])
+        assert DATA not in {kind for kind, *_ in frames(connection)}
+    begun = frame(HEADERS, END_HEADERS, 1, head())
+    with opened(LEAN, Limits(body_seconds=0.2)) as site, connected(site, begun) as connection:
+        *_, (_, flags, stream, _) = first(connection, HEADERS)
+        assert (flags & END_STREAM, stream) == (END_STREAM, 1)
 
 
 def test_a_client_that_is_silent_is_asked_and_hung_up_on_where_it_does_not_answer() -> None:

@@ -44,7 +44,9 @@ def test_it_reads_configurations(client: Any) -> None:
 
 
 def test_it_infers(client: Any) -> None:
-    result = client.infer("double", [tensor(X)], request_id="7", timeout=2_000_000, priority=1, client_timeout=5.0)
+    result = client.infer(
+        "double", [tensor(X)], request_id="7", timeout=60_000_000, priority=1, client_timeout=PATIENCE
+    )
     np.testing.assert_array_equal(result.as_numpy("y"), X * 2)
     assert result.get_response().id == "7"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from time import process_time
 
+from latebind.bench.interrupts import in_rounds
 from latebind.bench.parallel import Progress
 from latebind.bench.peers.processes import cpu_seconds
 from latebind.bench.queries.live.asked import Asked, Call, Rows
@@ -82,7 +83,7 @@ async def run(
         others = await begun(stack, served, side, rows, several)
         kinds = _kinds(served.name, paths)
         without_clients = {kind: asked_for for kind, asked_for in kinds.items() if kind != BY_CLIENTS}
-        for number in range(rounds):
+        for number in in_rounds(rounds):
             tell("throughput", 0.5 + 0.5 * number / rounds)
             await _throughput(asked, kinds, clients, random, found.one)
             await _throughput(others, without_clients, clients, random, found.each)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from random import Random
 
+from latebind.bench.interrupts import in_rounds
 from latebind.bench.parallel import Progress
 from latebind.bench.residency.live.asked import Call, asked
 from latebind.bench.residency.live.sides import SIDES, Setting
@@ -48,16 +49,17 @@ async def run(
 ) -> Crowds:
     """Play to each side in each share of the memory; each client asks for the same models in all of them."""
     found: Crowds = {share: {name: [] for name in plan.sides} for share in shares}
-    steps = [(number, share, name) for number in range(plan.rounds) for share in shares for name in plan.sides]
-    for at, (number, share, name) in enumerate(steps):
-        progress(f"{name}, {share:.0%}", at / len(steps))
-        models = popular(plan, zoo, number)
-        budget = round(share * zoo.size)
-        async with asked(zoo, SIDES[name], budget=budget, setting=setting, seed=plan.seed) as here:
-            drawn = [models.drawn(f"{plan.seed} {number} {client}") for client in range(clients)]
-            with here.watch().looking() as watch:
-                calls = await here.crowd(drawn, plan.warm_up + plan.seconds)
-            found[share][name].append(made(here, calls, watch.growth, await loads(here), setting))
+    steps = [(share, name) for share in shares for name in plan.sides]
+    for number in in_rounds(plan.rounds):
+        for at, (share, name) in enumerate(steps):
+            progress(f"{name}, {share:.0%}", (number + at / len(steps)) / plan.rounds)
+            models = popular(plan, zoo, number)
+            budget = round(share * zoo.size)
+            async with asked(zoo, SIDES[name], budget=budget, setting=setting, seed=plan.seed) as here:
+                drawn = [models.drawn(f"{plan.seed} {number} {client}") for client in range(clients)]
+                with here.watch().looking() as watch:
+                    calls = await here.crowd(drawn, plan.warm_up + plan.seconds)
+                found[share][name].append(made(here, calls, watch.growth, await loads(here), setting))
     return found
 
 

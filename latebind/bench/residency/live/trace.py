@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from latebind.bench.interrupts import in_rounds
 from latebind.bench.parallel import Progress
 from latebind.bench.residency.live.asked import Asked, Call, asked
 from latebind.bench.residency.live.sides import SIDES, Setting
@@ -78,7 +79,7 @@ def requests_of(plan: Plan, models: Sequence[str], number: int) -> list[Request]
 async def run(zoo: Zoo, plan: Plan, setting: Setting, progress: Progress = lambda text, share: None) -> Blocks:
     """Play all rounds; the order of sides is turned round with each. Raises `ConfigError`."""
     found: Blocks = {name: [] for name in plan.sides}
-    for number in range(plan.rounds):
+    for number in in_rounds(plan.rounds):
         requests = requests_of(plan, zoo.slowest_first, number)
         for at, name in enumerate(_turned(plan.sides, number)):
             progress(f"{name}, {len(requests)} requests", (number + at / len(plan.sides)) / plan.rounds)

@@ -1,0 +1,77 @@
+"""A benchmark that is interrupted: it ends behind its round, tells what it has, and leaves no process behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from latebind.bench.batching import live
+from latebind.bench.interrupts import STATUS, in_rounds, interrupted, interruptible
+from latebind.bench.subject import Setting, Subject
+
+PATIENCE = 120.0  # with a machine that has much else to do
+
+
+def test_the_first_interrupt_ends_behind_the_round_and_the_second_at_once() -> None:
+    with interruptible():
+        played = []
+        for number in in_rounds(5):
+            if number == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+            played.append(number)
+        assert played == [0, 1]
+        assert interrupted()
+        assert list(in_rounds(5)) == [0]  # what is told later has a round of its own all the same
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert not interrupted()
+    assert list(in_rounds(3)) == [0, 1, 2]
+
+
+def test_outside_of_rounds_an_interrupt_ends_at_once() -> None:
+    with interruptible(), pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_engines_that_are_interrupted_tell_of_the_rounds_that_were_played(models: Path) -> None:
+    images = np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)
+    plan = live.Plan((0.5,), 100, 0.1, ("GraphB(0, 8)",), saturation=False)
+
+    def interrupt(text: str, share: float) -> None:
+        del share
+        if "capacity" in text:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with interruptible():
+        found = live.run(
+            Subject(models, "chain", {"image": images}), setting=Setting(paced=0.02), plan=plan, progress=interrupt
+        )
+    assert {len(blocks) for blocks in found.blocks[0.5].values()} == {1}
+    assert found.rows()
+
+
+def test_parts_that_have_ended_are_written_and_no_process_is_left(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    words = ["--part", "bound", "--part", "loads", "--load", "1", "--seeds", "2", "--requests", "100"]
+    command = [sys.executable, "-m", "latebind", "bench", "batching", *words, "--processes", "2", "--json", str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0) as run:
+        until = time.monotonic() + PATIENCE
+        while not (file.exists() and file.read_text().endswith("}\n")):
+            assert run.poll() is None, run.communicate()
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+        output, errors = run.communicate(timeout=PATIENCE)
+    assert (run.returncode, list(json.loads(file.read_text()))) == (STATUS, ["bound"]), errors
+    assert "means over those of the best GraphB" in output
+    assert "interrupted: what is printed and written" in errors
+    assert "Traceback" not in errors
+    with pytest.raises(ProcessLookupError):  # all of its group have ended, and were reaped
+        os.killpg(run.pid, 0)

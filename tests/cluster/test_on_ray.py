@@ -28,7 +28,7 @@ from tests.cluster.small import until
 from tests.sequences import Backwards, backwards, rows_of, some_sentences
 from tests.versions import WIDTH, add_version
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 PATIENCE = 90.0
 ROWS = np.ones((1, WIDTH), np.float32)
 SENTENCES = rows_of(some_sentences(4))

@@ -23,7 +23,7 @@ class Started:
     _runner: asyncio.Runner
 
     def run(self, test: Coroutine[Any, Any, None]) -> None:
-        self._runner.run(asyncio.wait_for(test, 60))
+        self._runner.run(asyncio.wait_for(test, 200))
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def started(order: EngineOrder) -> Iterator[Started]:
 def check_refused(order: EngineOrder, says: str) -> None:
     """See that no engine starts by this order, and that the reason is told."""
     with pytest.raises(ConfigError, match=says):
-        asyncio.run(asyncio.wait_for(EngineClient.start(order, FORKS), 60))
+        asyncio.run(asyncio.wait_for(EngineClient.start(order, FORKS), 200))
 
 
 async def until_slots_are_free(client: EngineClient, *, seconds: float = 60.0) -> None:

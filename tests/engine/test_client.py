@@ -53,7 +53,7 @@ def two_workers(models: Path) -> Iterator[Started]:
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 60))
+    asyncio.run(asyncio.wait_for(test, 200))
 
 
 def images(count: int, seed: int = 0) -> Images:
@@ -248,7 +248,7 @@ def test_who_tells_an_engine_something_that_has_just_gone_hears_that_it_has(mode
             await asyncio.sleep(0)
             assert not client._unsent
 
-    uvloop.run(asyncio.wait_for(test(), 60))
+    uvloop.run(asyncio.wait_for(test(), 200))
 
 
 def test_a_stage_that_raises_fails_its_request_and_the_next_is_answered(two_workers: Started) -> None:

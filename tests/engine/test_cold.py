@@ -28,7 +28,7 @@ async def ask(door: Door, model: str, *, allowed: float) -> Reply:
 
 async def refused_for_want_of(door: Door, model: str) -> Reply:
     """Return what a call is told that may take less than a load; one that is late before it is heard tells nothing."""
-    for allowed in (0.01, 0.02, 0.04, 0.08):
+    for allowed in (0.01, 0.02, 0.04, 0.08, 0.16, 0.32):  # on a busy machine a load takes longer too
         reply = await ask(door, model, allowed=allowed)
         assert reply.status == 503
         if b"cannot answer by the deadline" not in reply.data:
@@ -49,7 +49,7 @@ def test_calls_that_are_refused_for_want_of_a_model_have_it_come(wide: Path) -> 
 
     async def test() -> None:
         engine, residency = EngineConfig(slots=8, backend="openvino"), ResidencyConfig(200 * MB)
-        async with asyncio.timeout(150), real_door(wide, engine=engine, residency=residency) as (client, door):
+        async with asyncio.timeout(400), real_door(wide, engine=engine, residency=residency) as (client, door):
             assert (await ask(door, "two", allowed=30.0)).status == 200
             refused = await refused_for_want_of(door, "one")
             assert "one is not in memory and is being loaded" in json.loads(refused.data)["error"]

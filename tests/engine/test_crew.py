@@ -152,7 +152,7 @@ def test_what_the_engine_adopts_reaches_every_worker(built: Built, tmp_path: Pat
         finally:
             await client.close()
 
-    asyncio.run(asyncio.wait_for(test(), 60))
+    asyncio.run(asyncio.wait_for(test(), 200))
 
 
 def test_workers_of_several_granularities_answer_every_call_and_no_more_run_than_have_cores(
@@ -175,7 +175,7 @@ def test_workers_of_several_granularities_answer_every_call_and_no_more_run_than
         finally:
             await client.close()
 
-    asyncio.run(asyncio.wait_for(test(), 60))
+    asyncio.run(asyncio.wait_for(test(), 200))
     with log.open("rb") as file:
         scheduled, _ = read_log(file)
     assert (scheduled.workers, scheduled.granularities) == (5, config.granularities)

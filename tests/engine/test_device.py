@@ -288,6 +288,6 @@ def test_an_engine_on_cuda_answers_as_the_network_does(models: Path) -> None:
         finally:
             await client.close()
 
-    found = np.concatenate(asyncio.run(asyncio.wait_for(ask(), 60)))
+    found = np.concatenate(asyncio.run(asyncio.wait_for(ask(), 200)))
     with torch.inference_mode():
         np.testing.assert_allclose(found, Chain()(torch.from_numpy(rows)).numpy(), rtol=1e-4, atol=1e-5)

@@ -59,7 +59,7 @@ async def serving(root: Path | Selection, *names: str, crashes: int = 3) -> Asyn
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 100))
+    asyncio.run(asyncio.wait_for(test, 200))
 
 
 async def ask(engines: Engines, model: str = "scale", seconds: float = 60.0) -> float:

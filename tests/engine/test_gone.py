@@ -125,4 +125,4 @@ def test_what_is_asked_behind_a_control_line_that_has_closed_is_unavailable(shop
             with pytest.raises(Unavailable):
                 await asking
 
-    uvloop.run(asyncio.wait_for(test(), 60))  # asyncio's own transports do not raise
+    uvloop.run(asyncio.wait_for(test(), 200))  # asyncio's own transports do not raise

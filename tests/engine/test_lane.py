@@ -28,7 +28,7 @@ def soon() -> float:
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 60))
+    asyncio.run(asyncio.wait_for(test, 200))
 
 
 def leave(lane: Lane, places: Claimed) -> None:

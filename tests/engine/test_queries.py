@@ -60,7 +60,7 @@ def all_queries(queried: Path) -> Iterator[Started]:
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 120))
+    asyncio.run(asyncio.wait_for(test, 200))
 
 
 def soon() -> float:

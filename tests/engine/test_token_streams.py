@@ -100,7 +100,7 @@ class Pretended:
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 60))
+    asyncio.run(asyncio.wait_for(test, 200))
 
 
 def tokens(piece: Answer) -> list[int]:

@@ -114,7 +114,7 @@ def test_tritonclient_takes_it_for_a_model(site: Site) -> None:
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 60))
+    asyncio.run(asyncio.wait_for(test, 200))
 
 
 def test_tritonclient_gets_what_the_models_of_a_query_would_answer(queried: Path) -> None:

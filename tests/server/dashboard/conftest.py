@@ -139,7 +139,7 @@ def engine_door(queried: Path) -> Iterator[Busy]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
     try:
-        yield Busy(*opened.result(60.0))
+        yield Busy(*opened.result(200.0))
     finally:
         done.set()
         thread.join(30.0)

@@ -43,7 +43,7 @@ def test_a_client_that_takes_nothing_gets_no_more() -> None:
         await writing
         assert transport.written[2:] == [LAST_CHUNK]
 
-    asyncio.run(asyncio.wait_for(test(), 60))
+    asyncio.run(asyncio.wait_for(test(), 200))
 
 
 def test_an_older_client_gets_the_bytes_alone() -> None:
@@ -53,4 +53,4 @@ def test_an_older_client_gets_the_bytes_alone() -> None:
         await write_pieces(cast(Any, transport), flow, two(), chunked=False)
         assert transport.written == [b"first", b"second"]
 
-    asyncio.run(asyncio.wait_for(test(), 60))
+    asyncio.run(asyncio.wait_for(test(), 200))

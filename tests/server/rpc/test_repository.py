@@ -59,7 +59,7 @@ def run(test: Callable[[Any, Shelf], Coroutine[Any, Any, None]], *, manage: bool
         ):
             await test(client, shelf)
 
-    asyncio.run(asyncio.wait_for(talk(), 30.0))
+    asyncio.run(asyncio.wait_for(talk(), 200))
 
 
 def test_models_are_loaded_and_unloaded() -> None:

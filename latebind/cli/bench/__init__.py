@@ -63,4 +63,8 @@ app = typer.Typer(cls=Parts, no_args_is_help=True, **STYLE)
 
 @app.callback()
 def bench() -> None:
-    """Measure what latebind promises; every command prints its settings."""
+    """Measure what latebind promises; every command prints its settings.
+
+    Ctrl-C ends a command behind the round under way, with what was measured by then, and exit code 130; a second one
+    ends it at once.
+    """

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from threading import Barrier
 
@@ -200,6 +201,7 @@ def test_two_workers_have_what_is_large_once(wide: Path) -> None:
     assert two < one + WIDTH * WIDTH * 4
 
 
+@cache
 def private_bytes(side: Side) -> int:
     """Return what only a process has that has loaded a side and run it."""
     *_, used = printed_by("latebind.bench.memory", msgspec.json.encode(side).decode()).splitlines()

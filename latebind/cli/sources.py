@@ -159,11 +159,9 @@ def load_samples(data: str, given: Sequence[str] | None, *, seed: int) -> tuple[
         if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(part, Samples) for part in found)):
             raise ConfigError(f"{data!r} must return two latebind.learned.samples.Samples: to fit and to calibrate")
         return found
-    arrays = {name: torch.from_numpy(array) for name, array in load_arrays(Path(data)).items()}
-    labels = arrays.pop("labels", None)
-    if not arrays:
-        raise ConfigError(f"{data} holds no inputs: save an array for each input of the model")
-    _check_rows(data, [*arrays.values(), *([] if labels is None else [labels])])
+    inputs, given_labels = _rows_in(data)
+    arrays = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    labels = None if given_labels is None else torch.from_numpy(given_labels)
     order = torch.randperm(len(next(iter(arrays.values()))), generator=generator)
     fit, calibrate = (
         Samples({name: rows[part] for name, rows in arrays.items()}, None if labels is None else labels[part])
@@ -179,10 +177,7 @@ def load_rows(data: str, given: Sequence[str] | None) -> tuple[dict[str, Array],
     """
     named = _options(given)
     if data.endswith(".npz"):
-        arrays = load_arrays(Path(data))
-        labels = arrays.pop("labels", None)
-        _check_rows(data, [*arrays.values(), *([] if labels is None else [labels])])
-        return arrays, labels
+        return _rows_in(data)
     samples = _called(_function(data), named)
     if not isinstance(samples, Samples):
         raise ConfigError(f"{data!r} must return latebind.learned.samples.Samples")
@@ -192,11 +187,17 @@ def load_rows(data: str, given: Sequence[str] | None) -> tuple[dict[str, Array],
     return {name: rows.numpy() for name, rows in samples.inputs.items()}, labels
 
 
-def _check_rows(data: str, arrays: Sequence[Tensor] | Sequence[Array]) -> None:
-    if len({len(rows) for rows in arrays}) != 1:
+def _rows_in(data: str) -> tuple[dict[str, Array], Array | None]:
+    """Return the inputs in an `.npz` file, an array each, and the labels if there are any."""
+    arrays = load_arrays(Path(data))
+    labels = arrays.pop("labels", None)
+    if not arrays:
+        raise ConfigError(f"{data} holds no inputs: save an array for each input of the model")
+    if len({len(rows) for rows in (*arrays.values(), *([] if labels is None else [labels]))}) != 1:
         raise ConfigError(
             f"the arrays in {data} have different numbers of rows: give each input and label of every row"
         )
+    return arrays, labels
 
 
 def check_inputs(samples: Samples, examples: Mapping[str, Tensor]) -> None:

@@ -1,6 +1,7 @@
 """Where rows come from: a file, or a function with what `--data-option` says."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,3 +94,12 @@ def test_a_seed_that_no_generator_takes_is_told_whatever_the_data(seed: int, tmp
     with pytest.raises(ConfigError, match=f"--seed {seed}"):
         example_inputs(["x=float32:2"], seed=seed)
     assert example_inputs(["x=float32:2"], seed=2**63 - 1)["x"].shape == (2, 2)
+
+
+@pytest.mark.parametrize("other", ["mask", "labels"])
+def test_rows_to_send_of_which_some_lack_an_input_or_a_label_are_refused(other: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.npz"
+    arrays: dict[str, Any] = {"x": np.zeros((3, 2), np.float32), other: np.zeros(2, np.int64)}
+    np.savez(file, **arrays)
+    with pytest.raises(ConfigError, match="different numbers of rows"):
+        load_rows(str(file), None)

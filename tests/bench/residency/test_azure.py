@@ -32,3 +32,10 @@ def test_what_is_no_trace_is_told(tmp_path: Path, name: str, text: str) -> None:
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no trace"):
         read_trace(tmp_path / "gone.csv")
+
+
+def test_counts_that_are_not_whole_are_told_and_not_cut_down(tmp_path: Path) -> None:
+    file = tmp_path / "day.npz"
+    np.savez(file, counts=np.array([[0.5, 1.5]]), trigger=np.array(["http"]))
+    with pytest.raises(ConfigError, match="its counts are float64, no whole numbers"):
+        read_trace(file)

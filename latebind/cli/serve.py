@@ -45,7 +45,7 @@ from latebind.repository.selection import Selection
 from latebind.server.descriptors import raise_file_limit
 from latebind.server.door import Door
 from latebind.server.limits import Limits
-from latebind.server.listening import check_addresses
+from latebind.server.listening import check_addresses, families
 from latebind.server.security import Security
 
 if TYPE_CHECKING:
@@ -209,6 +209,8 @@ def _serve_on(on: str, settings: ServeConfig, selection: Selection, event_log: P
 def say_where(settings: ServeConfig, port: int, grpc_port: int | None, *, dashboard: bool) -> None:
     """Print the addresses, that of HTTP last because scripts wait for it; log the dashboard's if there is one."""
     host = _printable(settings.server.host)
+    if ":" in host:
+        logger.info("listening at %s over %s", host, " and ".join(families(settings.server.host)))
     url = f"{'https' if settings.server.tls_cert else 'http'}://{host}:{port}"
     if dashboard:
         logger.info("look at it: %s/dashboard/", url)

@@ -97,7 +97,12 @@ class Reached:
 
     PANEL: ClassVar = "Where it listens, what it shows"
 
-    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="Address to listen on: 0.0.0.0 is all of IPv4, `::` all of IPv4 and IPv6. Default: 127.0.0.1."
+        ),
+    ] = None
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. Default: 8000.")] = None
     grpc_port: Annotated[
         int | None, typer.Option(help="Port to speak gRPC on too, 0 for any free one. Needs latebind\\[grpc].")

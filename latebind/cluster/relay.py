@@ -37,11 +37,12 @@ class Relay:
         self.fleet = fleet
         self.moved = 0
         self._limits = limits
-        self._key = b"authorization: Bearer %s\r\n" % secret.encode()
+        # A replica takes a call for a name of loopback wherever it listens.
+        self._usual = b"host: localhost\r\nauthorization: Bearer %s\r\n" % secret.encode()
 
     def request(self, method: str, path: bytes, headers: Iterable[Header], body: bytes) -> Parts:
         """Return a request in the form that replicas take."""
-        lines = [method.encode(), b" ", path, b" HTTP/1.1\r\n", self._key]
+        lines = [method.encode(), b" ", path, b" HTTP/1.1\r\n", self._usual]
         for name, value in headers:
             lines += (name, b": ", value, b"\r\n")
         lines.append(b"content-length: %d\r\n\r\n" % len(body))

@@ -194,7 +194,8 @@ class Catalogue:
 
     def _entry(self, name: str) -> IndexEntry:
         served = self._engines.models.get(name)
-        reason = self._engines.unavailable.get(name) or self._reasons.get(name, "")
+        engines = self._engines
+        reason = engines.unavailable.get(name) or self._reasons.get(name) or engines.too_large.get(name, "")
         if name in self._loading:
             state = "LOADING"
         elif served is None:

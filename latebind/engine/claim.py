@@ -24,9 +24,14 @@ ANSWERED: Final = Outcome.ANSWERED
 
 
 class Engine(Protocol):
-    """What a claim needs of the engine client. `sent` holds the claim of each request that has not been answered."""
+    """What a claim needs of the engine client.
+
+    `sent` holds the claim of each request that has not been answered, `too_large` what models take that memory does not
+    hold as a whole.
+    """
 
     sent: dict[int, "Claim"]
+    too_large: Mapping[str, str]
 
     def require_engine(self) -> None:
         """Raise `Unavailable` if the engine has ended."""
@@ -185,7 +190,7 @@ class Claim:
     def _outcome(self, ends: Sequence[Ended]) -> Answer | LatebindError:
         for end in ends:
             if end.outcome is not ANSWERED:
-                return _error(self._lane.spec, end)
+                return _error(self._lane.spec, end, self._client.too_large.get(self._lane.spec.name, ""))
         return self._answer(ends)
 
     def _answer(self, ends: Sequence[Ended]) -> Answer:
@@ -218,16 +223,20 @@ def _end(ended: "asyncio.Future[Answer]", what: Answer | LatebindError) -> None:
         ended.set_exception(what)
 
 
-def _error(spec: ModelSpec, end: Ended) -> LatebindError:
+def _error(spec: ModelSpec, end: Ended, too_large: str) -> LatebindError:
+    """Return the error of a request. `too_large` says what its model takes where memory does not hold all of it."""
     who = _who(spec, end.stage)
     match end.outcome:
         case Outcome.REFUSED_FULL:
             return Refused(f"the queue of {who} is full: try again later")
         case Outcome.REFUSED_LATE:
-            return Refused(
-                f"{who} cannot answer by the deadline, with what there is to do first: allow more time (`timeout`, in "
-                "microseconds) or try again later"
-            )
+            why = "with what there is to do first: allow more time (`timeout`, in microseconds) or try again later"
+            if too_large:
+                why = (
+                    f"for it is loaded piece by piece: {too_large}; allow more time (`timeout`, in microseconds), or "
+                    "start the server with more --memory"
+                )
+            return Refused(f"{who} cannot answer by the deadline, {why}")
         case Outcome.REFUSED_LOADING:
             seconds = f"{max(end.waited, 0.1):.1f} s"
             return Loading(

@@ -54,6 +54,7 @@ class EngineClient:
     def __init__(self, process: Forked, control: Control, files: Sequence[int]) -> None:
         self.models: Mapping[str, ModelSpec] = {}
         self.deadlines: Mapping[str, float] = {}
+        self.too_large: Mapping[str, str] = {}
         self.on_lost: Callable[[], None] | None = None
         self._process = process
         self._control, self._control_writer = control
@@ -282,7 +283,7 @@ class EngineClient:
             raise ConfigError(started.error)
         memory = SlotMemory(self._slots, started.models, started.rows)
         self.models = {spec.name: spec for spec in started.models}
-        self.deadlines = started.deadlines
+        self.deadlines, self.too_large = started.deadlines, started.too_large
         steps = steps_of_queries(self.models, memory.by_name, order.engine.slots)
         self._lanes = {
             spec.name: Lane(number, spec, rows.first(order.engine.slots), self._numbers, steps.get(spec.name))

@@ -3,6 +3,7 @@
 Ebird's workers each have a copy (section VIII-E: 15.2 % more memory); it names sharing as the remedy.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,6 +21,8 @@ from latebind.program.device import HOST
 from latebind.program.pieces import Piece, mmap_large_blocks, release_memory
 from latebind.sequence.measure import warm_up
 from latebind.sequence.program import SequenceProgram
+
+logger = logging.getLogger(__name__)
 
 
 def at_once(config: EngineConfig) -> int:
@@ -82,6 +85,28 @@ def open_crew(
     pieces = {one.model.spec.name: one.pieces for one in opened}
     release_memory()  # memory that measuring left behind
     return [first, *others], pieces, budget - working
+
+
+def told_of_memory(models: Iterable[LoadedModel], memory: int, budget: int) -> dict[str, str]:
+    """Log the `budget` that slots and batches leave of `memory`, in bytes, and what does not fit into it as a whole.
+
+    Return what each such model takes.
+    """
+    logger.info(
+        "--memory: models may take %.1f of %.1f MB, slots and batches take the rest", budget / 1e6, memory / 1e6
+    )
+    found = {}
+    for model in models:
+        takes = sum(model.footprint.sizes[: model.footprint.stages])
+        if takes > budget:
+            name = model.spec.name
+            found[name] = f"it takes {takes / 1e6:.1f} MB and models may take {budget / 1e6:.1f} MB of --memory"
+            logger.warning(
+                "%s does not fit into memory as a whole: %s. It is loaded piece by piece, again for each batch, and"
+                " requests whose deadline does not allow that are refused: give more --memory or fewer --slots",
+                *(name, found[name]),
+            )
+    return found
 
 
 def _warm_up(models: Iterable[LoadedModel], largest: int | None) -> None:

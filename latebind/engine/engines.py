@@ -93,6 +93,11 @@ class Engines:
         assert self._engine is not None, "nothing is served"
         return self._engine.process_id
 
+    @property
+    def too_large(self) -> Mapping[str, str]:
+        """What models take that memory does not hold as a whole, by name, in the engine that serves."""
+        return {} if self._engine is None else self._engine.too_large
+
     def live(self) -> bool:
         """Return True: the server is alive even while it has no engine."""
         return True

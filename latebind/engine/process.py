@@ -24,7 +24,7 @@ from latebind.domain.events import Event
 from latebind.engine.adopting import Adopting
 from latebind.engine.awake import kept_awake
 from latebind.engine.cores import usable_cores
-from latebind.engine.crew import at_once, load_crew, open_crew
+from latebind.engine.crew import at_once, load_crew, open_crew, told_of_memory
 from latebind.engine.device_pool import DeviceStaging
 from latebind.engine.driver import Driver
 from latebind.engine.event_log_file import EventLogFile
@@ -89,6 +89,7 @@ class Engine:
         workers, loader, residency = _models(order, running)
         models = workers[0]
         self._served = served = with_queries(models, list(map(Path, order.queries)), order.engine.slots)
+        self._too_large = told_of_memory(models, order.residency.budget, residency.budget) if loader else {}
         config = _scheduler_config(order, models, served, residency)
         os.ftruncate(slots, served.bytes)
         memory = SlotMemory(slots, served.specs, served.rows.total)
@@ -117,7 +118,8 @@ class Engine:
     def serve(self) -> None:
         """Serve until the door closes its end."""
         with self._exit, self._selector:
-            started = EngineStarted(self._served.specs, self._served.rows.total, self._served.deadlines)
+            served = self._served
+            started = EngineStarted(served.specs, served.rows.total, served.deadlines, self._too_large)
             if _told(self._control, started):
                 self._driver.run()
 

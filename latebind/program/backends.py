@@ -89,7 +89,8 @@ class CompileOptions:
 
     It runs on `threads` threads, mostly with the given batch `sizes`, on `device`, where its inputs, outputs and
     weights are. `streams` of its twins may run at the same time; if more are called, they may wait for each other.
-    Twins share weights unless each is to have `copies`. If `lone`, it only takes one row.
+    Twins share weights unless each is to have `copies`. If `lone`, it only takes one row. If `frugal`, it gives back
+    what a batch took as soon as that has run, but for the outputs: only as many batches then have such memory as run.
     """
 
     threads: int
@@ -98,6 +99,7 @@ class CompileOptions:
     streams: int = 1
     lone: bool = False
     copies: bool = False
+    frugal: bool = False
 
 
 class Backend(Protocol):
@@ -202,6 +204,7 @@ class OpenVino:
             streams=use.streams,
             lone=use.lone,
             copies=use.copies,
+            frugal=use.frugal,
         )
 
 

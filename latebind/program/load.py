@@ -71,7 +71,7 @@ def open_program(
     weights = MappedTensors(directory, WEIGHTS, cached=cached)
 
     def piece_of(graph: Graph) -> tuple[Piece, tuple[EvictableStage, ...]]:
-        make = partial(compile_graph, graph, weights, backend=chosen, threads=threads, streams=streams)
+        make = partial(compile_graph, graph, weights, backend=chosen, threads=threads, streams=streams, frugal=True)
         return make_piece((weights.pages(graph.weights()),), (make,), backend=chosen)
 
     pieces = [piece_of(graph) for graph in graphs]
@@ -118,17 +118,18 @@ def compile_graph(
     streams: int = 1,
     lone: bool = False,
     copies: bool = False,
+    frugal: bool = False,
 ) -> StageFunction:
     """Compile a graph (a whole model or a stage) with the named backend; an empty stage returns its input.
 
     `sizes` are the most frequent batch sizes. `streams` twins may run at the same time, over the same weights unless
-    each is to have `copies`. If `lone`, the stage only takes one row. Weights that are not on `device` are copied
-    there.
+    each is to have `copies`. If `lone`, the stage only takes one row; if `frugal`, it keeps no memory of a batch that
+    it has run but the outputs. Weights that are not on `device` are copied there.
     """
     if not graph.nodes:
         return pass_through
     there = _on(device, weights)
-    use = CompileOptions(threads, tuple(sizes), device, streams, lone, copies)
+    use = CompileOptions(threads, tuple(sizes), device, streams, lone, copies, frugal)
     return backend_named(backend, device=device.type).compile(graph, there, use)
 
 

@@ -1,7 +1,9 @@
 """The OpenVINO backends: conversion in memory, and a call with as little Python as possible."""
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,6 +17,7 @@ from latebind.program.graph import Graph
 from latebind.program.openvino_recurrent import conversions, with_single_results
 
 Foreign = Any  # an object of OpenVINO, which comes without types
+Request = tuple[Foreign, Foreign]  # a compiled model, and an inference request of it
 
 PAGE = 4096
 SHARED_FROM = 1 << 20  # bytes of weights from which twins that run at the same time may share them: `_options`
@@ -57,12 +60,13 @@ def compile_with_openvino(
     streams: int = 1,
     lone: bool = False,
     copies: bool = False,
+    frugal: bool = False,
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Return the graph compiled for the CPU, for batches of these `sizes` and for any other size.
 
     A `lone` one is compiled for one row only. `precision` is "f32" or "bf16". `streams` of its twins may run at the
-    same time, over the same weights unless each is to have `copies`. Raises `ExportError` if OpenVINO has no conversion
-    for an operator of the graph.
+    same time, over the same weights unless each is to have `copies`. If `frugal`, nothing of a batch of several rows
+    is kept behind its run but the outputs. Raises `ExportError` if OpenVINO has no conversion for an operator.
     """
     import openvino
 
@@ -80,9 +84,9 @@ def compile_with_openvino(
 
     def bound() -> BoundRequest:
         if shared:
-            return BoundRequest(core.compile_model(model, "CPU", options).create_infer_request, inputs, outputs)
+            return BoundRequest(partial(_request, core.compile_model(model, "CPU", options)), inputs, outputs, frugal)
         own = model.clone()  # keeps the current batch size
-        return BoundRequest(lambda: core.compile_model(own, "CPU", options).create_infer_request(), inputs, outputs)
+        return BoundRequest(lambda: _request(core.compile_model(own, "CPU", options)), inputs, outputs, frugal)
 
     def sized(size: int) -> BoundRequest:
         model.reshape({position: [size, *port.flat_shape] for position, port in enumerate(inputs)})
@@ -219,11 +223,14 @@ class BoundRequest:
     model, 5 % with buffers kept).
     """
 
-    def __init__(self, create: Callable[[], Foreign], inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> None:
+    def __init__(
+        self, create: Callable[[], Request], inputs: tuple[Port, ...], outputs: tuple[Port, ...], frugal: bool
+    ) -> None:
         from openvino import Tensor as OvTensor
 
         self._create = create
-        self._request = create()
+        self._compiled, self._request = create()
+        self._frugal = frugal
         self._wrap = OvTensor
         self._inputs = inputs
         self._outputs = outputs
@@ -234,7 +241,7 @@ class BoundRequest:
 
     def twin(self) -> "BoundRequest":
         """Return another request, with buffers of its own."""
-        return BoundRequest(self._create, self._inputs, self._outputs)
+        return BoundRequest(self._create, self._inputs, self._outputs, self._frugal)
 
     def run(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
         """Run the request; the outputs are views of the buffers."""
@@ -245,7 +252,19 @@ class BoundRequest:
             self._bind_outputs(batch)
             self._batch = batch
         self._request.infer()
+        if self._frugal and batch > 1:
+            self._give_back()
         return self._found
+
+    def _give_back(self) -> None:
+        """Give back what the run took: a request would keep room for the largest batch that it ever ran.
+
+        ResNet-56 in seven stages kept 49 MB behind a batch of 32, and 16 MB of these for outputs and inputs alone; one
+        run after another, it takes no longer.
+        """
+        self._bound = [None] * len(self._inputs)
+        with suppress(RuntimeError):  # a twin runs at the moment, and gives back behind its own run
+            self._compiled.release_memory()
 
     def _bind_input(self, position: int, tensor: Tensor, *, rebind: bool) -> None:
         bound = self._bound[position]
@@ -262,6 +281,10 @@ class BoundRequest:
         for position, tensor in enumerate(made):
             self._request.set_output_tensor(position, self._wrap(tensor.numpy(), shared_memory=True))
         self._found = list(map(_from_border, made, self._outputs))
+
+
+def _request(compiled: Foreign) -> Request:
+    return compiled, compiled.create_infer_request()
 
 
 def _to_border(tensor: Tensor, port: Port) -> Tensor:

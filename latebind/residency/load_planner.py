@@ -92,14 +92,17 @@ class LoadPlanner:
     def load_refused(self, now: float, actions: list[Action]) -> bool:
         """Load more of a model that requests were refused for, where no request waits for a load.
 
-        Takes the first model for which there is room, or which is worth more than what would be evicted for it. Models
-        for which neither holds are forgotten. Returns whether a load was started.
+        Takes the first model for which there is room, or which is worth more than what would be evicted for it; for one
+        that is larger than the memory, that is room for its next piece. Models for which neither holds are forgotten.
+        Returns whether a load was started.
         """
         state = self._state
         if not self._config.beside and state.busy():
             return False
         for model in self._refused:
-            need, pays = model.missing_bytes(model.missing) - state.memory.free, partial(self._pays, model, now)
+            fits = model.stage_bytes <= state.memory.budget
+            wanted, pays = model.missing if fits else self._next_pieces(model), partial(self._pays, model, now)
+            need = model.missing_bytes(wanted) - state.memory.free
             if need > 0 and not self._evictor.make_room_if(model, need, pays, now, actions):
                 self._refused.discard(model)
                 continue

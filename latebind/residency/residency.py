@@ -99,17 +99,20 @@ class Residency:
     def load_for_refused(self, name: str, requests: Sequence[int], now: float, actions: list[Action]) -> float | None:
         """Note requests that are refused only because their model is not in memory; load it where that pays.
 
-        Returns the seconds until the model is expected, or None where it is not going to be loaded.
+        Returns the seconds until the model is expected, or None where it is not going to be loaded. Of a model that
+        is larger than the memory as much is loaded as fits: later requests wait for the rest alone. None is told then,
+        for nobody knows whether that is soon enough.
         """
         state, model = self._state, self.memory.models[name]
         for _ in requests:
             self._policy.requested(model, now)
         self._gate.update()
-        if not model.waiting and not model.loading and model.stage_bytes <= self.memory.budget:
+        if not model.waiting and not model.loading:
             self._refused.add(model)
             if not state.is_loading and self._load_planner.next_model(now) is None:
                 self._load_planner.load_refused(now, actions)
-        if not (model.waiting or model.loading or model in self._refused):
+        wished = model.waiting or model.loading or model in self._refused
+        if not wished or model.stage_bytes > self.memory.budget:
             return None
         others = [] if model.loading else [other for other in state.waiting.values() if other is not model]
         return self.seconds_to(name, now) + sum([other.load_seconds for other in others if not other.loading])

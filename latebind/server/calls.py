@@ -191,9 +191,9 @@ def check_id(name: str) -> str:
 
 
 def check_timeout(timeout: int) -> int:
-    """Return a time-out in microseconds. Raises `InvalidRequest` if it is negative."""
-    if timeout < 0:
-        raise InvalidRequest(f"timeout is {timeout!s:.40}: give microseconds, 0 for the default")
+    """Return a time-out in microseconds. Raises `InvalidRequest` if the protocol's 64 bits do not hold it."""
+    if not 0 <= timeout < 1 << 64:
+        raise InvalidRequest(f"timeout is {timeout!s:.40}: send 0 (the default) to {(1 << 64) - 1} microseconds")
     return timeout
 
 

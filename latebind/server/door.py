@@ -32,13 +32,12 @@ from latebind.server.rest.sweeping import Connected, Sweeper
 from latebind.server.security import Security
 from latebind.server.service import Service
 from latebind.server.shared_memory import Regions
+from latebind.server.tls import LATE_SECONDS, TlsServer
 from latebind.server.tracing import TracedCall
 
 if TYPE_CHECKING:
     from latebind.server.rpc.base_door import BaseDoor
     from latebind.server.rpc.routes import Method
-
-LATE_TLS_SECONDS = 1.0  # for the TLS handshake of a client that connects while the door closes
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class Door:
             short=verbs.short,
             behind_ingress=security.behind_ingress,
         )
-        self._server = _Server(_uvicorn_config(app, self._limits, security.tls))
+        self._server = _Server(_uvicorn_config(app, self._limits), self._limits, security.tls)
         self._rpc = _rpc_door(self._service, self._config, self._limits, security.guard, verbs.methods)
         self.local = local
         self._socket: socket.socket | None = None
@@ -205,9 +204,12 @@ class Door:
 class _Server(uvicorn.Server):
     """uvicorn's server, which also says when it is open, and leaves signals to whoever owns the process."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, limits: Limits, tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
         self.opened = asyncio.Event()
+        self._limits = limits
+        self._tls = tls
+        self._behind_tls: TlsServer | None = None
 
     async def listen_at(self, local: str) -> None:
         """Also listen at a Unix socket; call it once the server is open."""
@@ -222,14 +224,18 @@ class _Server(uvicorn.Server):
         come = [one for listening in sockets or () for one in waiting_at(listening)]
         for server in self.servers:
             server.close()
-        await asyncio.gather(*map(self._take, come), return_exceptions=True)
+        if self._behind_tls is None:
+            await asyncio.gather(*map(self._take, come), return_exceptions=True)
+        else:
+            self._behind_tls.close()
+            for line in come:
+                self._behind_tls.take(line)
+            await self._behind_tls.ended(seconds=LATE_SECONDS)
         await super().shutdown(sockets)
 
     async def _take(self, line: socket.socket) -> None:
         """Serve a connection that was accepted by hand."""
-        tls, loop = self.config.ssl, asyncio.get_running_loop()
-        patience = None if tls is None else LATE_TLS_SECONDS
-        await loop.connect_accepted_socket(self._protocol(), line, ssl=tls, ssl_handshake_timeout=patience)
+        await asyncio.get_running_loop().connect_accepted_socket(self._protocol(), line)
 
     def _protocol(self) -> Callable[[], asyncio.Protocol]:
         """Return the factory of the protocol that serves a connection."""
@@ -237,7 +243,17 @@ class _Server(uvicorn.Server):
         return partial(made, self.config, self.server_state, self.lifespan.state)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        if self._tls is None:
+            await super().startup(sockets)
+        else:
+            assert sockets is not None, "a door listens at a socket of its own"
+            (listening,) = sockets
+            await super().startup([])
+            self._behind_tls = TlsServer(
+                *(listening, self._tls, self._protocol(), self.server_state.connections),
+                most=self._limits.connections,
+                patience=self._limits.idle_seconds,
+            )
         self.opened.set()
 
     @contextmanager
@@ -264,7 +280,7 @@ def _rpc_door(
     return OfficialDoor(setup)
 
 
-def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:
+def _uvicorn_config(app: RestApp, limits: Limits) -> uvicorn.Config:
     protocol: Any = partial(HttpProtocol, answer=app, take=app.shortcut.take, limits=limits, replies=app.replies)
     config = uvicorn.Config(
         app,
@@ -280,5 +296,4 @@ def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) ->
         timeout_graceful_shutdown=limits.drain_seconds,
     )
     config.load()
-    config.ssl = tls
     return config

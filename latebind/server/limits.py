@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
-from latebind.domain.errors import Unavailable, UserError
+from latebind.domain.errors import TooLarge, Unavailable, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,12 @@ class Limits:
     silent_seconds: float = 60.0
 
 
+def body_too_large(limits: Limits) -> TooLarge:
+    """Return the error for a body past its limit."""
+    most = limits.body_bytes
+    return TooLarge(f"the body has more than {most} bytes: send fewer rows in a call, or name them in shared memory")
+
+
 class Foreign(UserError):
     """A call for another host, or from a page of another site."""
 
@@ -57,13 +64,14 @@ class TooManyConnections(Unavailable):
 
 
 class MethodNotAllowed(UserError):
-    """A path that exists, but not for this method; `allowed` are the methods that it takes."""
+    """A path that exists, but not for this method; `allowed` are those that it takes, `HEAD` beside each `GET`."""
 
     http_status = 405
 
     def __init__(self, allowed: Iterable[str]) -> None:
-        self.allowed = tuple(dict.fromkeys(allowed))
-        super().__init__(f"this path takes {' or '.join(self.allowed)}")
+        both = ((method, "HEAD") if method == "GET" else (method,) for method in allowed)
+        self.allowed = tuple(dict.fromkeys(chain.from_iterable(both)))
+        super().__init__(f"this path takes {', '.join(self.allowed)}")
 
 
 class BodyTimeout(UserError):

@@ -12,7 +12,7 @@ BACKLOG = 2048  # connections that nobody has accepted yet
 TAKEN = "it is taken; name another port, or 0 for any that is free"
 WHY = {
     errno.EADDRINUSE: TAKEN,
-    errno.EADDRNOTAVAIL: "this machine has no such address; 0.0.0.0 is all that it has, 127.0.0.1 this machine alone",
+    errno.EADDRNOTAVAIL: "this machine has no such address; 127.0.0.1 is this machine alone, 0.0.0.0 all that it has",
     errno.EACCES: "this user may not have it; take a port from 1024 on",
 }
 
@@ -22,11 +22,22 @@ def reason(error: OSError) -> str:
     return WHY.get(error.errno or 0, error.strerror or str(error))
 
 
+def families(host: str) -> tuple[str, ...]:
+    """Return which versions of IP a door at this address speaks: gRPC's server makes the same of `::`."""
+    if host == "::" and socket.has_dualstack_ipv6():
+        return ("IPv4", "IPv6")
+    return ("IPv6",) if ":" in host else ("IPv4",)
+
+
 def listen(host: str, port: int, key: str = "server") -> socket.socket:
-    """Return a socket that listens there. Raises `ConfigError`, which names `key`, the configuration's section."""
+    """Return a socket that listens there; at `::` for IPv4 too, where the system can (`families`).
+
+    Raises `ConfigError`, which names `key`, the configuration's section.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = family == socket.AF_INET6 and len(families(host)) > 1
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         raise ConfigError(f"{key}: cannot listen on {host} port {port}: {reason(error)}") from None
 

@@ -115,7 +115,7 @@ class Tensor:
             why = self._range() if isinstance(error, OverflowError) else error
             raise InvalidRequest(f"{self.title} has data that is not {self.datatype}: {why}") from None
         if array.size != items or (is_nested and array.shape != tuple(shape)):
-            raise InvalidRequest(f"{self.title} has data of shape {list(array.shape)}: {list(shape)} was said")
+            raise InvalidRequest(f"{self.title}: data has shape {list(array.shape)}, but `shape` says {list(shape)}")
         self._check_limit(array)
         return array.reshape(shape)
 

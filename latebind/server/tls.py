@@ -1,10 +1,17 @@
-"""TLS for the door: turns the configured files into a context, or into a clear error."""
+"""TLS for the doors: the configured files as a context, or as a clear error; and a server that counts handshakes."""
 
+import asyncio
+import socket
 import ssl
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
+
+LATE_SECONDS = 1.0  # for the handshake of a client that connects while the door closes
+AGAIN_SECONDS = 0.1
 
 
 def server_context(config: DoorConfig) -> ssl.SSLContext | None:
@@ -22,6 +29,78 @@ def server_context(config: DoorConfig) -> ssl.SSLContext | None:
     if config.tls_client_ca:
         _ask_for_certificates(context, config.tls_client_ca)
     return context
+
+
+class TlsServer:
+    """Accepts connections at a socket that listens, and has the protocol that `made` returns serve each behind TLS.
+
+    asyncio's own server tells nobody of a connection before its handshake has ended, and waits a minute for that: any
+    number of clients that connect and say nothing would cost descriptors that no limit counts. Here `arriving` are the
+    connections in their handshake, each for `patience` seconds at most. One is hung up on at once where there are
+    `most` already, the `others` that have had theirs among them: a refusal in words would cost the handshake.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        context: ssl.SSLContext,
+        made: Callable[[], asyncio.Protocol],
+        others: Collection[object],
+        *,
+        most: int,
+        patience: float,
+    ) -> None:
+        self.arriving: set[asyncio.Task[None]] = set()
+        self._listening = listening
+        self._context = context
+        self._made = made
+        self._others = others
+        self._most = most
+        self._patience = patience
+        listening.setblocking(False)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    def close(self) -> None:
+        """Accept no more and close the socket; handshakes go on until `ended`."""
+        self._accepting.cancel()
+
+    async def ended(self, *, seconds: float = 0.0) -> None:
+        """Return when no connection is in its handshake; those that are after so many `seconds` are closed."""
+        await asyncio.wait((self._accepting,))
+        if self.arriving:
+            await asyncio.wait(self.arriving, timeout=seconds)
+        for task in self.arriving:
+            task.cancel()
+
+    def take(self, line: socket.socket) -> None:
+        """Serve a connection that was accepted."""
+        if len(self.arriving) + len(self._others) >= self._most:
+            line.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._shake_hands(line))
+        self.arriving.add(task)
+        task.add_done_callback(self.arriving.discard)
+
+    async def _accept(self) -> None:
+        """The root of a task."""
+        loop = asyncio.get_running_loop()
+        with self._listening:
+            while True:
+                try:
+                    line, _ = await loop.sock_accept(self._listening)
+                except ConnectionError:  # it has gone
+                    continue
+                except OSError:  # no descriptor is free, or no memory: some will be once others go
+                    await asyncio.sleep(AGAIN_SECONDS)
+                    continue
+                self.take(line)
+
+    async def _shake_hands(self, line: socket.socket) -> None:
+        """The root of a task."""
+        with suppress(OSError):  # no TLS, too late, or the client has gone; errors of TLS are of this kind
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._made, line, ssl=self._context, ssl_handshake_timeout=self._patience
+            )
 
 
 def check_readable(*names: str) -> None:

@@ -126,3 +126,13 @@ def test_where_there_is_a_dashboard_the_log_says_so(
         say_where(settings, 8000, None, dashboard=settings.server.shows_dashboard)
     assert caplog.messages == (["look at it: http://127.0.0.1:8000/dashboard/"] if host == "127.0.0.1" else [])
     assert capsys.readouterr().out == f"{READY}http://{host}:8000\n"
+
+
+def test_the_log_says_which_versions_of_ip_an_address_of_ipv6_serves(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        for host in ("::", "::1", "127.0.0.1"):
+            say_where(ServeConfig(server=DoorConfig(host=host)), 8000, None, dashboard=False)
+    assert caplog.messages == [
+        "listening at [::] over IPv4 and IPv6",
+        "listening at [::1] over IPv6",
+    ]

@@ -166,7 +166,7 @@ def test_what_a_client_says_of_its_wait_the_ingress_keeps(cluster: Small) -> Non
 
 def test_calls_beyond_what_replicas_take_are_refused_before_their_body_is_read() -> None:
     text = body(ONE)
-    head = f"POST {STUCK} HTTP/1.1\r\nContent-Length: {len(text)}\r\n\r\n".encode()
+    head = f"POST {STUCK} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n".encode()
     with small(1, cluster=ClusterConfig(calls=1)) as cluster:
         with cluster.ingress.connect() as connection, cluster.ingress.connect() as another:
             connection.sendall(head + text)
@@ -226,7 +226,9 @@ def test_a_client_that_hangs_up_ends_the_call_at_the_replica() -> None:
     with small(1) as cluster:
         with cluster.ingress.connect() as connection:
             text = body(ONE)
-            connection.sendall(f"POST {STUCK} HTTP/1.1\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
+            connection.sendall(
+                f"POST {STUCK} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
+            )
             cluster.wait(cluster.gateways[0].stuck)
         cluster.wait(cluster.gateways[0].cancelled)
         until(lambda: cluster.gateways[0].taken == 0)
@@ -234,7 +236,8 @@ def test_a_client_that_hangs_up_ends_the_call_at_the_replica() -> None:
 
 def test_replicas_hear_which_address_a_call_came_from() -> None:
     text = body(scalar(1.0))
-    call = f"POST {SCALAR} HTTP/1.1\r\nlatebind-client: 1.2.3.4\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
+    head = f"POST {SCALAR} HTTP/1.1\r\nHost: localhost\r\nlatebind-client: 1.2.3.4\r\nContent-Length: {len(text)}"
+    call = f"{head}\r\n\r\n".encode() + text
     with small(1) as cluster:
         for address in (
             "127.0.0.1",

@@ -10,7 +10,7 @@ from tests.server.conftest import read_response, scalar
 from tests.server.test_door import STUCK_CALL
 
 TEXT = json.dumps(request(scalar(21.0))).encode()
-CALL = f"POST {SCALAR} HTTP/1.1\r\nContent-Length: {len(TEXT)}\r\n\r\n".encode() + TEXT
+CALL = f"POST {SCALAR} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(TEXT)}\r\n\r\n".encode() + TEXT
 
 
 def twice(connection: socket.socket) -> tuple[bytes, bytes]:

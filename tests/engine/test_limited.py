@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
-from latebind.domain.errors import ConfigError, Unavailable
+from latebind.domain.errors import ConfigError, Refused, Unavailable
 from latebind.engine.client import EngineClient
-from latebind.engine.crew import at_once, open_crew
+from latebind.engine.crew import at_once, open_crew, told_of_memory
 from latebind.engine.on_demand import open_model
 from latebind.engine.order import EngineOrder
 from latebind.engine.slots import file_bytes
@@ -105,6 +105,35 @@ def test_models_take_turns_in_memory_that_holds_one_and_answer_as_always(wide: P
         assert await asked(int(1.2 * whole)) == await asked(0)
 
     asyncio.run(asyncio.wait_for(test(), 200))
+
+
+def test_a_model_that_memory_does_not_hold_as_a_whole_is_told_with_what_it_takes(
+    wide: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = wide / "one" / "1"
+    spec, config = open_model(path, EngineConfig()).model.spec, EngineConfig(slots=8)
+    whole = sum(piece.size for piece in open_model(path, EngineConfig()).pieces)
+    memory = file_bytes([spec], {spec.name: config.slots}) + int(0.9 * whole)
+    crew, _, budget = open_crew([path], config, ResidencyConfig(memory))
+    with caplog.at_level("INFO"):
+        told = told_of_memory(crew[0], memory, budget)
+    assert told == {"one": f"it takes {whole / 1e6:.1f} MB and models may take {budget / 1e6:.1f} MB of --memory"}
+    assert f"models may take {budget / 1e6:.1f} of {memory / 1e6:.1f} MB" in caplog.text
+    assert "one does not fit into memory as a whole" in caplog.text
+    assert told_of_memory(crew[0], memory, whole) == {}
+
+    async def test() -> None:
+        order = EngineOrder((str(path),), config, PolicyConfig(), residency=ResidencyConfig(memory))
+        client = await EngineClient.start(order, FORKS)
+        try:
+            rows = np.zeros((1, WIDTH), np.float32)
+            with pytest.raises(Refused, match=r"loaded piece by piece: it takes [\d.]+ MB .* more --memory"):
+                await client.infer("one", {"x": rows}, deadline=time.monotonic())
+            await client.infer("one", {"x": rows}, deadline=soon())
+        finally:
+            await client.close()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_a_client_hears_that_a_model_could_not_be_loaded(tmp_path: Path) -> None:

@@ -213,6 +213,13 @@ def test_a_compiled_stage_gives_its_memory_back(tmp_path: Path) -> None:
     assert found.size >= weights
 
 
+def test_a_stage_keeps_nothing_of_a_large_batch_but_its_outputs() -> None:
+    """Each stage of a model would keep room for the largest batch it ever ran, though only one of them runs."""
+    usable("openvino")
+    taken = json.loads(printed_by("tests.engine.behind_a_batch"))
+    assert taken["frugal"] <= taken["outputs"] + taken["usual"] / 3
+
+
 def test_a_stage_that_cannot_be_compiled_leaves_its_place_empty_and_its_pages_free(wide: Path) -> None:
     usable("openvino")
     opened = open_model(wide / "one" / "1", EngineConfig(backend="openvino"))

@@ -1,7 +1,7 @@
 """Tokens on their way from worker to client: who is told how many there are, and which pieces a claim makes of it."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -72,6 +72,7 @@ class Pretended:
 
     def __init__(self) -> None:
         self.sent: dict[int, Claim] = {}
+        self.too_large: Mapping[str, str] = {}
         self.heard: list[Arrived | Cancelled] = []
         self.rows = np.zeros((2, 8), np.int64)
         self.lane = Lane(0, SPEC, ModelSlots((np.zeros((2, 8), np.int64),), (self.rows,)), count(1))

@@ -82,12 +82,14 @@ def test_a_deadline_that_could_not_be_met_by_a_model_in_memory_brings_none() -> 
     assert not simulator.loads
 
 
-def test_a_model_that_is_larger_than_memory_is_not_loaded_for_who_is_refused() -> None:
+def test_of_a_model_that_is_larger_than_memory_as_much_comes_as_fits_for_who_is_refused() -> None:
     simulator, records = play(
-        shedding(with_pieces(chain(STATIC, STATIC, STATIC, name="a"), (2, 2, 2)), budget=4), (0.0, "a"), allowed=4.0
+        shedding(with_pieces(chain(STATIC, STATIC, STATIC, name="a"), (2, 2, 2)), budget=4),
+        *((0.0, "a"), (20.0, "a")),
+        allowed=5.0,
     )
-    assert outcomes(records, "a") == {"REFUSED_LATE": 1}
-    assert not simulator.loads
+    assert [record.outcome for record in records] == [Outcome.REFUSED_LATE, Outcome.ANSWERED]
+    assert [load.pieces for load in simulator.loads] == [(0,), (1,), (2,)]
 
 
 def test_what_is_asked_for_while_another_is_on_its_way_comes_next() -> None:

@@ -6,7 +6,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -111,17 +111,20 @@ def scalar(value: float) -> dict[str, object]:
 
 @contextmanager
 def opened(
-    config: DoorConfig | None = None, limits: Limits | None = None, deadlines: Mapping[str, float] | None = None
+    config: DoorConfig | None = None,
+    limits: Limits | None = None,
+    deadlines: Mapping[str, float] | None = None,
+    gateway: Callable[[], Arithmetic] = Arithmetic,
 ) -> Iterator[Site]:
     """Open a door on any free port for as long as the block lasts."""
     started: Future[Site] = Future()
 
     async def serve() -> None:
-        gateway = Arithmetic()
-        shelf = Shelf(gateway)
-        door = Door(gateway, config or DoorConfig(port=0), limits=limits, deadlines=deadlines, catalogue=shelf)
+        behind = gateway()
+        shelf = Shelf(behind)
+        door = Door(behind, config or DoorConfig(port=0), limits=limits, deadlines=deadlines, catalogue=shelf)
         async with door:
-            started.set_result(Site(door, gateway, asyncio.get_running_loop(), door.port, shelf))
+            started.set_result(Site(door, behind, asyncio.get_running_loop(), door.port, shelf))
             await door.closed()
 
     thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)

@@ -80,7 +80,7 @@ def written(model: str, parts: Sequence[bytes], json_bytes: int | None, *, chunk
     """Return the pieces of an infer call, the first with its head; chunked ones do not tell the size beforehand."""
     length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {sum(map(len, parts))}"
     binary = "" if json_bytes is None else f"Inference-Header-Content-Length: {json_bytes}\r\n"
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\n{length}\r\n{binary}\r\n".encode()
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: localhost\r\n{length}\r\n{binary}\r\n".encode()
     if not chunked:
         return [head, *parts]
     return [head, *(b"%x\r\n%s\r\n" % (len(part), part) for part in parts if part), b"0\r\n\r\n"]

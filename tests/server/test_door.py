@@ -7,22 +7,28 @@ import socket
 import subprocess
 import sys
 import threading
+from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
 import uvloop
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import GRPC_STACKS, DoorConfig
 from latebind.domain.errors import ConfigError
 from latebind.prompt import be_usual, slice_seconds
 from latebind.server.door import Door
 from latebind.server.limits import Limits
+from latebind.server.listening import families
 from tests.server.arithmetic import Arithmetic
-from tests.server.conftest import Response, Site, opened, read_response, scalar
+from tests.server.conftest import PATIENCE, Response, Site, opened, read_response, scalar
 
+STACKS = [stack for stack in GRPC_STACKS if stack != "nghttp2" or find_library("nghttp2")]
 ROOT = Path(__file__).parents[2]
 STUCK = json.dumps({"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}).encode()
-STUCK_CALL = b"POST /v2/models/stuck/infer HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(STUCK), STUCK)
+STUCK_CALL = b"POST /v2/models/stuck/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (
+    len(STUCK),
+    STUCK,
+)
 
 
 def begin_stuck_call(site: Site) -> socket.socket:
@@ -97,7 +103,9 @@ def test_a_closing_door_is_not_ready_on_connections_it_already_has() -> None:
 @pytest.mark.parametrize("path", [b"/v2/models/stuck/infer", b"/v2/repository/index"])
 def test_a_door_that_closes_does_not_wait_for_a_body_of_which_nothing_has_come(path: bytes) -> None:
     with opened() as site, site.connect() as connection:
-        connection.sendall(b"POST %b HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n" % path)
+        connection.sendall(
+            b"POST %b HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n" % path
+        )
         assert connection.recv(100).startswith(b"HTTP/1.1 100")  # now the door waits for the body
         site.loop.call_soon_threadsafe(site.door.close)
         reply = read_response(connection)
@@ -175,3 +183,14 @@ def test_many_clients_at_once_get_their_own_answers(site: Site) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("stack", STACKS)
+def test_at_the_address_of_all_both_versions_of_ip_are_served(stack: str) -> None:
+    with opened(DoorConfig(host="::", port=0, grpc_port=0, grpc_stack=stack)) as site:
+        for address in ("127.0.0.1", "::1"):
+            for port in (site.port, site.door.grpc_port):
+                socket.create_connection((address, port), PATIENCE).close()
+    assert families("::") == ("IPv4", "IPv6")
+    assert (families("::1"), families("0.0.0.0")) == (("IPv6",), ("IPv4",))

@@ -229,7 +229,8 @@ def test_the_door_tells_its_metrics() -> None:
 
 
 def test_refusals_of_a_connection_are_counted_among_the_replies_and_take_the_place_of_an_answer() -> None:
-    unregister = b"POST /v2/systemsharedmemory/unregister HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n"
+    head = b"POST /v2/systemsharedmemory/unregister HTTP/1.1\r\nHost: localhost\r\n"
+    unregister = head + b"Transfer-Encoding: chunked\r\n\r\nno chunk\r\n"
     with opened() as site:
         assert site.send(b"no HTTP\r\n\r\n").status == 400
         assert site.send(unregister).status == 400  # its verb reads no body and answers all the same

@@ -190,5 +190,5 @@ def test_the_asynchronous_client_changes_settings_too(site: Site) -> None:
 
 def test_a_path_that_takes_two_methods_says_so(site: Site) -> None:
     reply = site.call("DELETE", "/v2/logging")
-    assert reply.error == "this path takes GET or POST"
-    assert reply.headers["allow"] == "GET, POST"
+    assert reply.error == "this path takes GET, HEAD, POST"
+    assert reply.headers["allow"] == "GET, HEAD, POST"

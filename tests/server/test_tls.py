@@ -6,14 +6,19 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import GRPC_STACKS, DoorConfig
 from latebind.domain.errors import ConfigError
+from latebind.server.limits import Limits
 from latebind.server.tls import server_context
 from tests.server.bodies import SCALAR, request
 from tests.server.conftest import PATIENCE, Site, opened, scalar
@@ -71,7 +76,7 @@ def test_a_call_over_tls_is_answered(secure: Site, pair: Pair) -> None:
 
 def test_a_client_that_speaks_plainly_gets_nothing_and_the_door_stands(secure: Site, pair: Pair) -> None:
     with secure.connect() as connection:
-        connection.sendall(b"GET /v2 HTTP/1.1\r\n\r\n")
+        connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"HTTP" not in connection.recv(1000)
     assert doubled(secure, ssl.create_default_context(cafile=pair.certificate)) == [42.0]
 
@@ -139,3 +144,74 @@ def test_half_a_pair_is_a_clear_error(given: dict[str, str]) -> None:
 
 def _paths(pair: Pair) -> tuple[str, str]:
     return pair.certificate, pair.key
+
+
+def until(test: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not test():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.01)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture(params=["http", *(stack for stack in GRPC_STACKS if stack != "nghttp2" or find_library("nghttp2"))])
+def limited(request: pytest.FixtureRequest, pair: Pair) -> Iterator[tuple[Site, int]]:
+    """A door with TLS that takes eight connections and waits half a second for a silent one, and a port of it."""
+    rpc: dict[str, Any] = {} if request.param == "http" else {"grpc_port": 0, "grpc_stack": request.param}
+    config = DoorConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key, **rpc)
+    with opened(config, Limits(connections=8, idle_seconds=0.5)) as site:
+        yield site, site.door.grpc_port or site.port
+
+
+def is_closed(connection: socket.socket) -> bool:
+    with suppress(ConnectionError):
+        return connection.recv(1) == b""
+    return True
+
+
+HELLO = bytes.fromhex("16030100f8010000f40303")  # the beginning of a greeting
+
+
+@pytest.mark.parametrize("sent", [b"", HELLO], ids=["nothing", "half a greeting"])
+def test_a_client_that_does_not_end_its_handshake_is_hung_up_on(limited: tuple[Site, int], sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", limited[1]), PATIENCE) as connection:
+        connection.sendall(sent)
+        assert is_closed(connection)
+
+
+def test_clients_before_their_handshake_are_counted_and_those_past_the_limit_are_hung_up_on(pair: Pair) -> None:
+    config = DoorConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key)
+    with opened(config, Limits(connections=8)) as site:
+        context = ssl.create_default_context(cafile=pair.certificate)
+        before, silent = descriptors(), [site.connect() for _ in range(8)]
+        with site.connect() as one_too_many:
+            assert is_closed(one_too_many)
+        for connection in silent:
+            connection.close()
+        until(lambda: descriptors() < before + 8)
+        assert doubled(site, context) == [42.0]
+
+
+def test_handshakes_that_fail_leave_no_descriptor_open(limited: tuple[Site, int]) -> None:
+    before = descriptors()
+    for content in (b"GET / HTTP/1.1\r\n\r\n", HELLO, b"") * 10:
+        with socket.create_connection(("127.0.0.1", limited[1]), PATIENCE) as connection:
+            connection.sendall(content)
+    until(lambda: descriptors() < before + 10)  # the event loop may have opened some of its own
+
+
+def test_a_client_in_its_handshake_does_not_keep_the_door_from_closing(pair: Pair) -> None:
+    with opened(DoorConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key)) as site:
+        connection = site.connect()
+        until(lambda: bool(arriving(site)))
+    with connection:
+        assert is_closed(connection)
+
+
+def arriving(site: Site) -> int:
+    served = site.door._server._behind_tls
+    assert served is not None
+    return len(served.arriving)

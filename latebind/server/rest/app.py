@@ -75,7 +75,7 @@ class RestApp:
             if exchange.method != method:
                 others.append(method)
                 continue
-            self._doorkeeper.admit(access, exchange.headers)
+            self._doorkeeper.admit(access, method, exchange.headers)
             if self._behind_ingress:
                 exchange.client = dict(exchange.headers).get(CLIENT_HEADER, b"").decode("latin-1")
             request = Request(exchange, found.groupdict())
@@ -85,13 +85,13 @@ class RestApp:
             return reply
         if others:
             raise MethodNotAllowed(others)
-        raise NotFound("there is no such path: /v2/openapi.json describes those that there are")
+        raise NotFound("no such path: /v2/openapi.json lists those that there are")
 
 
 def _path(target: bytes) -> str:
     """Return the decoded path of a target. Raises `NotFound`."""
     if b"%" in target:
         if b"%2f" in target.lower():  # a proxy that guards paths would read this as another path
-            raise NotFound("there is no such path: a slash in it is written as a slash")
+            raise NotFound("'%2F' is not accepted in a path; send '/'")
         target = unquote_to_bytes(target)
     return target.decode("utf-8", "replace")

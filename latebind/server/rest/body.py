@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Sequence
 
-from latebind.domain.errors import Refused, TooLarge
-from latebind.server.limits import Limits, UnsupportedEncoding
-from latebind.server.rest.compression import WINDOWS, Inflater
+from latebind.domain.errors import Refused
+from latebind.server.limits import Limits, UnsupportedEncoding, body_too_large
+from latebind.server.rest.compression import ALIASES, WINDOWS, Inflater
 from latebind.server.rest.messages import Receive
 
 NOTHING = memoryview(b"")
@@ -61,10 +61,8 @@ class Body:
                 self.size = int(value)
             if name == b"content-encoding" and (encoding := value.strip().lower()) not in (b"", b"identity"):
                 self._inflate(encoding)
-            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-                raise UnsupportedEncoding("no Transfer-Encoding but chunked is taken: compress by Content-Encoding")
         if self.size is not None and self.size > limits.body_bytes:
-            raise self._too_large()
+            raise body_too_large(limits)
         if isinstance(self._receive, Inflater):
             self.size = None
 
@@ -110,6 +108,7 @@ class Body:
         return bool(self._unread)
 
     def _inflate(self, encoding: bytes) -> None:
+        encoding = ALIASES.get(encoding, encoding)
         if encoding not in WINDOWS or isinstance(self._receive, Inflater):
             raise UnsupportedEncoding("this Content-Encoding is not taken: send the body in gzip or deflate, or plain")
         self._receive = Inflater(self._receive, encoding, self._limits)
@@ -131,7 +130,4 @@ class Body:
         self._more = message["more_body"]
         self.arrived += len(self._unread)
         if self.arrived > self._limits.body_bytes:
-            raise self._too_large()
-
-    def _too_large(self) -> TooLarge:
-        return TooLarge(f"the body has more than {self._limits.body_bytes} bytes")
+            raise body_too_large(self._limits)

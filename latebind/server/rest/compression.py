@@ -4,10 +4,11 @@ import asyncio
 import zlib
 
 from latebind.domain.errors import InvalidRequest, TooLarge
-from latebind.server.limits import Limits
+from latebind.server.limits import Limits, body_too_large
 from latebind.server.rest.messages import Message, Receive
 
 WINDOWS = {b"gzip": 31, b"deflate": 15}  # zlib's `wbits` for each
+ALIASES = {b"x-gzip": b"gzip"}  # RFC 9110, 8.4.1.3
 STEP = 1 << 18  # bytes that are decompressed at a time, in about a millisecond
 WITHOUT_RATIO = 1 << 20  # a body may grow to so many bytes whatever its ratio
 SMALL = 1024  # smaller replies are not compressed
@@ -52,7 +53,7 @@ class Inflater:
         self._compressed, self._to_come = message["body"], message["more_body"]
         self._received += len(self._compressed)
         if self._received > self._limits.body_bytes:
-            raise TooLarge(f"the body has more than {self._limits.body_bytes} bytes")
+            raise body_too_large(self._limits)
 
     def _decompress(self) -> bytes:
         if self._stream.eof and self._compressed:
@@ -74,7 +75,7 @@ def accepted(header: bytes | None) -> bytes | None:
     """Return the encoding to use for a client with this `Accept-Encoding`; None if it accepts neither."""
     if not header:
         return None
-    taken = {name for name, quality in map(_quality, header.lower().split(b",")) if quality}
+    taken = {ALIASES.get(name, name) for name, quality in map(_quality, header.lower().split(b",")) if quality}
     return next((encoding for encoding in WINDOWS if encoding in taken), None)
 
 

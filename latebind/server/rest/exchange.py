@@ -30,7 +30,8 @@ class Exchange:
 
     `target` is the path as sent, without the query string. `headers` have lower-case names. `client` is the address it
     came from. `disconnected` tells whether the client has hung up. `head` are all bytes before the body, if they came
-    at the beginning of one piece of data; otherwise it is empty. The client has `body_seconds` to send its body; time
+    at the beginning of one piece of data; otherwise it is empty. `HEAD` is a `GET` whose reply is sent without its body
+    (`head_only`). The client has `body_seconds` to send its body; time
     in which nobody waits for it does not count.
     """
 
@@ -51,6 +52,7 @@ class Exchange:
         "disconnected",
         "expects",
         "head",
+        "head_only",
         "headers",
         "keep_alive",
         "method",
@@ -70,6 +72,7 @@ class Exchange:
         expects: bool = False,
         chunked: bool = True,
         head: bytes = b"",
+        head_only: bool = False,
         body_seconds: float = BODY_SECONDS,
     ) -> None:
         self.method = method
@@ -80,6 +83,7 @@ class Exchange:
         self.expects = expects  # a `100 Continue` before it sends its body
         self.chunked = chunked  # the client understands a reply in chunks (HTTP/1.1)
         self.head = head
+        self.head_only = head_only
         self.disconnected = False
         self.answered = False
         self._line = line

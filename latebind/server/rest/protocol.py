@@ -17,6 +17,7 @@ from uvicorn.server import ServerState
 from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge, Unavailable, UserError
 from latebind.server.limits import HeadTooLarge, Limits, TooManyConnections
 from latebind.server.rest.exchange import Exchange
+from latebind.server.rest.head import checked
 from latebind.server.rest.pieces import Flow, write_pieces
 from latebind.server.rest.request import Reply, error_reply
 from latebind.server.rest.writing import END, ReplyWriter
@@ -169,8 +170,10 @@ class HttpProtocol(Protocol):
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take in a header."""
-        name = name.lower()
+        """Take in a header; trailers are ignored, as nothing that is decided by the head may change behind it."""
+        if self._incoming is not None:
+            return
+        name, value = name.lower(), value.strip(b" \t")
         if name == b"expect":
             self._expects = value.lower() == b"100-continue"
         self._headers.append((name, value))
@@ -180,26 +183,32 @@ class HttpProtocol(Protocol):
         self._progressed = True
         self._heads += 1
         parser = self._parser
-        is_old = parser.get_http_version() == "1.0"
+        version = parser.get_http_version()
+        is_old = version == "1.0"
+        method = parser.get_method()
         size = len(self._target) + sum([len(name) + len(value) for name, value in self._headers])
         if size > self._limits.header_bytes:
             self._refusal = self._head_too_large()
         elif parser.should_upgrade():  # the parser would take all that follows, also the body, for another protocol
             self._refusal = InvalidRequest("this server speaks HTTP/1.1 alone: send the request without Upgrade")
-        elif not self._target.startswith(b"/"):
-            self._refusal = InvalidRequest("the target of the request is no path: this server is no proxy")
+        else:
+            try:
+                path = checked(version, self._target, self._headers)
+            except UserError as error:
+                self._refusal = error
         if self._refusal is not None:
             raise self._refusal  # the parser stops
         self._incoming = Exchange(
             self,
             self._loop,
-            parser.get_method().decode("ascii"),
-            self._target.partition(b"?")[0],
+            "GET" if method == b"HEAD" else method.decode("ascii"),
+            path,
             self._headers,
             client=self._client,
             keep_alive=parser.should_keep_alive() and not is_old,
             expects=self._expects and not is_old,  # RFC 9110, 10.1.1
             chunked=not is_old,
+            head_only=method == b"HEAD",
             head=self._head(),
             body_seconds=self._limits.body_seconds,
         )
@@ -213,13 +222,13 @@ class HttpProtocol(Protocol):
         """Count the chunks of a body; the parser calls this for each."""
         self._progressed = True
         self._chunks += 1
-        if self._chunks > self._limits.chunks:
-            self._refusal = TooLarge(f"the body has more than {self._limits.chunks} chunks")
-            raise self._refusal
 
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body on; the verb that reads it counts its bytes."""
         self._progressed = True
+        if self._chunks > self._limits.chunks:  # found here, since the chunk that ends a body has nothing in it
+            self._refusal = TooLarge(f"the body has more than {self._limits.chunks} chunks: send fewer, larger ones")
+            raise self._refusal
         assert self._incoming is not None, "the parser has a body without a head"
         self._incoming.feed(body)
 
@@ -304,7 +313,7 @@ class HttpProtocol(Protocol):
         if reply.pieces is not None:
             await self._send_pieces(exchange, reply, reply.pieces)
             return
-        self._finish(reply, head_only=exchange.method == "HEAD", keep_alive=exchange.keep_alive)
+        self._finish(reply, head_only=exchange.head_only, keep_alive=exchange.keep_alive)
 
     async def _send_pieces(self, exchange: Exchange, reply: Reply, pieces: AsyncGenerator[bytes]) -> None:
         """Send a reply in pieces; it is cut off if its client hangs up, or when the time to drain is over."""
@@ -372,4 +381,5 @@ class HttpProtocol(Protocol):
         self._transport.close()
 
     def _head_too_large(self) -> HeadTooLarge:
-        return HeadTooLarge(f"request line and headers have more than {self._limits.header_bytes} bytes")
+        most = self._limits.header_bytes
+        return HeadTooLarge(f"request line and headers have more than {most} bytes: send fewer or shorter headers")

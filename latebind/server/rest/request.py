@@ -85,7 +85,7 @@ async def read_json(request: Request, kind: type[T], limits: Limits) -> T:
     """Read a small body as JSON of this type; an empty one is `{}`. Raises what `Body` raises and `InvalidRequest`."""
     body = await Body(request.headers, request.receive, limits).read(limits.header_bytes + 1)
     if len(body) > limits.header_bytes:
-        raise TooLarge(f"the body has more than {limits.header_bytes} bytes, the most that this call takes")
+        raise TooLarge(f"the body has more than {limits.header_bytes} bytes, the most that this call takes: send less")
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except (ValueError, RecursionError) as error:

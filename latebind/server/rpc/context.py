@@ -20,7 +20,10 @@ class Caller(Protocol):
         ...
 
     def header(self, name: str) -> str:
-        """Return the metadata that the client sent under this lower-case name; "" if there is none."""
+        """Return the metadata that the client sent under this lower-case name; "" if there is none.
+
+        Several values are joined by commas (gRPC over HTTP/2, Custom-Metadata).
+        """
         ...
 
 

@@ -1,6 +1,7 @@
 """One call on a connection of the nghttp2 door: the request as it comes, the response as it goes, and who answers."""
 
 import asyncio
+import re
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from latebind.server.rpc.routes import Answer, Method
 WAITING = 4  # unread messages of a stream beyond which its client is held back
 UNSENT = 1 << 16  # unsent bytes of a stream beyond which whoever writes waits
 
+GRPC = re.compile(rb"application/grpc(?:[+;]|$)")  # and not `application/grpc-web`, which is framed otherwise
 HEADERS: tuple[Header, ...] = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 RESPONSE = Block(HEADERS)
 WELL = Block([(b"grpc-status", b"0")])
@@ -255,7 +257,7 @@ class Exchange:
     def _found(self, methods: Mapping[bytes, Method]) -> Method:
         """Return the method that is called. Raises `InvalidRequest` and `Unsupported`."""
         headers = self.headers
-        if headers.get(b":method") != b"POST" or not headers.get(b"content-type", b"").startswith(b"application/grpc"):
+        if headers.get(b":method") != b"POST" or not GRPC.match(headers.get(b"content-type", b"")):
             raise InvalidRequest("this port speaks gRPC: POST messages as application/grpc")
         method = methods.get(headers.get(b":path", b""))
         if method is None:

@@ -70,7 +70,7 @@ class Messages:
         if flag > 1:
             raise InvalidRequest("the message is not framed as gRPC has it")
         if size > self._most:
-            raise TooLarge(f"the message has {size} bytes: {self._most} at most")
+            raise TooLarge(f"the message has {size} bytes, more than {self._most}: send fewer rows in a call")
         self._head, self._compressed, self._filled = b"", flag == 1, 0
         self._message = bytearray(size)
         return end
@@ -105,7 +105,7 @@ def inflated(data: bytes, encoding: bytes, most: int) -> bytes:
     except zlib.error as error:
         raise InvalidRequest(f"the message is not what grpc-encoding says: {error}") from None
     if len(found) > most:
-        raise TooLarge(f"the message has more than {most} bytes once it is undone")
+        raise TooLarge(f"the message has more than {most} bytes once it is decompressed: send fewer rows in a call")
     if not inflater.eof:
         raise InvalidRequest("the message ends before its compressed content does")
     return found

@@ -5,12 +5,13 @@ Used like `rpc/official_door.py`, which has the official server; decision 18 say
 
 import asyncio
 import time
+from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any, cast
 
-from latebind.domain.errors import ConfigError
 from latebind.server.limits import BodyTimeout, Limits
-from latebind.server.listening import reason
+from latebind.server.listening import BACKLOG, listen
 from latebind.server.rpc.base_door import LAST_WORDS, BaseDoor, DoorSetup
 from latebind.server.rpc.exchange import Exchange, too_many
 from latebind.server.rpc.nghttp2 import (
@@ -21,7 +22,7 @@ from latebind.server.rpc.nghttp2 import (
     Block,
     Library,
 )
-from latebind.server.tls import server_context
+from latebind.server.tls import TlsServer, server_context
 
 STREAM_WINDOW, CONNECTION_WINDOW = 1 << 20, 16 << 20  # bytes that a client may send ahead
 PREFACE = 33  # bytes that every HTTP/2 client sends first
@@ -37,7 +38,7 @@ class Nghttp2Door(BaseDoor):
         self.methods = {path.encode(): method for path, method in self._methods.items()}
         self.connections: set[Connection] = set()
         self.calls = 0
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsServer | None = None
         self._sweeping: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -45,15 +46,15 @@ class Nghttp2Door(BaseDoor):
         config, context = self._config, server_context(self._config)
         if context is not None:
             context.set_alpn_protocols(["h2"])
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(
-                lambda: Connection(self, self._limits), config.host, config.grpc_port, ssl=context, backlog=2048
-            )
-        except OSError as error:
-            where = f"{config.host} port {config.grpc_port}"
-            raise ConfigError(f"server.grpc_port: cannot listen on {where}: {reason(error)}") from None
-        self.port = self._server.sockets[0].getsockname()[1]
+        assert config.grpc_port is not None, "the configuration has no port for gRPC"
+        listening = listen(config.host, config.grpc_port, "server.grpc_port")
+        made: Callable[[], asyncio.Protocol] = partial(Connection, self, self._limits)
+        self.port = listening.getsockname()[1]
+        if context is None:
+            self._server = await asyncio.get_running_loop().create_server(made, sock=listening, backlog=BACKLOG)
+        else:
+            most, patience = self._limits.connections, self._limits.idle_seconds
+            self._server = TlsServer(listening, context, made, self.connections, most=most, patience=patience)
         self._sweeping = asyncio.create_task(self._sweep())
 
     async def _close(self) -> None:
@@ -63,6 +64,8 @@ class Nghttp2Door(BaseDoor):
         await self.drain()
         await self.reception.emptied(LAST_WORDS)
         self._sweeping.cancel()
+        if isinstance(self._server, TlsServer):
+            await self._server.ended()
         for connection in list(self.connections):
             connection.terminate()
         end = time.monotonic() + LAST_WORDS
@@ -188,7 +191,8 @@ class Connection(asyncio.Protocol):
         if self._header_bytes > self._limits.header_bytes:
             return False
         if self._incoming is not None:
-            self._incoming.headers[name] = value
+            headers = self._incoming.headers
+            headers[name] = b"%b, %b" % (headers[name], value) if name in headers else value
         return True
 
     def headed(self, stream: int) -> None:

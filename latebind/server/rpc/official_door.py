@@ -1,6 +1,7 @@
 """The gRPC door by gRPC's own server (`grpc.aio`), on a port of its own, drained before it closes."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from latebind.server.rpc.reception import CallFailed, Reception
 from latebind.server.rpc.routes import Answer, Method
 
 QUIET_SECONDS = 0.1  # if no call arrives for so long while the door closes, none is expected any more
+LOGGER = "grpc._cython.cygrpc"  # where the server writes what its handlers raise
 MOST_PENDING = 1 << 20  # calls that wait for the event loop; limits on streams and connections bound them anyway
 
 
@@ -25,6 +27,7 @@ class OfficialDoor(BaseDoor):
 
     async def open(self) -> None:
         """Listen; when this returns, calls are answered. Raises `ConfigError` if the address is not available."""
+        logging.getLogger(LOGGER).addFilter(_is_news)
         self._server = grpc.aio.server(options=_options(self._limits), maximum_concurrent_rpcs=self._limits.calls)
         for method in self._methods.values():
             service, name = method.path[1:].split("/")
@@ -71,7 +74,7 @@ def _answering(reception: Reception, method: Method, answer: Answer) -> Callable
         try:
             return await reception.answer(method, answer, data, _Caller(context))
         except CallFailed as failed:
-            await context.abort(grpc.StatusCode[failed.status], failed.text)
+            await _abort(context, failed)
             raise
         finally:
             reception.hold(-len(data))
@@ -85,9 +88,26 @@ def _following(reception: Reception, method: Method) -> Callable[[Any, Any], Awa
         try:
             await reception.follow(method, _Caller(context))
         except CallFailed as failed:
-            await context.abort(grpc.StatusCode[failed.status], failed.text)
+            await _abort(context, failed)
 
     return serve
+
+
+async def _abort(context: Any, failed: CallFailed) -> None:
+    """End a call with a status; one that nobody waits for any more is cancelled, as gRPC itself soon will."""
+    try:
+        await context.abort(grpc.StatusCode[failed.status], failed.text)
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Tell whether a record of gRPC's own log says more than that a client has gone.
+
+    The server logs a traceback of `CancelledError` for a call that was cancelled before its task first ran.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, asyncio.CancelledError)
 
 
 class _Caller:
@@ -108,7 +128,7 @@ class _Caller:
         return peer.partition(":")[2].rpartition(":")[0]
 
     def header(self, name: str) -> str:
-        return next((str(value) for key, value in self._context.invocation_metadata() if key == name), "")
+        return ", ".join([str(value) for key, value in self._context.invocation_metadata() if key == name])
 
     async def read(self) -> bytes | None:
         data = await self._context.read()
@@ -131,9 +151,10 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", limits.header_bytes),
         ("grpc.absolute_max_metadata_size", limits.header_bytes),
         ("grpc.max_concurrent_streams", limits.calls),
+        ("grpc.max_allowed_incoming_connections", limits.connections),
         ("grpc.server.max_pending_requests", MOST_PENDING),  # past 1000 it would cancel calls at random
         ("grpc.server.max_pending_requests_hard_limit", MOST_PENDING),
-        ("grpc.server_handshake_timeout_ms", 10_000),
+        ("grpc.server_handshake_timeout_ms", round(limits.idle_seconds * 1e3)),
         ("grpc.keepalive_time_ms", 60_000),  # to notice clients that went away silently
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # clients may ping as often

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from latebind.domain.errors import LatebindError, Refused, Unavailable
+from latebind.domain.errors import InvalidRequest, LatebindError, Refused, Unavailable
 from latebind.server.access import Guard
 from latebind.server.direct import DirectCall
 from latebind.server.rpc.context import Caller, Context, Streaming
@@ -129,6 +129,9 @@ class Reception:
 
     def _admit(self, method: Method, caller: Caller) -> None:
         """Raise if the caller has no permission, or if there are too many bytes already."""
+        authorization = caller.header("authorization")
+        if "," in authorization:  # which no token has in it
+            raise InvalidRequest("the call has several values of authorization: send one")
         if self._guard.asks(method.access):
-            self._guard.check(method.access, caller.header("authorization").encode() or None)
+            self._guard.check(method.access, authorization.encode() or None)
         self.check_bytes()

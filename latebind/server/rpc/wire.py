@@ -35,7 +35,8 @@ def read_request(data: bytes, limits: Limits) -> tuple[Message, Raw]:
         return request, request.raw_input_contents
     described, raw = split(data)
     if len(described) > limits.json_bytes:
-        raise TooLarge(f"the request has {len(described)} bytes beside raw_input_contents: {limits.json_bytes} at most")
+        beside = f"the request has {len(described)} bytes beside raw_input_contents, more than {limits.json_bytes}"
+        raise TooLarge(f"{beside}: send tensors in raw_input_contents")
     return parse(ModelInferRequest, described), raw
 
 

@@ -75,7 +75,8 @@ LENGTHS = ["-1", "0x40", "1e2", "", " ", "1 1", "1,1", "٣", "9" * 18, "9" * 400
 @pytest.mark.parametrize("said", LENGTHS, ids=lambda said: ascii(said)[:30])
 def test_a_length_of_json_that_is_none_is_refused(site: Site, said: str) -> None:
     body = json.dumps(request(tensor())).encode() + BLOB
-    head = f"POST {DOUBLE} HTTP/1.1\r\nContent-Length: {len(body)}\r\nInference-Header-Content-Length: {said}\r\n\r\n"
+    line = f"POST {DOUBLE} HTTP/1.1\r\nHost: localhost\r\n"
+    head = f"{line}Content-Length: {len(body)}\r\nInference-Header-Content-Length: {said}\r\n\r\n"
     reply, _ = send_raw(site, head.encode() + body)
     assert reply.status == 400
     check_clean(reply)

@@ -12,13 +12,15 @@ from tests.server.conftest import Site, opened, read_response, scalar
 from tests.server.hostile.wire import check_clean, send_raw
 from tests.server.watched import watched
 
-GET = b"GET /v2/models HTTP/1.1\r\n"
+LINE = b"GET /v2/models HTTP/1.1\r\n"
+GET = LINE + b"Host: localhost\r\n"
 BODY = json.dumps(request(scalar(21.0))).encode()
-POST = b"POST %s HTTP/1.1\r\n" % SCALAR.encode()
+POST = b"POST %s HTTP/1.1\r\nHost: localhost\r\n" % SCALAR.encode()
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 STATUS_LINE = re.compile(rb"HTTP/1\.1 [1-5][0-9][0-9] ")
-SMUGGLED = b"GET /v2/health/live HTTP/1.1\r\n\r\n"
+SMUGGLED = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CHUNK = b"%x\r\n%s\r\n" % (len(BODY), BODY)
+END = b"0\r\n\r\n"
 
 ENDS: dict[str, bytes] = {
     # lengths
@@ -44,6 +46,11 @@ ENDS: dict[str, bytes] = {
     "an encoding that looks like chunked": POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
     "chunked behind a vertical tab": POST + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
     "chunked in quotes": POST + b'Transfer-Encoding: "chunked"\r\n\r\n0\r\n\r\n',
+    "gzip and then chunked": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + CHUNK + END,
+    "gzip and chunked in two headers": POST + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n" + END,
+    "an empty encoding before chunked": POST + b"Transfer-Encoding: , chunked\r\n\r\n" + CHUNK + END,
+    "an encoding of a request without a body": GET + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + END,
+    "chunks in HTTP/1.0": CHUNKED.replace(b"HTTP/1.1", b"HTTP/1.0") + CHUNK + END,
     # chunks
     "a chunk of negative size": CHUNKED + b"-1\r\n\r\n",
     "a chunk size past 64 bits": CHUNKED + b"f" * 18 + b"\r\n\r\n",
@@ -54,6 +61,19 @@ ENDS: dict[str, bytes] = {
     "a chunk longer than it says": CHUNKED + b"1\r\nab\r\n0\r\n\r\n",
     "a chunk extension with a zero byte": CHUNKED + b"1;a=\0\r\na\r\n0\r\n\r\n",
     # header lines
+    "no host": LINE + b"\r\n",
+    "no host, and a whole URL": b"GET http://localhost/v2/models HTTP/1.1\r\n\r\n",
+    "two hosts": GET + b"Host: evil.example\r\n\r\n",
+    "the same host twice": GET + b"Host: localhost\r\n\r\n",
+    "two hosts in HTTP/1.0": GET.replace(b"HTTP/1.1", b"HTTP/1.0") + b"Host: evil.example\r\n\r\n",
+    "a host with a user in it": LINE + b"Host: evil.example@localhost\r\n\r\n",
+    "a host that is a URL": LINE + b"Host: http://localhost\r\n\r\n",
+    "a list of hosts": LINE + b"Host: localhost, evil.example\r\n\r\n",
+    "a host with a port that is a word": LINE + b"Host: localhost:http\r\n\r\n",
+    "two tokens": GET + b"Authorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
+    "the same token twice": GET + b"Authorization: Bearer a\r\n" * 2 + b"\r\n",
+    "two origins": GET + b"Origin: http://localhost\r\nOrigin: http://evil.example\r\n\r\n",
+    "two sites": GET + b"Sec-Fetch-Site: none\r\nSec-Fetch-Site: cross-site\r\n\r\n",
     "a header folded over two lines": GET + b"A: b\r\n c\r\n\r\n",
     "a header folded with a tab": GET + b"A: b\r\n\tc\r\n\r\n",
     "a first header that is folded": GET + b" A: b\r\n\r\n",
@@ -76,11 +96,14 @@ ENDS: dict[str, bytes] = {
     "a method in small letters": b"get /v2/models HTTP/1.1\r\n\r\n",
     "a method that does not exist": b"STEAL /v2/models HTTP/1.1\r\n\r\n",
     "a tab for a space": b"GET\t/v2/models\tHTTP/1.1\r\n\r\n",
-    "a path with a space": b"GET /v2/models /x HTTP/1.1\r\n\r\n",
-    "a path with a zero byte": b"GET /v2/mod\0els HTTP/1.1\r\n\r\n",
-    "a path with a control character": b"GET /v2/mod\x07els HTTP/1.1\r\n\r\n",
+    "a path with a space": b"GET /v2/models /x HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a path with a zero byte": b"GET /v2/mod\0els HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a path with a control character": b"GET /v2/mod\x07els HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "a path of 100 kB": b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
     "a query of 100 kB": b"GET /v2?" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+    "HTTP/0.9": b"GET /v2/models\r\n\r\n",
+    "HTTP/0.9 by name": b"GET /v2/models HTTP/0.9\r\n\r\n",
+    "HTTP/2.0 in text": b"GET /v2/models HTTP/2.0\r\nHost: localhost\r\n\r\n",
     "HTTP/9.9": b"GET /v2/models HTTP/9.9\r\n\r\n",
     "HTTP/1.1.1": b"GET /v2/models HTTP/1.1.1\r\n\r\n",
     "a protocol that is not HTTP": b"GET /v2/models ICY/1.1\r\n\r\n",
@@ -90,12 +113,12 @@ ENDS: dict[str, bytes] = {
     "words of another protocol": b"EHLO evil.example\r\nMAIL FROM:<a@evil.example>\r\n",
     "bytes without meaning": bytes(range(256)) * 4,
     # targets that are no paths
-    "a whole URL for a target": b"GET http://127.0.0.1/v2/models HTTP/1.1\r\n\r\n",
-    "the URL of another server": b"GET http://evil.example/v2/models HTTP/1.1\r\n\r\n",
-    "a file for a target": b"GET file:///v2/models HTTP/1.1\r\n\r\n",
-    "an asterisk for a target": b"OPTIONS * HTTP/1.1\r\n\r\n",
-    "a tunnel": b"CONNECT evil.example:443 HTTP/1.1\r\n\r\n" + SMUGGLED,
-    "a tunnel to a path": b"CONNECT /v2/models HTTP/1.1\r\n\r\n" + SMUGGLED,
+    "a URL without a host": b"GET http:///v2/models HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a URL with a user in it": b"GET http://a@localhost/v2/models HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a file for a target": b"GET file:///v2/models HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "an asterisk for a target": b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a tunnel": b"CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n" + SMUGGLED,
+    "a tunnel to a path": b"CONNECT /v2/models HTTP/1.1\r\nHost: localhost\r\n\r\n" + SMUGGLED,
     # other protocols behind HTTP
     "an upgrade to HTTP/2": GET + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n" + SMUGGLED,
     "an upgrade with a body": POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}" + SMUGGLED,
@@ -106,25 +129,27 @@ ENDS: dict[str, bytes] = {
 @pytest.mark.parametrize("raw", ENDS.values(), ids=ENDS.keys())
 def test_what_is_not_quite_http_gets_one_error_and_the_connection_ends(site: Site, raw: bytes) -> None:
     reply, rest = send_raw(site, raw)
-    assert reply.status in {400, 413, 431}
+    assert reply.status in {400, 413, 415, 431}
     check_clean(reply)
     assert reply.headers["connection"] == "close"
     assert not rest
 
 
 STAYS: dict[str, tuple[bytes, int]] = {
-    "TRACE": (b"TRACE /v2/models HTTP/1.1\r\n\r\n", 405),
-    "a method of WebDAV": (b"PROPFIND /v2/models HTTP/1.1\r\n\r\n", 405),
-    "PATCH": (b"PATCH /v2/models HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405),
-    "DELETE of a model": (b"DELETE /v2/models/double HTTP/1.1\r\n\r\n", 405),
-    "OPTIONS, which browsers ask first": (b"OPTIONS %s HTTP/1.1\r\nOrigin: http://e\r\n\r\n" % DOUBLE.encode(), 405),
+    "TRACE": (b"TRACE /v2/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+    "a method of WebDAV": (b"PROPFIND /v2/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+    "PATCH": (b"PATCH /v2/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", 405),
+    "DELETE of a model": (b"DELETE /v2/models/double HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+    "OPTIONS, which browsers ask first": (
+        b"OPTIONS %s HTTP/1.1\r\nHost: localhost\r\nOrigin: http://e\r\n\r\n" % DOUBLE.encode(),
+        405,
+    ),
     "a length of 2 to the 64 less one": (POST + b"Content-Length: 18446744073709551615\r\n\r\n", 413),
-    "two hosts": (GET + b"Host: localhost\r\nHost: evil.example\r\n\r\n", 400),
-    "the host of somebody else": (GET + b"Host: evil.example\r\n\r\n", 403),
-    "a host with a user in it": (GET + b"Host: evil.example@localhost\r\n\r\n", 403),
-    "a host of 10 kB": (GET + b"Host: " + b"a" * 10_000 + b"\r\n\r\n", 403),
-    "a page of another site": (GET + b"Host: localhost\r\nOrigin: http://evil.example\r\n\r\n", 403),
-    "a page without a site": (GET + b"Host: localhost\r\nOrigin: null\r\n\r\n", 403),
+    "the host of somebody else": (LINE + b"Host: evil.example\r\n\r\n", 403),
+    "the URL of somebody else": (b"GET http://evil.example/v2/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 403),
+    "a host of 10 kB": (LINE + b"Host: " + b"a" * 10_000 + b"\r\n\r\n", 403),
+    "a page of another site": (GET + b"Origin: http://evil.example\r\n\r\n", 403),
+    "a page without a site": (GET + b"Origin: null\r\n\r\n", 403),
     "a body of chunks that is empty": (CHUNKED + b"0\r\n\r\n", 400),
     "a body that is promised and not sent, compressed": (
         POST + b"Content-Encoding: zstd\r\nContent-Length: 9\r\n\r\n",
@@ -178,7 +203,7 @@ def test_a_trailer_may_not_bring_a_length(site: Site) -> None:
 
 def test_a_request_that_has_its_reply_gets_no_second_one_for_the_rest_of_its_body(site: Site) -> None:
     with site.connect() as connection:
-        connection.sendall(b"POST /nowhere HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
         assert read_response(connection).status == 404
         connection.sendall(b"no chunk\r\n" + SMUGGLED)
         with suppress(ConnectionError):

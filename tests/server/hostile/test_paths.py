@@ -69,7 +69,9 @@ NOWHERE = {
 def test_a_path_that_is_no_route_leads_nowhere(site: Site, path: str) -> None:
     target = quote(path, safe="/%?=&{}$();'<>\\-+*:,!@[]~")
     for method in ("GET", "POST"):
-        reply, _ = send_raw(site, f"{method} {target} HTTP/1.1\r\nContent-Length: 0\r\n\r\n".encode())
+        reply, _ = send_raw(
+            site, f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode()
+        )
         assert reply.status in {400, 404}
         check_clean(reply)
         assert set(reply.headers) <= {"date", "content-type", "content-length", "connection"}

@@ -143,7 +143,9 @@ def test_pipelined_requests_are_answered_in_their_order(site: Site) -> None:
     calls = []
     for i in range(20):
         body = json.dumps(request(scalar(i), id=str(i))).encode()
-        calls.append(b"POST %s HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (SCALAR.encode(), len(body), body))
+        calls.append(
+            b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (SCALAR.encode(), len(body), body)
+        )
     with site.connect() as connection:
         connection.sendall(b"".join(calls))
         received = b""
@@ -159,7 +161,7 @@ def test_the_timeout_is_in_microseconds_and_the_default_is_the_models() -> None:
         cases: list[tuple[float, str, Any]] = [
             (0.25, DOUBLE, request(parameters={"timeout": 250_000})),
             (2.0, DOUBLE, request(parameters={"timeout": 0})),
-            (100.0, DOUBLE, request(parameters={"timeout": 10**40})),
+            (100.0, DOUBLE, request(parameters={"timeout": 2**64 - 1})),
             (7.0, "/v2/models/half/infer", head + bytes(8)),
         ]
         for seconds, path, body in cases:

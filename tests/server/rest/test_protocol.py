@@ -14,7 +14,7 @@ from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.protocol import CONTINUE, UNREAD_SECONDS, HttpProtocol
 from latebind.server.rest.request import Reply
 
-CHUNKED = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class Slow(asyncio.Transport):
@@ -74,7 +74,7 @@ def test_only_clients_of_http_1_1_are_told_to_go_on(version: str, told: bytes) -
     async def test() -> None:
         protocol, transport, state = connected(read)
         protocol.data_received(
-            b"POST / HTTP/%b\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n" % version.encode()
+            b"POST / HTTP/%b\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n" % version.encode()
         )
         await asyncio.sleep(0)  # it waits for the body
         assert transport.written == told
@@ -96,7 +96,7 @@ async def read_all(exchange: Exchange) -> Reply:
     return Reply(body)
 
 
-POST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n"
 
 
 @pytest.mark.parametrize(("begun", "status"), [(b"", b"503"), (b"a", b"200")])
@@ -124,7 +124,7 @@ def test_a_request_that_has_its_turn_while_the_door_closes_is_not_waited_for_eit
             return Reply()
 
         protocol, transport, state = connected(answer)
-        protocol.data_received(b"GET / HTTP/1.1\r\n\r\n" + POST)
+        protocol.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + POST)
         protocol.shutdown()
         await asyncio.sleep(2 * UNREAD_SECONDS)
         busy.set()

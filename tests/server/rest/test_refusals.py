@@ -69,7 +69,7 @@ def test_a_broken_body_is_a_clear_400(site: Site, body: object) -> None:
 @pytest.mark.parametrize("length", ["x", "", "-1", "1e3", "+5", "0x10", "5 5", "9" * 30, "1000000", "3", "٣"])
 def test_a_broken_binary_header_is_a_clear_400(site: Site, length: str) -> None:
     body = json.dumps(request()).encode()
-    raw = b"POST %s HTTP/1.1\r\nContent-Length: %d\r\nInference-Header-Content-Length: %s\r\n\r\n%s"
+    raw = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nInference-Header-Content-Length: %s\r\n\r\n%s"
     reply = site.send(raw % (DOUBLE.encode(), len(body), length.encode(), body))
     assert reply.status == 400
     assert reply.error
@@ -77,7 +77,7 @@ def test_a_broken_binary_header_is_a_clear_400(site: Site, length: str) -> None:
 
 def test_two_binary_headers_are_refused(site: Site) -> None:
     twice = b"Inference-Header-Content-Length: 8\r\n" * 2
-    raw = b"POST %s HTTP/1.1\r\nContent-Length: 8\r\n%s\r\n12345678" % (SCALAR.encode(), twice)
+    raw = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n%s\r\n12345678" % (SCALAR.encode(), twice)
     assert site.send(raw).status == 400
 
 
@@ -137,10 +137,6 @@ def test_a_wrong_method_is_405(site: Site, method: str, path: str) -> None:
     assert "this path takes" in site.call(method, path).error
 
 
-def test_head_is_405_without_a_body(site: Site) -> None:
-    assert (site.call("HEAD", "/v2").status, site.call("HEAD", "/v2").body) == (405, b"")
-
-
 @pytest.mark.parametrize("verb", ["load", "unload"])
 def test_loading_and_unloading_are_off_unless_they_are_turned_on(site: Site, verb: str) -> None:
     refused = site.post(f"/v2/repository/models/double/{verb}", {})
@@ -164,11 +160,16 @@ def test_a_body_that_is_compressed_in_another_way_is_415(site: Site, encoding: s
 
 def test_a_body_that_is_compressed_twice_is_415(site: Site) -> None:
     twice = b"Content-Encoding: gzip\r\n" * 2
-    assert site.send(b"POST %s HTTP/1.1\r\nContent-Length: 1\r\n%s\r\nx" % (DOUBLE.encode(), twice)).status == 415
+    assert (
+        site.send(
+            b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n%s\r\nx" % (DOUBLE.encode(), twice)
+        ).status
+        == 415
+    )
 
 
 def test_a_large_body_is_refused_by_its_length_before_it_is_sent(site: Site) -> None:
-    head = b"POST %s HTTP/1.1\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
     for size in ((64 << 20) + 1, 10**15):
         reply = site.send(head % (DOUBLE.encode(), size))
         assert reply.status == 413
@@ -179,7 +180,9 @@ def test_a_large_chunked_body_is_refused_while_it_arrives() -> None:
     with opened(limits=Limits(body_bytes=100_000)) as site:
         endless = itertools.repeat(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
         with site.connect() as connection:
-            connection.sendall(b"POST %s HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" % DOUBLE.encode())
+            connection.sendall(
+                b"POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % DOUBLE.encode()
+            )
             for chunk in itertools.islice(endless, 3):
                 connection.sendall(chunk)
             reply = read_response(connection)
@@ -190,7 +193,10 @@ def test_a_large_chunked_body_is_refused_while_it_arrives() -> None:
 
 def test_too_many_chunks_are_refused() -> None:
     with opened(limits=Limits(chunks=100)) as site:
-        raw = b"POST %s HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" % DOUBLE.encode() + b"1\r\n \r\n" * 101
+        raw = (
+            b"POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % DOUBLE.encode()
+            + b"1\r\n \r\n" * 101
+        )
         reply = site.send(raw)
         assert reply.status == 413
         assert "chunks" in reply.error
@@ -211,7 +217,7 @@ SLOW = {
 @pytest.mark.parametrize("rest", SLOW.values(), ids=SLOW.keys())
 @pytest.mark.parametrize("path", READ)
 def test_a_body_that_never_comes_is_given_up(hasty: Site, path: str, rest: bytes) -> None:
-    reply = hasty.send(b"POST %s HTTP/1.1\r\n" % path.encode() + rest)
+    reply = hasty.send(b"POST %s HTTP/1.1\r\nHost: localhost\r\n" % path.encode() + rest)
     assert reply.status == 408
     assert "within 0.05 s" in reply.error
     assert reply.headers["connection"] == "close"
@@ -223,7 +229,7 @@ def hasty() -> Iterator[Site]:
         yield found
 
 
-HEAD = b"GET /v2 HTTP/1.1\r\n"
+HEAD = b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n"
 NO_HTTP: dict[str, tuple[bytes, int]] = {
     "one long header": (HEAD + b"A: " + b"a" * 20_000 + b"\r\n\r\n", 431),
     "one header without an end": (HEAD + b"A: " + b"a" * 20_000, 431),
@@ -233,11 +239,11 @@ NO_HTTP: dict[str, tuple[bytes, int]] = {
     "two lengths": (HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400),
     "a negative length": (HEAD + b"Content-Length: -1\r\n\r\n", 400),
     "a length that overflows": (HEAD + b"Content-Length: 99999999999999999999\r\n\r\n", 400),
-    "an unknown transfer encoding": (b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: x\r\n\r\n", 400),
-    "a method that is none": (b"FETCH /v2 HTTP/1.1\r\n\r\n", 400),
+    "an unknown transfer encoding": (b"POST /v2 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: x\r\n\r\n", 415),
+    "a method that is none": (b"FETCH /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     "no HTTP": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", 400),
-    "no path": (b"GET nowhere HTTP/1.1\r\n\r\n", 400),
-    "a path that is no ASCII": (b"GET /v2/\xc3\xa9 HTTP/1.1\r\n\r\n", 400),
+    "no path": (b"GET nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+    "a path that is no ASCII": (b"GET /v2/\xc3\xa9 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     "a header with a zero byte": (HEAD + b"A: \0\r\n\r\n", 400),
 }
 
@@ -251,7 +257,7 @@ def test_what_is_no_http_or_too_much_of_it_is_refused_in_json(site: Site, raw: b
 
 
 def test_an_endless_trailer_ends_the_connection(site: Site) -> None:
-    raw = b"POST /v2/repository/index HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: "
+    raw = b"POST /v2/repository/index HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: "
     with site.connect() as connection, suppress(ConnectionError):
         connection.sendall(raw + b"a" * 1_000_000)
         assert read_response(connection).status == 431

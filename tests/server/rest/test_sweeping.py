@@ -96,14 +96,14 @@ def test_a_client_that_sends_nothing_is_hung_up_on(impatient: Site) -> None:
 
 
 def test_a_head_that_comes_byte_by_byte_does_not_hold_a_connection(impatient: Site) -> None:
-    head = b"GET /v2 HTTP/1.1\r\n" + b"A: b\r\n" * 1000
+    head = b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 1000
     with impatient.connect() as connection, pytest.raises(ConnectionError):
         drip(connection, head)
 
 
 def test_a_second_head_that_never_ends_does_not_hold_a_connection(impatient: Site) -> None:
     with impatient.connect() as connection:
-        connection.sendall(b"GET /v2 HTTP/1.1\r\n\r\n")
+        connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert read_response(connection).status == 200
         connection.sendall(b"GET /v2 HT")
         assert closed_in_time(connection)
@@ -117,8 +117,8 @@ def test_a_client_that_takes_no_reply_is_hung_up_on(impatient: Site) -> None:
         connection.settimeout(PATIENCE)
         connection.connect(("127.0.0.1", impatient.port))
         connection.sendall(
-            b"POST /v2/models/large/infer HTTP/1.1\r\nContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n"
-            % (len(head) + (4 << 20), len(head))
+            b"POST /v2/models/large/infer HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n" % (len(head) + (4 << 20), len(head))
         )
         connection.sendall(head + bytes(4 << 20))
         until_all_are_closed(impatient)

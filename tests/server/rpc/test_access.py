@@ -96,3 +96,12 @@ def test_over_tls_clients_are_answered_and_others_are_not(tmp_path: Path, stack:
 def secure(site: Site, authority: str, certificate: str, key: str) -> Any:
     files = (Path(name).read_bytes() for name in (authority, key, certificate))
     return grpc.secure_channel(f"localhost:{site.door.grpc_port}", grpc.ssl_channel_credentials(*files))
+
+
+def test_several_tokens_are_refused_though_one_of_them_is_good(guarded: Raw) -> None:
+    data = request(raw=[bytes(128)]).SerializeToString()
+    for one, other in ((USER, USER), (USER, "0" * 20), ("0" * 20, USER)):
+        several = [("authorization", f"Bearer {token}") for token in (one, other)]
+        status, text = guarded.refusal(data, metadata=several)
+        assert status == "INVALID_ARGUMENT"
+        assert "send one" in text

@@ -2,6 +2,7 @@
 
 import asyncio
 import builtins
+import logging
 import subprocess
 import sys
 import threading
@@ -18,9 +19,11 @@ from msgspec.structs import replace
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from latebind.domain.config import DoorConfig
-from latebind.domain.errors import ConfigError
+from latebind.domain.errors import ConfigError, Refused
 from latebind.server.door import Door
 from latebind.server.limits import Limits
+from latebind.server.rpc.official_door import _abort
+from latebind.server.rpc.reception import CallFailed
 from tests.server.arithmetic import Arithmetic
 from tests.server.conftest import PATIENCE, Site, opened
 from tests.server.rpc.conftest import GRPC, X, address, given, outputs, request
@@ -246,3 +249,24 @@ def test_without_its_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 def test_a_port_that_is_none_is_refused(port: int) -> None:
     with pytest.raises(ConfigError, match=f"grpc_port is {port}"):
         DoorConfig(grpc_port=port)
+
+
+def test_a_call_that_is_gone_leaves_no_traceback_and_a_fault_of_the_server_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """gRPC's server logs a call as a fault that was cancelled before its task began, which no test can bring about."""
+    log = logging.getLogger("grpc._cython.cygrpc")
+    with opened(replace(GRPC, grpc_stack="official")):
+        log.error("not handled", exc_info=asyncio.CancelledError())
+        log.error("not handled", exc_info=ValueError("a fault"))
+    assert "CancelledError" not in caplog.text
+    assert "a fault" in caplog.text
+
+
+def test_a_status_for_a_call_that_is_gone_cancels_it() -> None:
+    class Gone:
+        async def abort(self, code: object, text: str) -> None:
+            raise grpc.aio.InternalError("the call is over")
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(_abort(Gone(), CallFailed(Refused("full"))))

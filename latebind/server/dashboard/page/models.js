@@ -69,7 +69,7 @@ function described(model, feed, rows, memory) {
   return {
     key: JSON.stringify([model.name, model.version, model.state, model.reason, figures !== undefined]),
     link: named(model, figures),
-    state: element("span", { class: `state ${model.state === "READY" ? "good" : "bad"}`, title: model.reason }, model.state.toLowerCase()),
+    state: element("span", { class: `state ${model.state === "READY" && !model.reason ? "good" : "bad"}`, title: model.reason }, model.state.toLowerCase()),
     rate: rate(asked, sum.seconds),
     p50: of(0.5),
     p99: of(0.99),

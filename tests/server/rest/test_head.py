@@ -1,0 +1,149 @@
+"""Heads of requests as RFC 9110 and RFC 9112 have them: HEAD, whole URLs for targets, trailers, the last chunk."""
+
+import json
+
+import pytest
+
+from latebind.domain.errors import InvalidRequest
+from latebind.server.limits import Limits, UnsupportedEncoding
+from latebind.server.rest.head import Header, checked
+from tests.server.bodies import SCALAR, request
+from tests.server.conftest import Site, opened, scalar
+from tests.server.hostile.wire import send_raw
+
+BODY = json.dumps(request(scalar(21.0))).encode()
+POST = b"POST %s HTTP/1.1\r\nHost: localhost\r\n" % SCALAR.encode()
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def in_chunks(count: int) -> bytes:
+    """A chunked body of `count` chunks of one byte."""
+    return b"".join([b"1\r\n%c\r\n" % byte for byte in BODY.ljust(count)]) + b"0\r\n\r\n"
+
+
+# HEAD ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2", "/v2/health/live", "/v2/models", "/v2/models/double", "/v2/openapi.json", "/metrics", "/nowhere"]
+)
+def test_head_is_answered_as_get_is_but_without_a_body(site: Site, path: str) -> None:
+    got, told = site.get(path), site.call("HEAD", path)
+    assert (told.status, told.body) == (got.status, b"")
+    assert told.headers.keys() == got.headers.keys()
+    if path != "/metrics":  # figures change from call to call
+        assert told.headers["content-length"] == got.headers["content-length"]
+
+
+def test_head_leaves_nothing_behind_that_would_be_read_as_the_next_reply(site: Site) -> None:
+    line = b"/v2 HTTP/1.1\r\nHost: localhost\r\n"
+    with site.connect() as connection:
+        connection.sendall(b"HEAD " + line + b"\r\nGET " + line + b"Connection: close\r\n\r\n")
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+    first, second, body = received.split(b"\r\n\r\n")
+    assert first.startswith(b"HTTP/1.1 200")
+    assert second.startswith(b"HTTP/1.1 200")
+    assert json.loads(body)["name"] == "latebind"
+
+
+def test_a_path_that_takes_no_get_takes_no_head_and_says_what_it_takes(site: Site) -> None:
+    assert site.call("HEAD", SCALAR).status == 405
+    assert site.call("HEAD", SCALAR).headers["allow"] == "POST"
+    assert site.call("PUT", "/v2").headers["allow"] == "GET, HEAD"
+    assert site.call("OPTIONS", "/v2/logging").headers["allow"] == "GET, HEAD, POST"
+
+
+# Targets ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["http://localhost/v2", "HTTP://LOCALHOST:80/v2?a=b", "https://127.0.0.1/v2"])
+def test_a_whole_url_is_as_good_a_target_as_its_path(site: Site, target: str) -> None:
+    reply, _ = send_raw(site, f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    assert reply.json()["name"] == "latebind"
+
+
+def test_the_host_of_a_whole_url_counts_and_not_the_header(site: Site) -> None:
+    for target, host, status in (
+        ("http://evil.example/v2", "localhost", 403),
+        ("http://localhost/v2", "evil.example", 200),
+    ):
+        reply, _ = send_raw(site, f"GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        assert reply.status == status
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        (b"/v2?a=/b", b"/v2"),
+        (b"//evil.example/v2", b"//evil.example/v2"),
+        (b"http://localhost", b"/"),
+        (b"http://localhost?a", b"/"),
+        (b"http://[::1]:8000/v2/models?a=b", b"/v2/models"),
+    ],
+)
+def test_the_path_is_the_targets_without_host_and_query(target: bytes, path: bytes) -> None:
+    assert checked("1.1", target, [(b"host", b"localhost")]) == path
+
+
+@pytest.mark.parametrize(
+    "target",
+    [b"", b"*", b"v2", b"localhost:80", b"ftp://localhost/v2", b"http:/v2", b"http://", b"http://a b/", b"http://a@b/"],
+)
+def test_a_target_that_is_neither_path_nor_url_is_refused(target: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        checked("1.1", target, [(b"host", b"localhost")])
+
+
+def test_a_slash_that_is_written_otherwise_is_told_from_one_that_is_not(site: Site) -> None:
+    assert site.get("/v2%2Fmodels").error == "'%2F' is not accepted in a path; send '/'"
+
+
+# Headers ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", [b"localhost", b"", b"a.example:80", b"a.example:", b"[::1]:8000", b"%41"])
+def test_a_host_is_a_name_or_an_address_and_perhaps_a_port(host: bytes) -> None:
+    assert checked("1.1", b"/", [(b"host", host)]) == b"/"
+
+
+def test_http_1_0_needs_no_host() -> None:
+    assert checked("1.0", b"/v2", []) == b"/v2"
+
+
+@pytest.mark.parametrize("coding", [b"gzip, chunked", b"chunked;a=b", b"", b"identity"])
+def test_no_transfer_coding_but_chunked_is_taken(coding: bytes) -> None:
+    given: list[Header] = [(b"host", b"a"), (b"transfer-encoding", coding)]
+    with pytest.raises(UnsupportedEncoding, match="chunked"):
+        checked("1.1", b"/", given)
+    assert checked("1.1", b"/", [(b"host", b"a"), (b"transfer-encoding", b"Chunked")]) == b"/"
+
+
+def test_tabs_and_spaces_around_a_value_are_none_of_it(site: Site) -> None:
+    reply, _ = send_raw(site, b"GET /v2 HTTP/1.1\r\nHost:\t localhost \t\r\n\r\n")
+    assert reply.status == 200
+
+
+@pytest.mark.parametrize(
+    "trailer", [b"Content-Encoding: zstd", b"Host: evil.example", b"Inference-Header-Content-Length: 0"]
+)
+def test_a_trailer_changes_nothing_that_the_head_has_said(site: Site, trailer: bytes) -> None:
+    reply, _ = send_raw(site, CHUNKED + in_chunks(0)[:-2] + trailer + b"\r\n\r\n")
+    assert reply.json()["outputs"][0]["data"] == [42.0]
+
+
+# Chunks -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_body_may_have_as_many_chunks_as_the_limit_says_and_no_more(site: Site) -> None:
+    reply, _ = send_raw(site, CHUNKED + in_chunks(Limits().chunks))
+    assert reply.json()["outputs"][0]["data"] == [42.0]
+    reply, _ = send_raw(site, CHUNKED + in_chunks(Limits().chunks + 1))
+    assert reply.status == 413
+    assert "send fewer, larger ones" in reply.error
+
+
+def test_a_body_that_is_too_large_is_told_what_to_do() -> None:
+    with opened(limits=Limits(body_bytes=100)) as site:
+        assert "send fewer rows in a call" in site.post(SCALAR, BODY + b" " * 100).error

@@ -1,0 +1,56 @@
+"""The examples of `docs/protocol.md`, as they stand there, against a door with models of these names."""
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from latebind.domain.config import DoorConfig
+from latebind.domain.model import TensorSpec
+from tests.server.arithmetic import COMPUTE, Arithmetic, spec
+from tests.server.conftest import PATIENCE, Site, opened
+
+PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+CURL = re.findall(r"^curl .*$", PAGE, re.MULTILINE)
+RESNET = spec("resnet", [TensorSpec("image", "float32", (3, 224, 224))], [TensorSpec("output", "float32", (1000,))])
+TRANSLATOR = spec("translator", [TensorSpec("tokens", "int64", (8,), 0)], [TensorSpec("tokens", "int64", (8,), 0)])
+
+
+@pytest.fixture(scope="module")
+def documented() -> Iterator[Site]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(COMPUTE, "resnet", lambda rows: {"output": np.zeros((len(rows["image"]), 1000), np.float32)})
+        patch.setitem(COMPUTE, "translator", lambda rows: {"tokens": rows["tokens"] + 1})
+        with opened(DoorConfig(port=0, grpc_port=0), gateway=lambda: Arithmetic(RESNET, TRANSLATOR)) as site:
+            yield site
+
+
+def at(site: Site, example: str) -> str:
+    """Return an example with the ports of this door."""
+    return example.replace(":8000", f":{site.port}").replace(":8001", f":{site.door.grpc_port}")
+
+
+SAID = [r"\['0.000000:0'.*\] 2|\[b'0.000000:0'.*\] 2", r"\[\[6 9 3", r"\[\[0\. 0\..*\]\] 2"]
+
+
+@pytest.mark.parametrize(("example", "said"), list(zip(PYTHON, SAID, strict=True)), ids=["http", "stream", "grpc"])
+def test_an_example_in_python_runs_as_it_stands(
+    documented: Site, example: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exec(at(documented, example), {})
+    assert re.search(said, capsys.readouterr().out, re.DOTALL)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+@pytest.mark.parametrize("example", CURL)
+def test_an_example_with_curl_runs_as_it_stands(documented: Site, example: str) -> None:
+    ran = subprocess.run(
+        [*shlex.split(at(documented, example)), "--fail", "--silent"], capture_output=True, timeout=PATIENCE, check=True
+    )
+    assert ran.stdout

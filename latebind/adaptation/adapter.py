@@ -273,8 +273,13 @@ class Adapter:
     ) -> list[Compared]:
         seen, classes, now = looks(inputs), answers.argmax(dim=1), self._now()
         strange = self._familiar.strange(seen, classes).tolist() if self._familiar else [False] * len(seen)
+        usable = seen.isfinite().all(dim=1) & ~answers.isnan().any(dim=1)
+        for part in features:
+            usable &= part.isfinite().all(dim=1)
         compared = []
         for place, (one, base) in enumerate(zip(sampled, classes.tolist(), strict=True)):
+            if not usable[place]:
+                continue  # a client's NaN would be in every lesson to come, and has no class to be compared by
             of_lookups = {name: rows[place].bfloat16() for name, rows in zip(self._lookups, features, strict=True)}
             kept, look = answers[place].bfloat16(), seen[place].clone()
             sample = Sample(now, one.client, of_lookups, kept, base, look, one.draw.weight)

@@ -16,6 +16,7 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches
 from latebind.learned.exploration_folder import delete_exploration, explored_folder
 from latebind.learned.samples import Samples
+from latebind.learned.task import Task, doubt
 from latebind.program.build import build_program
 from latebind.repository.directory import ModelDirectory
 from latebind.sequence.build import build_sequence
@@ -40,6 +41,9 @@ def build(
 
     An .npz file holds an array for each input and may hold `labels`; it is split in halves for training and for
     calibration. A function returns the two sets itself. This step runs your code; serving never does.
+
+    Learned caches are for classifiers: they are trained where the rows have labels, where the network ends in a
+    softmax, or with `--task classify`. Another model with data, such as a regressor, is built without them.
 
     Each network is kept as soon as it is trained: the same build goes on where it was broken off, and one with another
     `--kind` trains only that.
@@ -68,7 +72,7 @@ def build(
             examples = made.examples(seed)
             samples = rows.samples(examples, seed)  # before anything is made, and a former model replaced
             figures = _program(network, examples, path, made, cut, compiled)
-            figures |= _caches(path, samples, training, limits, promised, compiled.threads, seed)
+            figures |= _caches(path, samples, rows.task, training, limits, promised, compiled.threads, seed)
         console.print(f"serve it with: latebind serve {made.repository}")
         save(json_file, figures)
 
@@ -124,15 +128,20 @@ def _program(
 def _caches(
     path: Path,
     samples: tuple[Samples, Samples] | None,
+    task: Task | None,
     training: Training,
     limits: Limits,
     promised: Promised,
     threads: int,
     seed: int,
 ) -> Figures:
-    """Train learned caches for the model that was built, where there are samples."""
+    """Train learned caches for the model that was built, where there are samples and it is a classifier."""
+    none: Figures = {"caches": None, "variants": None, "composition": None}
     if samples is None:
-        return {"caches": None, "variants": None, "composition": None}
+        return none
+    if unknown := doubt(ModelDirectory.open(path), samples, task):
+        _show("no learned caches", [("why", unknown)])
+        return none
     with progress("learning caches") as tell, warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=__name__)  # the table says it
         if training.fresh:
@@ -151,6 +160,7 @@ def _caches(
             tail=limits.tail,
             aside=limits.lookups.aside,
             answers=answers_of(promised.answers),
+            task=task,
             threads=threads,
             seed=seed,
             progress=tell,

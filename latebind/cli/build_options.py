@@ -18,6 +18,7 @@ from latebind.learned.build import CANDIDATES, DISK, PRESENTATIONS
 from latebind.learned.networks import EVERY, check_kinds
 from latebind.learned.promise import CACHE_BYTES, Promise
 from latebind.learned.samples import Samples
+from latebind.learned.task import Task
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
 from latebind.program.settings import Settings
 from latebind.repository.listing import Repository
@@ -76,6 +77,13 @@ class Rows:
     data_option: Annotated[
         list[str] | None,
         typer.Option(help="An argument key=value for the function that --data names; may be repeated."),
+    ] = None
+    task: Annotated[
+        Task | None,
+        typer.Option(
+            help="What the output means. classify: scores of classes, the largest is the answer. Needed for learned "
+            "caches where the data has no labels and the network does not end in a softmax."
+        ),
     ] = None
 
     def samples(self, examples: dict[str, Tensor], seed: int) -> tuple[Samples, Samples] | None:

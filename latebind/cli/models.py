@@ -19,6 +19,7 @@ from latebind.program.stored import read_model, read_profile
 from latebind.queries.file.definition import model_names, read_query
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_queries, sort_out
+from latebind.repository.selection import Selection
 
 MACHINE = "profiled on"
 WEIGHTS = "weights MB"
@@ -60,10 +61,13 @@ def models(
             rows.append(_model(directory))
             stages += _stages(directory)
         queries = _queries(find_queries(repository), directories, wrong)
+        passed_over = Selection(repository).passed_over()
     if rows:
         _show_models(f"models in {repository}", rows)
     if wrong:
         show("of no use", [{"model": name, "wrong": reason} for name, reason in wrong.items()])
+    for told in passed_over:
+        console.print(told, markup=False)
     if verbose:
         show("stages", stages)
     elif stages:

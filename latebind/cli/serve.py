@@ -174,6 +174,8 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
             settle()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, catalogue.look)
             _log(engines.models.values())
+            for told in selection.passed_over():
+                logger.warning("%s", told)
             say_where(settings, door.port, door.grpc_port, dashboard=settings.server.shows_dashboard)
             await asyncio.wait({asyncio.create_task(door.closed())})
         if door.hurried:

@@ -18,6 +18,7 @@ from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import ITEM_BYTES, TensorSpec
 from latebind.domain.names import instead
 from latebind.learned.samples import Samples
+from latebind.program.export import made_of_another
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -55,6 +56,8 @@ def load_function(reference: str) -> Callable[..., Any]:
 def load_module(reference: str, weights: Path | None) -> nn.Module:
     """Make the module that `reference` names, in evaluation mode, and fill it from a `.safetensors` file if given."""
     module = _called(reference, {})
+    if (kind := made_of_another(module)) is not None:
+        raise ConfigError(f"{reference!r} made {kind}: return the nn.Module that it was made of")
     if not isinstance(module, nn.Module):
         raise ConfigError(
             f"{reference!r} made something of type {type(module).__name__}: it must make a torch.nn.Module"

@@ -28,15 +28,17 @@ class Options(TypedDict, total=False):
 
     `name` is the model's name, by default that of the module's class. In `folder` the model is built once and found
     again; without one it is built for this time only. With `samples`, rows like those to come, learned caches are
-    trained, so that answers equal the module's with `fidelity`; two `Samples` are to train and to calibrate on, other
-    rows are split in halves. `deadline` is the seconds of requests that name none. Of the `backends` the fastest is
-    used. If the module returns a dictionary, `outputs` names those to serve. `arguments` are further arguments of
-    `latebind serve`.
+    trained for a classifier, so that answers equal the module's with `fidelity`; two `Samples` are to train and to
+    calibrate on, other rows are split in halves. `task` "classify" declares a classifier: the class of the largest
+    output is the answer. It need not be declared where samples have labels or the module ends in a softmax. `deadline`
+    is the seconds of requests that name none. Of the `backends` the fastest is used. If the module returns a
+    dictionary, `outputs` names those to serve. `arguments` are further arguments of `latebind serve`.
     """
 
     name: str
     folder: Path | str
     samples: Rows
+    task: str
     fidelity: float
     deadline: float
     device: str
@@ -55,6 +57,7 @@ class _Hosting:
     name: str = ""
     folder: Path | str = ""
     samples: Rows | None = None
+    task: str = ""
     fidelity: float = 0.97
     deadline: float = 1.0
     device: str = "cpu"
@@ -126,6 +129,7 @@ def _served(module: nn.Module, inputs: Inputs, wanted: _Hosting, *, quiet: bool)
                 folder,
                 name=wanted.name,
                 samples=wanted.samples,
+                task=wanted.task,
                 fidelity=wanted.fidelity,
                 max_batch=wanted.max_batch,
                 backends=backends,

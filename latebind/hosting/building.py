@@ -1,6 +1,7 @@
 """Builds a module into a folder, unless the folder has the same build already."""
 
 import hashlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +15,11 @@ from latebind.learned.build import build_caches
 from latebind.learned.exploration_folder import explored_folder
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
+from latebind.learned.task import Task, doubt, task_of
 from latebind.program.build import Progress, build_program, ignore_progress
-from latebind.program.export import export
+from latebind.program.export import export, made_of_another
 from latebind.program.graph_file import graph_to_json
+from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 from latebind.sequence.export import is_sequence
 
@@ -31,6 +34,7 @@ def build_once(
     *,
     name: str = "",
     samples: Rows | None = None,
+    task: str = "",
     fidelity: float = 0.97,
     max_batch: int = 16,
     backends: Sequence[str] = (),
@@ -40,8 +44,11 @@ def build_once(
     """Make the module the newest version of a model in `folder`, and return the model's name.
 
     Nothing is built if the newest version was made of the same graph, weights and settings. `tell` gets the progress.
-    Raises `ExportError` for a module that cannot be served and `ConfigError` for invalid settings.
+    Where there are `samples` and nobody knows that the module is a classifier, a `UserWarning` says so and there are no
+    learned caches. Raises `ExportError` for a module that cannot be served and `ConfigError` for invalid settings.
     """
+    if (kind := made_of_another(module)) is not None:
+        raise ConfigError(f"the module is {kind}: give the nn.Module that it was made of")
     if not isinstance(module, nn.Module):
         raise ConfigError(f"something of type {type(module).__name__} cannot be served: give a torch.nn.Module")
     if is_sequence(module):
@@ -49,9 +56,10 @@ def build_once(
     inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else example_inputs
     title = name or type(module).__name__.lower()
     parts = _halves(samples)
+    declared = task_of(task)
     Promise(fidelity)  # raises for an invalid fidelity before anything is built
     with _same_threads():
-        settings = (__version__, fidelity if parts else None, max_batch, tuple(backends))
+        settings = (__version__, (fidelity, task) if parts else None, max_batch, tuple(backends))
         made_of = _fingerprint(module, inputs, parts, settings, outputs or None)
         version, is_there = _version(folder, title, made_of)
         if not is_there:
@@ -68,10 +76,20 @@ def build_once(
                 progress=tell,
             )
             if parts:
-                explored = explored_folder(path)
-                build_caches(report.directory, *parts, fidelity=fidelity, explored=explored, progress=tell)
+                _learn(report.directory, parts, declared, fidelity, tell)
             _note(folder, title, version).write_text(made_of)
     return title
+
+
+def _learn(
+    directory: ModelDirectory, parts: tuple[Samples, Samples], task: Task | None, fidelity: float, tell: Progress
+) -> None:
+    """Train learned caches if the model is a classifier, or warn that there are none."""
+    if unknown := doubt(directory, parts, task):
+        warnings.warn(f"there are no learned caches: {unknown}", stacklevel=3)
+        return
+    explored = explored_folder(directory.path)
+    build_caches(directory, *parts, fidelity=fidelity, explored=explored, task=task, progress=tell)
 
 
 def _version(folder: Path, name: str, made_of: str) -> tuple[str, bool]:

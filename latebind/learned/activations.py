@@ -11,7 +11,7 @@ from torch import Tensor
 from latebind.learned.compose import Seen
 from latebind.learned.head import Head, HeadFunction
 from latebind.learned.lookup import LookupFunction
-from latebind.learned.samples import Samples
+from latebind.learned.samples import Samples, check_answers
 from latebind.program.program import Program
 
 BATCH = 16
@@ -28,7 +28,8 @@ def record_activations(
     """Run rows of `samples` through the whole network and return its answers `(N, classes) float32`.
 
     `rows` are row numbers. The activations after each stage in `behind` are written into `behind[stage]`, in the order
-    of `rows`, as are the answers. `tell` is called with the share that is done.
+    of `rows`, as are the answers. `tell` is called with the share that is done. Raises `ConfigError` for answers with
+    NaN.
     """
     assert isinstance(samples.inputs, tuple)
     answers = torch.empty((len(rows), *program.spec.outputs[0].shape))
@@ -41,7 +42,7 @@ def record_activations(
                 behind[number][start : start + len(chosen)] = passed[0]
         answers[start : start + len(chosen)] = passed[0]
         tell((start + len(chosen)) / len(rows))
-    return answers
+    return check_answers(answers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
 from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples, checked
 from latebind.learned.stored import read_caches, read_lookup
+from latebind.learned.task import Task, doubt
 from latebind.repository.directory import ModelDirectory
 
 CANDIDATES = 3
@@ -52,6 +53,7 @@ def build_caches(
     tail: float | None = None,
     aside: bool | None = None,
     answers: int | None = ANSWERS,
+    task: Task | None = None,
     progress: Progress | None = None,
 ) -> CacheReport:
     """Train lookups behind stages, choose among them and write them into the model directory.
@@ -71,14 +73,17 @@ def build_caches(
     section 4), and the report compares the choices. With a folder `explored`, networks are kept there as soon as they
     are trained. Those that an earlier call left there for the same model, rows, seed and presentations are reused.
 
-    Raises `ConfigError` for settings or samples that make no sense and for models that are not classifiers with one
-    output `(B, classes) float32`, `TrainingStopped` if a training process dies. With too few samples for the target
-    there are fewer exits or none, and a warning says so.
+    Raises `ConfigError` for settings or samples that make no sense (NaN among them), for models that are no classifiers
+    with one output `(B, classes) float32`, and where nothing says that the model is a classifier: neither `task` nor
+    labels nor a softmax at its end. Raises `TrainingStopped` if a training process dies. With too few samples for the
+    target there are fewer exits or none, and a warning says so.
     """
     promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail, aside, answers)
     if candidates < 0 or presentations < 1 or disk < 1:
         raise ConfigError("presentations and disk must be 1 or more, candidates 1 or more or 0 for all boundaries")
     check_kinds(kinds)
+    if unknown := doubt(directory, (fit, calibrate), task):
+        raise ConfigError(unknown)
     builder = Builder.without_caches(directory, BuildSettings(promise, threads, None, seed, progress))
     ready = [checked(samples, builder.program.spec) for samples in (fit, calibrate)]
     with nullcontext(explored) if explored else TemporaryDirectory(prefix="latebind-") as folder:

@@ -34,7 +34,7 @@ from latebind.learned.plan import Candidate, plan
 from latebind.learned.promise import USUAL_TAIL, Promise
 from latebind.learned.publish import Outcome, publish
 from latebind.learned.report import CacheReport
-from latebind.learned.samples import Samples, check_classifier, split_worlds
+from latebind.learned.samples import Samples, check_answers, check_classifier, split_worlds
 from latebind.learned.selectors import without_idle_selectors
 from latebind.program.load import load_program
 from latebind.program.measure import profile_stages
@@ -211,9 +211,11 @@ class Builder:
         )
 
     def observe(self, trained: Sequence[TrainedLookup], held_out: Samples) -> Observed:
-        """Return what the lookups answer on the samples."""
+        """Return what the lookups answer on the samples. Raises `ConfigError` where the network answers with NaN."""
         with all_cores(self.program.threads):
-            return observe(self.wide, held_out, [(one.plan.stage, one.function) for one in trained])
+            seen = observe(self.wide, held_out, [(one.plan.stage, one.function) for one in trained])
+        check_answers(seen.answers)
+        return seen
 
     def composition(self, trained: Sequence[TrainedLookup]) -> Composition:
         """Return the problem of choosing among the lookups."""

@@ -36,7 +36,7 @@ class Samples:
     def ordered(self, specs: tuple[TensorSpec, ...]) -> "Samples":
         """Return the same rows with inputs as a tuple in the model's order.
 
-        Raises `ConfigError` if they are not what the model takes or the numbers of rows differ.
+        Raises `ConfigError` if they are not what the model takes, hold NaN, or the numbers of rows differ.
         """
         tensors = self._in_order(specs)
         for tensor, spec in zip(tensors, specs, strict=True):
@@ -45,6 +45,11 @@ class Samples:
                 raise ConfigError(
                     f"samples for {spec.name!r} are {tuple(tensor.shape[1:])} {dtype}, "
                     f"the model takes {spec.shape} {spec.dtype}: give rows as the model takes them"
+                )
+            if tensor.is_floating_point() and (bad := int(tensor.isnan().reshape(len(tensor), -1).any(dim=1).sum())):
+                raise ConfigError(
+                    f"samples for {spec.name!r} hold NaN in {bad} of {len(tensor)} rows, from which nothing can be "
+                    "learned or calibrated: leave these rows out"
                 )
         beside = [part for part in (self.labels, self.worlds) if part is not None]
         if len({len(part) for part in (*tensors, *beside)}) != 1:
@@ -102,9 +107,19 @@ def checked(samples: Samples, spec: ModelSpec) -> Samples:
     if labels is not None and not _are_classes(labels, classes):
         raise ConfigError(
             f"labels must be whole numbers from 0 to {classes - 1}, one for each row: learned caches answer for "
-            "classifiers"
+            "classifiers; leave labels out where the model is none"
         )
     return ordered if labels is None else replace(ordered, labels=labels.long())
+
+
+def check_answers(answers: Tensor) -> Tensor:
+    """Return the network's answers `(N, classes)` to samples; raises `ConfigError` where they are NaN."""
+    if bad := int(answers.isnan().any(dim=1).sum()):
+        raise ConfigError(
+            f"the network answers {bad} of {len(answers)} rows of the samples with NaN, which is no class: leave these "
+            "rows out, or mend the network's weights"
+        )
+    return answers
 
 
 def _are_classes(labels: Tensor, classes: int) -> bool:

@@ -15,6 +15,7 @@ from latebind.program.export import Exported, export, run_module
 from latebind.program.load import compile_stages
 from latebind.program.measure import profile_stages, profiled_batches
 from latebind.program.profile import Profile, this_hardware
+from latebind.program.rows import check_rows, check_stages
 from latebind.program.settings import Settings, StageLimits
 from latebind.program.stored import FORMAT, StoredModel, write_program
 from latebind.program.tuning import Candidate, Chain, Tuner
@@ -106,11 +107,16 @@ def build_program(
     tell("exporting the module", 0.0)
     exported = export(module, example_inputs, input_names=input_names, output_names=output_names, outputs=outputs)
     rows = tuple(example_inputs.values() if isinstance(example_inputs, Mapping) else example_inputs)
+    tell("looking whether rows depend on each other", 0.05)
+    _check_rows(module, example_inputs, outputs, exported, max_batch)
     expected = run_module(module, example_inputs, outputs=outputs)
     tuner = Tuner(exported, rows, expected, tolerance or DEFAULT_TOLERANCE, max_batch, threads)
     candidates = _try_backends(tuner, settings.backends, tell)
     limits = StageLimits(min_stage_seconds, max_overhead, min_stage_bytes)
     chain, error = _cut(tuner, candidates, limits, tell)
+    if len(chain.stages) > 1:
+        ends = [graph.outputs[0][1] for graph in chain.graphs[:-1]]
+        check_stages(chain.whole, ends, exported.weights, rows, most=max_batch)
     tell("measuring the stages", 0.8)
     profile = _profile(tuner, chain)
     model = _stored(settings, exported, chain)
@@ -127,6 +133,23 @@ def build_program(
         weight_bytes=profile.weight_bytes,
         load_seconds=profile.load_seconds,
     )
+
+
+def _check_rows(
+    module: nn.Module,
+    examples: Mapping[str, Tensor] | Sequence[Tensor],
+    outputs: Sequence[str] | None,
+    exported: Exported,
+    max_batch: int,
+) -> None:
+    names = tuple(examples) if isinstance(examples, Mapping) else None
+
+    def answer(rows: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        given = rows if names is None else dict(zip(names, rows, strict=True))
+        return run_module(module, given, outputs=outputs)
+
+    rows = tuple(examples.values() if isinstance(examples, Mapping) else examples)
+    check_rows(answer, exported.graph, exported.weights, rows, most=max_batch)
 
 
 def _stored(settings: Settings, exported: Exported, chain: Chain) -> StoredModel:

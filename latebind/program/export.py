@@ -16,6 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.decomp_utils import CustomDecompTable
+from torch.fx import GraphModule
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from latebind.domain.errors import ExportError
 from latebind.program.graph import Graph
@@ -29,12 +32,21 @@ BRANCHING = (
     "the control flow depends on a tensor's values: express it with torch.where, or make two modules of it and branch "
     "between them in a query (docs/query-files.md)"
 )
+PACKED = (
+    "packed sequences cannot be exported: give padded rows to the LSTM or GRU as they are, and pick what belongs to "
+    "the length of each row from its outputs, by torch.where or gather"
+)
 HINTS = {
     "data-dependent": BRANCHING,
     "Could not guard": BRANCHING,
     "Constraints violated": "the code fixes the batch size: write x.shape[0] or -1 where the number stands",
     "specialized": "the code fixes the batch size: write x.shape[0] or -1 where the number stands",
 }
+NO_BATCH = (
+    "the example inputs have no batch dimension: their dimension 0 counts rows, so give a single row as x[None] "
+    "(a tensor of shape (1, ...))"
+)
+QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +87,36 @@ def trace(
     outputs: Sequence[str] | None = None,
 ) -> Exported:
     """Export without simplifying: with other weights, the module gives another graph of the same form."""
-    if isinstance(module, torch.jit.ScriptModule):
-        raise ExportError(
-            "the module is TorchScript, which is compiled already: build the nn.Module that it was made of"
-        )
+    if (kind := made_of_another(module)) is not None:
+        raise ExportError(f"the module is {kind}: build the nn.Module that it was made of")
     names = _input_names(inputs, input_names)
     rows = tuple(_resize(tensor, EXPORT_BATCH) for tensor in _tensors(inputs))
     was_training = module.training
     module.eval()
     try:
         called = _Flat(module, _keywords(module, inputs), outputs)
-        found = _output_names(_try_run(called, rows), output_names)
+        found = _output_names(_try_run(called, rows, _tensors(inputs)), output_names)
         program = _try_export(called, rows)
     finally:
         module.train(was_training)
     return Exported(*Reader(program, names, found).read())
+
+
+def made_of_another(module: object) -> str | None:
+    """Return what `module` is, if it was made of a module that should be built in its place; else None."""
+    if isinstance(module, ExportedProgram) or (isinstance(module, GraphModule) and "eval" in vars(module)):
+        return "a program of torch.export, in which the size of the batch may be fixed"
+    if isinstance(module, torch.jit.ScriptModule):
+        return "TorchScript, which is compiled already"
+    if isinstance(module, nn.Module):
+        for part in module.modules():
+            kind = type(part)
+            if kind.__module__.startswith(QUANTISED):
+                return (
+                    f"quantised ({kind.__module__}.{kind.__qualname__}): its weights are packed for PyTorch's own "
+                    "kernels, and quantize_dynamic takes one scale for all rows of a batch"
+                )
+    return None
 
 
 def run_module(
@@ -121,7 +148,11 @@ class _Flat(nn.Module):
         self._wanted = None if outputs is None else tuple(outputs)
 
     def call(self, *tensors: Tensor) -> Foreign:
-        """Return what the module returns, or only the wanted entries of its dictionary."""
+        """Return what the module returns, or only the wanted entries of its dictionary.
+
+        It gets copies, which it may write to: the rows are others' too.
+        """
+        tensors = tuple(tensor.clone() for tensor in tensors)
         if self._keywords is None:
             found = self.module(*tensors)
         else:
@@ -169,7 +200,9 @@ def _tensors(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor, .
 def _input_names(inputs: Mapping[str, Tensor] | Sequence[Tensor], given: Sequence[str] | None) -> tuple[str, ...]:
     tensors = _tensors(inputs)
     for tensor in tensors:
-        if not isinstance(tensor, Tensor) or tensor.dim() == 0 or tensor.shape[0] == 0 or tensor.device.type != "cpu":
+        if isinstance(tensor, Tensor) and tensor.dim() == 0:
+            raise ExportError(NO_BATCH)
+        if not isinstance(tensor, Tensor) or tensor.shape[0] == 0 or tensor.device.type != "cpu":
             raise ExportError(
                 "every example input must be a tensor on the CPU with a batch dimension of 1 or more, and one is "
                 f"{_described(tensor)}: torch.as_tensor makes one of an array or a list"
@@ -192,17 +225,38 @@ def _resize(tensor: Tensor, batch: int) -> Tensor:
     return tensor.detach()[torch.arange(batch) % tensor.shape[0]]
 
 
-def _try_run(called: _Flat, rows: tuple[Tensor, ...]) -> Foreign:
+def _try_run(called: _Flat, rows: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> Foreign:
     try:
         with torch.no_grad():
-            return called.call(*rows)
+            found = called.call(*rows)
     except ExportError:  # raised by `_Flat`
         raise
     except Exception as error:  # the module is foreign code: whatever it raises is the reason to report
+        if _is_one_row(called, given):
+            raise ExportError(NO_BATCH) from error
         raise ExportError(
             f"the module raised on {EXPORT_BATCH} rows of the example inputs: {error!r}. Give rows as its forward "
             "takes them, the batch dimension first, and by name what it takes by name only"
         ) from error
+    if isinstance(found, PackedSequence):
+        raise ExportError(f"the module returns a PackedSequence: {PACKED}")
+    if not _has_rows(found, EXPORT_BATCH) and _is_one_row(called, given):
+        raise ExportError(NO_BATCH)
+    return found
+
+
+def _is_one_row(called: _Flat, given: tuple[Tensor, ...]) -> bool:
+    """Return whether the module answers row by row if the inputs are given as one row, twice."""
+    try:
+        with torch.no_grad():
+            return _has_rows(called.call(*(tensor.detach().expand(2, *tensor.shape) for tensor in given)), 2)
+    except Exception:  # foreign code, as above
+        return False
+
+
+def _has_rows(found: Foreign, count: int) -> bool:
+    tensors = found.values() if isinstance(found, Mapping) else found if isinstance(found, tuple | list) else (found,)
+    return all(isinstance(tensor, Tensor) and tensor.shape[:1] == (count,) for tensor in tensors)
 
 
 def _output_names(found: Foreign, given: Sequence[str] | None) -> tuple[str, ...]:
@@ -250,7 +304,27 @@ def _try_export(called: _Flat, rows: tuple[Tensor, ...]) -> ExportedProgram:
             decomposed: ExportedProgram = program.run_decompositions(dict(_decompositions()))
             return decomposed
     except Exception as error:  # as above: export runs the module and raises dozens of kinds of error
-        raise ExportError(f"the module cannot be exported{_place(error)}: {_reason(str(error))}") from error
+        reason = PACKED if _packs(called, rows) else _reason(str(error))
+        raise ExportError(f"the module cannot be exported{_place(error)}: {reason}") from error
+
+
+class _Packing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees whether sequences are packed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen = False
+
+    def __torch_dispatch__(self, func: Foreign, types: Foreign, args: Foreign = (), kwargs: Foreign = None) -> Foreign:
+        self.seen |= "pack_padded_sequence" in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+def _packs(called: _Flat, rows: tuple[Tensor, ...]) -> bool:
+    """Return whether the module packs sequences: what export raises for that names neither."""
+    with torch.no_grad(), _Packing() as packing:
+        called.call(*rows)
+    return bool(packing.seen)
 
 
 @contextmanager

@@ -77,6 +77,9 @@ REFUSED = (
     "aten.sym_stride.int",
 )
 
+# Operators over all dimensions, the batch among them.
+OF_ALL_ROWS = ("aten.max.default", "aten.median.default", "aten.min.default", "aten.nanmedian.default")
+
 # Plain Python on a tuple of tensors or on the batch size.
 BUILTINS: dict[str, Callable[..., Any]] = {
     "getitem": operator.getitem,
@@ -123,6 +126,23 @@ def is_allowed(name: str) -> bool:
     """Return whether `resolve` would accept this operator."""
     found = _lookup(name)
     return name in BUILTINS or (found is not None and _allowed(name, found))
+
+
+def why_refused(name: str) -> str:
+    """Return what is wrong with an operator that is not allowed, and what to do instead."""
+    outside = "replace it, or do that computation outside the model"
+    found = _lookup(name)
+    if name.startswith(("<", "aten.sym_")):  # a function of Python, on numbers and not on tensors
+        return f"it computes with the size of the batch, on which no answer may depend: {outside}"
+    if found is None:
+        return f"it is not one of PyTorch's own operators, and a model directory holds no code: {outside}"
+    if torch.Tag.nondeterministic_seeded in found.tags:
+        return f"it is not a pure tensor operation, for it draws random numbers: {outside}"
+    if name in REFUSED or found._schema.is_mutable or torch.Tag.inplace_view in found.tags:
+        return f"it is not a pure tensor operation, for it reads or writes more than the values of tensors: {outside}"
+    if name in OF_ALL_ROWS:
+        return "it takes all rows of a batch together: name a dimension of the row, such as x.amax(1)"
+    return f"it is not on the list of operators that the backends know: {outside}"
 
 
 def is_pointwise(name: str) -> bool:

@@ -11,7 +11,7 @@ from torch.fx import Node as FxNode
 from latebind.domain.errors import ExportError
 from latebind.domain.model import INNER_DTYPES, ITEM_BYTES, TensorSpec
 from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, Weight
-from latebind.program.operators import BUILTINS, SYM_SIZE, is_allowed
+from latebind.program.operators import BUILTINS, SYM_SIZE, is_allowed, why_refused
 
 Foreign = Any  # an object of torch or the module, of any type
 
@@ -104,10 +104,7 @@ class Reader:
             )
             return
         if not is_allowed(op):
-            raise ExportError(
-                f"the module uses {op!r}, which cannot be served (it is not a pure tensor operation): "
-                "replace it, or do that computation outside the model"
-            )
+            raise ExportError(f"the module uses {op!r}, which cannot be served: {why_refused(op)}")
         value = node.meta.get("val")
         args: tuple[Argument, ...]
         kwargs: tuple[tuple[str, Argument], ...]

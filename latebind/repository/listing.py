@@ -40,6 +40,23 @@ class Repository:
         names = sorted(path.name for path in self._root.iterdir() if path.is_dir() and NAME.fullmatch(path.name))
         return tuple(listed for name in names for listed in self._versions(name))
 
+    def passed_over(self, names: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return for each folder that looks like a version of these models (none: of all) why it is none."""
+        folders = sorted(path for path in self._root.iterdir() if path.is_dir() and NAME.fullmatch(path.name))
+        wanted = [folder for folder in folders if not names or folder.name in names]
+        inside = [path for folder in wanted if is_inside(folder, self._root) for path in sorted(folder.iterdir())]
+        told = [(path, self._no_version(path)) for path in inside if path.is_dir() and not path.name.startswith(".")]
+        return tuple(f"{path} is passed over: {reason}" for path, reason in told if reason)
+
+    def _no_version(self, path: Path) -> str:
+        """Return why a folder within that of a model is no version; empty if it is one, or means to be none."""
+        numbered, complete = VERSION.fullmatch(path.name), (path / MANIFEST).is_file()
+        if not numbered:
+            return "the name of a version is a number: rename it" if complete else ""
+        if not is_inside(path, self._root):
+            return "it is a link that leads out of the repository: put there what it leads to"
+        return "" if complete else f"it has no {MANIFEST}, so it was not written to its end: build or copy it again"
+
     def open(self, name: str, version: str | None = None) -> ModelDirectory:
         """Verify and return a model, by default its newest version; raises `NotFound` with the models that exist."""
         if NAME.fullmatch(name):

@@ -94,6 +94,12 @@ class Selection:
         models, queries = find_served(self.place, self._names)
         return _serving(models, queries)
 
+    def passed_over(self) -> tuple[str, ...]:
+        """Return, for the operator, which folders of versions are not served though they look like some, and why."""
+        if (self.place / MANIFEST).is_file() or not self.place.is_dir():
+            return ()
+        return Repository(self.place).passed_over(self._names)
+
     def names(self) -> tuple[str, ...]:
         """Return the names that exist now and are to be served; models are not verified."""
         if (self.place / MANIFEST).is_file():

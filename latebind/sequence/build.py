@@ -28,6 +28,7 @@ from latebind.sequence.export import TOKENS, ExportedSequence, SequenceModule, a
 from latebind.sequence.measure import measure_sequence
 from latebind.sequence.padding import lengths
 from latebind.sequence.program import KINDS, Named, SequenceProgram, SpecialTokens, step_sizes
+from latebind.sequence.rows import check_sequence
 from latebind.sequence.stored import write_sequence
 from latebind.sequence.verify import sequence_error
 
@@ -99,6 +100,7 @@ def build_sequence(
         raise ConfigError(f"a sequence model reads one input, {TOKENS}=int64:LONGEST, not {tuple(tokens.shape)}")
     torch.set_num_threads(threads)
     exported = export_sequence(module.eval(), tokens[:VERIFIED], tell=lambda text, share: tell(text, 0.5 * share))
+    check_sequence(module, exported, tokens[:VERIFIED], most=settings.max_batch)
     model = _model(sequence, exported, tokens, settings)
     chosen, error, tried = _best(partial(compiled, exported, model, marks), module, tokens, settings, tell=tell)
     tell("measuring answers", 0.8)

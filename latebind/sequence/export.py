@@ -106,10 +106,10 @@ def export_sequence(
     for number, size in enumerate(lengths):
         tell(f"exporting the encoder for {size} tokens", number / (len(lengths) + 1))
         rows = {TOKENS: tokens[:, :size].contiguous(), LENGTH: length.clamp(max=size)}
-        exported[str(size)] = export(_Encode(module), rows)
+        exported[str(size)] = export(EncodeModule(module), rows)
     tell("exporting the step", len(lengths) / (len(lengths) + 1))
     parts = _parts(sequence, exported[str(lengths[-1])].graph)
-    exported[TOKEN] = export(_Step(module), _example(sequence, parts, len(tokens)))
+    exported[TOKEN] = export(StepModule(module), _example(sequence, parts, len(tokens)))
     graphs, weights = _merged(exported)
     step = graphs.pop(TOKEN)
     encoders = {int(size): graph for size, graph in graphs.items()}
@@ -123,7 +123,7 @@ def export_sequence(
     )
 
 
-class _Encode(nn.Module):
+class EncodeModule(nn.Module):
     """Only the encoder."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -136,7 +136,7 @@ class _Encode(nn.Module):
         return cast(SequenceModule, self.module).encode(tokens, length)
 
 
-class _Step(nn.Module):
+class StepModule(nn.Module):
     """Only the step."""
 
     def __init__(self, module: nn.Module) -> None:

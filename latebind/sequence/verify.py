@@ -34,14 +34,14 @@ def sequence_error(program: SequenceProgram, module: nn.Module, tokens: Tensor) 
 def _error(program: SequenceProgram, module: SequenceModule, tokens: Tensor) -> float:
     counts = torch.tensor(lengths(tokens.numpy(), program.marks.padding))
     size = next(size for size in program.encoders if size >= int(counts.max()))
-    wanted, found = module.encode(tokens[:, :size], counts), program.encode(tokens, counts)
+    wanted, found = module.encode(tokens[:, :size].clone(), counts.clone()), program.encode(tokens, counts)
     worst = relative_error([found[name] for name in wanted], list(wanted.values()))
     rows = StateRows(program.parts, len(tokens))
     owners = range(len(tokens))
     rows.begin(owners, {**wanted, TOKEN: torch.full((len(tokens),), program.marks.start)})
     for _ in range(min(STEPS, program.longest_output - 1)):
         state = rows.first(len(tokens))
-        expected = module.step(**state)
+        expected = module.step(**{name: part.clone() for name, part in state.items()})  # it may write to them
         changed = program.step(*state.values())
         worst = max(worst, relative_error([changed[name] for name in expected], list(expected.values())))
         token = expected.pop(LOGITS).argmax(dim=1)

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from latebind.adaptation.adapter import Adapter
+from latebind.adaptation.adapter import Adapter, Sampled
 from latebind.adaptation.controller import ESTABLISHED, FULL_DEPTH
 from latebind.adaptation.prior import Prior
 from latebind.adaptation.retrain import Material, material, retrain
+from latebind.adaptation.sampling import Draw
 from latebind.adaptation.window import Sample
 from latebind.domain.config import AdaptationConfig
 from latebind.learned.activations import apply_heads
@@ -214,3 +215,18 @@ def test_what_is_published_leaves_the_versions_that_may_be_used(
     for _ in range(3):
         found.learn(MIX, "once more", heard=HEARD)
     assert found.versions.names() == [version.name, "000003", "000004"]
+
+
+def test_samples_with_nan_are_neither_lessons_nor_compared(built: Built, tmp_path: Path) -> None:
+    found = adapter(built, tmp_path)
+    good = built.unseen[:1]
+    answer = int(found.look((good,)).answers.argmax())
+    for worth in (float("nan"), float("inf")):
+        bad = good.clone()
+        bad[0, 0, 3, 3] = worth
+        for draw in (Draw(shows=True), Draw(shows=False)):
+            sampled = [Sampled(rows.numpy().tobytes(), answer, 0, draw) for rows in (bad, good)]
+            compared = found.see(sampled)
+            assert len(compared) == int(draw.shows)
+            assert all(one.same for one in compared)
+    assert (len(found.shown), len(found.taught)) == (2, 2)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +16,13 @@ import torch
 
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
+from latebind.domain.errors import RepositoryError
 from latebind.domain.eventlog import read_log
 from latebind.engine.client import EngineClient
 from latebind.engine.cores import usable_cores
 from latebind.engine.crew import at_once, load_crew
 from latebind.engine.order import EngineOrder
+from latebind.engine.served import with_queries
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import LoadedModel, Worker
 from latebind.repository.listing import find_models
@@ -199,3 +202,11 @@ def test_as_many_workers_run_at_once_as_have_cores_for_their_threads(config: Eng
 
 def soon() -> float:
     return time.monotonic() + 30
+
+
+def test_two_folders_that_hold_models_of_one_name_are_told(models: Path, tmp_path: Path) -> None:
+    (path,) = find_models(models, ["backwards"])
+    shutil.copytree(path, tmp_path / "copy" / "1")
+    crew = load_crew([path, tmp_path / "copy" / "1"], EngineConfig(workers=1))
+    with pytest.raises(RepositoryError, match=r"copy/1 both hold a model named 'backwards': build one"):
+        with_queries(crew[0], [], 4)

@@ -17,6 +17,7 @@ from latebind.learned.plan import spread
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
 from latebind.learned.stored import HELD_OUT, LESSONS, graph_file, head_file, read_caches, weights_file, with_caches
+from latebind.learned.task import Task
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from latebind.repository.directory import CACHES, ModelDirectory
@@ -175,7 +176,7 @@ def test_a_model_keeps_its_stages_where_no_cache_stands_before_the_network(built
     fresh = build_program(nn.Linear(4, 3), [torch.randn(8, 4)], directory=tmp_path / "m", name="m", backends=["eager"])
     rows = Samples((torch.randn(400, 4),))
     with pytest.warns(UserWarning, match="no lookup is small enough"):
-        after = build_caches(fresh.directory, rows, rows, fidelity=0.9).directory
+        after = build_caches(fresh.directory, rows, rows, fidelity=0.9, task=Task.CLASSIFY).directory
     assert not load_program(after).entry
 
 

@@ -19,6 +19,7 @@ from latebind.learned.build import build_caches
 from latebind.learned.lookup import load_lookups
 from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples, checked
+from latebind.learned.task import Task
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from tests.building import build_stages, on_one_core
@@ -104,6 +105,7 @@ def build(kind: Kind, folder: Path) -> Tried:
         kinds=(kind.lookup,),
         presentations=kind.lessons,
         aside=False,
+        task=Task.CLASSIFY,
     )
     program = load_program(report.directory)
     (whole,) = program.run(unseen)
@@ -140,7 +142,7 @@ def test_where_no_cache_can_pay_the_report_says_so(tmp_path: Path) -> None:
     quick = nn.Linear(64, 1_000)
     directory = build_program(quick, [rows[:4]], directory=tmp_path / "m", name="m", backends=["eager"]).directory
     with pytest.warns(UserWarning, match="no lookup is small enough to pay"):
-        report = build_caches(directory, Samples((rows,)), Samples((rows,)), fidelity=TARGET)
+        report = build_caches(directory, Samples((rows,)), Samples((rows,)), fidelity=TARGET, task=Task.CLASSIFY)
     assert report.lookups == ()
     assert "no lookup is small enough to pay" in dict(report.rows())["warning"]
 
@@ -176,7 +178,7 @@ def test_what_is_no_classifier_is_refused_with_what_to_do_instead(
         module, {"row": rows[:4]}, directory=tmp_path / "m", name="m", backends=["eager"]
     ).directory
     with pytest.raises(ConfigError, match=f"{reason}.*without data for caches"):
-        build_caches(directory, Samples((rows,)), Samples((rows,)))
+        build_caches(directory, Samples((rows,)), Samples((rows,)), task=Task.CLASSIFY)
     assert load_program(directory).run(rows[:2])
 
 

@@ -1,7 +1,10 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from latebind.domain.errors import ExportError
 from latebind.domain.model import TensorSpec
@@ -139,6 +142,84 @@ def test_a_module_in_training_mode_is_exported_for_inference_and_left_as_it_was(
 def test_a_module_that_cannot_be_served_is_refused_with_the_reason(module: nn.Module, says: str) -> None:
     with pytest.raises(ExportError, match=says):
         export(module, (torch.randn(3, 4),))
+
+
+class Packs(nn.Module):
+    """Packs rows of different lengths for an LSTM."""
+
+    def __init__(self, *, returns: bool = False) -> None:
+        super().__init__()
+        self.lstm, self.returns = nn.LSTM(4, 5, batch_first=True), returns
+
+    def forward(self, x: Tensor) -> Tensor | PackedSequence:
+        lengths = torch.arange(x.shape[0], 0, -1)
+        packed = pack_padded_sequence(x, lengths, batch_first=True)
+        if self.returns:
+            return packed
+        _, (last, _) = self.lstm(packed)
+        found: Tensor = last[-1]
+        return found
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_packed_sequences_are_refused_with_what_to_do_without_them(returns: bool) -> None:
+    with pytest.raises(ExportError, match="packed sequences cannot be exported: give padded rows"):
+        export(Packs(returns=returns), (torch.randn(3, 6, 4),))
+
+
+@pytest.mark.parametrize(
+    ("module", "row"),
+    [
+        (nn.Linear(8, 3), torch.randn(8)),
+        (nn.Conv2d(3, 4, 3), torch.randn(3, 8, 8)),
+        (nn.Conv2d(1, 3, 3), torch.randn(1, 8, 8)),
+        (nn.Identity(), torch.tensor(1.0)),
+    ],
+    ids=["vector", "image", "grey image", "number"],
+)
+def test_an_input_without_a_batch_dimension_is_told_so(module: nn.Module, row: Tensor) -> None:
+    with pytest.raises(ExportError, match=r"no batch dimension: .*x\[None\]"):
+        export(module, (row,))
+
+
+class Uses(nn.Module):
+    """Applies a function."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda x: functional.dropout(x, 0.5, True), "not a pure tensor operation, for it draws random numbers"),
+        (lambda x: x - x.max(), r"takes all rows of a batch together: .*x\.amax\(1\)"),
+        (lambda x: x * max(x.shape[0], 10), "computes with the size of the batch"),
+        (lambda x: x + torch.histc(x, 4), "not on the list of operators"),
+    ],
+    ids=["random", "all rows", "batch size", "no kernel"],
+)
+def test_a_refused_operator_is_told_with_its_own_reason(function: Callable[[Tensor], Tensor], says: str) -> None:
+    with pytest.raises(ExportError, match=says) as told:
+        export(Uses(function), (torch.randn(3, 4),))
+    assert ("pure" in str(told.value)) == ("pure" in says)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")  # of torch
+def test_what_was_made_of_a_module_is_refused_with_what_to_build_instead() -> None:
+    program = torch.export.export(nn.Linear(4, 3), (torch.randn(2, 4),))
+    quantised = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})  # type: ignore[no-untyped-call]
+    for made, says in (
+        (program, "a program of torch.export"),
+        (program.module(), "a program of torch.export"),
+        (quantised, "quantised .*one scale for all rows"),
+    ):
+        with pytest.raises(ExportError, match=f"the module is {says}.*build the nn.Module"):
+            export(made, (torch.randn(2, 4),))  # type: ignore[arg-type]
 
 
 def test_a_refusal_names_the_line_and_nothing_else_is_printed(capfd: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from latebind.domain.errors import NotFound, QueryError, RepositoryError
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.listing import find_queries, find_served, sort_out
+from latebind.repository.listing import Repository, find_queries, find_served, sort_out
 
 QUERY = '[nodes.one]\nmodels = ["a", "b"]\n[nodes.two]\nmodels = ["b"]\n'
 
@@ -99,3 +99,22 @@ def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(RepositoryError, match="is not a directory"):
         find_served(tmp_path / "nowhere")
+
+
+def test_folders_that_look_like_versions_are_told_with_why_they_are_none(folder: Path) -> None:
+    (folder / "a" / "2").mkdir()
+    (folder / "a" / ".exploring").mkdir()
+    (folder / "a" / "notes").mkdir()
+    ModelDirectory.create(folder / "b" / "v2", {"model.json": b"{}"})
+    (folder / "c" / "7").symlink_to("/usr")
+    told = Repository(folder).passed_over()
+    expected = [
+        ("a/2", "has no manifest.json"),
+        ("b/v2", "is a number: rename"),
+        ("c/7", "leads out of the repository"),
+    ]
+    assert len(told) == len(expected)
+    for said, (path, why) in zip(told, expected, strict=True):
+        assert said.startswith(f"{folder / path} is passed over: ")
+        assert why in said
+    assert len(Repository(folder).passed_over(["a"])) == 1

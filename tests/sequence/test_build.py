@@ -128,3 +128,52 @@ def test_the_module_in_the_documents_can_be_exported_and_one_without_attributes_
     del repeater.padding, repeater.blank
     with pytest.raises(ExportError, match=r"it lacks 'padding' \(.*\), 'blank' \(.*\): give the class"):
         as_sequence(repeater())
+
+
+class Pads(Backwards):
+    """Counts what is behind the row."""
+
+    def encode(self, tokens: Tensor, length: Tensor) -> dict[str, Tensor]:
+        return super().encode(tokens, length) | {"sum": tokens.sum(dim=1) + tokens.shape[1]}
+
+
+class Shares(Backwards):
+    """Reads words less what the rows of a batch have in common."""
+
+    def encode(self, tokens: Tensor, length: Tensor) -> dict[str, Tensor]:
+        state = super().encode(tokens, length)
+        return state | {"words": state["words"] - state["words"].mean(0)}
+
+
+class Looks(Backwards):
+    """Writes what other rows have written too."""
+
+    def step(self, token: Tensor, position: Tensor, **state: Tensor) -> dict[str, Tensor]:
+        changed = super().step(token, position, **state)
+        return changed | {"steps": changed["steps"] + 0 * state["steps"].sum(0)}
+
+
+class Writes(Backwards):
+    """Writes to what it is given, which is no fault."""
+
+    def step(self, token: Tensor, position: Tensor, **state: Tensor) -> dict[str, Tensor]:
+        changed = super().step(token, position, **state)
+        state["said"].zero_()
+        position.add_(1)
+        return changed
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [(Pads, "it is padded to 12, as it is beside a longer row"), (Shares, "words of a row"), (Looks, "steps of a row")],
+)
+def test_a_module_whose_rows_depend_on_each_other_is_refused(
+    module: type[Backwards], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ExportError, match=f"rows depend on each other.*{says}"):
+        build_sequence(module(), rows_of(some_sentences(4)), directory=tmp_path / "m", name="m", backends=["eager"])
+
+
+def test_a_module_that_writes_to_its_state_is_built(tmp_path: Path) -> None:
+    built = build_sequence(Writes(), rows_of(some_sentences(4)), directory=tmp_path / "m", name="m", backends=["eager"])
+    assert built.error <= 1e-6

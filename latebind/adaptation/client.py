@@ -149,12 +149,8 @@ class AdaptationClient:
             self._listening.cancel()
         if self._control is not None:
             self._control.close()  # uvloop closes the descriptor of what is garbage twice: somebody else's by then
-        try:
-            await asyncio.to_thread(self._process.wait, STOP_SECONDS)
-        except TimeoutError:
-            logger.error("the adaptation service did not end within %g s: it is killed", STOP_SECONDS)
-            self._process.kill()
-            self._process.wait()
+        if not await asyncio.to_thread(self._process.end, STOP_SECONDS):
+            logger.error("the adaptation service did not end within %g s: it was killed", STOP_SECONDS)
 
     def _send(self) -> None:
         if self._messages is not None and not self._messages.is_closing():

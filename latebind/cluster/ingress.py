@@ -82,6 +82,8 @@ class Ingress:
                 await self._look(self.fleet.see)
             except Exception:  # the root of this task: the next update may succeed
                 logger.exception("nobody told which replicas there are")
+            for peer in self.fleet.peers:
+                peer.check()
             for peer in self.fleet.coming:
                 if peer.info.name not in self._telling:
                     self._telling[peer.info.name] = asyncio.create_task(self._tell(peer))

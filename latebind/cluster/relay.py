@@ -15,6 +15,7 @@ from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.request import Reply
 
 TRIES = 3
+SOON_SECONDS = 0.9  # that replicas have to tell their figures
 # Headers that are not sent on: they belong to one connection, or the ingress has handled them.
 STAYS = frozenset(
     (
@@ -108,9 +109,10 @@ class Relay:
         return replies
 
     async def each(self, parts: Parts) -> dict[str, Reply]:
-        """Return the replies of all replicas that are not lost meanwhile, by name."""
+        """Return the replies of all replicas that are not lost meanwhile and answer soon, by name."""
         peers = self.fleet.peers
-        replies = await asyncio.gather(*[self._ask(peer, parts) for peer in peers], return_exceptions=True)
+        asked = [asyncio.wait_for(self._ask(peer, parts), SOON_SECONDS) for peer in peers]
+        replies = await asyncio.gather(*asked, return_exceptions=True)
         return {peer.info.name: reply for peer, reply in zip(peers, replies, strict=True) if isinstance(reply, Reply)}
 
     async def _ask(self, peer: Peer, parts: Parts) -> Reply:

@@ -8,6 +8,7 @@ import orjson
 from latebind.cluster.merging import labelled, merged_statistics, own_figures
 from latebind.cluster.relay import Relay
 from latebind.cluster.shortcut import IngressShortcut
+from latebind.domain.errors import Unavailable
 from latebind.server.rest import about, regions, repository, settings
 from latebind.server.rest.about import TEXT
 from latebind.server.rest.context import Context
@@ -100,7 +101,9 @@ def _ready(relay: Relay) -> Verb:
 def _statistics(relay: Relay) -> Verb:
     async def verb(context: Context, request: Request) -> Reply:
         async with relay.read(request.exchange, context.held) as parts:
-            replies = await relay.all(parts)
+            replies = (await relay.each(parts)).values()
+        if not replies:
+            raise Unavailable("no replica answers at the moment: try again later")
         failed = next((reply for reply in replies if reply.status != 200), None)
         return failed or json_reply(merged_statistics([orjson.loads(reply.body) for reply in replies]))
 

@@ -12,7 +12,7 @@ import orjson
 from latebind.cluster.merging import merged_statistics
 from latebind.cluster.relay import Header, Relay
 from latebind.cluster.upstream import STATUS
-from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, Refused, UserError
+from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, Refused, Unavailable, UserError
 from latebind.server.access import Access, Guard
 from latebind.server.calls import CLIENT_HEADER
 from latebind.server.rest.body import Body
@@ -143,7 +143,9 @@ def _statistics(relay: Relay) -> Answer:
         request = parse(service_pb2.ModelStatisticsRequest, data)
         one = f"/{request.name}" if request.name else ""
         version = f"/versions/{request.version}" if request.version else ""
-        replies = await relay.all(relay.request("GET", f"/v2/models{one}{version}/stats".encode(), (), b""))
+        replies = (await relay.each(relay.request("GET", f"/v2/models{one}{version}/stats".encode(), (), b""))).values()
+        if not replies:
+            raise Unavailable("no replica answers at the moment: try again later")
         found = [orjson.loads(reply.body) for reply in replies]
         failed = next((text["error"] for text in found if "error" in text), None)
         if failed is not None:

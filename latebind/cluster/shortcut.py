@@ -110,6 +110,7 @@ class IngressShortcut:
             peer.give_back(upstream)
             self.end(call, what)
         else:
+            peer.give_back(upstream)
             self._relay.fleet.suspect(peer)
             self._relay.moved += 1
             call.task = asyncio.get_running_loop().create_task(self._again(call))
@@ -158,6 +159,7 @@ class ForwardedCall:
         self._shortcut.forget(self)
         if self.upstream is not None:
             self.upstream.abort()
+            self._peer.give_back(self.upstream)
             self._peer.under_way -= 1
             self.upstream = None
         if self.task is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
@@ -17,6 +18,7 @@ STATUS = b"latebind-status"  # header: the status of a gRPC call that failed; th
 OURS = frozenset((b"connection", b"content-length", b"date", b"transfer-encoding"))  # headers that each door sets
 USUAL = b"HTTP/1.1 200 OK\r\n"
 LENGTH = b"\r\ncontent-length: "  # the last header of a reply, if the connection stays open
+CONNECT_SECONDS = 1.0  # a machine that has gone answers nothing at all
 TOGETHER = 1 << 15  # a body of up to so many bytes is joined with the head, for one write
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))  # a machine that has gone
 
@@ -35,10 +37,14 @@ OnWrittenReply = Callable[[Reply | Lost | bytes], None]
 
 
 class Upstream(asyncio.Protocol):
-    """One connection, `usable` until it is lost. A request is sent only after the reply to the one before."""
+    """One connection, `usable` until it is lost. A request is sent only after the reply to the one before.
+
+    `moved` is when something was last sent or received (`time.monotonic()`).
+    """
 
     def __init__(self) -> None:
         self.usable = True
+        self.moved = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
@@ -53,9 +59,10 @@ class Upstream(asyncio.Protocol):
         if local and (line := _here(local)) is not None:
             return (await asyncio.get_running_loop().create_unix_connection(cls, sock=line))[1]
         try:
-            transport, upstream = await asyncio.get_running_loop().create_connection(cls, host, port)
-        except OSError as error:
-            raise Lost(f"{host} port {port} cannot be reached: {error.strerror}") from None
+            async with asyncio.timeout(CONNECT_SECONDS):
+                transport, upstream = await asyncio.get_running_loop().create_connection(cls, host, port)
+        except OSError as error:  # a `TimeoutError` is one too
+            raise Lost(f"{host} port {port} cannot be reached: {error.strerror or 'it does not answer'}") from None
         line = transport.get_extra_info("socket")
         line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in KEEPALIVE:
@@ -90,6 +97,7 @@ class Upstream(asyncio.Protocol):
         self._write(parts)
 
     def _write(self, parts: Parts) -> None:
+        self.moved = time.monotonic()
         if sum(map(len, parts)) <= TOGETHER:
             self._transport.write(b"".join(parts))
         else:
@@ -99,6 +107,12 @@ class Upstream(asyncio.Protocol):
         """Close the connection. The replica cancels the call then, and `on_reply` is not called."""
         self.usable = False
         self._on_reply = None
+        self._transport.abort()
+
+    def lose(self, why: str) -> None:
+        """Close the connection and report the loss: there will be no answer."""
+        self.usable = False
+        self._tell(Lost(why))
         self._transport.abort()
 
     # The transport's calls
@@ -114,6 +128,7 @@ class Upstream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass on a usual reply as it is; feed all other data to the parser."""
+        self.moved = time.monotonic()
         if self._as_written and not self._within and is_whole(data):
             self._tell(data)
             return

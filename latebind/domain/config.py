@@ -200,14 +200,16 @@ class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """How one engine follows another. Seconds.
 
     A model that ran in `crashes` engines when they died, within `within` seconds, is not served any more. An engine
-    that does not start is tried again after `back_off`, twice as long each further time. An engine that has been
-    replaced has `drain` seconds to answer what it has. The repository is checked for new versions every `watch`
-    seconds; 0: only on request.
+    that does not start is tried again after `back_off`, twice as long each further time. An engine whose work has been
+    late for `patience` seconds is killed and counts as one that died: `engine.running` says when a stage is late. One
+    that has been replaced has `drain` seconds to answer what it has. The repository is checked for new versions every
+    `watch` seconds; 0: only on request.
     """
 
     crashes: int = 3
     within: float = 60.0
     back_off: float = 1.0
+    patience: float = 10.0
     drain: float = 60.0
     watch: float = 0.0
 
@@ -216,7 +218,8 @@ class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
             raise ConfigError(f"generations.crashes is {self.crashes}: give 1 or more")
         if not self.watch >= 0:
             raise ConfigError(f"generations.watch is {self.watch} s: give 0 for never, or more")
-        for name, value in (("within", self.within), ("back_off", self.back_off), ("drain", self.drain)):
+        seconds = {"within": self.within, "back_off": self.back_off, "patience": self.patience, "drain": self.drain}
+        for name, value in seconds.items():
             if not value > 0:
                 raise ConfigError(f"generations.{name} is {value} s: give more than 0")
 

@@ -76,7 +76,10 @@ class EventLog:
 
 
 def read_log(file: IO[bytes]) -> tuple[SchedulerConfig, Iterator[Entry]]:
-    """Return the configuration and the entries of a log; a line that is no entry raises `ConfigError`."""
+    """Return the configuration and the entries of a log; a line that is no entry raises `ConfigError`.
+
+    A last line without its end is left out.
+    """
     header = file.readline()
     try:
         config = msgspec.convert(_read(header), SchedulerConfig, str_keys=True)
@@ -87,6 +90,8 @@ def read_log(file: IO[bytes]) -> tuple[SchedulerConfig, Iterator[Entry]]:
 
 def _entries(file: IO[bytes]) -> Iterator[Entry]:
     for number, line in enumerate(file, start=2):
+        if not line.endswith(b"\n"):  # an engine that was killed has not written all of it
+            return
         try:
             now, event, actions = _read_entry(line)
             yield Entry(now, _made(event), tuple(_made(action) for action in actions))

@@ -63,8 +63,12 @@ class LanePicture:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All workers, all models by name, and the number of requests of each query at each of its steps."""
+    """All workers, all models by name, and the number of requests of each query at each of its steps.
+
+    It is `age` seconds old if the engine has not answered since.
+    """
 
     workers: tuple[WorkerPicture, ...] = ()
     models: dict[str, LanePicture] = field(default_factory=dict)
     queries: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    age: float = 0.0

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from math import inf
 from types import TracebackType
 from typing import Final, Protocol, Self, cast
 
@@ -41,12 +42,17 @@ class Engine(Protocol):
         """Send packed messages to the engine."""
         ...
 
+    def watch(self, deadline: float) -> None:
+        """See to it that a claim is told at its deadline, if it has no answer by then."""
+        ...
+
 
 class Claim:
     """The slots of one call, from being claimed until they are released. Made by an `EngineClient`."""
 
     __slots__ = (
         "_client",
+        "_deadline",
         "_ended",
         "_lane",
         "_pending",
@@ -69,6 +75,7 @@ class Claim:
         if lane.is_query:
             self._steps = {request: [] for request in requests}
         self._then: Then | None = None
+        self._deadline = 0.0
         self.on_tokens: Callable[[], None] | None = None  # of a call that streams
         self.tokens = 0
 
@@ -98,16 +105,18 @@ class Claim:
     def dispatch(self, then: Then, *, deadline: float, priority: int = 0, trace: int = 0) -> None:
         """Send the filled rows to the engine, to be run by `deadline`, and call `then` with the answer or error.
 
-        The arrays of an answer are the slots themselves: read them before `release`. Among requests that wait for their
-        model to be loaded, `priority` 1 goes first and 0 last. If `trace` is not 0, the engine reports the rows' traces
-        under this number (`EngineClient.traces`). Raises `Unavailable`.
+        At the deadline that is `Expired`, whatever the engine does; the slots stay the engine's until it reports the
+        end of their requests. The arrays of an answer are the slots themselves: read them before `release`. Among
+        requests that wait for their model to be loaded, `priority` 1 goes first and 0 last. If `trace` is not 0, the
+        engine reports the rows' traces under this number (`EngineClient.traces`). Raises `Unavailable`.
         """
         lane, client = self._lane, self._client
         client.require_engine()
         for request, slot in zip(self._requests, self._slots, strict=True):
             lane.move(slot, request, Move.SEND)
             client.sent[request] = self
-        self._then = then
+        self._then, self._deadline = then, deadline
+        client.watch(deadline)
         lengths = steps(lane.spec, self.rows) if lane.reads_sequences else ()
         streams = self.on_tokens is not None
         client.write(
@@ -178,6 +187,12 @@ class Claim:
         if not self._pending and self._then is not None:
             self._call_back(self._outcome(cast(list[Ended], self._ended)))
 
+    def expire(self, now: float) -> float:
+        """Answer the call if its deadline has passed; return when that will be, infinity if it has its answer."""
+        if self._then is not None and self._deadline <= now:
+            self._call_back(_expired(_who(self._lane.spec, -1)))
+        return inf if self._then is None else self._deadline
+
     def fail(self, error: LatebindError) -> None:
         """Answer the call with an error, whatever becomes of its requests."""
         self._call_back(error)
@@ -245,7 +260,7 @@ def _error(spec: ModelSpec, end: Ended, too_large: str) -> LatebindError:
                 end.waited,
             )
         case Outcome.EXPIRED:
-            return Expired(f"{who} could not answer by the deadline any more: allow more time (`timeout`)")
+            return _expired(who)
         case Outcome.NOT_LOADED:
             return Unavailable(
                 f"{who} could not be brought into memory: try again later; the server's log says why, and `latebind "
@@ -254,6 +269,10 @@ def _error(spec: ModelSpec, end: Ended, too_large: str) -> LatebindError:
         case _:
             failed = StepFailed if spec.steps else Failed
             return failed(f"{who} raised while it ran this request: the server's log says why")
+
+
+def _expired(who: str) -> Expired:
+    return Expired(f"{who} could not answer by the deadline: allow more time (`timeout`)")
 
 
 def _who(spec: ModelSpec, stage: int) -> str:

@@ -4,9 +4,12 @@ import asyncio
 import logging
 import os
 import socket
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
+from math import inf
 from typing import Self
 
 import msgspec
@@ -26,7 +29,7 @@ from latebind.engine.messages import EndedReader
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.query_steps import steps_of_queries
 from latebind.engine.reply_spin import ReplySpin
-from latebind.engine.running import read_running
+from latebind.engine.running import LISTENS, LOADS, Lateness, Place, models_of, note_start, read_running
 from latebind.engine.slots import Rows, SlotMemory, create_file
 from latebind.forks import lending
 from latebind.forks.client import Forked, ForkServer
@@ -38,6 +41,10 @@ logger = logging.getLogger(__name__)
 PROCESS, NAME = "latebind.engine.process", "latebind-engine"  # the module that runs, and its name in `top`
 STOP_SECONDS = 10.0
 CONTROL_BYTES = 1 << 24
+ANSWER_SECONDS = 10.0  # that an engine has for an answer on the control stream
+LOOK_SECONDS = 0.25  # between two looks at what an engine does
+EXPIRE_SECONDS = 0.005  # between two looks for calls whose deadline has passed
+LATEST_SECONDS = 0.05  # beyond a deadline in which the engine may say itself what became of the call: it knows more
 PORTION = 4  # claims per write: the engine starts on these while the door reads further calls
 
 Control = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -60,15 +67,21 @@ class EngineClient:
         self._control, self._control_writer = control
         self._control_lock = asyncio.Lock()
         self._slots, self._running = self._files = list(files)
-        self._ran: tuple[int, ...] = ()
+        self._ran: tuple[int, ...] | None = None  # known once the process is to end
         self._loop = asyncio.get_running_loop()
         self._messages: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
         self._lanes: dict[str, Lane] = {}
         self.sent: dict[int, Claim] = {}  # claims of requests that the engine has not answered, by request
+        self.lost_calls = Counter[str]()  # that were under way when the engine was lost, by model
         self._reply_spin = ReplySpin(self.sent)
         self._numbers = count(1)
         self._alive = False
+        self._expires = inf  # when claims are looked through for those whose deadline has passed
+        self._expiring: asyncio.TimerHandle | None = None
+        self._lateness = Lateness()
+        self._looked = 0.0
+        self._asked: list[float] = []  # when the questions were asked that have no answer yet
         self._own = ExitStack()  # resources that end with this client
         self._emptied: asyncio.Event | None = None  # created by `close`, set when `sent` has become empty
 
@@ -85,10 +98,11 @@ class EngineClient:
         return client
 
     @classmethod
-    async def prepare(cls, log_format: str, forks: ForkServer) -> Self:
+    async def prepare(cls, log_format: str, forks: ForkServer, imports: Sequence[str] = ()) -> Self:
         """Start a process that waits for its order; it serves nothing before `begin`.
 
-        Raises `OSError` if the machine has no room for another process.
+        `imports` are modules that its backends need (`backend_imports`). Raises `OSError` if the machine has no room
+        for another process.
         """
         with ExitStack() as undo:
             files = create_file(), create_file()
@@ -98,7 +112,7 @@ class EngineClient:
             (messages, their_messages), (control, their_control) = pairs
             with their_messages, their_control:
                 inherited = (*files, their_messages.fileno(), their_control.fileno())
-                process = await forks.forked(PROCESS, [log_format], name=NAME, inherited=inherited)
+                process = await forks.forked(PROCESS, [log_format], name=NAME, inherited=inherited, imports=imports)
             client = cls(process, await asyncio.open_connection(sock=control, limit=CONTROL_BYTES), files)
             undo.pop_all()
         loop = asyncio.get_running_loop()
@@ -126,17 +140,45 @@ class EngineClient:
     def ran(self) -> tuple[int, ...]:
         """Return the indices (in the order) of the models that run now, or ran when the process ended.
 
-        While models are loaded, it is the one being loaded.
+        While models are loaded, it is the one being loaded. Of an engine that was killed because it stood still, it is
+        those that were late.
         """
-        return read_running(self._running) if self._files else self._ran
+        return models_of(self._places()) if self._ran is None else self._ran
 
     def live(self) -> bool:
         """Return whether the engine's process is alive and serves."""
         return self._alive
 
     def ready(self, model: str | None = None) -> bool:
-        """Return whether the engine serves and, if a `model` is named, serves that one."""
-        return self._alive and (model is None or model in self.models)
+        """Return whether the engine serves, and goes on with its work, and serves that `model` if one is named."""
+        return self._alive and not self._stands_still() and (model is None or model in self.models)
+
+    @property
+    def late(self) -> float:
+        """For how many seconds something has been late that the engine does; 0 if nothing is (`look`)."""
+        return self._lateness.seconds
+
+    def look(self) -> None:
+        """Look whether the engine goes on with what it does, and log when it stands still. The engine is not asked.
+
+        To be called every `LOOK_SECONDS`.
+        """
+        now, before = time.monotonic(), self.late
+        since = min(now - self._looked, 2 * LOOK_SECONDS)  # this process may have stood still itself
+        self._looked = now
+        self._lateness.look(self._places(), now, since)
+        if self.late and not before:
+            logger.error("the engine stands still: %s", self._standing())
+        elif before and not self.late:
+            logger.warning("the engine goes on")
+
+    def abandon(self) -> None:
+        """Kill an engine that stands still; what follows is what follows when one dies by itself."""
+        logger.error("the engine has stood still for %.1f s and is killed: %s", self.late, self._standing())
+        self._ran = models_of(self._lateness.places) or self.ran()
+        self._process.kill()
+        assert self._messages is not None
+        self._messages.abort()  # the process may take its time to die
 
     async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
         """Return `rows` slots to fill, waiting in line if too few are free.
@@ -192,7 +234,7 @@ class EngineClient:
         self._unsent.clear()
 
     async def metrics(self) -> Snapshot:
-        """Return the engine's current metrics."""
+        """Return the engine's current metrics. Raises `Unavailable`, as all questions do."""
         snapshot: Snapshot = msgspec.json.decode(await self._ask(b""))
         return snapshot
 
@@ -213,6 +255,11 @@ class EngineClient:
         adopted = msgspec.json.decode(await self._ask(msgspec.json.encode(Adopt(model, version))), type=Adopted)
         if adopted.error is not None:
             raise ConfigError(adopted.error)
+
+    @property
+    def owes_answer(self) -> float:
+        """For how many seconds the oldest question on the control stream has had no answer."""
+        return time.monotonic() - self._asked[0] if self._asked else 0.0
 
     async def close(self, grace: float = STOP_SECONDS, *, patience: float = STOP_SECONDS) -> None:
         """Wait up to `grace` seconds for requests in flight, then end the process.
@@ -237,12 +284,10 @@ class EngineClient:
         if self._messages is not None:
             self._messages.close()
         self._control_writer.close()
-        try:
-            await asyncio.to_thread(self._process.wait, patience)
-        except TimeoutError:
-            logger.error("the engine did not end within %g s: it is killed", patience)
-            self._process.kill()
-            self._process.wait()
+        if self._expiring is not None:
+            self._expiring.cancel()
+        if not await asyncio.to_thread(self._process.end, patience):
+            logger.error("the engine did not end within %g s: it was killed", patience)
         self._ran = self.ran()
         self._lanes = {}  # frees the mapped slots
         while self._files:
@@ -261,11 +306,41 @@ class EngineClient:
             if not self.sent and self._emptied is not None:
                 self._emptied.set()
 
+    def watch(self, deadline: float) -> None:
+        """Tell claims at their deadline, however the engine fares: at this one, if it is before all others."""
+        if deadline < self._expires:
+            self._expires = deadline
+            if self._expiring is not None:
+                self._expiring.cancel()
+            seconds = max(deadline + LATEST_SECONDS - time.monotonic(), EXPIRE_SECONDS)
+            self._expiring = self._loop.call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        """Tell the claims whose deadline has passed, and be called again for the others."""
+        self._expires, self._expiring = inf, None
+        now = time.monotonic() - LATEST_SECONDS
+        self.watch(min([claim.expire(now) for claim in list(self.sent.values())], default=inf))
+
+    def _stands_still(self) -> bool:
+        """Return whether anything is late at this moment; it is read twice, as it may be half written."""
+        now = time.monotonic()
+        return any(place.due < now for place in self._places()) and any(place.due < now for place in self._places())
+
+    def _places(self) -> list[Place]:
+        return read_running(self._running) if self._files else []
+
+    def _standing(self) -> str:
+        """Say what is late, for the log."""
+        names = [name for name, spec in self.models.items() if not spec.steps]
+        return ", ".join([_described(place, names) for place in self._lateness.places])
+
     def engine_lost(self) -> None:
         """Answer everything in flight with `Unavailable`, because the engine has gone."""
         served, self._alive = self._alive, False
         error = Unavailable("the engine ended while this request ran: send it again")
-        for claim in set(self.sent.values()):
+        claims = set(self.sent.values())
+        self.lost_calls = Counter(claim.spec.name for claim in claims)
+        for claim in claims:
             claim.fail(error)
         for lane in self._lanes.values():
             lane.fail_waiting(error)
@@ -277,8 +352,9 @@ class EngineClient:
 
     async def _begin(self, order: EngineOrder) -> None:
         """Send the order, read the answer, and map the slots that it describes."""
+        note_start(self._running)
         self._control_writer.write(msgspec.json.encode(order) + b"\n")
-        started = msgspec.json.decode(await self._line(), type=EngineStarted)
+        started = msgspec.json.decode(await self._first_line(), type=EngineStarted)
         if started.error is not None:
             raise ConfigError(started.error)
         memory = SlotMemory(self._slots, started.models, started.rows)
@@ -297,13 +373,34 @@ class EngineClient:
         The answer is read even if this call is cancelled, so that the next one does not read it as its own.
         """
         self.require_engine()
-        return await asyncio.shield(self._say(line))
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await asyncio.shield(self._say(line))
+        except TimeoutError:
+            raise Unavailable(f"the engine has not answered for {ANSWER_SECONDS:g} s: try again later") from None
 
     async def _say(self, line: bytes) -> bytes:
-        async with self._control_lock:
-            if not self._control_writer.is_closing():  # it may have closed while this call waited; uvloop would raise
-                self._control_writer.write(line + b"\n")
-            return await self._line()
+        self._asked.append(time.monotonic())
+        try:
+            async with self._control_lock:
+                if not self._control_writer.is_closing():  # it may have closed while this waited; uvloop would raise
+                    self._control_writer.write(line + b"\n")
+                return await self._line()
+        finally:
+            self._asked.pop(0)
+
+    async def _first_line(self) -> bytes:
+        """Return the answer to the order, once all models are loaded. Raises `Unavailable` if that stands still."""
+        line = asyncio.ensure_future(self._line())
+        try:
+            while not line.done():
+                await asyncio.wait({line}, timeout=LOOK_SECONDS)
+                self.look()
+                if self.late:
+                    raise Unavailable("the engine stands still while it loads its models: the log says in which")
+            return line.result()
+        finally:
+            line.cancel()
 
     async def _line(self) -> bytes:
         try:
@@ -331,3 +428,15 @@ class EngineStream(asyncio.Protocol):
         """Report that the engine has gone."""
         del exc
         self._client.engine_lost()
+
+
+def _described(place: Place, models: Sequence[str]) -> str:
+    """Say what a thread of an engine is late with."""
+    late = f"{time.monotonic() - place.due:.1f} s longer than it may take"
+    index = place.model - 1
+    model = models[index] if 0 <= index < len(models) else f"model {index}" if index >= 0 else "the models"
+    if place.stage == LOADS:
+        return f"to load {model} takes {late}"
+    if place.stage == LISTENS:
+        return f"nobody has listened there, {late}"
+    return f"stage {place.stage} of {model} takes {late}"

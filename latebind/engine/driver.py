@@ -3,7 +3,7 @@
 It has one thread more than there are workers: one thread listens for events while the others run stages (leader and
 followers, Schmidt et al. 2000). The thread that reads a request runs it itself while another takes over listening, so
 no request waits for a thread to wake up. The thread that ends a stage takes its next `Run` at once. Runs shorter than
-waking a thread takes are done by the listener.
+waking a thread takes are done by the listener. The main thread only waits for their end: it is never stuck in a stage.
 
 There are threads beside these: lookups aside have one per worker, and the loader has one if memory is limited.
 
@@ -15,8 +15,9 @@ together, so that steps that become ready together share a batch.
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
+from threading import Event as Signal
 from threading import Lock, Thread, get_ident
 
 import numpy as np
@@ -32,7 +33,7 @@ from latebind.domain.tracing import Trace, Tracer
 from latebind.engine.event_log_file import EventLogFile
 from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended, pack_stepped
-from latebind.engine.running import IDLE, Running
+from latebind.engine.running import COMPILE_SECONDS, SLOWEST_DISK, Running, longest_seconds, worker_place
 from latebind.engine.staging import Staging
 from latebind.engine.steps import NoTensors, Steps, TensorAction, Tensors
 from latebind.engine.token_streams import TokenStreams
@@ -42,6 +43,7 @@ from latebind.queries.scheduler import make_scheduler
 logger = logging.getLogger(__name__)
 
 SHORT_SECONDS = 1e-4  # a run of at most this may be done by the listener: nobody listens meanwhile
+END_SECONDS = 10.0  # in which stages that run as the door closes may end
 NO_THREAD = 0
 MOST_TRACES = 1024  # kept until they are collected
 MOST_UNCOUNTED = 64  # events that may wait to be counted
@@ -52,7 +54,8 @@ class Driver:
 
     `listen(seconds)` waits at most so long (None: without limit) and returns events, or None when no more will come;
     `wake()` makes it return early. `send` takes packed replies. `tensors` performs the actions of queries, if any are
-    served. Workers note in `running` which model they run (`engine.running`).
+    served. Workers note in `running` which stage they run, and until when it should be done (`engine.running`).
+    Stages of `recompiled` models may be compiled whenever they meet a new batch size.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Driver:
         loader: Loader | None = None,
         log: EventLog | EventLogFile | None = None,
         running: Running | None = None,
+        recompiled: Collection[str] = (),
     ) -> None:
         self._config = config
         self._scheduler = make_scheduler(config)
@@ -75,7 +79,11 @@ class Driver:
         self._tracer = Tracer(config)
         self._traces: deque[Trace] = deque(maxlen=MOST_TRACES)  # not yet collected
         self._workers = workers
-        self._running: Running = [IDLE] * len(workers) if running is None else running
+        self._running = Running(len(workers)) if running is None else running
+        self._longest = {served.spec.name: longest_seconds(served) for served in config.models}
+        self._reading = {served.spec.name: served.costs.weight_bytes / SLOWEST_DISK for served in config.models}
+        self._recompiled = recompiled
+        self._ran: set[tuple[int, str, int, int]] = set()  # worker, model and stage, and batch if that may be compiled
         self._numbers = {served.spec.name: number for number, served in enumerate(config.models, 1)}
         self._listen = listen
         self._wake = wake
@@ -93,24 +101,30 @@ class Driver:
         self._listener = NO_THREAD
         self._ready: deque[Run | list[TensorAction]] = deque()
         self._closed = False
+        self._ended = Signal()  # set by the first thread that ends
         self._failure: Exception | None = None
         for worker in workers:
             worker.report_exits_to(self._handle_report)
 
     def run(self) -> None:
-        """Serve with this thread and one for each worker, until `listen` returns None.
+        """Serve with a thread for each worker and one more, until `listen` returns None.
 
         If a thread fails (an error of a model does not make it fail), calls would stay unanswered. So all threads end,
-        and this raises the error.
+        and this raises the error. A thread that is stuck in a stage is left behind: the process is to end all the same.
         """
         if self._loader is not None:
             self._loader.start(self._handle_report)
-        threads = [Thread(target=self._serve_thread, name=f"stages-{i}") for i, _ in enumerate(self._workers)]
+        names = [f"stages-{i}" for i in range(len(self._workers) + 1)]
+        threads = [Thread(target=self._serve_thread, name=name, daemon=True) for name in names]
         for thread in threads:
             thread.start()
-        self._serve_thread()
+        self._ended.wait()
+        until = time.monotonic() + END_SECONDS
         for thread in threads:
-            thread.join()
+            thread.join(max(0.0, until - time.monotonic()))
+        if any(thread.is_alive() for thread in threads):
+            logger.error("a stage has not ended for %g s: the process ends without it", END_SECONDS)
+            return
         for worker in self._workers:
             worker.close()
         if self._loader is not None:
@@ -150,6 +164,8 @@ class Driver:
             self._serve_runs()
         except Exception as error:
             self._fail(error)
+        finally:
+            self._ended.set()
 
     def _fail(self, error: Exception) -> None:
         """Make all threads end, and `run` raise `error`."""
@@ -256,10 +272,16 @@ class Driver:
         return runs, timer_moved
 
     def _run(self, run: Run) -> StageDone | StageFailed:
-        """Run a stage; `running` names its model meanwhile, in case this process does not survive the run."""
-        self._running[run.worker] = self._numbers[run.model]
+        """Run a stage; `running` names it meanwhile, in case this process does not survive it, or it never ends."""
+        model, stage, place = run.model, run.stage, worker_place(run.worker)
+        seconds, recompiled = self._longest[model][stage], model in self._recompiled
+        what = run.worker, model, stage, len(run.requests) if recompiled else 0
+        if what not in self._ran:
+            self._ran.add(what)
+            seconds += self._reading[model] + (COMPILE_SECONDS if recompiled else 0.0)
+        self._running.begin(place, self._numbers[model], stage, seconds)
         event = _report(self._workers[run.worker], run)
-        self._running[run.worker] = IDLE
+        self._running.rest(place)
         if self._streams.tokens and isinstance(event, StageDone) and (told := self._streams.ran(run, event)):
             with self._deciding:
                 self._send(told)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from latebind.domain.config import GenerationsConfig
 from latebind.domain.errors import LatebindError, NotFound, Unavailable
@@ -18,20 +18,24 @@ from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim
-from latebind.engine.client import EngineClient
+from latebind.engine.client import LOOK_SECONDS, EngineClient
 from latebind.engine.crashes import Crashes
-from latebind.engine.order import EngineOrder
+from latebind.engine.order import EngineOrder, backend_imports
 from latebind.engine.probe import ProbeFailed, probe
 from latebind.forks.client import ForkServer
 from latebind.repository.selection import Serving
 from latebind.server.gateway import Snapshot
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
+GROWTH = 4  # how many times as many models an engine serves that takes over from the one before, after a crash
 MOST_WAITING = 1024  # calls that may wait for an engine
 LONGEST_BACK_OFF = 30.0
 IDLE_LOOK_SECONDS = 0.02
 END_SECONDS = 3.0  # that a process gets to end by itself
+FIGURES_SECONDS = 0.7  # that the engine gets to tell its figures; then what it told last is told
 
 
 class EngineStartFailed(LatebindError):
@@ -65,9 +69,14 @@ class Engines:
         self._engine: EngineClient | None = None
         self._number = 0
         self._restarts = 0
-        self._settled = asyncio.Event()  # cleared while the next engine is expected
+        self._settled = asyncio.Event()  # cleared while an engine with all models is expected
+        self._news = asyncio.Event()  # set, and replaced, whenever calls that wait should look again
         self._waiting = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._figures = Snapshot(models={})
+        self._picture = Picture()
+        self._pictured = 0.0
         self._ending: set[EngineClient] = set()
         self._closed = False
 
@@ -85,6 +94,8 @@ class Engines:
         except BaseException:
             await engines.close(0.0)
             raise
+        engines._watching = asyncio.create_task(engines._watch())
+        engines._watching.add_done_callback(engines._done)
         return engines
 
     @property
@@ -103,13 +114,17 @@ class Engines:
         return True
 
     def ready(self, model: str | None = None) -> bool:
-        """Return whether an engine serves and, if a `model` is named, serves that one.
+        """Return whether an engine serves all models, or the `model` that is named, and does not stand still.
 
         Each has answered a trial request.
         """
         if model is not None and model not in self.models:
             return False
-        return self._engine.live() if self._engine is not None else not (self.serving.names or self.unavailable)
+        if self._engine is not None and self._engine.ready():
+            return (
+                model in self._engine.models if model is not None else self.models.keys() <= self._engine.models.keys()
+            )
+        return self._engine is None and not (self.serving.names or self.unavailable)
 
     def claim_now(self, model: str, rows: int) -> Claim | None:
         """Return `rows` slots of the engine that serves, or None if they cannot be had without waiting."""
@@ -118,23 +133,35 @@ class Engines:
     def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Coroutine[Any, Any, Claim]:
         """Return `rows` slots to fill, waiting if necessary. Raises `Refused`, `Unavailable` or `NotFound`."""
         engine = self._engine
-        if engine is not None and engine.live() and model in self.models:
+        if engine is not None and engine.live() and model in self.models and model in engine.models:
             return engine.claim(model, rows, deadline=deadline, priority=priority)
         return self._claim_later(model, rows, deadline, priority)
 
     async def metrics(self) -> Snapshot:
-        """Return the metrics of the engine that serves, since it started."""
-        if self._engine is None or not self._engine.live():
+        """Return the metrics of the engine that serves, since it started, with an `age` if they are not new."""
+        engine = self._engine
+        if engine is None or not engine.live():
             return {"models": {}, "restarts": self._restarts}
-        return {**await self._engine.metrics(), "restarts": self._restarts}
+        if (told := await _soon(engine, engine.metrics)) is not None:
+            self._figures = told
+            return {**told, "restarts": self._restarts}
+        age = time.monotonic() - self._figures["now"]
+        return {**self._figures, "restarts": self._restarts, "age": age}
 
     async def traces(self) -> Sequence[Trace]:
         """Return the traces of traced rows that ended since the last call, from the engine that serves."""
-        return await self._engine.traces() if self._engine is not None and self._engine.live() else ()
+        engine = self._engine
+        return () if engine is None or not engine.live() else await _soon(engine, engine.traces) or ()
 
     async def picture(self) -> Picture:
-        """Return what is queued and running in the engine that serves."""
-        return await self._engine.picture() if self._engine is not None and self._engine.live() else Picture()
+        """Return what is queued and running in the engine that serves, with an `age` if that is not new."""
+        engine = self._engine
+        if engine is None or not engine.live():
+            return Picture()
+        if (told := await _soon(engine, engine.picture)) is not None:
+            self._picture, self._pictured = told, time.monotonic()
+            return told
+        return replace(self._picture, age=time.monotonic() - self._pictured)
 
     async def adopt(self, model: str, version: str) -> None:
         """Let the engine use a version of learned caches; later engines use the current version by themselves."""
@@ -160,10 +187,11 @@ class Engines:
     async def close(self, grace: float = 10.0) -> None:
         """Wait up to `grace` seconds for requests in flight, then end all processes; with 0, kill them at once."""
         self._closed = True
-        self._settled.set()
-        for task in self._tasks:
+        self._settle()
+        tasks = {*self._tasks, *([self._watching] if self._watching else [])}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         engines = {*self._ending, *([self._engine] if self._engine else [])}
         ends = [engine.close(grace, patience=END_SECONDS) if grace else engine.kill() for engine in engines]
         await asyncio.gather(*ends)
@@ -171,23 +199,28 @@ class Engines:
     async def _claim_later(self, model: str, rows: int, deadline: float, priority: int) -> Claim:
         """Wait for the next engine, if one is expected, and claim slots there."""
         if model in self.models:
-            await self._wait(deadline)
+            await self._wait(model, deadline)
         if model in self.unavailable:
             raise Unavailable(self.unavailable[model])
         if model not in self.models:
             raise NotFound(f"there is no model {model!r:.140}")
-        if self._engine is None or not self._engine.live():
+        if not self._serves(model):
             raise Unavailable("the engine is starting again: try again later")
+        assert self._engine is not None
         return await self._engine.claim(model, rows, deadline=deadline, priority=priority)
 
-    async def _wait(self, deadline: float) -> None:
-        """Return when an engine serves or none is expected soon; at once if too many calls wait already."""
+    def _serves(self, model: str) -> bool:
+        return self._engine is not None and self._engine.live() and model in self._engine.models
+
+    async def _wait(self, model: str, deadline: float) -> None:
+        """Return when an engine serves this model or none is expected soon; at once if too many calls wait already."""
         if self._waiting == MOST_WAITING:
             return
         self._waiting += 1
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
-                await self._settled.wait()
+                while not (self._settled.is_set() or self._serves(model) or model in self.unavailable):
+                    await self._news.wait()
         except TimeoutError:
             return
         finally:
@@ -201,7 +234,8 @@ class Engines:
         if not serving.names:
             return None, serving
         try:
-            engine = await EngineClient.prepare(self._order.log_format, self._forks)
+            imports = await asyncio.to_thread(backend_imports, serving.models.values(), self._order.engine.backend)
+            engine = await EngineClient.prepare(self._order.log_format, self._forks, imports)
         except OSError as error:
             raise EngineStartFailed(Unavailable(f"no process can be started: {error}"), (), crashed=False) from error
         try:
@@ -233,18 +267,35 @@ class Engines:
 
     def _take_over(self, engine: EngineClient | None) -> None:
         """Route new calls to this engine, and let the one before finish its requests."""
-        before, self._engine = self._engine, engine
+        self._route_to(engine)
         self.models = {} if engine is None else engine.models
         self.deadlines.clear()
         if engine is not None:
             self.deadlines.update(engine.deadlines)
             logger.info("engine process %d serves", engine.process_id)
             engine.on_lost = partial(self._lost, engine)
-        self._settled.set()
+        self._settle()
         if self.on_change is not None:
             self.on_change()
+
+    def _route_to(self, engine: EngineClient | None) -> None:
+        """Send calls of the models that this engine has to it, and let the one before finish its requests."""
+        before, self._engine = self._engine, engine
+        self._figures, self._picture = Snapshot(models={}, now=time.monotonic()), Picture()
+        self._pictured = time.monotonic()
+        self._tell()
         if before is not None:
             self._begin(self._end(before))
+
+    def _settle(self) -> None:
+        """Have calls that wait for an engine wait no longer."""
+        self._settled.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Have calls that wait look again."""
+        self._news.set()
+        self._news = asyncio.Event()
 
     async def _end(self, engine: EngineClient) -> None:
         """Let an engine finish its requests, then end it."""
@@ -256,44 +307,83 @@ class Engines:
         await engine.close(0.0, patience=END_SECONDS)
         self._ending.discard(engine)
 
+    async def _watch(self) -> None:
+        """Look after the engine that serves, and have it die if it has stood still for too long."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            engine = self._engine
+            if engine is not None and engine.live():
+                engine.look()
+                if engine.late > self._config.patience:
+                    engine.abandon()
+
     def _lost(self, engine: EngineClient) -> None:
         """Handle the death of the engine that serves: calls wait for the next one from now on."""
         if engine is not self._engine or self._closed:
             return
+        self._note_death(engine)
+        self._settled.clear()
+        self._begin(self._recover(engine.lost_calls))
+
+    def _note_death(self, engine: EngineClient) -> None:
+        """Count the death of an engine, and the models that it ran."""
         names = _models(engine)
         running = [names[number] for number in engine.ran()]
         logger.error("the engine died while it ran %s: another takes over", ", ".join(running) or "nothing")
         self._restarts += 1
-        self._settled.clear()
         self._blame(running)
-        self._begin(self._recover())
 
-    async def _recover(self) -> None:
+    async def _recover(self, lost_calls: Mapping[str, int]) -> None:
         """Start engines until one serves, leaving out models that prevent it.
 
-        Ends as soon as `change` has replaced what was wanted: then that engine serves, or recovers itself.
+        One comes first that has a model alone, of those with most `lost_calls`, then others that have several times as
+        many, for to load them all may take long where others need the cores. So calls need not wait for models that
+        they are not for. It costs what is loaded again, a third more. Ends as soon as `change` has replaced what was
+        wanted: then that engine serves, or recovers itself.
         """
         begun, pause, wanted = time.monotonic(), self._config.back_off, self.serving
+        models = sorted(wanted.models, key=lambda model: -lost_calls.get(model, 0))
+        some = 1 if not self._order.residency.budget else len(models)  # else nothing is loaded before it is wanted
         while True:
             try:
-                engine, _ = await self._bring_up(wanted.without(self.unavailable))
-                break
+                serving = wanted.without(self.unavailable)
+                first = [model for model in models if model in serving.models][:some]
+                all_come = len(first) == len(serving.models)
+                part = serving if all_come else Serving({model: serving.models[model] for model in first})
+                engine, _ = await self._bring_up(part)
+                if self.serving is not wanted:
+                    await _kill(engine)
+                    return
+                if not self.unavailable.keys().isdisjoint(part.names):  # it died meanwhile with one of these
+                    await _kill(engine)
+                    continue
+                if all_come:
+                    break
+                self._serve_meanwhile(engine)
+                some *= GROWTH
+                continue
             except EngineStartFailed as error:
                 if self.serving is not wanted:  # what prevents the old set is nothing against the new one
                     return
                 logger.error("the engine does not start: %s", error)
                 if self._leave_out(error):
                     continue
-            self._settled.set()
+            self._settle()
             await asyncio.sleep(pause)
             if self.serving is not wanted:
                 return
             pause = min(2 * pause, LONGEST_BACK_OFF)
-        if self.serving is wanted:
-            self._take_over(engine)
-            logger.info("an engine serves again after %.2f s", time.monotonic() - begun)
-        elif engine is not None:
-            await engine.kill()
+        self._take_over(engine)
+        logger.info("an engine serves again after %.2f s", time.monotonic() - begun)
+
+    def _serve_meanwhile(self, engine: EngineClient | None) -> None:
+        """Have an engine serve the models that it has until one with more comes up."""
+        assert engine is not None, "it has a model"
+        logger.info("engine process %d has %s", engine.process_id, ", ".join(engine.models))
+        engine.on_lost = partial(self._note_death, engine)
+        self._route_to(engine)
+        if not engine.live():
+            self._note_death(engine)
 
     def _leave_out(self, error: EngineStartFailed) -> bool:
         """Take models out of service that keep the engine from starting; return whether there were any."""
@@ -318,6 +408,7 @@ class Engines:
         for query in self.serving.needing([model]):
             self.unavailable[query] = f"{query} is not served: it needs {model}, which is not"
         self.models = {name: spec for name, spec in self.models.items() if name not in self.unavailable}
+        self._tell()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Start a background task."""
@@ -329,6 +420,22 @@ class Engines:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a background task of the engines failed", exc_info=task.exception())
+
+
+async def _kill(engine: EngineClient | None) -> None:
+    if engine is not None:
+        await engine.kill()
+
+
+async def _soon(engine: EngineClient, ask: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+    """Return what an engine answers, or None if it does not answer soon; then it is not asked more and more."""
+    if engine.owes_answer > FIGURES_SECONDS:
+        return None
+    try:
+        async with asyncio.timeout(FIGURES_SECONDS):
+            return await ask()
+    except TimeoutError:
+        return None
 
 
 def _models(engine: EngineClient) -> list[str]:

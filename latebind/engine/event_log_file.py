@@ -38,6 +38,7 @@ class EventLogFile:
     def _open(self, config: SchedulerConfig) -> None:
         self._file = self._path.open("wb")
         self._log = EventLog(self._file, config)
+        self._file.flush()  # if this process is killed, what is in the file can be replayed
 
     def _attempt(self, action: Callable[[], None]) -> None:
         """Do this. If it raises `OSError`, log that and give up the file."""

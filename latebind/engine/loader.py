@@ -11,31 +11,36 @@ from threading import Thread
 from latebind.domain.actions import Evict, Load
 from latebind.domain.errors import LatebindError
 from latebind.domain.events import Loaded, LoadFailed
+from latebind.engine.running import LOAD_SECONDS, LOADS, Running
 from latebind.program.pieces import Piece, trim_heap
 from latebind.repository.pages import BytesRead
 
 logger = logging.getLogger(__name__)
 
+END_SECONDS = 10.0  # in which a load may end as the engine closes
 TRIMS_EVERY = 1.0  # seconds at least: after a trim, the next batch has to allocate its pages again
 
 
 class Loader:
     """Performs `Load` and `Evict` in the order in which they were given, once it has been started.
 
-    `pieces` are those of each model, numbered as in its `Footprint`. After an eviction, memory that the C library kept
+    `pieces` are those of each model, numbered as in its `Footprint`; models are in the order in which the engine has
+    them, and `running` says which is being loaded. After an eviction, memory that the C library kept
     from activations is returned to the system too: for batches of several sizes, the workers' arenas keep more than one
     batch takes.
     """
 
-    def __init__(self, pieces: Mapping[str, Sequence[Piece]]) -> None:
+    def __init__(self, pieces: Mapping[str, Sequence[Piece]], running: Running | None = None) -> None:
         self._pieces = pieces
+        self._running = Running(0) if running is None else running
+        self._numbers = {name: number for number, name in enumerate(pieces, 1)}
         self._actions: SimpleQueue[Load | Evict | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._trimmed = -inf  # when the heap was last trimmed
 
     def start(self, report: Callable[[Loaded | LoadFailed], None]) -> None:
         """Start the thread, which calls `report` with the outcome of each load."""
-        self._thread = Thread(target=self._work, args=(report,), name="loader")
+        self._thread = Thread(target=self._work, args=(report,), name="loader", daemon=True)
         self._thread.start()
 
     def perform(self, action: Load | Evict) -> None:
@@ -43,15 +48,16 @@ class Loader:
         self._actions.put(action)
 
     def close(self) -> None:
-        """Return when all queued actions have been performed; none may be queued after that."""
+        """Return when all queued actions have been performed, or one does not end; none may be queued after that."""
         self._actions.put(None)
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(END_SECONDS)
 
     def _work(self, report: Callable[[Loaded | LoadFailed], None]) -> None:
         """Root of the thread. An error fails those who wait for this model and nobody else."""
         while (action := self._actions.get()) is not None:
             event: Loaded | LoadFailed | None = None
+            self._running.begin(self._running.loader, self._numbers[action.model], LOADS, LOAD_SECONDS)
             try:
                 if isinstance(action, Load):
                     event = self._load(action)
@@ -62,6 +68,7 @@ class Loader:
                 logger.error("%s: %s", action, error, exc_info=not expected)
                 if isinstance(action, Load):
                     event = LoadFailed(action.model, action.pieces)
+            self._running.rest(self._running.loader)
             if event is not None:
                 report(event)
 

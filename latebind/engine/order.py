@@ -1,12 +1,21 @@
 """What door and engine say on the control stream, mostly as the engine starts: one JSON line each way."""
 
+import importlib.util
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
 
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
+from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ModelSpec
+from latebind.repository.directory import MODEL, ModelDirectory
 
 PICTURE = b"picture"  # a later line; answered by a `Picture`
 TRACES = b"traces"  # a later line; answered by the traces of requests that have ended since the last one
+IMPORTS = {"openvino": "openvino", "openvino-bf16": "openvino"}  # what takes a third of a second, by backend
 FORGET = b"forget"  # a later line: reset the metrics, requests so far were trials; answered by an empty object
 
 
@@ -59,3 +68,24 @@ class Adopted:
     """The answer to `Adopt`; with an error nothing has changed."""
 
     error: str | None = None
+
+
+class _Described(msgspec.Struct):
+    """What `model.json` says of the backend."""
+
+    backend: str | None = None
+
+
+def backend_imports(models: Iterable[Path], backend: str | None) -> list[str]:
+    """Return the modules that the backends of these model directories import; `backend` runs all, if one is named.
+
+    Those that are not installed are left out, and so are models that cannot be read: the engine says what is wrong.
+    """
+    found = {backend}
+    if backend is None:
+        for path in models:
+            with suppress(RepositoryError, OSError, msgspec.MsgspecError):
+                directory = ModelDirectory.open(path)
+                found.add(msgspec.json.decode(directory.read(MODEL), type=_Described).backend)
+    modules = {IMPORTS[name] for name in found if name in IMPORTS}
+    return [module for module in sorted(modules) if importlib.util.find_spec(module) is not None]

@@ -32,7 +32,7 @@ from latebind.engine.loader import Loader
 from latebind.engine.mapping import Mappings
 from latebind.engine.messages import EventReader
 from latebind.engine.order import FORGET, PICTURE, TRACES, EngineOrder, EngineStarted
-from latebind.engine.running import Running, map_running, marking_loading
+from latebind.engine.running import BEAT_SECONDS, Running, map_running, marking_loading
 from latebind.engine.served import Served, with_queries
 from latebind.engine.slots import SlotMemory
 from latebind.engine.spin_wait import SpinWait
@@ -85,7 +85,8 @@ class Engine:
         for sock in (messages, control, self._wakened):
             self._selector.register(sock, selectors.EVENT_READ, sock)
         self._few = True  # whether calls arrive one at a time; if several arrive together, others need the core
-        self._spin_wait = SpinWait(self._selector.select, may_spin=lambda: self._few and not any(running))
+        self._spin_wait = SpinWait(self._selector.select, may_spin=lambda: self._few and not running.any)
+        self._running = running
         workers, loader, residency = _models(order, running)
         models = workers[0]
         self._served = served = with_queries(models, list(map(Path, order.queries)), order.engine.slots)
@@ -111,6 +112,7 @@ class Engine:
             loader=loader,
             log=self._event_log(order.event_log, config),
             running=running,
+            recompiled={model.spec.name for model in models if model.program.backend == "compile"},
         )
         _warn_of_shared_cores(order.engine, models)
         settle()
@@ -118,15 +120,21 @@ class Engine:
     def serve(self) -> None:
         """Serve until the door closes its end."""
         with self._exit, self._selector:
+            self._running.beat()
             served = self._served
             started = EngineStarted(served.specs, served.rows.total, served.deadlines, self._too_large)
             if _told(self._control, started):
                 self._driver.run()
 
     def _listen(self, seconds: float | None) -> list[Event] | None:
-        """Wait for messages, control lines or a wake-up, at most `seconds`; return None once the door has closed."""
+        """Wait for messages, control lines or a wake-up, at most `seconds`; return None once the door has closed.
+
+        It returns at least as often as the door is to see that somebody listens.
+        """
         events: list[Event] = []
-        for key, _ in self._spin_wait.wait(seconds):
+        found = self._spin_wait.wait(BEAT_SECONDS if seconds is None else min(seconds, BEAT_SECONDS))
+        self._running.beat()
+        for key, _ in found:
             sock: socket.socket = key.data
             data = sock.recv(READ_BYTES)
             if not data:
@@ -182,7 +190,7 @@ def _models(order: EngineOrder, running: Running) -> tuple[list[list[LoadedModel
         widens = make_policy(order.policy).widens and order.engine.wide
         return load_crew(paths, msgspec.structs.replace(order.engine, wide=widens)), None, order.residency
     workers, pieces, budget = open_crew(paths, order.engine, order.residency, queries)
-    return workers, Loader(pieces), msgspec.structs.replace(order.residency, budget=budget)
+    return workers, Loader(pieces, running), msgspec.structs.replace(order.residency, budget=budget)
 
 
 def _scheduler_config(

@@ -22,8 +22,11 @@ from latebind.forks.messages import MESSAGE_BYTES, STATUS, Fork, ForkResult
 from latebind.forks.socket_path import short_path
 
 HANDLES = 2  # that are sent for each process: on the process itself, and on the news of its end
-UNKNOWN = 255  # the status of a process that outlived the fork server
+UNKNOWN = 255  # the status of a process that outlived the fork server, or whose fork server stands still
+STATUS_SECONDS = 2.0  # that the fork server has to tell how a process ended
 LENT = b"lent"
+KILL_SECONDS = 10.0  # that a killed process may take: it may be writing to a disk that does not answer
+FORK_SECONDS, IMPORT_SECONDS = 60.0, 300.0  # to wait for a process, and for the first, while the server imports
 LEND_SECONDS = 30.0  # to wait for a lender, which may still be importing
 
 
@@ -54,6 +57,17 @@ class Forked:
             raise TimeoutError(f"process {self.pid} still runs after {timeout:g} s")
         return ended
 
+    def end(self, patience: float) -> bool:
+        """Wait for its end, and kill it after `patience` seconds; return whether it ended by itself.
+
+        One that the kernel does not let go of even then is left behind.
+        """
+        if self._ended(patience) is not None:
+            return True
+        self.kill()
+        self._ended(KILL_SECONDS)
+        return False
+
     def kill(self) -> None:
         """Kill it, unless it has ended."""
         with self._lock, suppress(ProcessLookupError):
@@ -81,7 +95,9 @@ class Forked:
     def _note_end(self) -> None:
         with self._lock:
             if self.returncode is None:
-                status = os.read(self._status, STATUS.size)
+                told = select.poll()
+                told.register(self._status, select.POLLIN)
+                status = os.read(self._status, STATUS.size) if told.poll(1000.0 * STATUS_SECONDS) else b""
                 self.returncode = STATUS.unpack(status)[0] if status else UNKNOWN
 
     def _close(self) -> None:
@@ -126,15 +142,18 @@ class ForkServer:
         name: str,
         inherited: Sequence[int] = (),
         standard: tuple[int, int, int] | None = None,
+        imports: Sequence[str] = (),
     ) -> Forked:
         """Fork a process that calls `main` of a module, with the numbers of the inherited descriptors, then `words`.
 
+        Modules in `imports`, which must be installed, are imported first, once for all processes that follow.
         `standard` are its input, output and errors; by default it has no input and writes where this process does. The
         first call waits for the imports. Raises `OSError` if the machine has no room for a process.
         """
         with open(os.devnull, "rb") as nothing, self._lock:
             streams = standard or (nothing.fileno(), 1, 2)
-            fork = Fork(module, list(words), name, os.getcwd(), dict(os.environ), sorted(os.sched_getaffinity(0)))
+            place, environment, cores = os.getcwd(), dict(os.environ), sorted(os.sched_getaffinity(0))
+            fork = Fork(module, list(words), name, place, environment, cores, list(imports))
             message = msgspec.json.encode(fork)
             try:
                 return self._ask(message, [*streams, *inherited])
@@ -142,9 +161,11 @@ class ForkServer:
                 self._disconnect()
                 return self._ask(message, [*streams, *inherited])
 
-    async def forked(self, module: str, words: Sequence[str], *, name: str, inherited: Sequence[int]) -> Forked:
+    async def forked(
+        self, module: str, words: Sequence[str], *, name: str, inherited: Sequence[int], imports: Sequence[str] = ()
+    ) -> Forked:
         """Do what `fork` does, on a thread. If cancelled, return only when `inherited` is no longer used."""
-        fork = partial(self.fork, module, words, name=name, inherited=inherited)
+        fork = partial(self.fork, module, words, name=name, inherited=inherited, imports=imports)
         forking = asyncio.ensure_future(asyncio.to_thread(fork))
         try:
             return await asyncio.shield(forking)
@@ -160,6 +181,7 @@ class ForkServer:
     def _connected(self) -> socket.socket:
         if self._socket is None:
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._socket.settimeout(IMPORT_SECONDS)
             with theirs:
                 self._process = None if _borrowed(self._lender, theirs) else _started(theirs)
         return self._socket
@@ -169,10 +191,14 @@ class ForkServer:
         try:
             socket.send_fds(connected, [message], descriptors)
             answer, handles, _, _ = socket.recv_fds(connected, MESSAGE_BYTES, HANDLES)
+        except TimeoutError:
+            self._disconnect()  # what it still answers would be taken for the answer to a later request
+            raise
         except (BrokenPipeError, ConnectionResetError) as error:
             raise EndedError from error
         if not answer:
             raise EndedError
+        connected.settimeout(FORK_SECONDS)
         result = msgspec.json.decode(answer, type=ForkResult)
         if result.error is not None:
             raise OSError(result.error, os.strerror(result.error))

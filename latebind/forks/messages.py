@@ -1,7 +1,7 @@
 """The messages to and from the fork server: one each way for a process, with descriptors beside it."""
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MESSAGE_BYTES = 1 << 18
 MOST_DESCRIPTORS = 16
@@ -14,6 +14,7 @@ class Fork:
     """Asks for a process that calls `main` of a module, with the numbers of its further descriptors, then `words`.
 
     It gets the caller's directory, environment and cores. `name` is shown by `top` and `ps -o comm`, 15 bytes at most.
+    `imports` are modules that it will need: they are imported before it is forked, once for all that follow.
     """
 
     module: str
@@ -22,6 +23,7 @@ class Fork:
     directory: str
     environment: dict[str, str]
     cores: list[int]
+    imports: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class ForkServer:
             if not message:
                 return None
             fork = msgspec.json.decode(message, type=Fork)
-            _import(FURTHER.get(fork.module, ()))  # once, when the first process that needs it is forked
+            _import((*FURTHER.get(fork.module, ()), *fork.imports))  # once, for the first process that needs it
             if self._fork(descriptors):
                 return fork, _take_over(fork, descriptors)
         return None

@@ -144,13 +144,15 @@ class Tally(TypedDict):
 class Snapshot(TypedDict):
     """All metrics at one moment, by model and query.
 
-    `memory` is there where memory is limited. `steps` are those of each query, by name. `now` is the moment, in seconds
+    `memory` is there where memory is limited. `age` is there if the engine has not answered: the figures are those that
+    it told last, so many seconds ago. `steps` are those of each query, by name. `now` is the moment, in seconds
     of `time.monotonic()`. `restarts` counts how often the engine was replaced; `gpu` is the UUID of the GPU that it
     computes on.
     """
 
     models: dict[str, ModelMetrics]
     now: NotRequired[float]
+    age: NotRequired[float]
     batching: NotRequired[dict[str, Tally]]
     restarts: NotRequired[int]
     gpu: NotRequired[str]

@@ -68,7 +68,7 @@ class _Snapshot(Collector):
     ) -> None:
         models = snapshot["models"]
         self._models = [((name, versions[name]), models[name]) for name in sorted(models) if name in versions]
-        self._restarts = snapshot.get("restarts", 0)
+        self._restarts, self._age = snapshot.get("restarts", 0), snapshot.get("age", 0.0)
         tallies = snapshot.get("batching", {})
         self._tallies = [((name, versions[name]), tallies[name]) for name in sorted(tallies) if name in versions]
         self._memory = snapshot.get("memory")
@@ -120,7 +120,9 @@ class _Snapshot(Collector):
         for status, count in sorted(self._replies.items()):
             replies.add_metric([str(status)], count)
         restarts = CounterMetricFamily("latebind_engine_restarts", "Times the engine was replaced", self._restarts)
-        yield from (requests, left_at, batches, stage_runs, row_stages, pending, replies, restarts)
+        age = GaugeMetricFamily("latebind_figures_age_seconds", "Age of these figures; 0 while the engine answers")
+        age.add_metric([], self._age)
+        yield from (requests, left_at, batches, stage_runs, row_stages, pending, replies, restarts, age)
 
     def _latebind_histograms(self) -> Iterator[Metric]:
         latency = HistogramMetricFamily("latebind_latency_seconds", "Arrival to answer", labels=MODEL)

@@ -309,10 +309,13 @@ class Service:
         """Collect the traces of calls that have ended; call it when nothing is under way any more."""
         await self._tracing.close()
 
-    async def statistics(self, name: str | None = None, version: str | None = None) -> dict[str, object]:
-        """Return the protocol's statistics of one model, or of all. Raises `NotFound`."""
-        specs = self.models() if name is None else [self.model(name, version)]
-        return statistics(specs, await self.metrics(), epoch=time.time() - time.monotonic())
+    async def statistics(self, name: str | None = None, version: str | None = None) -> tuple[dict[str, object], float]:
+        """Return the protocol's statistics of one model, or of all, and how old they are. Raises `NotFound`.
+
+        They are 0 seconds old unless the engine does not answer.
+        """
+        specs, snapshot = self.models() if name is None else [self.model(name, version)], await self.metrics()
+        return statistics(specs, snapshot, epoch=time.time() - time.monotonic()), snapshot.get("age", 0.0)
 
     def trace_settings(self, name: str | None = None) -> dict[str, object]:
         """Return the trace settings of one model, or the default ones. Raises `NotFound`."""

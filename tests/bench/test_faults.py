@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from latebind.bench.faults import crash, hang_up, reload, terminate
+from latebind.bench.faults import crash, hang_up, mixed, reload, terminate
 from latebind.bench.faults.clients import NO_ANSWER, Asked
 from latebind.cli.main import app
 from latebind.domain.actions import Outcome, Reply, Run
@@ -80,3 +80,28 @@ def test_whoever_comes_after_clients_that_left_does_not_wait_for_them() -> None:
     report = hang_up.run(3, layers=6, repeats=512)
     assert report.stages > 1
     assert [one.stages for one in report.behind] == [1, 1, 1]  # behind all six it would be one for each of them all
+
+
+def test_what_clients_saw_of_faults_is_counted_by_what_they_were_promised() -> None:
+    report = mixed.Report(mixed.Fault.KILLED)
+    for call in (
+        mixed.Call("twice", 0.0, 0.5, 200),
+        mixed.Call("twice", 0.0, 0.5, 200, right=False),
+        mixed.Call("twice", 0.0, 1.9, 504),
+        mixed.Call("twice", 0.0, 2.1, 504),
+        mixed.Call("twice", 0.0, 0.1, 500),
+    ):
+        mixed._note(report, call)
+    assert (report.wrong, report.late, report.longest) == (1, 1, 2.1)
+    assert mixed.totals(report.statuses) == {"answered": 2, "refused": 2, "failed": 1}
+
+
+@pytest.mark.slow
+def test_a_stage_that_never_returns_and_a_row_that_raises_keep_nobody_waiting() -> None:
+    stuck, poisoned = mixed.run([mixed.Fault.STUCK, mixed.Fault.POISONED], 1, pause=0.2, patience=0.2)
+    assert len(stuck.seconds) == len(poisoned.seconds) == 1
+    for report in (stuck, poisoned):
+        assert (report.wrong, report.statuses.get(NO_ANSWER, 0), report.differs) == (0, 0, [])
+        assert report.statuses[200] > 0
+    assert sum(poisoned.poisoned.values()) == 1
+    assert 200 not in poisoned.poisoned

@@ -132,6 +132,26 @@ def test_calls_go_to_the_homes_of_their_model() -> None:
         assert answered(cluster, "scalar") == [0, 8]
 
 
+def test_calls_of_a_replica_that_stands_still_are_answered_by_another_and_it_gets_no_more() -> None:
+    still = Dying()  # it takes connections, as a process does that is stopped, and nobody tells it to die
+    with small(1, dead=still) as cluster:
+        cluster.home("scalar", "dead")
+        for _ in range(2):  # the second is not sent there
+            reply = cluster.call("POST", SCALAR, body(scalar(21.0)))
+            assert (reply.status, reply.json()["outputs"][0]["data"]) == (200, [42.0])
+        assert cluster.do(lambda: {peer.info.name: peer.silent for peer in cluster.fleet.peers})["dead"]
+        assert cluster.call("GET", "/metrics").status == 200
+        assert cluster.call("GET", "/v2/models/stats").status == 200
+
+
+def test_where_every_replica_stands_still_calls_are_refused_and_nobody_waits() -> None:
+    with small(0, dead=Dying()) as cluster:
+        assert cluster.call("POST", SCALAR, body(scalar(21.0))).status == 503
+        assert cluster.call("POST", SCALAR, body(scalar(21.0))).status == 503
+        assert cluster.call("GET", "/v2/health/ready").status == 400
+        assert cluster.call("GET", "/v2/models/stats").status == 503
+
+
 def test_calls_of_a_replica_that_is_lost_are_answered_by_another() -> None:
     dead = Dead()
     with small(1, dead=dead) as cluster:

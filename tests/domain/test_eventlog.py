@@ -7,7 +7,7 @@ from math import inf
 from latebind.domain.actions import Outcome, Reply, StepEnded
 from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.eventlog import Entry, EventLog, read_log
-from latebind.domain.events import Arrived
+from latebind.domain.events import Arrived, StageDone
 from latebind.scheduler import Scheduler
 from tests.models import config, served
 
@@ -74,3 +74,9 @@ def test_a_configuration_is_written_as_it_was() -> None:
     EventLog(file, finite)
     assert b"1e999" not in file.getvalue()
     assert read_log(io.BytesIO(file.getvalue()))[0] == finite
+
+
+def test_a_last_line_that_a_killed_process_has_not_written_whole_is_left_out() -> None:
+    whole = written(Entry(0.5, Arrived("net", 1.0, (1,), (0,)), ()), Entry(0.75, StageDone(0), ())).getvalue()
+    torn = io.BytesIO(whole[:-3])
+    assert [entry.now for entry in read_log(torn)[1]] == [0.5]

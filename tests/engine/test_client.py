@@ -128,7 +128,7 @@ def rows_of(batches: Mapping[str, int]) -> int:
 
 def test_a_deadline_that_cannot_be_met_is_refused(two_workers: Started) -> None:
     async def test() -> None:
-        with pytest.raises(Refused, match="deadline"):
+        with pytest.raises((Refused, Expired), match="deadline"):  # by the engine, unless the door is quicker
             await two_workers.client.infer("chain", {"image": images(1)}, deadline=time.monotonic())
 
     two_workers.run(test())

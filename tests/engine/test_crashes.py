@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from latebind.engine.crashes import Crashes
-from latebind.engine.running import IDLE, map_running, marking_loading, read_running
+from latebind.engine.running import map_running, marking_loading, models_of, read_running, worker_place
 from latebind.engine.slots import create_file
 
 
@@ -33,14 +33,19 @@ def test_what_is_forgotten_begins_again() -> None:
 def test_whoever_has_the_file_reads_which_models_run_once_each() -> None:
     file = create_file()
     running = map_running(file, 4)
-    running[0], running[2], running[3] = 3, 1, 3
-    assert read_running(file) == (0, 2)
-    running[0] = running[2] = running[3] = IDLE
-    assert read_running(file) == ()
+    for worker, model in ((0, 3), (2, 1), (3, 3)):
+        running.begin(worker_place(worker), model, 0, 1.0)
+    assert models_of(read_running(file)) == (0, 2)
+    for worker in (0, 2, 3):
+        running.rest(worker_place(worker))
+    assert models_of(read_running(file)) == ()
     os.close(file)
 
 
 def test_while_models_are_loaded_the_first_place_tells_which() -> None:
-    running = [IDLE, IDLE]
-    assert [running[0] for _ in marking_loading([Path("a"), Path("b")], running)] == [1, 2]
-    assert running[0] == IDLE
+    file = create_file()
+    running = map_running(file, 2)
+    loaded = [models_of(read_running(file)) for _ in marking_loading([Path("a"), Path("b")], running)]
+    assert loaded == [(0,), (1,)]
+    assert models_of(read_running(file)) == ()
+    os.close(file)

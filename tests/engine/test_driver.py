@@ -1,7 +1,9 @@
 """The driver with a model that computes nothing, one thread and no process."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from io import BytesIO
+from math import inf
 from pathlib import Path
 from threading import Event as Flag
 from typing import TypeVar, cast
@@ -16,6 +18,7 @@ from latebind.domain.eventlog import EventLog, read_log
 from latebind.domain.events import Arrived, Event, Exited, StageDone
 from latebind.engine.driver import MOST_UNCOUNTED, Driver
 from latebind.engine.event_log_file import EventLogFile
+from latebind.engine.running import COMPILE_SECONDS, PLACE, TIMES, Place, Running, size, worker_place
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging
 from latebind.engine.worker import Worker
@@ -39,7 +42,9 @@ class Idle:
         return StageDone(action.worker)
 
 
-def seen(look: Callable[[Driver], Seen], *, stages: int, requests: int = 1) -> list[Seen]:
+def seen(
+    look: Callable[[Driver], Seen], *, stages: int, requests: int = 1, recompiled: Collection[str] = ()
+) -> list[Seen]:
     """Return what is to be seen as each stage of each request runs, one request after another, and at the end."""
     worker, sent, found = Idle(), list[bytes](), list[Seen]()
     coming: list[list[Event]] = [[Arrived("net", 1e9, (number,), (0,))] for number in range(requests)]
@@ -50,6 +55,7 @@ def seen(look: Callable[[Driver], Seen], *, stages: int, requests: int = 1) -> l
         wake=lambda: None,
         send=sent.append,
         staging=HostStaging([], cast(SlotMemory, None)),
+        recompiled=recompiled,
     )
     worker.look = lambda: found.append(look(driver))
     driver._serve_thread()
@@ -130,6 +136,68 @@ def test_where_one_thread_fails_all_end_and_none_listens_on_for_calls_that_nobod
     )
     with pytest.raises(LatebindError):
         driver.run()
+
+
+def allowed(driver: Driver) -> float:
+    """Return how long what the worker does may still take."""
+    place = Place(*PLACE.unpack_from(driver._running._memory, worker_place(0) * PLACE.size))
+    return place.due - time.monotonic()
+
+
+def test_a_stage_that_may_be_compiled_when_it_meets_a_batch_size_has_longer_then() -> None:
+    first, again, resting = seen(allowed, stages=1, requests=2, recompiled=["net"])
+    assert first > COMPILE_SECONDS > again
+    assert resting == inf
+
+
+class Stuck(Idle):
+    """Runs a stage that ends only when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go = Flag(), Flag()
+
+    def run(self, action: Run) -> StageDone:
+        self.begun.set()
+        self.go.wait(PATIENCE)
+        return StageDone(action.worker)
+
+    def close(self) -> None:
+        pass
+
+
+def test_who_is_stuck_in_a_stage_is_seen_while_another_thread_listens_and_left_behind_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("latebind.engine.driver.END_SECONDS", 0.05)
+    worker, running = Stuck(), Running(1, memory := bytearray(size(1)))
+    come: list[list[Event]] = [[Arrived("net", 1e9, (1,), (0,))]]
+    looks: list[list[Place]] = []
+
+    def listen(seconds: float | None) -> list[Event] | None:
+        del seconds
+        if come:
+            return come.pop()
+        assert worker.begun.wait(PATIENCE)
+        looks.append([Place(*place) for place in PLACE.iter_unpack(memory)])
+        return None
+
+    driver = Driver(
+        SchedulerConfig((served("net", stages=1, seconds=1.0),)),
+        [cast(Worker, worker)],
+        listen=listen,
+        wake=lambda: None,
+        send=lambda data: None,
+        staging=HostStaging([], cast(SlotMemory, None)),
+        running=running,
+    )
+    begun = time.monotonic()
+    driver.run()
+    assert "a stage has not ended" in caplog.text
+    place = looks[0][worker_place(0)]
+    assert (place.model, place.stage) == (1, 0)
+    assert begun + TIMES < place.due < time.monotonic() + TIMES  # by its profile it takes a second
+    worker.go.set()
 
 
 @pytest.mark.parametrize("place", ["/dev/full", "folder/that/is/not/there"])

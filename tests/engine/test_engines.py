@@ -111,6 +111,9 @@ async def kill(engines: Engines) -> None:
 
 async def kill_while_it_runs(engines: Engines, model: str) -> None:
     """Stop the engine at a moment at which it runs this model alone, and kill it; return when the door has heard."""
+    async with asyncio.timeout(60.0):
+        while not engines.ready():  # after a crash, engines with some of the models come before
+            await asyncio.sleep(0.01)
     engine = engines._engine
     assert engine is not None
     number = [name for name, spec in engine.models.items() if not spec.steps].index(model)

@@ -69,13 +69,14 @@ def soon() -> float:
 
 async def expiry(client: EngineClient, query: str) -> str:
     """Return what a call is told whose deadline passes once it is let in, however long the way there takes."""
-    for seconds in (0.05, 0.5, 5.0):
+    for seconds in (0.05, 0.5, 0.5, 5.0):
         try:
             await ask(client, query, rows_going([0]), time.monotonic() + seconds)
         except Refused:
             continue
         except Expired as error:
-            return str(error)
+            if "step" in str(error):
+                return str(error)  # else the door was quicker than the engine, and does not know how far it was
     raise AssertionError("no call was let in and expired")
 
 

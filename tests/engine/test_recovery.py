@@ -1,6 +1,8 @@
 """Recovery of an engine while another change takes over: what the old set lacks is nothing against the new one."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,14 +12,16 @@ from shutil import copytree
 import pytest
 
 from latebind.domain.config import EngineConfig, GenerationsConfig, PolicyConfig
+from latebind.domain.errors import Unavailable
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
-from latebind.engine.order import EngineOrder
+from latebind.engine.order import EngineOrder, backend_imports
 from latebind.forks.client import Forked, ForkServer
+from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
 from latebind.repository.selection import Selection
 from tests.engine.test_engines import ask, ended, kill, run
 from tests.forked import FORKS
-from tests.versions import spoil
+from tests.versions import add_version, spoil
 
 BACK_OFF = 30.0
 
@@ -25,22 +29,25 @@ BACK_OFF = 30.0
 class Held(ForkServer):
     """Forks as all tests do, but the second process, with which an engine recovers, waits until the test says `go`.
 
-    With `full`, there is no room for that one.
+    With `full`, there is no room for that one. It may be another than the second that is `held`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, held: int = 2) -> None:
         super().__init__()
         self.asked = 0
+        self.held = held
         self.go = asyncio.Event()
         self.full = False
 
-    async def forked(self, module: str, words: Sequence[str], *, name: str, inherited: Sequence[int]) -> Forked:
+    async def forked(
+        self, module: str, words: Sequence[str], *, name: str, inherited: Sequence[int], imports: Sequence[str] = ()
+    ) -> Forked:
         self.asked += 1
-        if self.asked == 2:
+        if self.asked == self.held:
             await self.go.wait()
             if self.full:
                 raise OSError("no room")
-        return await FORKS.forked(module, words, name=name, inherited=inherited)
+        return await FORKS.forked(module, words, name=name, inherited=inherited, imports=imports)
 
 
 @asynccontextmanager
@@ -106,3 +113,44 @@ def test_what_is_replaced_between_two_attempts_is_not_started_again(
             assert await ask(engines) == 3.0
 
     run(test())
+
+
+def test_calls_for_a_model_that_is_up_are_answered_while_others_load(scale_shop: Path) -> None:
+    add_version(scale_shop, "other", 1, 5.0)
+
+    async def test() -> None:
+        forks, selection = Held(held=3), Selection(scale_shop)
+        order, config = EngineOrder((), EngineConfig(), PolicyConfig()), GenerationsConfig()
+        engines = await Engines.start(order, selection.first(), forks, config)
+        try:
+            os.kill(engines.process_id, signal.SIGSTOP)
+            lost = asyncio.create_task(ask(engines, "other"))  # this model was asked last, so it comes first
+            await asyncio.sleep(0)
+            await kill(engines)
+            with pytest.raises(Unavailable, match="send it again"):
+                await lost
+            assert await ask(engines, "other") == 5.0
+            assert (engines.ready("other"), engines.ready("scale"), engines.ready()) == (True, False, False)
+            with pytest.raises(Unavailable, match="starting again"):
+                await ask(engines, "scale", seconds=0.05)
+            waiting = asyncio.create_task(ask(engines, "scale"))
+            forks.go.set()
+            assert await waiting == 2.0
+            assert engines.ready()
+            assert (await engines.metrics())["restarts"] == 1
+        finally:
+            await engines.close()
+
+    run(test())
+
+
+def test_what_backends_import_is_told_before_an_engine_is_forked(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    places = []
+    for name, backend in (("one", "openvino"), ("other", "eager")):
+        ModelDirectory.create(tmp_path / name / "1", {MODEL: json_bytes({"name": name, "backend": backend})})
+        places.append(tmp_path / name / "1")
+    assert backend_imports(places, None) == ["openvino"]
+    assert backend_imports(places[1:], None) == []
+    assert backend_imports(places, "eager") == []
+    assert backend_imports([tmp_path / "not there"], None) == []  # the engine says so

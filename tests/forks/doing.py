@@ -22,6 +22,7 @@ def main(arguments: list[str]) -> None:
             "cores": sorted(os.sched_getaffinity(0)),
             "name": Path("/proc/self/comm").read_text().strip(),
             "torch": "torch" in sys.modules,
+            "wave": "wave" in sys.modules,
             "files": len(os.listdir("/proc/self/fd")),
             "wakes": signal.set_wakeup_fd(-1),
             "hears of children": signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL,

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ PATIENCE = 60.0  # with a machine that has much else to do
 
 
 @contextmanager
-def told_by(*words: str, forks: ForkServer = FORKS) -> Iterator[tuple[Forked, int]]:
+def told_by(*words: str, forks: ForkServer = FORKS, imports: Sequence[str] = ()) -> Iterator[tuple[Forked, int]]:
     """Fork a process with these words; yields it and where it tells something."""
     told, tell = os.pipe()
-    process = forks.fork(DOING, words, name="a-test", inherited=[tell])
+    process = forks.fork(DOING, words, name="a-test", inherited=[tell], imports=imports)
     os.close(tell)
     try:
         yield process, told
@@ -42,8 +42,8 @@ def children() -> set[psutil.Process]:
     return set(psutil.Process().children())
 
 
-def tell() -> dict[str, Any]:
-    with told_by("some", "words", "tell") as (process, told):
+def tell(*, imports: Sequence[str] = ()) -> dict[str, Any]:
+    with told_by("some", "words", "tell", imports=imports) as (process, told):
         assert process.wait(PATIENCE) == 0
         found: dict[str, Any] = json.loads(os.read(told, 1 << 16))
         return found
@@ -54,6 +54,12 @@ def test_it_gets_its_words_and_a_name_and_need_not_import_torch() -> None:
     assert found["words"] == ["some", "words", "tell"]
     assert found["name"] == "a-test"
     assert found["torch"]
+
+
+def test_what_it_will_need_is_imported_once_for_all_that_follow() -> None:
+    assert not tell()["wave"]
+    assert tell(imports=["wave"])["wave"]
+    assert tell()["wave"]
 
 
 def test_its_descriptors_are_closed_once_its_end_is_known() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from latebind.forks.client import ForkServer
+from latebind.forks.client import UNKNOWN, ForkServer
 from latebind.forks.lending import NAME, Lender
 from latebind.forks.socket_path import short_path
 from tests.forked import FORKS
-from tests.forks.test_forks import PATIENCE, told_by
+from tests.forks.test_forks import DOING, PATIENCE, told_by
 
 
 @pytest.fixture
@@ -49,6 +49,24 @@ def test_it_ends_with_whoever_borrowed_and_what_it_forked_goes_on(place: Path) -
         forks.close()
         lent.wait(PATIENCE)
         assert process.poll() is None
+
+
+def test_a_server_that_stands_still_is_given_up_and_another_forks(place: Path) -> None:
+    with ForkServer(place) as forks, told_by("wait", forks=forks) as (process, _):
+        lent = psutil.Process(process.pid).parent()
+        assert lent is not None
+        lent.suspend()
+        try:
+            assert forks._socket is not None
+            forks._socket.settimeout(0.05)
+            with pytest.raises(TimeoutError):
+                forks.fork(DOING, ["say"], name="a-test")
+            with told_by("tell", forks=forks) as (another, _):
+                assert another.wait(PATIENCE) == 0
+            process.kill()
+            assert process.wait(PATIENCE) == UNKNOWN  # nobody tells how it ended
+        finally:
+            lent.resume()
 
 
 def test_several_may_borrow(place: Path) -> None:

@@ -11,6 +11,7 @@ from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
 
 WIDTH = 16
 SLOW_WIDTH = 1024
+PICKED = 4
 FACTORS = (2.0, 3.0)  # of even and of odd versions
 
 
@@ -41,10 +42,32 @@ class Slow(nn.Module):
         return x
 
 
+class Pick(nn.Module):
+    """A model that raises for a row that asks for what is not there."""
+
+    def forward(self, x: Tensor, i: Tensor) -> Tensor:
+        """Map `(B, 16) float32` and places `(B, 4) int64` of it to the values there, `(B, 4) float32`."""
+        return torch.gather(x, 1, i)
+
+
+def build_mixed(root: Path) -> dict[str, nn.Module]:
+    """Make four models, two quick, one slow, one that some rows make raise; return them by name."""
+    torch.manual_seed(0)
+    found: dict[str, nn.Module] = {"twice": Scale(2.0), "thrice": Scale(3.0), "slow": Slow(4, 64), "pick": Pick()}
+    for name, module in found.items():
+        width = SLOW_WIDTH if name == "slow" else WIDTH
+        rows = {"x": torch.ones(1, width)}
+        if name == "pick":
+            rows["i"] = torch.zeros(1, PICKED, dtype=torch.int64)
+        stage_bytes = 4 * SLOW_WIDTH * SLOW_WIDTH if name == "slow" else 0
+        _build(module, rows, root / name / "1", name=name, max_batch=8, min_stage_bytes=stage_bytes)
+    return found
+
+
 def build_scale(folder: Path) -> None:
     """Make `folder/0` and `folder/1`, from which `publish` makes any version."""
     for number, factor in enumerate(FACTORS):
-        _build(Scale(factor), WIDTH, folder / str(number), name="scale", max_batch=8)
+        _build(Scale(factor), {"x": torch.ones(1, WIDTH)}, folder / str(number), name="scale", max_batch=8)
 
 
 def build_slow(root: Path, *, layers: int, repeats: int, progress: Progress = ignore_progress) -> None:
@@ -55,7 +78,7 @@ def build_slow(root: Path, *, layers: int, repeats: int, progress: Progress = ig
     torch.manual_seed(0)
     _build(
         Slow(layers, repeats),
-        SLOW_WIDTH,
+        {"x": torch.ones(1, SLOW_WIDTH)},
         root / "slow" / "1",
         name="slow",
         max_batch=1,
@@ -80,7 +103,7 @@ def right(version: str, value: float) -> bool:
 
 def _build(
     module: nn.Module,
-    width: int,
+    rows: dict[str, Tensor],
     directory: Path,
     *,
     name: str,
@@ -90,7 +113,7 @@ def _build(
 ) -> None:
     build_program(
         module.eval(),
-        {"x": torch.ones(1, width)},
+        rows,
         directory=directory,
         name=name,
         backends=["eager"],

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from latebind.bench.faults import crash, hang_up, reload, terminate
+from latebind.bench.faults import crash, hang_up, mixed, reload, terminate
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 
 
@@ -19,6 +19,7 @@ class Part(StrEnum):
     TERMINATE = "terminate"
     RELOAD = "reload"
     HANG_UP = "hang-up"
+    MIXED = "mixed"
 
 
 def faults(
@@ -26,12 +27,14 @@ def faults(
         list[Part] | None,
         typer.Option(
             help="Which fault to cause. crash: kill -9 of the engine under load; terminate: SIGTERM with requests "
-            "in flight; reload: new versions under load; hang-up: clients that leave while a slow model runs. "
+            "in flight; reload: new versions under load; hang-up: clients that leave while a slow model runs; "
+            "mixed: the engine killed, stopped for 10 s, stuck in a stage, and rows that raise, all under load. "
             "May be repeated. Default: all."
         ),
     ] = None,
     times: Annotated[
-        int, typer.Option(min=1, help="How often the engine is killed, and how often the server is told to end.")
+        int,
+        typer.Option(min=1, help="How often the engine is killed, the server told to end, and each of mixed caused."),
     ] = 20,
     versions: Annotated[
         int, typer.Option(min=1, help="For reload: how many new versions of the model are put in.")
@@ -40,7 +43,13 @@ def faults(
         int, typer.Option(min=1, help="For terminate: how many requests are in flight when the server is told to end.")
     ] = 32,
     hang_ups: Annotated[int, typer.Option(min=1, help="For hang-up: how often six clients leave.")] = 5,
-    pause: Annotated[float, typer.Option(help="For crash: seconds without a fault before each kill.")] = 1.0,
+    pause: Annotated[float, typer.Option(help="For crash and mixed: seconds without a fault before each.")] = 1.0,
+    fault: Annotated[
+        list[mixed.Fault] | None, typer.Option(help="For mixed: which; may be repeated. Default: all.")
+    ] = None,
+    patience: Annotated[
+        float, typer.Option(help="For mixed: seconds for which an engine may stand still before it is replaced.")
+    ] = 1.0,
     layers: Annotated[int, typer.Option(min=2, help="For hang-up: how many layers the slow model has.")] = 12,
     repeats: Annotated[
         int,
@@ -69,6 +78,10 @@ def faults(
                     with progress("a slow model, built in some fifty runs") as tell:
                         report = hang_up.run(hang_ups, layers=layers, repeats=repeats, progress=tell)
                     found[one] = _tell_hang_up(report)
+                case Part.MIXED:
+                    found[one] = _tell_mixed(
+                        mixed.run(fault or list(mixed.Fault), times, pause=pause, patience=patience)
+                    )
     save(json_file, found)
 
 
@@ -147,6 +160,31 @@ def _tell_hang_up(report: hang_up.Report) -> hang_up.Report:
     )
     console.print("late is who waits for more than one stage: the one that ran as the others left")
     return report
+
+
+def _tell_mixed(reports: Sequence[mixed.Report]) -> Sequence[mixed.Report]:
+    show(
+        f"faults under a mixed load on four models, calls of {mixed.TIMEOUT:g} s",
+        [
+            {
+                "fault": report.fault,
+                "times": len(report.seconds),
+                **{name: mixed.totals(report.statuses)[name] for name in ("answered", "refused", "failed")},
+                "wrong": report.wrong,
+                f"no answer {mixed.GRACE:g} s after the deadline": report.late,
+                "longest call s": f"{report.longest:.2f}",
+                "longest look s": f"{max(report.control.values()):.2f}",
+                "all answered again after s, median": f"{median(report.seconds):.2f}",
+                "longest": f"{max(report.seconds):.2f}",
+                "poisoned rows got": _counted(report.poisoned) or "none",
+                "logs": report.logs,
+                "events": report.events,
+                "replays that differ": len(report.differs),
+            }
+            for report in reports
+        ],
+    )
+    return reports
 
 
 def _counted(counts: "Counter[int] | dict[int, int]") -> str:

@@ -90,10 +90,11 @@ class Watch:
             await asyncio.wait_for(self._closed.wait(), self._every)
 
     async def _take(self) -> None:
-        """Take a snapshot; if there is no engine, keep the last one."""
+        """Take a snapshot; if there is no engine, keep the last one. The history only has new ones."""
         try:
             self.snapshot = await self._service.metrics()
         except LatebindError as error:
             logger.debug("no snapshot for the dashboard: %s", error)
             return
-        self.history.add(self.snapshot, time.time())
+        if "age" not in self.snapshot:
+            self.history.add(self.snapshot, time.time())

@@ -1,11 +1,12 @@
 """What the server and its models are and how they fare: metadata, health, configuration, statistics, metrics."""
 
 import asyncio
+from math import ceil
 
 from latebind.server.description import model_config
 from latebind.server.metrics import prometheus_text
 from latebind.server.rest.context import Context
-from latebind.server.rest.request import Headers, Reply, Request, health_reply, json_reply
+from latebind.server.rest.request import JSON, Headers, Reply, Request, health_reply, json_reply
 
 TEXT: Headers = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
@@ -46,8 +47,10 @@ async def configuration(context: Context, request: Request) -> Reply:
 
 
 async def statistics(context: Context, request: Request) -> Reply:
-    """`GET /v2/models/stats` and `GET /v2/models/NAME[/versions/N]/stats`."""
-    return json_reply(await context.service.statistics(request.names.get("model"), request.version))
+    """`GET /v2/models/stats` and `GET /v2/models/NAME[/versions/N]/stats`; `Age` says that the figures are not new."""
+    found, age = await context.service.statistics(request.names.get("model"), request.version)
+    reply = json_reply(found)
+    return Reply(reply.body, (*JSON, (b"age", b"%d" % ceil(age)))) if age else reply
 
 
 async def models(context: Context, request: Request) -> Reply:

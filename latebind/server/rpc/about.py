@@ -78,7 +78,7 @@ async def unload(context: Context, request: Message, caller: Caller) -> Message:
 async def statistics(context: Context, request: Message, caller: Caller) -> Message:
     """`ModelStatistics`, of all models if it names none."""
     del caller
-    found = await context.service.statistics(request.name or None, request.version or None)
+    found, _ = await context.service.statistics(request.name or None, request.version or None)
     return from_json(found, service_pb2.ModelStatisticsResponse())
 
 

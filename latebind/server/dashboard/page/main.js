@@ -55,8 +55,10 @@ function tell() {
     write(health, `no figures: ${error.message}`);
   } else if (data) {
     const well = data.server.live && data.server.ready;
-    health.className = well ? "good" : "bad";
-    write(health, `${well ? "ready" : data.server.live ? "not ready" : "no engine"} · version ${data.server.version}`);
+    const age = data.snapshot.age ?? 0;
+    health.className = well && !age ? "good" : "bad";
+    const old = age ? ` · the engine does not answer: figures of ${Math.ceil(age)} s ago` : "";
+    write(health, `${well ? "ready" : data.server.live ? "not ready" : "no engine"}${old} · version ${data.server.version}`);
   }
   if (data) view.show(feed);
 }

@@ -52,7 +52,7 @@ class Sampled:
     """A sampled request: its input as bytes, the class it was answered with, whose it is, what it is used for.
 
     `end` is the base model's output as bytes, float32, empty where the request left early. It is answer `at` of the
-    model, counted from 1.
+    model, counted from 1, and was given by the version `used` of the learned caches.
     """
 
     row: bytes
@@ -61,15 +61,20 @@ class Sampled:
     draw: Draw
     end: bytes = b""
     at: int = 0
+    used: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Whether a sampled request had the base model's answer, whether its input looked strange, which answer it is."""
+    """Whether a sampled request had the base model's answer, whether its input looked strange, which answer it is.
+
+    It was given by the version `used`.
+    """
 
     same: bool
     strange: bool
     at: int
+    used: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,13 @@ class Adapter:
     """Owns windows, versions and controller of one model. `see` and `learn` take long; no method is for two threads."""
 
     def __init__(
-        self, directory: ModelDirectory, config: AdaptationConfig, *, threads: int, backend: str | None
+        self,
+        directory: ModelDirectory,
+        config: AdaptationConfig,
+        *,
+        threads: int,
+        backend: str | None,
+        wanted: str = "",
     ) -> None:
         self._program = load_program(directory, threads=threads, backend=backend)
         self.spec: ModelSpec = self._program.spec
@@ -139,7 +150,7 @@ class Adapter:
         self._since = -np.inf  # when the traffic changed
         self._doubt = False  # whether an alarm said so
         self._familiar: Familiar | None = None  # what samples looked like at the last lesson
-        self.controller = self._control()
+        self.controller = self._control(wanted)
 
     def see(self, sampled: Sequence[Sampled]) -> list[Compared]:
         """Find out what lookups see of sampled requests and keep it; compare those that show.
@@ -285,7 +296,7 @@ class Adapter:
             sample = Sample(now, one.client, of_lookups, kept, base, look, one.draw.weight)
             (self.shown if one.draw.shows else self.taught).add(sample)
             if one.draw.shows:
-                compared.append(Compared(one.answer == base, strange[place], one.at))
+                compared.append(Compared(one.answer == base, strange[place], one.at, one.used))
         return compared
 
     def _stands(self, heads: Mapping[str, Head], given: Material, mix: dict[int, float]) -> bool:
@@ -294,7 +305,7 @@ class Adapter:
         It is there because it looked fast, so its errors may have been counted too low. Frames of a camera are so much
         alike that what they showed once they show again: there nothing stands.
         """
-        name = self.controller.used
+        name = self.controller.wanted
         if name == FULL_DEPTH or not self.trusted:
             return False
         found = self.built_lookups() if name == BUILT else self.versions.lookups(name)
@@ -327,8 +338,12 @@ class Adapter:
         features = {name: rows.features[name] for name in self._lookups}
         return Rows(features, rows.answers, rows.classes)
 
-    def _control(self) -> Controller:
-        name = self.versions.current()
+    def _control(self, wanted: str) -> Controller:
+        """Return the controller, which goes on from the current version.
+
+        Where the service before had stopped exits, which may have been for this server alone, they stay stopped.
+        """
+        name = wanted if wanted == FULL_DEPTH else self.versions.first()[0]
         classes = self.spec.outputs[0].shape[0]
         full = Version(FULL_DEPTH, (0.0,) * classes, (self._costs.whole,) * classes)
         version = self.version(name)
@@ -370,6 +385,11 @@ class Adapter:
         return tuple(columns)
 
 
-def open_adapter(path: Path, config: AdaptationConfig, *, threads: int, backend: str | None) -> Adapter:
-    """Return the adapter of a model directory; raises `ConfigError` or `RepositoryError` where it cannot be."""
-    return Adapter(ModelDirectory.open(path), config, threads=threads, backend=backend)
+def open_adapter(
+    path: Path, config: AdaptationConfig, *, threads: int, backend: str | None, wanted: str = ""
+) -> Adapter:
+    """Return the adapter of a model directory; raises `ConfigError` or `RepositoryError` where it cannot be.
+
+    `wanted` is the version that the service before wanted, if there was one.
+    """
+    return Adapter(ModelDirectory.open(path), config, threads=threads, backend=backend, wanted=wanted)

@@ -18,11 +18,11 @@ async def start_beside(engines: Engines, settings: ServeConfig, forks: ForkServe
     """Start the service for models that have learned caches in use, if it is wanted; to be closed at the end."""
     if not settings.adaptation.on:
         return None
-    following = Following(partial(_followed, settings, engines), engines.adopt, forks)
+    following = Following(partial(_followed, settings, engines), engines, forks)
     if _followed(settings, engines) is None:
         logger.warning("nothing to adapt: no model that is served has learned caches in use")
     await following.begin(PATIENCE)
-    engines.on_change = following.look
+    engines.on_change, engines.on_failed = following.look, following.unusable
     return following
 
 

@@ -3,22 +3,25 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Self
+from typing import Protocol, Self
 from zlib import crc32
 
 import msgspec
 import numpy as np
 
+from latebind.adaptation.controller import number_of
 from latebind.adaptation.messages import (
     AdaptationOrder,
     Answered,
     FromService,
     Started,
     Status,
+    Unusable,
     UseVersion,
     pack_answered,
+    pack_unusable,
 )
 from latebind.adaptation.sampling import Sampler
 from latebind.domain.errors import ConfigError, LatebindError
@@ -33,7 +36,21 @@ STOP_SECONDS = 20.0
 MOST_WAITING = 1 << 22  # bytes that the service has not read; above it nothing is sampled
 GATHER_SECONDS = 0.01  # that answers are gathered before they are sent, so that the service wakes less often
 
-Adopt = Callable[[str, str], Awaitable[None]]  # model, version
+
+class VersionsInUse(Protocol):
+    """Which version of its learned caches each model is to use, and which it uses; `engine.engines` has them."""
+
+    async def adopt(self, model: str, version: str) -> None:
+        """Have a version used from now on. Raises `ConfigError` if it cannot be, `Unavailable` without such a model."""
+        ...
+
+    def wanted(self, model: str) -> str:
+        """Return the version that is to be used; empty if nobody has chosen one yet."""
+        ...
+
+    def used(self, model: str) -> str:
+        """Return the version that the engine reported last."""
+        ...
 
 
 class NothingToFollow(ConfigError):
@@ -43,21 +60,23 @@ class NothingToFollow(ConfigError):
 class AdaptationClient:
     """Watches what the door answers. Make one with `start`, end it with `close`."""
 
-    def __init__(self, models: Sequence[ModelSpec], share: float, process: Forked, adopt: Adopt) -> None:
+    def __init__(self, models: Sequence[ModelSpec], share: float, process: Forked, in_use: VersionsInUse) -> None:
         self.statuses: dict[str, Status] = {}
         self.dropped = 0  # samples for which there was no room
         self._models = {
             spec.name: (number, spec, Sampler(share, Random(number).random)) for number, spec in enumerate(models)
         }
         self._process = process
-        self._adopt = adopt
+        self._in_use = in_use
         self._gathered: list[bytes] = []
         self._messages: asyncio.StreamWriter | None = None
         self._control: asyncio.StreamWriter | None = None
         self._listening: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, order: AdaptationOrder, models: Sequence[ModelSpec], adopt: Adopt, forks: ForkServer) -> Self:
+    async def start(
+        cls, order: AdaptationOrder, models: Sequence[ModelSpec], in_use: VersionsInUse, forks: ForkServer
+    ) -> Self:
         """Start the service for `models`, in the order of the directories.
 
         Those that it cannot follow are served as they were built; raises `NothingToFollow` where that is all of them,
@@ -68,9 +87,10 @@ class AdaptationClient:
         with their_messages, their_control:
             inherited = (their_messages.fileno(), their_control.fileno())
             process = await forks.forked(PROCESS, [], name=NAME, inherited=inherited)
-        client = cls(models, order.config.sample, process, adopt)
+        client = cls(models, order.config.sample, process, in_use)
+        wanted = {path: in_use.wanted(spec.name) for path, spec in zip(order.directories, models, strict=False)}
         reader, client._control = await asyncio.open_connection(sock=control)
-        client._control.write(msgspec.json.encode(order) + b"\n")
+        client._control.write(msgspec.json.encode(msgspec.structs.replace(order, wanted=wanted)) + b"\n")
         _, client._messages = await asyncio.open_connection(sock=messages)
         try:
             started = await _next(reader)
@@ -104,7 +124,7 @@ class AdaptationClient:
         number, spec, sampler = known
         (output,) = answer.outputs.values()
         room = self._messages.transport.get_write_buffer_size() < MOST_WAITING
-        for place, (row, left_at) in enumerate(zip(output, answer.left_at, strict=True)):
+        for place, (row, left_at, version) in enumerate(zip(output, answer.left_at, answer.caches, strict=True)):
             early = left_at + 1 < spec.stages
             draw, data, end = sampler.draw(early), b"", b""
             if draw is not None and room:
@@ -112,16 +132,24 @@ class AdaptationClient:
                 end = b"" if early else np.ascontiguousarray(row).tobytes()
             elif draw is not None:
                 self.dropped += 1
-            told = Answered(number, int(row.argmax()), crc32(client.encode()), draw, data, end)
-            self._gathered.append(pack_answered(told))
-        if len(self._gathered) == len(output):  # the first since they were last sent
+            told = Answered(number, int(row.argmax()), crc32(client.encode()), version, draw, data, end)
+            self._tell(pack_answered(told))
+
+    def unusable(self, model: str, version: str) -> None:
+        """Tell that the engine cannot use a version that it was to use."""
+        if model in self._models:
+            self._tell(pack_unusable(Unusable(self._models[model][0], number_of(version))))
+
+    def _tell(self, message: bytes) -> None:
+        if not self._gathered:  # the first since they were last sent
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self._send)
+        self._gathered.append(message)
 
     def figures(self) -> Mapping[str, AdaptationFigures]:
         """Return what the service last told, by model."""
         return {
             name: AdaptationFigures(
-                version=told.version,
+                version=self._in_use.used(name),
                 sampled=told.sampled,
                 retrained=told.retrained,
                 refused=told.refused,
@@ -167,9 +195,13 @@ class AdaptationClient:
 
     async def _use(self, message: UseVersion) -> None:
         try:
-            await self._adopt(message.model, message.version)
-        except LatebindError as error:
+            await self._in_use.adopt(message.model, message.version)
+        except ConfigError as error:
             logger.error("%s cannot take version %s: %s", message.model, message.version, error)
+            self.unusable(message.model, message.version)
+            return
+        except LatebindError as error:
+            logger.warning("%s: version %s is not used: %s", message.model, message.version, error)
             return
         logger.info("%s: learned caches %s (%s)", message.model, message.version, message.reason)
 

@@ -22,6 +22,7 @@ MOVED = 0.25  # of all answers, by which the share of one class must change to c
 FIRST_LESSON, GROWTH = 100, 1.5  # answers after a change until the first retraining, then times as many each,
 MOST_APART = 2_000  # but no more than so many between two
 BUILT, FULL_DEPTH = "built", "none"  # the version that `build` made; the one without lookups
+NUMBERS = {BUILT: 0, FULL_DEPTH: -1}
 SHOWN = "it was shown on the newest samples"
 QUICKER = "it is quicker than what could be shown on the newest samples"
 UNFAMILIAR = "it was shown on what `build` kept, which looks otherwise"
@@ -87,7 +88,7 @@ class Controller:
         target: float,
         full_depth: Version,
         versions: Mapping[str, Version],
-        used: str,
+        wanted: str,
         *,
         stopped: bool = False,
     ) -> None:
@@ -98,13 +99,14 @@ class Controller:
         self.last: deque[bool] = deque(maxlen=TOLD)  # whether answers compared since the last alarm were the same
         self.looks = FidelityWatch(1.0 - MOST_STRANGE)
         self.shift = FidelityWatch(1.0 - USUALLY_STRANGE)
-        self.used = used
+        self.wanted = wanted  # what answers were given by, they say themselves
         self._allowed = 1.0 - target
         self._versions = {full_depth.name: full_depth, **versions}
         self._answers = 0  # since the traffic changed
         self._heard = 0  # answers in all
         self._looked = self._erred = -inf  # the answers that the last look and the last error were of
         self._shift_seen = self._shifted = -inf  # the answers of the last look for a shift, and of the last shift
+        self._alarmed = -1  # answers in all when the last alarm came
         self._compared = 0  # since the last alarm, with exits
         self._compared_at = 0  # the answer of the last comparison
         self._gap = 1.0  # mean answers between two comparisons
@@ -132,14 +134,21 @@ class Controller:
             decisions.append(self._learn("there is more to learn from"))
         return decisions
 
-    def compared(self, same: bool, *, at: int, strange: bool = False) -> list[Decision]:
+    def compared(self, same: bool, *, at: int, strange: bool = False, used: str = "") -> list[Decision]:
         """Take in whether answer `at`, counted from 1, was the base model's, and whether its input looked `strange`.
+
+        It was given by the version `used`, as the engine says; empty: it does not say. Whatever is wanted: where other
+        answers are given than the base model's, there are exits, and too many of them are an alarm. What had been
+        answered when the last alarm came tells nothing of what was done then.
 
         Versions that made an alarm are not used again. Where more look strange than usual, but too few for an alarm, a
         new version is called for.
         """
+        if at <= self._alarmed:
+            return []
         reasons: list[str] = []
-        self._compared += self.used != FULL_DEPTH
+        exits = not same or (used or self.wanted) != FULL_DEPTH
+        self._compared += exits
         self.last.append(same)
         self._gap += NEWEST_GAP * (at - self._compared_at - self._gap) if self._compared_at > 0 else 0.0
         self._compared_at = at
@@ -150,11 +159,12 @@ class Controller:
         if at - self._looked >= LOOKS_APART:
             self._looked = at
             reasons += [CHANGED] if self.looks.add(not strange) else []
-        if self.used == FULL_DEPTH:
+        if not exits:
             return []
         if not reasons:
             return self._heed(strange, at)
         self._versions = {FULL_DEPTH: self._versions[FULL_DEPTH]}
+        self._alarmed = self._heard
         self._compared = 0
         self.last.clear()
         self.shift.restart()
@@ -194,14 +204,14 @@ class Controller:
             left = [self._use(FULL_DEPTH, UNFAMILIAR)]
         if version is None:
             return left
-        used = self._versions[self.used]
+        used = self._versions[self.wanted]
         faster = self._long_mix.expect(version.seconds) < self._long_mix.expect(used.seconds)
         if trusted and self._good(used) and not faster and (stands or version.rows < used.rows):
             return []
         if trusted and self._quicker_as_built(version):
-            return [] if self.used == BUILT else [self._use_as_built()]
+            return [] if self.wanted == BUILT else [self._use_as_built()]
         self._versions[version.name] = version
-        for old in [name for name in self._versions if name not in {FULL_DEPTH, BUILT, self.used}][:-REMEMBERED]:
+        for old in [name for name in self._versions if name not in {FULL_DEPTH, BUILT, self.wanted}][:-REMEMBERED]:
             del self._versions[old]
         return [self._use(version.name, SHOWN)]
 
@@ -227,6 +237,12 @@ class Controller:
         if version is not None:
             self._versions[name] = version
         return [self._use(name, "it was asked for")]
+
+    def unusable(self, name: str) -> list[Decision]:
+        """The engine cannot use this version: it is forgotten, and another wanted in its place."""
+        if name != FULL_DEPTH:
+            self._versions.pop(name, None)
+        return [] if name != self.wanted else [self._use(self._newest().name, f"version {name} cannot be used")]
 
     def shares(self) -> dict[int, float]:
         """Return the shares of classes to make a version for."""
@@ -274,8 +290,8 @@ class Controller:
         Not to the fastest, for the reason that `learned` has.
         """
         decisions: list[Decision] = []
-        newest = next(one for one in reversed(self._versions.values()) if self._good(one))
-        if newest.name != self.used:
+        newest = self._newest()
+        if newest.name != self.wanted:
             decisions.append(self._use(newest.name, "it is the newest that is good for the classes that come"))
         if not self._learning and self._lesson_mix and self._present.distance(self._lesson_mix) > MOVED:
             self._moves.append(self._heard)
@@ -283,6 +299,10 @@ class Controller:
             self._next_lesson = round(GROWTH * FIRST_LESSON)
             decisions.append(self._learn("the mix of classes has changed", moved=not self.restless))
         return decisions
+
+    def _newest(self) -> Version:
+        """Return the newest version that is good; the whole network always is."""
+        return next(one for one in reversed(self._versions.values()) if self._good(one))
 
     def _heed(self, strange: bool, at: int) -> list[Decision]:
         """Call for a new version where more looks strange than usual, once in `LONG_MEMORY` answers at most.
@@ -304,14 +324,14 @@ class Controller:
 
         It is shown for the mix that it was made for: while that comes, a few answers of a hard class are no reason.
         """
-        if version.name == self.used and version.mix and self._present.distance(version.mix) <= MOVED:
+        if version.name == self.wanted and version.mix and self._present.distance(version.mix) <= MOVED:
             return True
-        most = self._allowed if version.name == self.used else CAUTION * self._allowed
+        most = self._allowed if version.name == self.wanted else CAUTION * self._allowed
         return self._present.expect(version.wrong) <= most
 
     def _use(self, name: str, reason: str) -> Use:
         """Change versions; what the watch has seen stands, or new versions would blind it to a slow fall."""
-        self.used = name
+        self.wanted = name
         return Use(name, reason)
 
     def _learn(self, reason: str, *, moved: bool = False, alarmed: bool = False) -> Retrain:
@@ -323,3 +343,13 @@ class Controller:
         self._answers = 0
         self._long_mix = Mix(LONG_MEMORY)
         self._next_lesson = FIRST_LESSON
+
+
+def number_of(version: str) -> int:
+    """Return a version's name as a number, which takes less room than a word beside each answer."""
+    return NUMBERS[version] if version in NUMBERS else int(version)
+
+
+def name_of(number: int) -> str:
+    """Return the name of the version of this number."""
+    return next((name for name, one in NUMBERS.items() if one == number), f"{number:06d}")

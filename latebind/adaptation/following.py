@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from latebind.adaptation.client import AdaptationClient, Adopt, NothingToFollow
+from latebind.adaptation.client import AdaptationClient, NothingToFollow, VersionsInUse
 from latebind.adaptation.messages import AdaptationOrder
 from latebind.domain.errors import LatebindError
 from latebind.domain.model import ModelSpec
@@ -34,9 +34,9 @@ class Following:
     Begin with `begin`, say `look` when what is served may be another, end with `close`.
     """
 
-    def __init__(self, find: Callable[[], Followed | None], adopt: Adopt, forks: ForkServer) -> None:
+    def __init__(self, find: Callable[[], Followed | None], in_use: VersionsInUse, forks: ForkServer) -> None:
         self._find = find
-        self._adopt = adopt
+        self._in_use = in_use
         self._forks = forks
         self._followed: Followed | None = None
         self._client: AdaptationClient | None = None
@@ -47,6 +47,11 @@ class Following:
         """Tell the service, if there is one at the moment."""
         if self._client is not None:
             self._client.answered(spec, rows, answer, client)
+
+    def unusable(self, model: str, version: str) -> None:
+        """Tell the service that the engine cannot use a version; one that begins later finds out by itself."""
+        if self._client is not None:
+            self._client.unusable(model, version)
 
     def figures(self) -> Mapping[str, AdaptationFigures]:
         """Return what the service last told, by model."""
@@ -76,7 +81,8 @@ class Following:
             await before.close()
         self._followed = found = self._find()
         if found is not None:
-            self._client = client = await AdaptationClient.start(found.order, found.models, self._adopt, self._forks)
+            client = await AdaptationClient.start(found.order, found.models, self._in_use, self._forks)
+            self._client = client
             self._begun = time.monotonic()
             client.when_ended(lambda: self._lost(client))
 

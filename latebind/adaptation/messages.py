@@ -10,13 +10,15 @@ from latebind.adaptation.sampling import Draw
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.model import ModelSpec
 
-ANSWERED = Struct("<BxHIIf")  # what follows and what it is for; model, class answered, client, weight
+# what follows and what it is for; model, class answered, client, weight, version of the learned caches
+ANSWERED = Struct("<BxHIIfi")
 ROW, END, SHOWS = 1, 2, 4  # the input follows; the base model's output behind it; it is for showing, not for teaching
+FAILED = 8  # no answer: the engine cannot use the version
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The class that one request was answered with.
+    """The class that one request was answered with, by a `version` of the learned caches (`controller.number_of`).
 
     Where it is sampled, `draw` says for what, `row` is its input and `end` the output of the base model, float32, if it
     ran to the end. Both are empty where there is none.
@@ -25,32 +27,47 @@ class Answered:
     model: int
     answer: int
     client: int
+    version: int
     draw: Draw | None = None
     row: bytes = b""
     end: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """The engine could not use a version of a model's learned caches that it was to use."""
+
+    model: int
+    version: int
+
+
+def pack_unusable(unusable: Unusable) -> bytes:
+    """Write that a version cannot be used."""
+    return ANSWERED.pack(FAILED, unusable.model, 0, 0, 0.0, unusable.version)
 
 
 def pack_answered(answered: Answered) -> bytes:
     """Write one answer."""
     draw = answered.draw
     flags = ROW * bool(answered.row) | END * bool(answered.end) | SHOWS * (draw is not None and draw.shows)
-    head = ANSWERED.pack(flags, answered.model, answered.answer, answered.client, draw.weight if draw else 0.0)
+    weight = draw.weight if draw else 0.0
+    head = ANSWERED.pack(flags, answered.model, answered.answer, answered.client, weight, answered.version)
     return head + answered.row + answered.end
 
 
 class AnsweredReader:
-    """Turns the bytes from the door into answers; keeps what is incomplete until the rest comes."""
+    """Turns the bytes from the door into what they tell; keeps what is incomplete until the rest comes."""
 
     def __init__(self, models: Sequence[ModelSpec]) -> None:
         self._bytes_of = [(row_bytes(spec), spec.outputs[0].row_bytes) for spec in models]
         self._bytes = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Answered]:
-        """Yield the answers that `data` completes."""
+    def feed(self, data: bytes) -> Iterator[Answered | Unusable]:
+        """Yield what `data` completes."""
         self._bytes += data
         place = 0
         while place + ANSWERED.size <= len(self._bytes):
-            flags, model, answer, client, weight = ANSWERED.unpack_from(self._bytes, place)
+            flags, model, answer, client, weight, version = ANSWERED.unpack_from(self._bytes, place)
             start = place + ANSWERED.size
             middle = start + self._bytes_of[model][0] * bool(flags & ROW)
             stop = middle + self._bytes_of[model][1] * bool(flags & END)
@@ -58,7 +75,9 @@ class AnsweredReader:
                 break
             draw = Draw(bool(flags & SHOWS), weight) if flags & ROW else None
             row, end = bytes(self._bytes[start:middle]), bytes(self._bytes[middle:stop])
-            yield Answered(model, answer, client, draw, row, end)
+            yield (
+                Unusable(model, version) if flags & FAILED else Answered(model, answer, client, version, draw, row, end)
+            )
             place = stop
         del self._bytes[:place]
 
@@ -69,7 +88,10 @@ def row_bytes(spec: ModelSpec) -> int:
 
 
 class AdaptationOrder(msgspec.Struct, frozen=True):
-    """The first line to the service: which models, in the order of their numbers, and how the engine runs them."""
+    """The first line to the service: which models, in the order of their numbers, and how the engine runs them.
+
+    `wanted` are the versions of learned caches that the service before wanted, by directory.
+    """
 
     directories: tuple[str, ...]
     config: AdaptationConfig
@@ -77,6 +99,7 @@ class AdaptationOrder(msgspec.Struct, frozen=True):
     backend: str | None
     cores: tuple[int, ...]  # of the engine: not for the service
     log_format: str = "text"
+    wanted: dict[str, str] = {}
 
 
 class UseVersion(msgspec.Struct, frozen=True, tag="use"):
@@ -94,7 +117,6 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     """
 
     model: str
-    version: str = "built"
     sampled: int = 0
     retrained: int = 0
     refused: int = 0

@@ -22,14 +22,16 @@ import msgspec
 import torch
 
 from latebind.adaptation.adapter import Adapter, Sampled, open_adapter
-from latebind.adaptation.controller import BUILT, Decision, Retrain, Use
+from latebind.adaptation.controller import BUILT, Decision, Retrain, Use, name_of
 from latebind.adaptation.lease import Lease
 from latebind.adaptation.messages import (
     AdaptationOrder,
+    Answered,
     AnsweredReader,
     FromService,
     Started,
     Status,
+    Unusable,
     UseVersion,
 )
 from latebind.adaptation.yielding import yielding_often
@@ -59,8 +61,8 @@ class Lane:
         self.to_teach: deque[Sampled] = deque()
         self.lesson: Retrain | None = None
         self.told = Status(self.name)
-        self.current = adapter.controller.used  # by this server
-        self.chosen = self.current  # by the leader, or an operator, for all servers that share the folder
+        # what the folder said last: the choice of the leader, or of an operator, for all servers that share it
+        self.seen = adapter.versions.current()
         self.lease = Lease(adapter.folder)
         self.sampled = self.retrained = self.refused = 0
 
@@ -88,7 +90,6 @@ class Lane:
             upper = upper_bound(same, len(last), CONFIDENCE)
         return Status(
             self.name,
-            self.current,
             self.sampled,
             self.retrained,
             self.refused,
@@ -120,7 +121,8 @@ class AdaptationService:
             return
         for lane in self._lanes:
             self._lead(lane)
-            self._use(lane, Use(lane.current, "as built" if lane.current == BUILT else "it was in use before"))
+            wanted = lane.adapter.controller.wanted
+            self._use(lane, Use(wanted, "as built" if wanted == BUILT else "it was in use before"))
         threads = [Thread(target=self._compare_on, name="comparing"), Thread(target=self._learn_on, name="learning")]
         for thread in threads:
             thread.start()
@@ -154,14 +156,20 @@ class AdaptationService:
         if not data:
             return False
         with self._work:
-            for answered in self._reader.feed(data):
-                lane = self._lanes[answered.model]
-                self._carry_out(lane, lane.adapter.controller.answered(answered.answer))
-                if answered.draw is not None and answered.row:
-                    row, at = answered.row, lane.adapter.controller.total
-                    if lane.wait(Sampled(row, answered.answer, answered.client, answered.draw, answered.end, at)):
-                        self._work.notify_all()
+            for told in self._reader.feed(data):
+                lane = self._lanes[told.model]
+                if isinstance(told, Unusable):
+                    self._carry_out(lane, lane.adapter.controller.unusable(name_of(told.version)))
+                else:
+                    self._answered(lane, told)
         return True
+
+    def _answered(self, lane: Lane, told: Answered) -> None:
+        self._carry_out(lane, lane.adapter.controller.answered(told.answer))
+        if told.draw is not None and told.row:
+            at, used = lane.adapter.controller.total, name_of(told.version)
+            if lane.wait(Sampled(told.row, told.answer, told.client, told.draw, told.end, at, used)):
+                self._work.notify_all()
 
     def _look(self) -> None:
         """Now and then: is a retraining due, has an operator chosen a version, what is there to tell."""
@@ -171,8 +179,8 @@ class AdaptationService:
                 self._lead(lane)
                 controller = lane.adapter.controller
                 self._carry_out(lane, controller.waited(self._looked, self._config.interval))
-                chosen = lane.adapter.versions.current()
-                if chosen != lane.chosen:
+                chosen = _chosen(lane)
+                if chosen != lane.seen:
                     self._choose(lane, chosen)
                 status = lane.status()
                 if status != lane.told:
@@ -191,7 +199,7 @@ class AdaptationService:
             logger.info(
                 "%s: this server retrains its learned caches for all that share %s", lane.name, lane.adapter.folder
             )
-            self._use(lane, Use(lane.current, "it is what the new leader uses"))
+            self._use(lane, Use(lane.adapter.controller.wanted, "it is what the new leader uses"))
         elif led and not leads:
             logger.warning("%s: another server retrains its learned caches from now on", lane.name)
 
@@ -202,11 +210,13 @@ class AdaptationService:
         except (NotFound, RepositoryError) as error:
             logger.warning("%s cannot use version %s: %s", lane.name, name, error)
             if lane.lease.leads:
-                self._make_current(lane, lane.chosen)
+                self._make_current(lane, lane.seen)
             else:
-                lane.chosen = name
+                lane.seen = name
+            # what was decided before this was looked into may not have been told
+            self._use(lane, Use(lane.adapter.controller.wanted, "what was chosen cannot be used"))
             return
-        lane.chosen = name
+        lane.seen = name
         stopped = lane.adapter.versions.stopped()
         self._carry_out(lane, lane.adapter.controller.chosen(name, version, stopped=stopped))
 
@@ -221,14 +231,15 @@ class AdaptationService:
                 lane.adapter.controller.learned(None, time.monotonic())  # the leader does
 
     def _use(self, lane: Lane, use: Use) -> None:
-        """Use a version, and as the leader have all use it."""
-        if lane.lease.leads:
-            if lane.adapter.versions.current() != lane.chosen:
-                return  # an operator has just chosen, which `_look` will find
-            if use.version != lane.chosen:
-                self._make_current(lane, use.version)
-        lane.current = use.version
+        """Use a version, and as the leader have all use it.
+
+        This server is told first: if this process dies in between, the next one finds what the door was told.
+        """
+        if lane.lease.leads and _chosen(lane) != lane.seen:
+            return  # an operator has just chosen, which `_look` will find
         self._tell(UseVersion(lane.name, use.version, use.reason))
+        if lane.lease.leads and use.version != lane.seen:
+            self._make_current(lane, use.version)
 
     def _make_current(self, lane: Lane, version: str) -> None:
         """Make all servers use a version. If that cannot be written, this server alone uses it."""
@@ -237,7 +248,7 @@ class AdaptationService:
         except OSError as error:
             logger.error("%s: other servers are not told of version %s: %s", lane.name, version, error)
         else:
-            lane.chosen = version
+            lane.seen = version
 
     def _compare_on(self) -> None:
         """Root of the comparing thread."""
@@ -281,7 +292,8 @@ class AdaptationService:
         with self._work:
             lane.sampled += len(compared)
             for one in compared:
-                self._carry_out(lane, lane.adapter.controller.compared(one.same, at=one.at, strange=one.strange))
+                decisions = lane.adapter.controller.compared(one.same, at=one.at, strange=one.strange, used=one.used)
+                self._carry_out(lane, decisions)
 
     def _teach(self, lane: Lane, lesson: Retrain) -> None:
         with self._work:
@@ -331,13 +343,26 @@ class AdaptationService:
             logger.warning("the door has closed")
 
 
+def _chosen(lane: Lane) -> str:
+    """Return what the folder says; while it cannot be read, what it said last."""
+    try:
+        return lane.adapter.versions.current()
+    except OSError as error:
+        logger.error("%s: what is chosen cannot be seen: %s", lane.name, error)
+        return lane.seen
+
+
 def _lanes_of(order: AdaptationOrder) -> tuple[list[Lane], dict[int, str]]:
     """Return the models that can be followed, in order, and why others cannot."""
     lanes, left_out = [], {}
     for number, path in enumerate(order.directories):
         try:
-            lanes.append(Lane(open_adapter(Path(path), order.config, threads=order.threads, backend=order.backend)))
-        except ConfigError as error:
+            wanted = order.wanted.get(path, "")
+            adapter = open_adapter(
+                Path(path), order.config, threads=order.threads, backend=order.backend, wanted=wanted
+            )
+            lanes.append(Lane(adapter))
+        except (ConfigError, RepositoryError, OSError) as error:
             left_out[number] = str(error)
     return lanes, left_out
 

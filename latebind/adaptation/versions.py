@@ -1,15 +1,18 @@
 """Versions of a model's learned caches on disk: each a verified directory, made in one rename; one is current."""
 
 import os
+import re
 import shutil
 import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 from latebind.adaptation.controller import BUILT, FULL_DEPTH
+from latebind.domain.costs import are_seconds
 from latebind.domain.errors import NotFound, RepositoryError
 from latebind.learned.head import Head
 from latebind.learned.stored import LIST, head_file, read_head
@@ -22,6 +25,8 @@ CURRENT = "current"
 BY_HAND = "by-hand"
 KEPT = 20
 OLD = ".old"  # ends the hidden name of a version that is being removed
+NAME = re.compile(r"[0-9]{6}|[1-9][0-9]{6,8}")
+LATEST = 4e9  # seconds since the epoch: the year 2096
 LEFT_BEHIND = 600.0  # seconds after which a hidden folder is nobody's work any more
 
 
@@ -48,6 +53,10 @@ class About:
     mix: dict[int, float]
 
 
+class _OfOtherCaches(RepositoryError):
+    """A version was made for caches that have been replaced since."""
+
+
 class Versions:
     """All versions for the caches of one model directory, in a folder of their own."""
 
@@ -63,7 +72,7 @@ class Versions:
     def names(self) -> list[str]:
         """Return all versions that are there, oldest first."""
         folder = self._folder / "versions"
-        return sorted(path.name for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
+        return sorted(path.name for path in folder.iterdir() if NAME.fullmatch(path.name)) if folder.is_dir() else []
 
     def publish(self, about: About, heads: Mapping[str, Head], *, known: Collection[str] = ()) -> str:
         """Write a version and return its name; it is not current yet. The oldest ones go, those `known` stay.
@@ -83,7 +92,11 @@ class Versions:
         """Return what a version is; raises `NotFound`, or `RepositoryError` for one of other caches."""
         about = self._open(name).read_json(ABOUT, About)
         if about.format != FORMAT or about.base != self._base:
-            raise RepositoryError(f"version {name} in {self._folder} belongs to other caches: it cannot be used here")
+            raise _OfOtherCaches(f"version {name} in {self._folder} belongs to other caches: it cannot be used here")
+        if not _makes_sense(about):
+            raise RepositoryError(
+                f"{self._path(name) / ABOUT} has figures that nobody can have measured: use another version"
+            )
         return about
 
     def lookups(self, name: str) -> dict[str, tuple[Head, float]]:
@@ -92,9 +105,27 @@ class Versions:
         return {lookup: (read_head(directory, _file(lookup)), level) for lookup, level in about.thresholds.items()}
 
     def current(self) -> str:
-        """Return the version to use: a name, `BUILT` or `FULL_DEPTH`."""
-        name = self._chosen()[0]
-        return name if name in {BUILT, FULL_DEPTH} or self._is_there(name) else BUILT
+        """Return the version that was chosen, `BUILT` where none was; whether it can be used shows where it is read.
+
+        Raises `OSError`: a folder that cannot be read for a moment is no choice.
+        """
+        return self._chosen()[0]
+
+    def first(self) -> tuple[str, str]:
+        """Return the version to begin with, and why it is not the current one where it is another.
+
+        It is what `build` made where the current one belongs to other caches, and the whole network where it cannot be
+        read: what `build` made may be what it was to follow.
+        """
+        try:
+            name = self.current()
+            if name not in {BUILT, FULL_DEPTH}:
+                self.lookups(name)
+        except _OfOtherCaches as error:
+            return BUILT, str(error)
+        except (NotFound, RepositoryError, OSError) as error:
+            return FULL_DEPTH, f"{error}; choose another with `latebind versions --use`"
+        return name, ""
 
     def stopped(self) -> bool:
         """Tell whether an operator wants no exits, until he chooses something else."""
@@ -118,9 +149,10 @@ class Versions:
     def _chosen(self) -> tuple[str, str]:
         """Return what was chosen and whether by hand."""
         try:
-            name, _, how = (self._folder / CURRENT).read_text(encoding="ascii").strip().partition(" ")
-        except (OSError, UnicodeDecodeError):
+            written = (self._folder / CURRENT).read_text(encoding="ascii", errors="replace")
+        except FileNotFoundError:
             return BUILT, ""
+        name, _, how = written.strip().partition(" ")
         return name, how
 
     def _remove(self, names: Sequence[str]) -> None:
@@ -143,7 +175,7 @@ class Versions:
 
     def _is_there(self, name: str) -> bool:
         """Tell whether there is such a version. It is looked at itself: lists of a shared folder may be older."""
-        return name.isdecimal() and self._path(name).is_dir()
+        return bool(NAME.fullmatch(name)) and self._path(name).is_dir()
 
     def _path(self, name: str) -> Path:
         return self._folder / "versions" / name
@@ -153,6 +185,18 @@ def versions_folder(model: Path, root: str = "") -> Path:
     """Return where versions of a model directory lie: beside it, or in a folder of its own under `root`."""
     place = Path(root) / model.parent.name if root else model.parent
     return place / f".adapted-{model.name}"
+
+
+def _makes_sense(about: About) -> bool:
+    """Tell whether the figures of a version can be."""
+    return (
+        0.0 <= about.made < LATEST
+        and all(map(isfinite, about.thresholds.values()))
+        and all(map(are_seconds, about.seconds))
+        and len(about.seconds) == len(about.wrong)
+        and all(0.0 <= share <= 1.0 for share in (*about.wrong, *about.mix.values()))
+        and all(0 <= answer < len(about.wrong) for answer in about.mix)
+    )
 
 
 def _age(path: Path) -> float:

@@ -149,7 +149,7 @@ class _Street:
         self._adapter, self._looked, self._random = adapter, looked, random
         self._sampler = Sampler(sample, random.random)
         self._rows = rows  # True: brighter
-        self._used = adapter.controller.used
+        self._used = adapter.controller.wanted
         self._answers: dict[tuple[str, bool], _Given] = {}
         self._lesson: tuple[int, Retrain] | None = None
         self._now = self._samples = 0
@@ -194,8 +194,8 @@ class _Street:
             self._samples += draw.shows
             data = b"".join(rows[row].numpy().tobytes() for rows in self._rows[bright].values())
             end = b"" if early else self._looked[bright].answers[row].numpy().tobytes()
-            for told in self._adapter.see([Sampled(data, answer, 0, draw, end, controller.total)]):
-                self._carry_out(controller.compared(told.same, at=told.at, strange=told.strange))
+            for told in self._adapter.see([Sampled(data, answer, 0, draw, end, controller.total, self._used)]):
+                self._carry_out(controller.compared(told.same, at=told.at, strange=told.strange, used=told.used))
         if self._lesson is not None and self._now >= self._lesson[0]:
             self._teach(self._lesson[1])
         return same

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import torch
 
+from latebind.adaptation.controller import FULL_DEPTH, number_of
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError
@@ -167,7 +168,7 @@ def _crew(side: Side) -> list[LoadedModel]:
 @torch.inference_mode()
 def _run_stages(spec: ModelSpec, worker: Worker, size: int) -> None:
     """Run every stage on a whole batch without early exits; of a sequence model some steps."""
-    worker.adopt(spec.name, {})
+    worker.adopt(spec.name, number_of(FULL_DEPTH), {})
     everyone = tuple(range(size))
     for stage in (0, *([1] * STEPS)) if spec.kinds else range(spec.stages):
         worker.run(Run(0, spec.name, stage, everyone, everyone))

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +12,16 @@ class Curve:
 
     batches: tuple[int, ...]
     seconds: tuple[float, ...]
+
+    @property
+    def makes_sense(self) -> bool:
+        """Whether something can have been measured so: ascending batches, each with seconds."""
+        return (
+            0 < len(self.batches) == len(self.seconds)
+            and self.batches[0] >= 1
+            and all(a < b for a, b in pairwise(self.batches))
+            and all(map(are_seconds, self.seconds))
+        )
 
     def at(self, batch: int) -> float:
         """Return the seconds that a batch of this size takes; beyond the last point, by the last slope."""
@@ -31,8 +42,14 @@ def in_turn(curves: Sequence[Curve]) -> Curve:
     return Curve(batches, tuple(sum(curve.at(batch) for curve in curves) for batch in batches))
 
 
+def are_seconds(value: float) -> bool:
+    """Return whether something can have taken so long; NaN is no time."""
+    return 0.0 <= value <= MOST_SECONDS
+
+
 EMPTY_STAGE = Curve((1,), (0.0,))
 TYPICAL_STEPS = 20  # steps of a typical input
+MOST_SECONDS = 86_400.0  # that a stage, a lookup or a load may have been measured to take
 
 
 @dataclass(frozen=True, slots=True)

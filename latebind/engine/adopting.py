@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from latebind.adaptation.controller import BUILT, FULL_DEPTH
+from latebind.adaptation.controller import BUILT, FULL_DEPTH, number_of
 from latebind.adaptation.versions import Versions, versions_folder
 from latebind.domain.errors import LatebindError
-from latebind.engine.order import Adopt, Adopted
+from latebind.engine.order import Adopt, Adopted, InUse
 from latebind.engine.worker import LoadedModel, Worker
 from latebind.learned.head import Head
 
@@ -26,27 +26,33 @@ class Adopting:
             if model.lookups
         }
 
-    def take_up(self) -> None:
-        """Start with the current versions; where one cannot be used, with the caches as built."""
+    def take_up(self) -> dict[str, InUse]:
+        """Begin with the current versions, and return them by model."""
+        found = {}
         for model, versions in self._versions.items():
-            adopted = self.adopt(msgspec.json.encode(Adopt(model, versions.current())))
-            if adopted.error is not None:
-                logger.warning("%s: learned caches as built (%s)", model, adopted.error)
+            name, why = versions.first()
+            if why:
+                logger.warning("%s begins with the version %r of its learned caches: %s", model, name, why)
+            self._use(model, name)
+            found[model] = InUse(versions.base, name)
+        return found
 
     def adopt(self, line: bytes) -> Adopted:
         """Perform an `Adopt` of the control stream. If the version is faulty, report that and serve on unchanged."""
         try:
             wanted = msgspec.json.decode(line, type=Adopt)
-            heads = self._heads(wanted)
-            for worker in self._crew:
-                worker.adopt(wanted.model, heads)
+            self._use(wanted.model, wanted.version)
         except (LatebindError, msgspec.MsgspecError, KeyError, OSError) as error:
             return Adopted(str(error))
         return Adopted()
 
-    def _heads(self, wanted: Adopt) -> Mapping[str, tuple[Head, float]] | None:
+    def _use(self, model: str, version: str) -> None:
+        heads = self._heads(model, version)
+        for worker in self._crew:
+            worker.adopt(model, number_of(version), heads)
+
+    def _heads(self, model: str, version: str) -> Mapping[str, tuple[Head, float]] | None:
         """Return the heads and thresholds of a version by name; None for those of `build`."""
-        if wanted.version == BUILT:
+        if version == BUILT:
             return None
-        versions = self._versions[wanted.model]
-        return {} if wanted.version == FULL_DEPTH else versions.lookups(wanted.version)
+        return {} if version == FULL_DEPTH else self._versions[model].lookups(version)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from latebind.domain.actions import Run
 from latebind.domain.events import Exited
+from latebind.engine.slots import ModelSlots
 from latebind.engine.unanswered import Unanswered
 from latebind.learned.head import Floats
 from latebind.learned.lookup import Lookup
@@ -32,12 +33,12 @@ class Aside:
 
     Each request is answered once: here or by its network.
 
-    `answers` are the rows of outputs by model, one for each slot. `report` is called with requests answered here.
+    `slots` are those of each model. `report` is called with requests answered here.
     """
 
-    def __init__(self, answers: Mapping[str, NDArray[np.generic]]) -> None:
+    def __init__(self, slots: Mapping[str, ModelSlots]) -> None:
         self.report: Report = _to_nobody
-        self._answers = answers
+        self._slots = slots
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lookups")
         self._answering = Lock()  # guards `_unanswered`, and the output rows of the requests in it
         self._unanswered = Unanswered()
@@ -51,9 +52,12 @@ class Aside:
         with self._answering:
             self._unanswered.begin(action)
 
-    def ask(self, lookup: Lookup, action: Run, activation: Tensor) -> None:
-        """Queue a lookup of the activation `(B, ...)` behind `action.stage`; nobody else may change the activation."""
-        self._thread.submit(self._look_up, lookup, action, activation)
+    def ask(self, lookup: Lookup, version: int, action: Run, activation: Tensor) -> None:
+        """Queue a lookup of the activation `(B, ...)` behind `action.stage`; nobody else may change the activation.
+
+        `version` is what the lookup is of.
+        """
+        self._thread.submit(self._look_up, lookup, version, action, activation)
 
     @contextmanager
     def ending(self, action: Run) -> Iterator[list[int]]:
@@ -61,22 +65,23 @@ class Aside:
         with self._answering:
             yield [place for place in range(len(action.requests)) if self._unanswered.take(action, place)]
 
-    def _look_up(self, lookup: Lookup, action: Run, activation: Tensor) -> None:
+    def _look_up(self, lookup: Lookup, version: int, action: Run, activation: Tensor) -> None:
         """Root of the thread's work: if a lookup fails, that is logged, and the network answers."""
         try:
             with torch.inference_mode():
-                self._answer(action, *lookup(activation))
+                self._answer(version, action, *lookup(activation))
         except NotResident:  # the lookup was evicted from memory while it waited for its turn
             return
         except Exception:
             logger.exception("a lookup of %s failed behind stage %d: the network answers", action.model, action.stage)
 
-    def _answer(self, action: Run, answers: Floats, hits: NDArray[np.bool_]) -> None:
-        rows, exited = self._answers[action.model], []
+    def _answer(self, version: int, action: Run, answers: Floats, hits: NDArray[np.bool_]) -> None:
+        slots, exited = self._slots[action.model], []
         with self._answering:
             for place in np.flatnonzero(hits).tolist():
                 if self._unanswered.take(action, place):
-                    rows[action.slots[place]] = answers[place]
+                    slots.outputs[0][action.slots[place]] = answers[place]
+                    slots.versions[action.slots[place]] = version
                     exited.append(action.requests[place])
         if exited:
             self.report(Exited(action.worker, action.stage, tuple(exited)))

@@ -216,7 +216,9 @@ class Claim:
             outputs = {spec.name: trimmed(outputs[spec.name], spec) for spec, _ in lane.outputs}
         if len(ends) == 1 and self._steps is None:  # most calls
             end = ends[0]
-            return Answer(outputs, (end.stage,), (end.waited,), (end.ran,), (), lane.spec)
+            return Answer(
+                outputs, (end.stage,), (end.waited,), (end.ran,), (), lane.spec, True, lane.caches(self._slots)
+            )
         return Answer(
             outputs,
             tuple([end.stage for end in ends]),
@@ -224,6 +226,8 @@ class Claim:
             tuple([end.ran for end in ends]),
             () if self._steps is None else tuple([tuple(self._steps[request]) for request in self._requests]),
             lane.spec,
+            True,
+            lane.caches(self._slots),
         )
 
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from itertools import count
 from math import inf
 from typing import Self
@@ -26,7 +27,7 @@ from latebind.engine.claim import Claim
 from latebind.engine.ends import Ended, Stepped, Wrote
 from latebind.engine.lane import Lane
 from latebind.engine.messages import EndedReader
-from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
+from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted, InUse
 from latebind.engine.query_steps import steps_of_queries
 from latebind.engine.reply_spin import ReplySpin
 from latebind.engine.running import LISTENS, LOADS, Lateness, Place, models_of, note_start, read_running
@@ -54,14 +55,16 @@ class EngineClient:
     """A `Gateway` to one engine in a process of its own. Create it with `start`, end it with `close`.
 
     `models` are the models and queries that it serves. `deadlines` maps a query to the seconds that its requests get if
-    they name no time-out; queries without such a default are left out. `on_lost` is called if the process ends without
-    having been told to.
+    they name no time-out; queries without such a default are left out. `caches` is what the engine reported last of the
+    learned caches that each model uses; answers say it for themselves (`Answer.caches`). `on_lost` is called if the
+    process ends without having been told to.
     """
 
     def __init__(self, process: Forked, control: Control, files: Sequence[int]) -> None:
         self.models: Mapping[str, ModelSpec] = {}
         self.deadlines: Mapping[str, float] = {}
         self.too_large: Mapping[str, str] = {}
+        self.caches: dict[str, InUse] = {}
         self.on_lost: Callable[[], None] | None = None
         self._process = process
         self._control, self._control_writer = control
@@ -251,10 +254,23 @@ class EngineClient:
         await self._ask(FORGET)
 
     async def adopt(self, model: str, version: str) -> None:
-        """Let the engine use a version of a model's learned caches from its next batch on. Raises `ConfigError`."""
-        adopted = msgspec.json.decode(await self._ask(msgspec.json.encode(Adopt(model, version))), type=Adopted)
+        """Let the engine use a version of a model's learned caches from its next batch on.
+
+        Raises `ConfigError` if it cannot, `Unavailable` if it has ended, or has not answered in `ANSWER_SECONDS`: if it
+        goes on later, it takes the version up then.
+        """
+        self.require_engine()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await asyncio.shield(self._adopt(model, version))  # what it says is heard even if nobody waits
+        except TimeoutError:
+            raise Unavailable(f"the engine has not taken up a version in {ANSWER_SECONDS:g} s") from None
+
+    async def _adopt(self, model: str, version: str) -> None:
+        adopted = msgspec.json.decode(await self._say(msgspec.json.encode(Adopt(model, version))), type=Adopted)
         if adopted.error is not None:
             raise ConfigError(adopted.error)
+        self.caches[model] = replace(self.caches[model], version=version)
 
     @property
     def owes_answer(self) -> float:
@@ -360,6 +376,7 @@ class EngineClient:
         memory = SlotMemory(self._slots, started.models, started.rows)
         self.models = {spec.name: spec for spec in started.models}
         self.deadlines, self.too_large = started.deadlines, started.too_large
+        self.caches = dict(started.caches)
         steps = steps_of_queries(self.models, memory.by_name, order.engine.slots)
         self._lanes = {
             spec.name: Lane(number, spec, rows.first(order.engine.slots), self._numbers, steps.get(spec.name))

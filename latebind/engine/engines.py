@@ -10,17 +10,19 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from latebind.adaptation.controller import FULL_DEPTH
 from latebind.domain.config import GenerationsConfig
-from latebind.domain.errors import LatebindError, NotFound, Unavailable
+from latebind.domain.errors import ConfigError, LatebindError, NotFound, Unavailable
 from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim
 from latebind.engine.client import LOOK_SECONDS, EngineClient
 from latebind.engine.crashes import Crashes
-from latebind.engine.order import EngineOrder, backend_imports
+from latebind.engine.order import EngineOrder, InUse, backend_imports
 from latebind.engine.probe import ProbeFailed, probe
 from latebind.forks.client import ForkServer
 from latebind.repository.selection import Serving
@@ -53,7 +55,10 @@ class Engines:
     Calls that arrive while there is no engine wait for the next one until their deadline, up to a limit on their
     number. `unavailable` gives the reason for each model that should be served and is not. `deadlines` maps a query to
     the seconds that its requests get if they name no time-out. `on_change` is called when another engine has taken
-    over.
+    over, `on_failed` with a model and a version of its learned caches that was wanted and that this engine cannot use.
+
+    Which versions are wanted stands here and nowhere else, as this outlives engines and whoever chooses: `adopt` notes
+    it, and each engine has taken it up before it gets its first call. Which are used, engines report (`used`).
     """
 
     def __init__(self, order: EngineOrder, config: GenerationsConfig, forks: ForkServer) -> None:
@@ -62,6 +67,7 @@ class Engines:
         self.models: Mapping[str, ModelSpec] = {}
         self.deadlines: dict[str, float] = {}
         self.on_change: Callable[[], None] | None = None
+        self.on_failed: Callable[[str, str], None] | None = None
         self._order = order
         self._config = config
         self._forks = forks
@@ -71,6 +77,8 @@ class Engines:
         self._restarts = 0
         self._settled = asyncio.Event()  # cleared while an engine with all models is expected
         self._news = asyncio.Event()  # set, and replaced, whenever calls that wait should look again
+        self._wanted: dict[Path, InUse] = {}  # versions of learned caches, by model directory
+        self._used_before: dict[str, InUse] = {}  # by models that the engine that serves may not have loaded yet
         self._waiting = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -164,10 +172,43 @@ class Engines:
         return replace(self._picture, age=time.monotonic() - self._pictured)
 
     async def adopt(self, model: str, version: str) -> None:
-        """Let the engine use a version of learned caches; later engines use the current version by themselves."""
-        if self._engine is None:
-            raise Unavailable(f"no engine serves {model}")
-        await self._engine.adopt(model, version)
+        """Have this version of a model's learned caches used, by the engine that serves and by those that follow it.
+
+        If the engine ends meanwhile, the next one begins with it. Raises `ConfigError` if it cannot be used; then what
+        is used stays. Raises `Unavailable` if the model is not served with learned caches.
+        """
+        engine, used = self._engine, self._used(model)
+        if engine is None or used is None or model not in self.serving.models:
+            raise Unavailable(f"no engine serves {model} with learned caches")
+        path = self.serving.models[model]
+        self._wanted[path] = wanted = InUse(used.base, version)
+        if model not in engine.caches:  # the next engine, which has this model too, takes over with the version
+            return
+        try:
+            await engine.adopt(model, version)
+        except Unavailable as error:
+            logger.warning(
+                "%s: the next engine takes over with version %s of its learned caches: %s", model, version, error
+            )
+        except ConfigError:
+            if self._wanted[path] is wanted:
+                self._wanted[path] = engine.caches[model]
+            raise
+
+    def wanted(self, model: str) -> str:
+        """Return the version of a model's learned caches that was last wanted; empty if nobody has chosen any."""
+        wanted, used = self._wanted.get(self.serving.models.get(model, Path())), self._used(model)
+        return wanted.version if wanted is not None and used is not None and wanted.base == used.base else ""
+
+    def used(self, model: str) -> str:
+        """Return the version of a model's learned caches that the engine reported last; empty without one."""
+        used = self._used(model)
+        return "" if used is None else used.version
+
+    def _used(self, model: str) -> InUse | None:
+        if self._engine is not None and model in self._engine.caches:
+            return self._engine.caches[model]
+        return self._used_before.get(model)
 
     async def change(self, serving: Serving, *, tried: Collection[str]) -> None:
         """Start a new engine that serves this, and let the old one finish its requests. One change at a time.
@@ -243,6 +284,7 @@ class Engines:
             found = serving.renamed(_models(engine))
             if not self._order.residency.budget:  # what is loaded on demand has been tried piece by piece
                 await probe(engine, found.models)
+            await self._bring_wanted(engine, found)
         except LatebindError as error:
             crashed = not engine.live() and isinstance(error, Unavailable | ProbeFailed)
             await engine.kill()
@@ -253,6 +295,32 @@ class Engines:
             await engine.kill()
             raise
         return engine, found
+
+    async def _bring_wanted(self, engine: EngineClient, serving: Serving) -> None:
+        """Have an engine that is to take over use the wanted versions of learned caches.
+
+        Nothing is awaited between the last look and the return, so what comes to be wanted meanwhile is not missed.
+        A version that it cannot use is left for the whole network, which answers right.
+        """
+        while behind := self._behind(engine, serving):
+            for model, wanted in behind.items():
+                try:
+                    await engine.adopt(model, wanted.version)
+                except ConfigError as error:
+                    logger.error("%s runs without exits: %s", model, error)
+                    if self._wanted[serving.models[model]] is wanted:
+                        self._wanted[serving.models[model]] = replace(wanted, version=FULL_DEPTH)
+                    if self.on_failed is not None:
+                        self.on_failed(model, wanted.version)
+
+    def _behind(self, engine: EngineClient, serving: Serving) -> dict[str, InUse]:
+        """Return what is wanted of models that use another version; what was wanted of other caches does not count."""
+        wanted = {model: self._wanted.get(serving.models[model]) for model in engine.caches}
+        return {
+            model: one
+            for model, one in wanted.items()
+            if one is not None and one.base == engine.caches[model].base and one != engine.caches[model]
+        }
 
     def _order_for(self, serving: Serving) -> EngineOrder:
         """Return the order to serve this; each generation writes an event log of its own."""
@@ -285,6 +353,7 @@ class Engines:
         self._pictured = time.monotonic()
         self._tell()
         if before is not None:
+            self._used_before |= before.caches
             self._begin(self._end(before))
 
     def _settle(self) -> None:

@@ -44,6 +44,7 @@ class Lane:
         self.outputs = tuple(zip(spec.outputs, rows.outputs, strict=True))
         self.reads_sequences = any(tensor.padding is not None for tensor in spec.inputs)
         self.writes_sequences = any(tensor.padding is not None for tensor in spec.outputs)
+        self.versions = rows.versions
         self.pool = Pool(len(rows.inputs[0]))
         self._numbers = numbers
         self.is_query = bool(spec.steps)
@@ -86,6 +87,10 @@ class Lane:
         if found is None:
             found = self._answers[slots[0]] = self._answers_of(slots)
         return found
+
+    def caches(self, slots: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the version of the learned caches that each of these slots was answered by; empty without any."""
+        return tuple([int(self.versions[slot]) for slot in slots]) if len(self.versions) else ()
 
     def claim_now(self, wanted: int) -> Claimed | None:
         """Return `wanted` new requests with a slot for each, or None if calls are waiting or too few slots are free."""

@@ -37,18 +37,27 @@ class EngineOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class InUse:
+    """A version of a model's learned caches, and the sha256 of the caches that it is of (`adaptation.versions`)."""
+
+    base: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStarted:
     """The answer: what is served, models first, then queries.
 
     `models` and the number of `rows` by name determine the layout of the slots. `deadlines` are the default seconds of
-    queries that have any. `too_large` says of models that memory does not hold as a whole what they take. `error` says
-    why nothing is served, if so.
+    queries that have any. `too_large` says of models that memory does not hold as a whole what they take. `caches` is the
+    version of its learned caches that each model uses, where it has any. `error` says why nothing is served, if so.
     """
 
     models: tuple[ModelSpec, ...] = ()
     rows: dict[str, int] = field(default_factory=dict)
     deadlines: dict[str, float] = field(default_factory=dict)
     too_large: dict[str, str] = field(default_factory=dict)
+    caches: dict[str, InUse] = field(default_factory=dict)
     error: str | None = None
 
 

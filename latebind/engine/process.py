@@ -98,7 +98,7 @@ class Engine:
         self._exit.callback(staging.close)
         crew = [_worker(each, memory, staging, order.policy) for each in workers]
         self._adopting = Adopting(crew, models, order.adapted)
-        self._adopting.take_up()
+        self._caches = self._adopting.take_up()
         self._lines = b""
         self._reader = EventReader([spec.name for spec in served.specs])
         self._driver = Driver(
@@ -122,7 +122,9 @@ class Engine:
         with self._exit, self._selector:
             self._running.beat()
             served = self._served
-            started = EngineStarted(served.specs, served.rows.total, served.deadlines, self._too_large)
+            started = EngineStarted(
+                served.specs, served.rows.total, served.deadlines, too_large=self._too_large, caches=self._caches
+            )
             if _told(self._control, started):
                 self._driver.run()
 

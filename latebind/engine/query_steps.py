@@ -35,7 +35,8 @@ class QuerySteps:
                 tensor.name: trimmed(rows[row : row + 1], tensor)
                 for tensor, rows in zip(spec.outputs, slots.outputs, strict=True)
             }
-            yield Shown(spec, given, Answer(outputs, (step.left_at,), spec=spec))
+            caches = (int(slots.versions[row]),) if spec.lookups else ()
+            yield Shown(spec, given, Answer(outputs, (step.left_at,), spec=spec, caches=caches))
 
 
 def steps_of_queries(

@@ -2,13 +2,16 @@
 
 The door decides which slots are free. A slot belongs to one request until the engine has reported that it ended. Behind
 a model's own slots lie the rows of query steps (`domain.query.lay_out`), which belong to the slot of their query.
+
+With each answer of a model that has learned caches, the worker notes there which version of them it used: what was
+adopted between a request and its reply must not be blamed for it.
 """
 
 import mmap
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias
 
@@ -18,19 +21,29 @@ from numpy.typing import NDArray
 from latebind.domain.model import ModelSpec, TensorSpec
 
 ALIGNMENT = 64
+VERSION = TensorSpec("version", "int32", ())  # of the learned caches that answered
 Rows: TypeAlias = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSlots:
-    """The slots of one model: arrays `(slots, *shape)`, in the order of its inputs and outputs."""
+    """The slots of one model: arrays `(slots, *shape)`, in the order of its inputs and outputs.
+
+    `versions`, `(slots,) int32`, is the version of the learned caches that each answer was given by, as a number
+    (`adaptation.controller.number_of`); it has no slots where the model has no learned caches.
+    """
 
     inputs: tuple[Rows, ...]
     outputs: tuple[Rows, ...]
+    versions: Rows = field(default_factory=lambda: np.zeros(0, np.int32))
 
     def first(self, count: int) -> "ModelSlots":
         """Return the first `count` slots."""
-        return ModelSlots(tuple(rows[:count] for rows in self.inputs), tuple(rows[:count] for rows in self.outputs))
+        return ModelSlots(
+            tuple(rows[:count] for rows in self.inputs),
+            tuple(rows[:count] for rows in self.outputs),
+            self.versions[:count],
+        )
 
 
 class SlotMemory:
@@ -48,6 +61,7 @@ class SlotMemory:
             ModelSlots(
                 tuple(self._rows(tensor, rows[spec.name]) for tensor in spec.inputs),
                 tuple(self._rows(tensor, rows[spec.name]) for tensor in spec.outputs),
+                self._rows(VERSION, rows[spec.name] if spec.lookups else 0),
             )
             for spec in models
         )
@@ -66,6 +80,7 @@ def file_bytes(models: Sequence[ModelSpec], rows: Mapping[str, int]) -> int:
     Pages are allocated when they are first written to, and stay allocated.
     """
     tensors = [(rows[spec.name], tensor) for spec in models for tensor in (*spec.inputs, *spec.outputs)]
+    tensors += [(rows[spec.name], VERSION) for spec in models if spec.lookups]
     return max(mmap.PAGESIZE, sum(_aligned(count * tensor.row_bytes) for count, tensor in tensors))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from latebind.adaptation.controller import BUILT, number_of
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig
 from latebind.domain.costs import ModelCosts
@@ -31,6 +32,14 @@ from latebind.sequence.decoding import Decoding
 from latebind.sequence.measure import profile_sequence
 from latebind.sequence.program import SequenceProgram
 from latebind.sequence.stored import is_stored_sequence, load_sequence
+
+
+@dataclass(frozen=True, slots=True)
+class _Caches:
+    """The learned caches that a worker uses of a model: lookups by stage, of this version."""
+
+    version: int
+    lookups: Mapping[int, Lookup]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +115,7 @@ class Worker:
     ) -> None:
         self._models = models
         self._stream = stream or HostStaging(list(models), memory)
-        self._answers = {name: memory.by_name[name].outputs[0] for name in models}
+        self._slots = memory.by_name
         self._chains = {name: model.program for name, model in models.items() if isinstance(model.program, Program)}
         self._wide = {name: model.wide for name, model in models.items() if isinstance(model.wide, Program)}
         self._sequences = {
@@ -114,10 +123,10 @@ class Worker:
             for name, model in models.items()
             if isinstance(model.program, SequenceProgram)
         }
-        self._lookups = {name: model.lookups for name, model in models.items()}
+        self._caches = {name: _Caches(number_of(BUILT), model.lookups) for name, model in models.items()}
         self._activations = Activations(compact=compact, leave=leave)
         self._unanswered = Unanswered()
-        self._aside = Aside(self._answers) if any(model.costs.aside for model in models.values()) else None
+        self._aside = Aside(self._slots) if any(model.costs.aside for model in models.values()) else None
 
     def report_exits_to(self, report: Callable[[Exited], None]) -> None:
         """Call `report`, on a thread of its own, for requests that a lookup aside has answered."""
@@ -129,13 +138,16 @@ class Worker:
         if self._aside is not None:
             self._aside.close()
 
-    def adopt(self, model: str, heads: Mapping[str, tuple[Head, float]] | None) -> None:
-        """Use these heads and thresholds, by name, from the next stage on; None: those of `build`. From any thread."""
+    def adopt(self, model: str, version: int, heads: Mapping[str, tuple[Head, float]] | None) -> None:
+        """Use these heads and thresholds, by name, from the next stage on; None: those of `build`. From any thread.
+
+        `version` is noted with each answer from then on.
+        """
         built = self._models[model].lookups
         if heads is not None:
             adopted = {stage: lookup.with_heads(heads) for stage, lookup in built.items()}
             built = {stage: lookup for stage, lookup in adopted.items() if lookup is not None}
-        self._lookups[model] = built
+        self._caches[model] = _Caches(version, built)
 
     def run(self, action: Run) -> StageDone:
         """Run one stage. Requests whose answer is complete have it in their slots and are reported as exited, once."""
@@ -157,17 +169,18 @@ class Worker:
             self._end(action, aside, results, places)
             return StageDone(action.worker)
         self._activations.keep(action, Batch(batch.requests, results))
-        lookup = self._lookups[action.model].get(action.stage)
+        caches = self._caches[action.model]
+        lookup = caches.lookups.get(action.stage)
         if lookup is None or not lookup.there:
             return StageDone(action.worker)
         activation = results[0] if isinstance(places, range) else results[0][places]
         if aside is not None:
             activation = activation.clone()
             self._stream.wait()  # another thread reads it
-            aside.ask(lookup, action, activation)
+            aside.ask(lookup, caches.version, action, activation)
             return StageDone(action.worker)
         begun = time.monotonic()
-        exited = self._look_up(lookup, action, activation)
+        exited = self._look_up(lookup, caches.version, action, activation)
         return StageDone(action.worker, exited, time.monotonic() - begun)
 
     def _begin(self, action: Run, aside: Aside | None) -> Batch:
@@ -177,14 +190,14 @@ class Worker:
         self._activations.begin(action)
         return Batch(action.requests, self._stream.inputs(action))
 
-    def _look_up(self, lookup: Lookup, action: Run, activation: Tensor) -> tuple[int, ...]:
+    def _look_up(self, lookup: Lookup, version: int, action: Run, activation: Tensor) -> tuple[int, ...]:
         """Write the answers of hits into their slots and return their requests; no request is answered twice."""
         answers, hits = lookup(activation)
-        rows = self._answers[action.model]
-        exited = []
+        slots, exited = self._slots[action.model], []
         for place, hit in enumerate(hits.tolist()):
             if hit and self._unanswered.take(action, place):
-                rows[action.slots[place]] = answers[place]
+                slots.outputs[0][action.slots[place]] = answers[place]
+                slots.versions[action.slots[place]] = version
                 exited.append(action.requests[place])
         self._activations.mark_exited(exited)
         if exited and not self._unanswered.among(action):
@@ -198,6 +211,7 @@ class Worker:
             return
         with aside.ending(action) if aside is not None else nullcontext(self._unanswered.among(action)) as wanted:
             slots = [action.slots[place] for place in wanted]
+            self._slots[action.model].versions[slots] = self._caches[action.model].version
             self._stream.answer(action.model, slots, results, [places[place] for place in wanted])
 
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from latebind.domain.costs import Curve, ModelCosts, in_turn
+from latebind.domain.costs import MOST_SECONDS, Curve, ModelCosts, in_turn
 from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ModelSpec
 from latebind.learned.head import SURE, Head
 from latebind.program.graph import Graph
-from latebind.program.graph_file import graph_from_json, graph_to_json
-from latebind.program.stored import files_with_entry, read_model
+from latebind.program.graph_file import graph_to_json, read_graph_file
+from latebind.program.stored import MOST_WEIGHT_BYTES, files_with_entry, read_model
 from latebind.repository.directory import CACHES, ModelDirectory, json_bytes
-from latebind.repository.tensors import read_tensors, tensor_bytes
+from latebind.repository.tensors import check_weights, read_tensors, tensor_bytes
 
 FORMAT = 4
 LIST = f"{CACHES}/caches.json"
@@ -189,7 +189,33 @@ def read_caches(directory: ModelDirectory) -> StoredCaches | None:
         )
     if any(not math.isfinite(lookup.threshold) for lookup in caches.lookups):
         raise RepositoryError(f"{path} has a threshold that is no number: build the caches again")
+    if any(not _was_measured(one) for one in caches.every) or not _was_calibrated(caches):
+        raise RepositoryError(f"{path} has figures that nobody can have measured: build the caches again")
     return caches
+
+
+def _was_measured(one: StoredLookup | SpareLookup) -> bool:
+    """Tell whether the figures of a lookup can be."""
+    shares = (one.hit_rate, one.fidelity) if isinstance(one, StoredLookup) else ()
+    return (
+        0 <= one.bytes <= MOST_WEIGHT_BYTES
+        and one.seconds.makes_sense
+        and (one.before_sure is None or one.before_sure.makes_sense)
+        and abs(one.slower) <= MOST_SECONDS
+        and all(0.0 <= share <= 1.0 for share in shares)
+    )
+
+
+def _was_calibrated(caches: StoredCaches) -> bool:
+    """Tell whether the promise of the caches can be."""
+    shares = (caches.target, caches.confidence, caches.fidelity, caches.lower)
+    return (
+        all(0.0 <= share <= 1.0 for share in shares)
+        and sum(one.hit_rate for one in caches.lookups) <= 1.0 + 1e-6
+        and caches.calibrated_on >= 0
+        and (caches.tail is None or 0.0 <= caches.tail < math.inf)
+        and (caches.answers is None or caches.answers >= 1)
+    )
 
 
 def read_lookup(
@@ -201,13 +227,15 @@ def read_lookup(
 
     Raises `RepositoryError` if they make no learned cache.
     """
-    graph = graph_from_json(directory.read(graph_file(name)))
+    graph = read_graph_file(directory, graph_file(name))
     if len(graph.inputs) != 1 or [output for output, _ in graph.outputs] != [FEATURES]:
         raise RepositoryError(f"{directory.path / graph_file(name)} is no learned cache: build the caches again")
     head = read_head(directory, head_file(name))
     if graph.output_specs()[0].shape != (head.width,):
         raise RepositoryError(f"{directory.path / head_file(name)} takes other features: build the caches again")
-    return LookupFiles(graph, read(directory, weights_file(name)), head)
+    weights = read(directory, weights_file(name))
+    check_weights(directory, weights_file(name), graph.weights(), weights)
+    return LookupFiles(graph, weights, head)
 
 
 def read_head(directory: ModelDirectory, name: str) -> Head:

@@ -7,14 +7,18 @@ from typing import Any
 import msgspec
 import torch
 
-from latebind.domain.errors import RepositoryError
+from latebind.domain.errors import ExportError, RepositoryError
 from latebind.domain.model import INNER_DTYPES, ITEM_BYTES, TensorSpec
 from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, Weight
 from latebind.program.operators import resolve
+from latebind.repository.directory import ModelDirectory
 
 Json = Any  # what a JSON parser returns
 
 FORMAT = 1
+MOST_NODES = 30_000
+MOST_BYTES = 16 << 20  # of a file: checked before anything is read
+MOST_SIZE = 1 << 40  # of one dimension
 MAX_DEPTH = 4  # nested lists in an argument; ATen needs two
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,255}")
 
@@ -46,6 +50,10 @@ class _Node(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaul
     type: _Type | None = None
 
 
+class _Counted(msgspec.Struct, frozen=True):
+    nodes: list[msgspec.Raw] = []
+
+
 class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     format: int
     inputs: list[_Input]
@@ -55,6 +63,8 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 def graph_to_json(graph: Graph) -> bytes:
     """Return the graph as JSON; `graph_from_json` returns an equal graph."""
+    if len(graph.nodes) > MOST_NODES:
+        raise ExportError(f"the graph has {len(graph.nodes)} nodes, more than {MOST_NODES}: unroll fewer steps")
     file = _File(
         format=FORMAT,
         inputs=[_Input(spec.name, spec.dtype, list(spec.shape)) for spec in graph.inputs],
@@ -64,6 +74,15 @@ def graph_to_json(graph: Graph) -> bytes:
     return msgspec.json.format(msgspec.json.encode(file), indent=0)
 
 
+def read_graph_file(directory: ModelDirectory, name: str) -> Graph:
+    """Return the graph in a listed file; raises `RepositoryError` naming it if there is none in it."""
+    try:
+        return graph_from_json(directory.read(name, most=MOST_BYTES))
+    except RepositoryError as error:
+        path = str(directory.path / name)
+        raise error if path in str(error) else RepositoryError(f"{path}: {error}") from None
+
+
 def graph_from_json(data: bytes) -> Graph:
     """Return the graph that `data` describes.
 
@@ -71,6 +90,9 @@ def graph_from_json(data: bytes) -> Graph:
     reads a value that no earlier node computes (so there are no cycles).
     """
     try:
+        count = len(msgspec.json.decode(data, type=_Counted).nodes)
+        if count > MOST_NODES:  # known before objects are made of them, which takes long
+            raise RepositoryError(f"the graph has {count} nodes, more than {MOST_NODES}: build a smaller model")
         file = msgspec.json.decode(data, type=_File)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise RepositoryError(f"the graph file is not valid: {error}; build the model again") from error
@@ -111,8 +133,10 @@ def _write_argument(argument: Argument) -> Json:
 
 
 def _read_input(spec: _Input) -> TensorSpec:
-    if spec.dtype not in ITEM_BYTES or any(size < 0 for size in spec.shape):
-        raise RepositoryError(f"input {spec.name!r} of the graph has dtype {spec.dtype!r} and shape {spec.shape}")
+    if spec.dtype not in ITEM_BYTES or any(not 0 <= size < MOST_SIZE for size in spec.shape):
+        raise RepositoryError(
+            f"input {spec.name!r:.80} of the graph has dtype {spec.dtype!r:.40} and shape {spec.shape!s:.80}"
+        )
     return TensorSpec(spec.name, spec.dtype, tuple(spec.shape))
 
 
@@ -128,8 +152,11 @@ def _read_node(node: _Node) -> Node:
 
 
 def _read_type(node: str, found: _Type) -> TensorType:
-    if found.dtype not in INNER_DTYPES:
-        raise RepositoryError(f"node {node!r} of the graph yields the dtype {found.dtype!r}, which is not supported")
+    sizes = [size for size in found.shape if size is not None]
+    if found.dtype not in INNER_DTYPES or any(not -1 <= size < MOST_SIZE for size in sizes):
+        raise RepositoryError(
+            f"node {node!r:.80} yields {found.dtype!r:.40} of shape {found.shape!s:.80}: this is not supported"
+        )
     return TensorType(found.dtype, tuple(found.shape))
 
 

@@ -16,7 +16,7 @@ from latebind.program.pieces import Piece, make_piece
 from latebind.program.program import Program
 from latebind.program.stored import StoredModel, read_graph, read_model, read_profile, read_stages
 from latebind.repository.directory import SEQUENCE, WEIGHTS, ModelDirectory
-from latebind.repository.tensors import MappedTensors, read_tensors
+from latebind.repository.tensors import MappedTensors, check_weights, read_tensors
 
 
 def load_program(
@@ -43,6 +43,7 @@ def load_program(
     graphs = read_stages(directory, model)
     chosen = backend if backend is not None else model.backend
     weights = read_tensors(directory, WEIGHTS)
+    _check_weights(directory, graphs, weights)
     use = partial(compile_stages, graphs, weights, backend=chosen, threads=threads)
     copies = has_copies(sum(weight.nbytes for weight in weights.values()), twins)
     stages = use(device=device, streams=streams, lone=lone, copies=copies)
@@ -69,6 +70,7 @@ def open_program(
     graphs = read_stages(directory, model)
     chosen = backend if backend is not None else model.backend
     weights = MappedTensors(directory, WEIGHTS, cached=cached)
+    _check_weights(directory, graphs, weights)
 
     def piece_of(graph: Graph) -> tuple[Piece, tuple[EvictableStage, ...]]:
         make = partial(compile_graph, graph, weights, backend=chosen, threads=threads, streams=streams, frugal=True)
@@ -78,6 +80,10 @@ def open_program(
     stages = tuple(place for _, (place,) in pieces)
     program = _program(directory, model, graphs, stages, backend=chosen, threads=threads, device=HOST)
     return program, graphs, tuple(piece for piece, _ in pieces)
+
+
+def _check_weights(directory: ModelDirectory, graphs: Sequence[Graph], weights: Mapping[str, Tensor]) -> None:
+    check_weights(directory, WEIGHTS, (name for graph in graphs for name in graph.weights()), weights)
 
 
 def _program(
@@ -104,6 +110,7 @@ def load_uncut(directory: ModelDirectory, *, backend: str | None = None) -> Stag
     model = read_model(directory)
     graph = read_graph(directory, model)
     weights = read_tensors(directory, WEIGHTS)
+    _check_weights(directory, (graph,), weights)
     return compile_graph(graph, weights, backend=backend or model.backend, threads=1)
 
 

@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 from torch import Tensor
 
-from latebind.domain.costs import EMPTY_STAGE, ModelCosts
+from latebind.domain.costs import EMPTY_STAGE, ModelCosts, are_seconds
 from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ITEM_BYTES, ModelSpec, StageKind, TensorSpec
 from latebind.program.cut import ENTRY, cut_points, has_entry, split
 from latebind.program.graph import Graph
-from latebind.program.graph_file import graph_from_json, graph_to_json
+from latebind.program.graph_file import graph_to_json, read_graph_file
 from latebind.program.profile import Profile
 from latebind.program.vocabulary import without_limits
 from latebind.repository.directory import (
@@ -28,6 +29,9 @@ from latebind.repository.tensors import tensor_file
 
 FORMAT = 1
 MOST_BYTES = 64 << 30  # for the largest batch of one input or output
+LARGEST_BATCH = 1 << 16
+MOST_WEIGHT_BYTES = 1 << 50
+WHOLE, SOME = range(-(1 << 63), 1 << 63), range(1, 1 << 63)  # values of int64, numbers of something
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +106,18 @@ def _check(model: StoredModel, path: Path) -> None:
     if not NAME.fullmatch(model.name) or not VERSION.fullmatch(model.version):
         named = f"{model.name!r:.100} and version {model.version!r:.40}"
         raise RepositoryError(f"{path} has the name {named}: build the model again")
-    if model.max_batch < 1:
-        raise RepositoryError(f"{path} has max_batch {model.max_batch}: build the model again")
+    if not 1 <= model.max_batch <= LARGEST_BATCH:
+        raise RepositoryError(
+            f"{path} has max_batch {model.max_batch}, not 1 to {LARGEST_BATCH}: build the model again"
+        )
+    if model.tolerance is not None and not 0.0 <= model.tolerance < inf:
+        raise RepositoryError(f"{path} has the tolerance {model.tolerance}: build the model again")
+    for specs in (model.inputs, model.outputs):
+        if not specs or len({spec.name for spec in specs}) < len(specs):
+            raise RepositoryError(f"{path} has no inputs or outputs, or two of one name: build the model again")
     for spec in (*model.inputs, *model.outputs):
+        if not (spec.padding is None or spec.padding in WHOLE) or not (spec.limit is None or spec.limit in SOME):
+            raise RepositoryError(f"{path} has {spec.name!r:.100} with a padding or limit that is none: build it again")
         if spec.dtype not in ITEM_BYTES or any(size < 0 for size in spec.shape):
             raise RepositoryError(f"{path} has the tensor {spec.name!r:.100} of no dtype or shape: build it again")
         if spec.row_bytes * model.max_batch > MOST_BYTES:
@@ -114,25 +127,33 @@ def _check(model: StoredModel, path: Path) -> None:
 
 def read_spec_and_costs(directory: ModelDirectory) -> tuple[ModelSpec, ModelCosts]:
     """Return what a simulation needs of a model, without its weights."""
-    return read_model(directory).spec(), read_profile(directory).costs()
+    spec, profile = read_model(directory).spec(), read_profile(directory)
+    if len(profile.stages) != spec.stages:
+        raise RepositoryError(
+            f"{directory.path / PROFILE} has {len(profile.stages)} stages, the model {spec.stages}: take a new profile"
+        )
+    return spec, profile.costs()
 
 
 def read_profile(directory: ModelDirectory) -> Profile:
     """Return `profile.json`; raises `RepositoryError` if it is broken."""
     profile = directory.read_json(PROFILE, Profile)
-    for curve in (*profile.stages, *profile.slopes.values()):
-        ascending = all(a < b for a, b in zip(curve.batches, curve.batches[1:], strict=False))
-        if not curve.batches or len(curve.batches) != len(curve.seconds) or not ascending:
-            raise RepositoryError(f"{directory.path / PROFILE} has a curve without sense: take a new profile")
+    path, stages = directory.path / PROFILE, range(len(profile.stages))
+    if not stages or not all(curve.makes_sense for curve in (*profile.stages, *profile.slopes.values())):
+        raise RepositoryError(f"{path} has no stages, or a curve without sense: build the model again")
+    if any(stage not in stages or not sum(profile.stages[stage].seconds) for stage in profile.slopes):
+        raise RepositoryError(f"{path} has the slope of a stage that there is not: build the model again")
+    if not are_seconds(profile.load_seconds) or not 0 <= profile.weight_bytes <= MOST_WEIGHT_BYTES:
+        raise RepositoryError(f"{path} has seconds to load or bytes of weights without sense: build the model again")
     lengths = profile.output_steps
-    if not lengths or lengths[0] < 1 or list(lengths) != sorted(lengths):
+    if not lengths or lengths[0] < 1 or list(lengths) != sorted(lengths) or lengths[-1] not in SOME:
         raise RepositoryError(f"{directory.path / PROFILE} has lengths of answers without sense: take a new profile")
     return profile
 
 
 def read_graph(directory: ModelDirectory, model: StoredModel) -> Graph:
     """Return the whole graph; raises `RepositoryError` unless it and `model.json` describe the same tensors."""
-    graph = graph_from_json(directory.read(GRAPH))
+    graph = read_graph_file(directory, GRAPH)
     if graph.inputs != without_limits(model.inputs) or graph.output_specs() != model.outputs:
         raise RepositoryError(f"{directory.path}: {GRAPH} and {MODEL} name different tensors: build the model again")
     return graph

@@ -1,12 +1,22 @@
-"""One model on disk. Reads only files that the manifest lists; a crash while writing never leaves a mixture."""
+"""One model on disk. Reads only files that the manifest lists; a crash while writing never leaves a mixture.
 
+A directory that is new appears by one rename. In one that is there, what is to change is written into a hidden folder
+first, which one rename makes `READY`: that is the moment at which the change has happened. Then the files move to their
+places, the manifest last. Who opens the directory and finds `READY` moves what is left, so it does not matter where the
+writer was killed. (Exchanging two directories in one step is known to few systems, and leaves who shares files between
+versions with two copies.)
+"""
+
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from errno import EEXIST, ENOTEMPTY
+from errno import EAGAIN, EEXIST, ENOTEMPTY
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,6 +40,11 @@ WEIGHTS = "weights.safetensors"
 PROFILE = "profile.json"
 SEQUENCE = "sequence.json"  # only in sequence models, which also have other graphs
 CACHES = "caches"
+READY = ".ready"  # what is to take the place of other files; `READY` and more is what is still being written
+MOST_JSON_BYTES = 1 << 24  # of a file that is read whole before anything in it is checked
+MOST_CHANGES = 5  # that may happen while a directory is opened
+PATIENCE = 10.0  # seconds that another process may take to move files to their places
+LEFT_BEHIND = 60.0  # seconds after which a hidden folder that nobody has locked is nobody's
 
 T = TypeVar("T")
 Writer = Callable[[Path], None]  # writes a file that is too large to be made in memory first
@@ -46,13 +61,21 @@ class ModelDirectory:
     def open(cls, path: Path | str) -> "ModelDirectory":
         """Verify the manifest of `path` and every file in it; raises `RepositoryError` naming the first bad file."""
         path = Path(path)
-        manifest = read_manifest(path)
-        verify(path, manifest)
-        return cls(path, manifest.files)
+        for _ in range(MOST_CHANGES):
+            _finish(path)
+            manifest = read_manifest(path)
+            try:
+                verify(path, manifest)
+            except RepositoryError:
+                if not (path / READY).exists() and read_manifest(path) == manifest:
+                    raise
+            else:
+                return cls(path, manifest.files)
+        raise RepositoryError(f"{path} is replaced faster than it can be read: try again later")
 
     @classmethod
     def create(cls, path: Path | str, files: Mapping[str, bytes | Writer], *, replace: bool = True) -> "ModelDirectory":
-        """Make the directory with these files, or replace a former model there, in one rename.
+        """Make the directory with these files, or replace a former model there, as a whole.
 
         Raises `FileExistsError` if not `replace` and a model is there, even one that another process has just made.
         """
@@ -60,28 +83,32 @@ class ModelDirectory:
         _check_names(path, files)
         _check_replaceable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
-            staging.chmod(0o755)
-            entries = {name: _write(staging, name, data) for name, data in files.items()}
-            write_bytes(staging / MANIFEST, manifest_bytes(entries))
-            _swap(staging, path, replace=replace)
+            if replace and (path / MANIFEST).is_file():
+                _change(path, files, {})
+            else:
+                with _staging(path.parent, f".{path.name}.") as staging:
+                    _write_all(staging, files, {})
+                    _rename_new(staging, path)
+                    _sync(path.parent)
         except OSError as error:
             error.filename = error.filename or str(path)  # writes do not name the file
             raise
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
         return cls.open(path)
 
     def names(self, folder: str) -> tuple[str, ...]:
         """Return the names of the listed files in `folder` ("caches"), sorted, including the folder."""
         return tuple(sorted(name for name in self.files if name.startswith(f"{folder}/")))
 
-    def read(self, name: str) -> bytes:
-        """Return the bytes of a listed file, verified again."""
+    def read(self, name: str, *, most: int | None = None) -> bytes:
+        """Return the bytes of a listed file, verified again; raises `RepositoryError` if it has more than `most`."""
         entry = self.files.get(name)
         if entry is None:
             raise RepositoryError(f"{self.path / name} is not in the manifest: build the model again")
+        if most is not None and entry.bytes > most:
+            raise RepositoryError(
+                f"{self.path / name} has {entry.bytes} bytes, more than {most}: build the model again"
+            )
         data = (self.path / name).read_bytes()
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise RepositoryError(
@@ -92,22 +119,18 @@ class ModelDirectory:
     def read_json(self, name: str, type_: type[T]) -> T:
         """Return a listed JSON file as `type_` (a dataclass or msgspec struct), strictly checked."""
         try:
-            return msgspec.json.decode(self.read(name), type=type_)
+            return msgspec.json.decode(self.read(name, most=MOST_JSON_BYTES), type=type_)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RepositoryError(f"{self.path / name} is broken ({error}): build the model again") from error
 
     def write_files(self, files: Mapping[str, bytes], *, remove: Iterable[str] = ()) -> "ModelDirectory":
-        """Add or replace files, then the manifest; return the directory as it is afterwards.
+        """Add, replace and remove files; return the directory as it is afterwards.
 
-        Data is written beside the old files and renamed into place, the manifest last. A crash in between leaves files
-        that `open` refuses by name, never a mixture that it accepts.
+        A crash in between leaves either the directory as it was or as it is to be.
         """
         _check_names(self.path, files)
-        entries = {name: entry for name, entry in self.files.items() if name not in set(remove)}
-        entries |= {name: _write(self.path, name, data) for name, data in files.items()}
-        write_bytes(self.path / MANIFEST, manifest_bytes(entries))
-        for name in set(self.files) - set(entries):
-            (self.path / name).unlink(missing_ok=True)
+        kept = {name: entry for name, entry in self.files.items() if name not in set(remove)}
+        entries = _change(self.path, files, kept)
         return ModelDirectory(self.path, dict(sorted(entries.items())))
 
 
@@ -162,18 +185,112 @@ def _write_beside(path: Path, write: Writer, ending: str) -> None:
     _sync(path.parent)
 
 
-def _swap(staging: Path, path: Path, *, replace: bool) -> None:
-    """Move `staging` to `path`; a former model there is moved aside first and deleted last."""
-    if not replace:
-        _rename_new(staging, path)
-    elif not path.exists():
-        staging.rename(path)
-    else:
-        aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-        path.rename(aside / path.name)
-        staging.rename(path)
-        shutil.rmtree(aside)
-    _sync(path.parent)
+def _write_all(
+    staging: Path, files: Mapping[str, bytes | Writer], kept: Mapping[str, FileEntry]
+) -> dict[str, FileEntry]:
+    """Write these files, and the manifest of them and of the `kept` ones, which it returns."""
+    entries = {**kept, **{name: _write(staging, name, data) for name, data in files.items()}}
+    write_bytes(staging / MANIFEST, manifest_bytes(entries))
+    return entries
+
+
+@contextmanager
+def _staging(parent: Path, prefix: str) -> Iterator[Path]:
+    """Give a new hidden folder, locked for as long as its writer lives; what the dead have left is removed."""
+    for left in parent.glob(f"{prefix}*"):
+        with suppress(OSError), _locked(left, seconds=0.0) as alone:
+            if alone and time.time() - left.stat().st_mtime > LEFT_BEHIND:
+                shutil.rmtree(left, ignore_errors=True)
+    staging = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        with _locked(staging, seconds=0.0):
+            staging.chmod(0o755)
+            yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _change(path: Path, files: Mapping[str, bytes | Writer], kept: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
+    """Replace all files but the `kept` ones by these; return the entries of all."""
+    with _staging(path, f"{READY}.") as staging:
+        entries = _write_all(staging, files, kept)
+        for name in files:
+            if (path / name).is_file() and (staging / name).samefile(path / name):
+                (staging / name).unlink()  # to rename one name of a file to another is to do nothing
+        with _locked(path, seconds=PATIENCE):
+            _move_on(path)
+            staging.rename(path / READY)
+            _sync(path)
+            _move_on(path)
+    return entries
+
+
+def _finish(path: Path) -> None:
+    """Complete a change whose writer was killed, or is about to complete it. Raises `RepositoryError`."""
+    if not (path / READY).exists():
+        return
+    try:
+        with _locked(path, seconds=PATIENCE):
+            _move_on(path)
+    except OSError as error:
+        raise RepositoryError(
+            f"{path} is only half replaced, and that cannot be completed ({error}): run `latebind models` on it as who "
+            "may write there"
+        ) from error
+
+
+def _move_on(path: Path) -> None:
+    """Move what is `READY` to its place, the manifest last; each step may be repeated. The directory is locked."""
+    ready = path / READY
+    if not ready.exists():
+        return
+    if (ready / MANIFEST).is_file():
+        before, after = read_manifest(path), read_manifest(ready)
+        for name in before.files.keys() - after.files.keys():
+            (path / name).unlink(missing_ok=True)
+            if (path / name).parent != path:
+                with suppress(OSError):  # it has other files
+                    (path / name).parent.rmdir()
+    for file in sorted(ready.rglob("*")):
+        if file.is_file() and file != ready / MANIFEST:
+            place = path / file.relative_to(ready)
+            place.parent.mkdir(exist_ok=True)
+            file.replace(place)
+            _sync(place.parent)
+    if (ready / MANIFEST).is_file():
+        (ready / MANIFEST).replace(path / MANIFEST)
+        _sync(path)
+    shutil.rmtree(ready)
+
+
+def _lock(handle: int) -> bool | None:
+    """Lock an open folder; return whether that went, None where folders cannot be locked."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+@contextmanager
+def _locked(path: Path, *, seconds: float) -> Iterator[bool]:
+    """Lock a folder against other processes; the lock is released however this process ends.
+
+    Gives whether it is locked: where folders cannot be (NFS), the work goes on, for two seldom change one at a time.
+    Raises `OSError` if another has it for longer than these seconds.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        until = time.monotonic() + seconds
+        while (locked := _lock(handle)) is False and time.monotonic() < until:
+            time.sleep(0.01)
+        if locked is False:
+            raise TimeoutError(EAGAIN, "another process has it for too long", str(path))
+        yield bool(locked)
+    finally:
+        os.close(handle)
 
 
 def _rename_new(staging: Path, path: Path) -> None:

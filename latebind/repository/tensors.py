@@ -1,6 +1,6 @@
 """Tensors in a model directory: safetensors files, which hold only numbers. A module of its own, as it needs torch."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from mmap import mmap
@@ -17,6 +17,7 @@ from latebind.repository.directory import ModelDirectory, Writer
 from latebind.repository.pages import PAGE, BytesRead, MappedFile, Runs
 
 HEADER = 8  # bytes that hold the length of the description, which precedes the numbers
+MOST_HEADER = 8 << 20  # bytes of the description
 ALIGNMENT = 64
 ROUNDED = 16  # bytes; the allocator's blocks begin at multiples of this
 DTYPES = {
@@ -37,9 +38,22 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 def read_tensors(directory: ModelDirectory, name: str) -> dict[str, Tensor]:
     """Return all tensors of a listed safetensors file; raises `RepositoryError` if it is not one."""
     try:
-        return load(directory.read(name))
-    except (SafetensorError, KeyError) as error:
-        raise RepositoryError(f"{directory.path / name} is no safetensors file ({error}): build it again") from error
+        data = directory.read(name)
+        _described(data)
+        return load(data)
+    except (SafetensorError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, ValueError) as error:
+        raise RepositoryError(
+            f"{directory.path / name} is no safetensors file ({error!s:.200}): build it again"
+        ) from error
+
+
+def check_weights(directory: ModelDirectory, name: str, graph_weights: Iterable[str], there: Collection[str]) -> None:
+    """Raise `RepositoryError` if a listed file, with the tensors that are `there`, lacks one that a graph names."""
+    lacking = next((weight for weight in graph_weights if weight not in there), None)
+    if lacking is not None:
+        raise RepositoryError(
+            f"{directory.path / name} lacks the weight {lacking!r:.100}, which a graph names: build the model again"
+        )
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -120,9 +134,9 @@ class MappedTensors(Mapping[str, Tensor]):
         try:
             self._file = MappedFile(directory, name, cached=cached)
             self._spans, self._tensors = _views(self._file.memory)
-        except (msgspec.MsgspecError, KeyError, ValueError, RuntimeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, ValueError, RuntimeError) as error:
             path = directory.path / name
-            raise RepositoryError(f"{path} is no safetensors file ({error}): build the model again") from error
+            raise RepositoryError(f"{path} is no safetensors file ({error!s:.200}): build the model again") from error
         self._file.release(())  # frees the pages of the description
 
     def __getitem__(self, name: str) -> Tensor:
@@ -152,20 +166,38 @@ class _Described(msgspec.Struct, frozen=True):
 
 def _views(memory: mmap) -> tuple[dict[str, tuple[int, int]], dict[str, Tensor]]:
     """Return the position of each tensor in the file, in bytes, and the tensor itself."""
-    start = HEADER + int.from_bytes(memory[:HEADER], "little")
-    parts = msgspec.json.decode(memory[HEADER:start], type=dict[str, msgspec.Raw])
-    parts.pop("__metadata__", None)
+    start, described = _described(memory)
     spans, tensors = {}, {}
-    for name, part in parts.items():
-        found = msgspec.json.decode(part, type=_Described)
+    for name, found in described.items():
         first, end = (start + offset for offset in found.data_offsets)
-        dtype = DTYPES[found.dtype]
-        if not start <= first <= end <= len(memory) or end - first != prod(found.shape) * dtype.itemsize:
-            raise ValueError(f"{name!r} lies where it cannot")
-        count = prod(found.shape)
+        dtype, count = DTYPES[found.dtype], prod(found.shape)
         flat = (
             torch.frombuffer(memory, dtype=dtype, count=count, offset=first) if count else torch.empty(0, dtype=dtype)
         )
         apart = first % ROUNDED and end - first < PAGE
         spans[name], tensors[name] = (first, end), (flat.clone() if apart else flat).view(found.shape)
     return spans, tensors
+
+
+def _described(memory: bytes | mmap) -> tuple[int, dict[str, _Described]]:
+    """Return where the numbers begin, and what a file says of each tensor; raises if they do not fill it, one by one.
+
+    Tensors that overlap would be one memory for two weights: whoever changes one in place changes the other.
+    """
+    length = int.from_bytes(memory[:HEADER], "little")
+    if length > min(MOST_HEADER, len(memory) - HEADER):
+        raise ValueError(f"its description would have {length} bytes; {MOST_HEADER} and the file's own are the limit")
+    start = HEADER + length
+    parts = msgspec.json.decode(memory[HEADER:start], type=dict[str, msgspec.Raw])
+    parts.pop("__metadata__", None)
+    described = {name: msgspec.json.decode(part, type=_Described) for name, part in parts.items()}
+    place = 0
+    for name, found in sorted(described.items(), key=lambda one: one[1].data_offsets):
+        first, end = found.data_offsets
+        size = prod(found.shape) * DTYPES[found.dtype].itemsize
+        if first != place or end - first != size or min(found.shape, default=0) < 0:
+            raise ValueError(f"{name!r:.100} lies where it cannot")
+        place = end
+    if start + place != len(memory):
+        raise ValueError(f"its tensors end at {start + place}, the file at {len(memory)}")
+    return start, described

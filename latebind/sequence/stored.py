@@ -11,13 +11,13 @@ from latebind.domain.errors import RepositoryError
 from latebind.program.backends import StageFunction
 from latebind.program.copies import has_copies_of_decoder
 from latebind.program.graph import Graph
-from latebind.program.graph_file import graph_from_json, graph_to_json
+from latebind.program.graph_file import graph_to_json, read_graph_file
 from latebind.program.load import compile_graph
 from latebind.program.pieces import Piece, make_piece
 from latebind.program.profile import Profile
 from latebind.program.stored import StoredModel, read_model, read_profile
 from latebind.repository.directory import MODEL, PROFILE, SEQUENCE, WEIGHTS, ModelDirectory, Writer, json_bytes
-from latebind.repository.tensors import MappedTensors, read_tensors, tensor_file
+from latebind.repository.tensors import MappedTensors, check_weights, read_tensors, tensor_file
 from latebind.sequence.export import LENGTH, LOGITS, TOKENS, ExportedSequence
 from latebind.sequence.program import KINDS, Named, SequenceProgram, SpecialTokens, step_sizes
 from latebind.sequence.state import POSITION, TOKEN, Change, Part
@@ -73,6 +73,7 @@ def load_sequence(
     """
     files = _read(directory)
     weights = read_tensors(directory, WEIGHTS)
+    files.check_weights(directory, weights)
     chosen = backend if backend is not None else files.model.backend
     graphs = files.graphs(chosen)
     *reading, step = [_compiled_bytes(graph, sizes, weights) for graph, sizes in graphs]
@@ -92,6 +93,7 @@ def open_sequence(
     """
     files = _read(directory)
     weights = MappedTensors(directory, WEIGHTS, cached=cached)
+    files.check_weights(directory, weights)
     chosen = backend if backend is not None else files.model.backend
     use = partial(compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams)
     graphs = files.graphs(chosen)
@@ -131,11 +133,16 @@ class _Files:
         sizes = step_sizes(backend, self.model.max_batch) or (1,)
         return [*((graph, (1,)) for graph in self.encoders.values()), (self.step, sizes)]
 
+    def check_weights(self, directory: ModelDirectory, weights: Mapping[str, Tensor]) -> None:
+        """Raise `RepositoryError` if a weight is missing that a graph names."""
+        named = (name for graph in (*self.encoders.values(), self.step) for name in graph.weights())
+        check_weights(directory, WEIGHTS, named, weights)
+
 
 def _read(directory: ModelDirectory) -> _Files:
     model, stored = read_model(directory), directory.read_json(SEQUENCE, StoredSequence)
-    encoders = {length: graph_from_json(directory.read(encoder_file(length))) for length in stored.lengths}
-    step = graph_from_json(directory.read(step_file()))
+    encoders = {length: read_graph_file(directory, encoder_file(length)) for length in stored.lengths}
+    step = read_graph_file(directory, step_file())
     _check(directory, model, stored, encoders, step)
     return _Files(model, read_profile(directory), stored, encoders, step)
 

@@ -35,7 +35,8 @@ class Answer(msgspec.Struct, frozen=True):
     `waited` and `ran` are the seconds that it spent in the queue and with a worker. `steps` are the steps that a query
     ran for each row, in the order in which they ended; it is empty for a model. `spec` is the version that answered;
     None: the one that was asked. Of an answer that comes in pieces (`Claim.stream`), all but the last are not
-    `complete`; each has the tokens that the one before it did not have.
+    `complete`; each has the tokens that the one before it did not have. `caches` is the version of the learned caches
+    that the engine used for each row, as a number (`adaptation.controller.number_of`); empty without learned caches.
     """
 
     outputs: dict[str, Array]
@@ -45,6 +46,7 @@ class Answer(msgspec.Struct, frozen=True):
     steps: tuple[tuple[StepAnswer, ...], ...] = ()
     spec: ModelSpec | None = None
     complete: bool = True
+    caches: tuple[int, ...] = ()
 
 
 class Shown(NamedTuple):

@@ -36,6 +36,25 @@ def test_an_alarm_stops_exits_and_forgets_all_versions() -> None:
     assert not any(compared(found, False) for _ in range(100))  # nothing left to stop
 
 
+def test_answers_that_differ_are_an_alarm_whatever_is_wanted() -> None:
+    found, decisions = Controller(TARGET, FULL, {}, FULL_DEPTH), list[Decision]()
+    for number in range(1, 101):
+        found.answered(0)
+        decisions += found.compared(False, at=number, used="000001")
+    uses = [decision for decision in decisions if isinstance(decision, Use)]
+    assert uses
+    assert {use.version for use in uses} == {FULL_DEPTH}
+
+
+def test_what_had_been_answered_when_an_alarm_came_is_no_other_alarm() -> None:
+    found = controller()
+    answered(found, 0, 500)
+    alarms = sum(any(found.compared(False, at=number, used="built")) for number in range(1, 501))
+    assert alarms == found.watch.alarms == 1
+    answered(found, 0, 20)
+    assert any(found.compared(False, at=number, used="built") for number in range(501, 521))
+
+
 def test_after_an_alarm_lessons_come_as_often_as_at_the_start() -> None:
     found = controller()
     answered(found, 0, 15 * FIRST_LESSON)

@@ -41,7 +41,7 @@ def test_what_was_learned_is_used() -> None:
     answered(found, 0, FIRST_LESSON)
     (use,) = found.learned(FOR_ZERO, 0.0)
     assert isinstance(use, Use)
-    assert use.version == found.used == "000001"
+    assert use.version == found.wanted == "000001"
 
 
 def test_a_slower_version_shown_on_less_is_let_go_and_one_shown_on_more_is_used() -> None:
@@ -52,7 +52,7 @@ def test_a_slower_version_shown_on_less_is_let_go_and_one_shown_on_more_is_used(
     (use,) = found.learned(Version("000002", (0.01, 0.01), (0.7, 0.7), rows=600), 0.0)
     assert isinstance(use, Use)
     (use,) = found.learned(Version("000003", (0.01, 0.01), (0.5, 0.5), rows=100), 0.0)
-    assert found.used == "000003"
+    assert found.wanted == "000003"
 
 
 def test_a_version_that_stands_is_kept_beside_a_slower_one_shown_on_more() -> None:
@@ -60,7 +60,7 @@ def test_a_version_that_stands_is_kept_beside_a_slower_one_shown_on_more() -> No
     answered(found, 0, FIRST_LESSON)
     assert found.learned(Version("000001", (0.01, 0.01), (0.7, 0.7), rows=600), 0.0, stands=True) == []
     found.learned(Version("000002", (0.01, 0.01), (0.5, 0.5), rows=600), 0.0, stands=True)
-    assert found.used == "000002"
+    assert found.wanted == "000002"
 
 
 def test_what_build_made_is_used_rather_than_something_slower_shown_on_fewer_samples() -> None:
@@ -68,13 +68,13 @@ def test_what_build_made_is_used_rather_than_something_slower_shown_on_fewer_sam
     found = Controller(TARGET, FULL, {"built": built}, "built")
     answered(found, 0, FIRST_LESSON)
     found.learned(Version("000001", (0.01, 0.01), (0.5, 0.5), rows=10), 0.0)
-    assert found.used == "000001"
+    assert found.wanted == "000001"
     assert found.learned(Version("000002", (0.01, 0.01), (0.9, 0.9), rows=50), 0.0) == [Use("built", QUICKER)]
     answered(found, 0, 50)
-    assert found.used == "built"  # the newest that is good
+    assert found.wanted == "built"  # the newest that is good
     assert found.learned(Version("000003", (0.01, 0.01), (0.8, 0.8), rows=90), 0.0) == []
     found.learned(Version("000004", (0.01, 0.01), (0.55, 0.55), rows=90), 0.0)
-    assert found.used == "000004"
+    assert found.wanted == "000004"
 
 
 @pytest.mark.parametrize(("built_wrong", "rows"), [(0.2, 50), (0.01, 600)])
@@ -86,7 +86,7 @@ def test_not_where_build_is_wrong_about_the_classes_that_come_or_more_samples_sa
     answered(found, 0, FIRST_LESSON)
     found.learned(Version("000001", (0.01, 0.01), (0.5, 0.5), rows=10), 0.0)
     found.learned(Version("000002", (0.01, 0.01), (0.9, 0.9), rows=rows), 0.0)
-    assert found.used == "000002"
+    assert found.wanted == "000002"
 
 
 def test_what_build_showed_is_left_once_it_no_longer_speaks_for_the_traffic() -> None:
@@ -95,13 +95,13 @@ def test_what_build_showed_is_left_once_it_no_longer_speaks_for_the_traffic() ->
     found.learned(Version("000001", (0.0, 0.0), (0.2, 0.2), rows=900), 0.0)
     (use,) = found.learned(None, 0.0, trusted=False)
     assert isinstance(use, Use)
-    assert use.version == found.used == FULL_DEPTH
+    assert use.version == found.wanted == FULL_DEPTH
     assert found.known() == (FULL_DEPTH,)
     (use,) = found.learned(Version("000002", (0.0, 0.0), (0.8, 0.8), rows=200), 0.0, trusted=False)
     assert isinstance(use, Use)
     assert use.version == "000002"
     assert found.learned(None, 0.0, trusted=False) == []  # it happens once
-    assert found.used == "000002"
+    assert found.wanted == "000002"
 
 
 def test_distrust_does_not_begin_what_an_operator_has_stopped() -> None:
@@ -127,9 +127,9 @@ def test_a_version_stays_while_the_mix_comes_that_it_was_made_for() -> None:
     found.learned(mixed, 0.0)
     answered(found, 1, 30)
     assert found.mix.shares()[1] == 0.3
-    assert found.used == "000001"
+    assert found.wanted == "000001"
     answered(found, 1, 30)
-    assert found.used == "built"
+    assert found.wanted == "built"
 
 
 def test_it_comes_back_when_its_classes_do() -> None:
@@ -137,9 +137,9 @@ def test_it_comes_back_when_its_classes_do() -> None:
     answered(found, 0, FIRST_LESSON)
     found.learned(FOR_ZERO, 0.0)
     answered(found, 1, 100)
-    assert found.used == "built"
+    assert found.wanted == "built"
     answered(found, 0, 100)
-    assert found.used == "000001"
+    assert found.wanted == "000001"
 
 
 def test_to_be_taken_up_again_a_version_must_do_better_than_to_stay() -> None:
@@ -183,7 +183,7 @@ def test_after_a_change_the_next_lesson_comes_when_a_first_one_would_have_been_f
 def test_without_any_version_that_is_good_the_network_runs_whole() -> None:
     found = Controller(TARGET, FULL, {"000001": FOR_ZERO}, "000001")
     answered(found, 1, 100)
-    assert found.used == FULL_DEPTH
+    assert found.wanted == FULL_DEPTH
 
 
 def test_an_interval_without_another_reason_is_one() -> None:
@@ -215,11 +215,21 @@ def test_what_an_operator_chooses_is_used_even_if_it_is_unknown() -> None:
     assert found.known() == (FULL_DEPTH, "000007")
 
 
+def test_a_version_that_cannot_be_used_is_forgotten_and_the_newest_other_one_wanted() -> None:
+    found = controller()
+    answered(found, 0, FIRST_LESSON)
+    found.learned(FOR_ZERO, 0.0)
+    assert found.unusable("000007") == []
+    assert found.unusable("000001") == [Use("built", "version 000001 cannot be used")]
+    assert found.known() == (FULL_DEPTH, "built")
+    assert found.unusable("built") == [Use(FULL_DEPTH, "version built cannot be used")]
+
+
 def test_exits_stay_stopped_over_a_restart() -> None:
     found = Controller(TARGET, FULL, {}, FULL_DEPTH, stopped=True)
     answered(found, 0, FIRST_LESSON)
     assert found.learned(FOR_ZERO, 0.0) == []
-    assert found.used == FULL_DEPTH
+    assert found.wanted == FULL_DEPTH
 
 
 def test_exits_that_an_operator_stopped_stay_stopped() -> None:
@@ -229,7 +239,7 @@ def test_exits_that_an_operator_stopped_stay_stopped() -> None:
     assert found.learned(FOR_ZERO, 0.0) == []
     assert all(isinstance(decision, Retrain) for decision in answered(found, 0, 200))
     found.chosen("built", BUILT)
-    assert found.used == "built"
+    assert found.wanted == "built"
 
 
 def test_before_a_camera_the_newest_version_is_used() -> None:
@@ -237,7 +247,7 @@ def test_before_a_camera_the_newest_version_is_used() -> None:
     answered(found, 0, FIRST_LESSON)
     found.learned(Version("000001", (0.01, 0.01), (0.5, 0.5), rows=300), 0.0, trusted=False)
     found.learned(Version("000002", (0.01, 0.01), (0.7, 0.7), rows=200), 0.0, trusted=False)
-    assert found.used == "000002"
+    assert found.wanted == "000002"
 
 
 def test_where_the_mix_changes_all_the_time_that_of_a_long_time_counts() -> None:

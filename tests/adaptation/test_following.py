@@ -16,6 +16,7 @@ from latebind.forks.client import Forked
 from latebind.learned.stored import read_caches, with_caches
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
+from tests.adaptation.in_use import Noted
 from tests.digits import Built
 from tests.forked import FORKS
 
@@ -36,10 +37,6 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def nobody_adopts(model: str, version: str) -> None:
-    """There is no engine here."""
-
-
 def another(following: Following, service: object) -> bool:
     """Tell whether another service than this has figures."""
     return following._client is not service and "digits" in following.figures()
@@ -48,7 +45,7 @@ def another(following: Following, service: object) -> bool:
 @pytest.mark.slow
 def test_who_has_no_patience_is_not_kept_from_serving_by_a_service_that_starts_slowly(built: Built) -> None:
     async def test() -> None:
-        following = Following(lambda: followed(built.directory.path, made=1), nobody_adopts, FORKS)
+        following = Following(lambda: followed(built.directory.path, made=1), Noted(), FORKS)
         await following.begin(0.0)
         assert following.figures() == {}
         await until(lambda: "digits" in following.figures())
@@ -63,7 +60,7 @@ def test_where_no_model_can_be_followed_serving_begins_without_and_the_reason_is
     order = AdaptationOrder((str(models / "chain" / "1"),), CONFIG, threads=1, backend=None, cores=())
 
     async def test() -> None:
-        following = Following(lambda: Followed(order, (), ()), nobody_adopts, FORKS)
+        following = Following(lambda: Followed(order, (), ()), Noted(), FORKS)
         await following.begin(60.0)
         assert following.figures() == {}
         await following.close()
@@ -77,7 +74,7 @@ def test_another_service_is_started_when_a_model_is_another(built: Built) -> Non
 
     async def test() -> None:
         there: list[Followed | None] = [first]
-        following = Following(lambda: there[0], nobody_adopts, FORKS)
+        following = Following(lambda: there[0], Noted(), FORKS)
         await following.renew()
         await until(lambda: "digits" in following.figures())
         service = following._client
@@ -102,7 +99,7 @@ def test_another_service_follows_one_that_has_died(
     monkeypatch.setattr("latebind.adaptation.following.PAUSE", 0.0)
 
     async def test() -> None:
-        following = Following(lambda: followed(built.directory.path, made=1), nobody_adopts, FORKS)
+        following = Following(lambda: followed(built.directory.path, made=1), Noted(), FORKS)
         await following.renew()
         for _ in range(2):
             service = following._client
@@ -128,7 +125,7 @@ def test_a_service_that_cannot_be_started_is_tried_again(
         return await forked(*words, **more)
 
     async def test() -> None:
-        following = Following(lambda: followed(built.directory.path, made=1), nobody_adopts, FORKS)
+        following = Following(lambda: followed(built.directory.path, made=1), Noted(), FORKS)
         await following.renew()
         service = following._client
         assert service is not None

@@ -10,6 +10,7 @@ import uvloop
 from latebind.adaptation.client import AdaptationClient, NothingToFollow
 from latebind.adaptation.messages import AdaptationOrder
 from latebind.domain.config import AdaptationConfig
+from tests.adaptation.in_use import Noted
 from tests.forked import FORKS
 
 PATIENCE = 60.0  # with a machine that has much else to do
@@ -29,7 +30,7 @@ def test_a_service_that_has_nothing_to_follow_leaves_no_socket_open() -> None:
         before = sockets()
         order = AdaptationOrder((), AdaptationConfig(on=True), threads=1, backend=None, cores=())
         with pytest.raises(NothingToFollow) as refused:
-            await AdaptationClient.start(order, [], lambda model, version: asyncio.sleep(0), FORKS)
+            await AdaptationClient.start(order, [], Noted(), FORKS)
         async with asyncio.timeout(PATIENCE):
             while sockets() - before:
                 await asyncio.sleep(0)  # sockets are closed in a later turn of the loop

@@ -28,6 +28,7 @@ from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.tensors import tensor_bytes
 from latebind.server.gateway import Answer
+from tests.adaptation.in_use import Noted, OfEngine
 from tests.digits import Built
 from tests.forked import FORKS
 
@@ -45,7 +46,7 @@ async def serving(model: Path) -> AsyncIterator[tuple[EngineClient, AdaptationCl
     engine = await EngineClient.start(EngineOrder((str(model),), EngineConfig(), PolicyConfig()), FORKS)
     order = AdaptationOrder((str(model),), CONFIG, threads=1, backend=None, cores=())
     try:
-        adaptation = await AdaptationClient.start(order, list(engine.models.values()), engine.adopt, FORKS)
+        adaptation = await AdaptationClient.start(order, list(engine.models.values()), OfEngine(engine), FORKS)
         try:
             yield engine, adaptation
         finally:
@@ -72,19 +73,15 @@ async def sharing(
     """Two services on one folder of versions; what the second wants its engine to use is noted."""
     config = msgspec.structs.replace(CONFIG, folder=str(folder))
     order = AdaptationOrder((str(model),), config, threads=1, backend=None, cores=())
-    models, wanted = list(engine.models.values()), []
-
-    async def note(model: str, version: str) -> None:
-        wanted.append(version)
-
+    models, noted = list(engine.models.values()), Noted()
     async with AsyncExitStack() as stack:
-        first = await AdaptationClient.start(order, models, engine.adopt, FORKS)
+        first = await AdaptationClient.start(order, models, OfEngine(engine), FORKS)
         stack.push_async_callback(first.close)
         await until(lambda: any(folder.glob("*/*/leader-*")))
-        second = await AdaptationClient.start(order, models, note, FORKS)
+        second = await AdaptationClient.start(order, models, noted, FORKS)
         stack.push_async_callback(second.close)
-        await until(lambda: bool(wanted))
-        yield first, second, wanted
+        await until(lambda: bool(noted.versions))
+        yield first, second, noted.versions
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -156,11 +153,11 @@ def test_a_model_that_cannot_be_followed_keeps_what_was_built_and_the_others_are
     async def test() -> None:
         order = AdaptationOrder((str(fixed), str(model)), CONFIG, threads=1, backend=None, cores=())
         models = [replace(spec, name="fixed"), spec]
-        service = await AdaptationClient.start(order, models, lambda model, version: asyncio.sleep(0), FORKS)
+        service = await AdaptationClient.start(order, models, Noted(), FORKS)
         rows = {"image": list(built.unseen[:1].numpy())}
         (output,) = program.run(built.unseen[:1])
         for name in ("fixed", "digits"):
-            answer = Answer({"output": output.numpy()}, (spec.stages - 1,))
+            answer = Answer({"output": output.numpy()}, (spec.stages - 1,), caches=(0,))
             service.answered(replace(spec, name=name), rows, answer, "a client")
         await until(lambda: any(figures["sampled"] for figures in service.figures().values()))
         assert set(service.figures()) == {"digits"}
@@ -177,7 +174,7 @@ def test_a_model_without_learned_caches_is_refused_with_what_to_do(model: Path) 
         directory.write_files({}, remove=directory.names("caches"))
         order = AdaptationOrder((str(model),), CONFIG, threads=1, backend=None, cores=())
         with pytest.raises(ConfigError, match="build or calibrate it with data first"):
-            await AdaptationClient.start(order, [], lambda model, version: asyncio.sleep(0), FORKS)
+            await AdaptationClient.start(order, [], Noted(), FORKS)
 
     asyncio.run(test())
 
@@ -224,7 +221,7 @@ def test_descriptors_of_a_service_go_with_it_uncollected(model: Path, killed: bo
     async def test() -> None:
         counts = []
         for _ in range(3):
-            service = await AdaptationClient.start(order, [spec], lambda model, version: asyncio.sleep(0), FORKS)
+            service = await AdaptationClient.start(order, [spec], Noted(), FORKS)
             if killed:
                 service._process.kill()
             await service.close()

@@ -31,7 +31,7 @@ def test_inputs_a_third_of_which_look_strange_call_for_a_version_and_leave_exits
     decisions = looked(found, strange_every=3, times=100)
     assert decisions.count(Retrain(SHIFTED, moved=True)) == 1  # and not again before long
     assert not any(isinstance(decision, Use) for decision in decisions)
-    assert found.used == "built"
+    assert found.wanted == "built"
 
 
 def test_as_many_strange_inputs_as_usual_call_for_nothing() -> None:
@@ -55,4 +55,4 @@ def test_behind_a_shift_a_slower_version_replaces_one_that_does_not_stand() -> N
     looked(found, strange_every=3, times=100)
     assert found.learned(slower, 0.0, stands=True) == []
     found.learned(slower, 0.0)
-    assert found.used == "000001"
+    assert found.wanted == "000001"

@@ -11,7 +11,7 @@ import pytest
 
 from latebind.adaptation.adapter import Compared, Sampled
 from latebind.adaptation.controller import BUILT, FULL_DEPTH, Decision, Retrain, Use, Version
-from latebind.adaptation.messages import AdaptationOrder, Answered, pack_answered, row_bytes
+from latebind.adaptation.messages import AdaptationOrder, Answered, FromService, UseVersion, pack_answered, row_bytes
 from latebind.adaptation.process import AdaptationService
 from latebind.adaptation.sampling import Draw
 from latebind.domain.config import AdaptationConfig
@@ -54,7 +54,7 @@ def test_a_version_that_the_lesson_showed_anew_is_not_replaced_by_a_slower_one(
     for answer in (4, 4, 7):
         lane.adapter.controller.answered(answer)
     service._teach(lane, Retrain("there is more to learn from"))
-    assert lane.current == lane.adapter.versions.current() == (BUILT if stands else made.name)
+    assert lane.adapter.controller.wanted == lane.adapter.versions.current() == (BUILT if stands else made.name)
 
 
 @pytest.fixture
@@ -70,12 +70,13 @@ def full(service: AdaptationService) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("full")
 def test_exits_that_are_to_stop_stop_where_the_disk_is_full(
-    service: AdaptationService, caplog: pytest.LogCaptureFixture
+    service: AdaptationService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (lane,) = service._lanes
+    (lane,), told = service._lanes, list[FromService]()
+    monkeypatch.setattr(service, "_tell", told.append)
     service._use(lane, Use(FULL_DEPTH, "fidelity fell"))
-    assert lane.current == FULL_DEPTH
-    assert lane.chosen == BUILT  # as it is written: nobody has chosen anything else
+    assert told == [UseVersion(lane.name, FULL_DEPTH, "fidelity fell")]
+    assert lane.seen == BUILT  # as it is written: nobody has chosen anything else
     assert "other servers are not told" in caplog.text
 
 
@@ -110,11 +111,11 @@ def test_answers_are_compared_while_a_lesson_runs(service: AdaptationService, mo
 
     def see(batch: Sequence[Sampled]) -> list[Compared]:
         compared.set()
-        return [Compared(True, False, one.at) for one in batch]
+        return [Compared(True, False, one.at, one.used) for one in batch]
 
     told: list[int] = []
 
-    def hear(same: bool, *, at: int, strange: bool) -> list[Decision]:
+    def hear(same: bool, *, at: int, strange: bool, used: str) -> list[Decision]:
         told.append(at)
         return []
 
@@ -173,7 +174,9 @@ def test_samples_that_show_are_looked_at_before_those_that_teach(service: Adapta
 def test_a_sample_knows_which_answer_it_is(service: AdaptationService) -> None:
     (lane,) = service._lanes
     row = bytes(row_bytes(lane.adapter.spec))
-    told = [Answered(0, 4, 0, draw, row if draw else b"") for draw in (None, Draw(shows=True), None, Draw(shows=True))]
+    told = [
+        Answered(0, 4, 0, 0, draw, row if draw else b"") for draw in (None, Draw(shows=True), None, Draw(shows=True))
+    ]
     ours, theirs = socket.socketpair()
     with ours, theirs:
         service._messages = theirs

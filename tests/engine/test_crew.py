@@ -126,7 +126,7 @@ def test_heads_that_one_worker_adopts_are_no_others(built: Built) -> None:
     name, lookups = crew[0].spec.name, crew[0].lookups
     everyone = tuple(range(EACH))
     heads = {one: (function.head, 1e9) for lookup in lookups.values() for one, function in lookup.functions.items()}
-    workers[1].adopt(name, heads)  # thresholds that nothing passes
+    workers[1].adopt(name, 1, heads)  # thresholds that nothing passes
     stages = range(min(lookups) + 1)
     with torch.inference_mode():
         found = [[worker.run(Run(0, name, stage, everyone, everyone)).exited for stage in stages] for worker in workers]

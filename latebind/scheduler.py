@@ -196,9 +196,21 @@ class Scheduler:
         self._workers[event.worker].drop_empty()
 
     def _stage_failed(self, event: StageFailed, now: float, actions: list[Action]) -> None:
+        """Find whose request raised: of a batch each half runs again, so n requests take at most 2n - 1 runs.
+
+        Whoever raises alone fails. Policies are asked again once all others have got past the stage.
+        """
         worker, batch = self._crew.busy(event.worker)
-        self._requests.end_all(batch, Outcome.FAILED, now, actions, batch.stage - 1)
-        self._settle(worker, batch, now, actions)
+        if batch.ran == 1:
+            self._requests.end_all(batch, Outcome.FAILED, now, actions, batch.stage - 1)
+        else:
+            self._requests.end_leaving(batch, batch.stage - 1, now, actions)
+        if not batch.members:
+            self._settle(worker, batch, now, actions)
+            return
+        if len(batch.members) > 1:
+            worker.halve(batch)
+        self._run(worker, batch, now, actions)
 
     def _settle(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
         """Put the sub-batch that has run in its new place; go on at once where no request waits."""
@@ -206,15 +218,19 @@ class Scheduler:
             self._requests.end_leaving(late, late.stage - 1, now, actions)
             worker.drop_empty()
         worker.running, table, residency = None, worker.table, self._residency
+        if residency is not None and batch.members and not residency.is_resident(batch):
+            worker.put_aside(batch, now)
+        else:
+            table.settle(batch, now)
         if residency is not None:
-            if batch.members and not residency.is_resident(batch):
-                worker.put_aside(batch, now)
-            else:
-                table.settle(batch, now)
             residency.touch(batch.spec.name)
+        half = worker.next_half()
+        if half is not None:
+            self._run(worker, half, now, actions)
+            return
+        if residency is not None:
             self._resume_aside(worker, residency, now, actions)
             return
-        table.settle(batch, now)
         going = None if self._requests.queued else table.going
         if going is not None:
             self._run(worker, going, now, actions)

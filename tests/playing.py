@@ -20,7 +20,7 @@ def play(
 ) -> Iterator[Reply]:
     """Yield every reply. The next event comes when nothing runs, or after a stage if `comes` says so.
 
-    `staging` hears of it as from the driver.
+    The worker and `staging` hear of it as from the driver.
     """
     left, running, now = list(coming), None, 0.0
     while left or running is not None:
@@ -37,6 +37,7 @@ def play(
                 if isinstance(action, Run):
                     running = action
                 elif isinstance(action, Reply):
+                    worker.owners.end(action.request)
                     if staging is not None:
                         staging.ended(action.request)
                     yield action

@@ -166,13 +166,57 @@ def test_cancelling_a_request_that_has_ended_does_nothing() -> None:
     assert Scheduler(config()).handle(Cancelled(7), 0.0) == []
 
 
-def test_a_failed_stage_fails_its_batch_and_no_one_else() -> None:
-    scheduler = Scheduler(config())
+@pytest.mark.parametrize("policy", ["graph", "lazy", "queues", "late"])
+@pytest.mark.parametrize("poisoned", [(), (3,), (1, 4), (1, 2, 3, 4)])
+def test_of_a_batch_whose_stage_raises_only_those_fail_that_raise_alone(policy: str, poisoned: tuple[int, ...]) -> None:
+    scheduler = Scheduler(config(served(stages=3), policy=policy))
+    actions, runs, ended = scheduler.handle(arrived(1, 2, 3, 4), 0.0), list[Run](), dict[int, Outcome]()
+    scheduler.handle(arrived(5), 0.0)
+    for moment in range(1, 30):
+        ended |= outcomes(actions)
+        runs += [action for action in actions if isinstance(action, Run)]
+        if len(ended) == 5:
+            break
+        raises = runs[-1].stage == 1 and (set(poisoned) & set(runs[-1].requests) or runs[-1].requests == (1, 2, 3, 4))
+        actions = scheduler.handle(StageFailed(0) if raises else StageDone(0), moment / 1000)
+        scheduler.check()
+    assert ended == {i: Outcome.FAILED if i in poisoned else Outcome.ANSWERED for i in range(1, 6)}
+    assert len([one for one in runs if one.stage == 1 and 5 not in one.requests]) <= 2 * 4 - 1
+
+
+def test_halves_of_a_batch_that_raised_go_on_together() -> None:
+    scheduler = Scheduler(config(served(stages=3)))
+    scheduler.handle(arrived(1, 2, 3), 0.0)
+    assert scheduler.handle(StageFailed(0), 0.01) == [run(0, 1, 2)]
+    assert scheduler.handle(StageDone(0), 0.02) == [run(0, 3)]
+    assert scheduler.handle(StageDone(0), 0.03) == [run(1, 1, 2, 3)]
+    scheduler.check()
+
+
+def test_nobody_joins_a_half_before_it_has_run() -> None:
+    scheduler = Scheduler(config(served(stages=3), policy="queues"))
     scheduler.handle(arrived(1, 2), 0.0)
     scheduler.handle(arrived(3), 0.0)
-    actions = scheduler.handle(StageFailed(0), 0.01)
-    assert outcomes(actions) == {1: Outcome.FAILED, 2: Outcome.FAILED}
+    assert scheduler.handle(StageFailed(0), 0.01) == [run(0, 1)]
+    assert scheduler.handle(StageDone(0), 0.02) == [run(0, 2)]
+    actions = scheduler.handle(StageFailed(0), 0.03)
+    assert outcomes(actions) == {2: Outcome.FAILED}
     assert actions[-1] == run(0, 3)
+
+
+def test_who_leaves_or_is_late_while_a_batch_is_tried_by_halves_is_not_run_again() -> None:
+    scheduler = Scheduler(config(served(stages=3)))
+    scheduler.handle(arrived(1, 2), 0.0)
+    scheduler.handle(Cancelled(2), 0.005)
+    assert outcomes(scheduler.handle(StageFailed(0), 0.01)) == {2: Outcome.CANCELLED}
+    assert outcomes(scheduler.handle(StageFailed(0), 0.02)) == {1: Outcome.FAILED}
+    scheduler.handle(arrived(3, 4), 1.0)
+    assert scheduler.handle(StageFailed(0), 1.01) == [run(0, 3)]
+    assert outcomes(scheduler.handle(Cancelled(4), 1.015)) == {4: Outcome.CANCELLED}
+    assert scheduler.handle(StageDone(0), 1.02) == [run(1, 3)]
+    scheduler.handle(arrived(5, 6, deadline=2.0), 1.03)
+    scheduler.handle(StageDone(0), 1.04)
+    scheduler.check()
 
 
 def test_models_take_turns_by_who_has_waited_longest() -> None:

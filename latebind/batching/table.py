@@ -94,6 +94,16 @@ class SubBatch:
             if i in self.members:
                 self.complete.setdefault(i, stage)
 
+    def split(self, requests: Sequence[int]) -> "SubBatch":
+        """Return these members, which leave this sub-batch, as one of their own."""
+        apart = SubBatch(
+            self.spec, {i: self.members.pop(i) for i in requests}, self.stage, self.step, padded=self.padded
+        )
+        if self.complete:
+            apart.complete = {i: self.complete.pop(i) for i in requests if i in self.complete}
+        self.rows = len(self.members)
+        return apart
+
     def leave(self, request: int) -> Request:
         """Remove a member, which must be there, and return it."""
         self.complete.pop(request, None)
@@ -242,9 +252,7 @@ class StagePools(BatchTable):
         pool = self.entries[place]
         if not requests or len(requests) == len(pool.members):
             return pool
-        chosen = SubBatch(pool.spec, {i: pool.members.pop(i) for i in requests}, pool.stage, pool.step)
-        if pool.complete:
-            chosen.complete = {i: pool.complete.pop(i) for i in requests if i in pool.complete}
+        chosen = pool.split(requests)
         self.entries.append(chosen)
         return chosen
 

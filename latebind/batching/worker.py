@@ -11,7 +11,10 @@ from latebind.domain.errors import IllegalEvent
 
 
 class Worker:
-    """One worker: its batch table, and `aside` the sub-batches whose next stage is not in memory."""
+    """One worker: its batch table, and `aside` the sub-batches whose next stage is not in memory.
+
+    A sub-batch whose stage raised is run again by halves: the halves not run yet are aside too, and in `halves`.
+    """
 
     def __init__(self, number: int, view: WorkView, table: BatchTable) -> None:
         self.number = number
@@ -22,6 +25,7 @@ class Worker:
         self.alone = False  # whether that is one request, with no other waiting or started when it was launched
         self.wide = False  # whether it runs on the cores of all workers
         self.aside: list[SubBatch] = view.aside
+        self.halves: list[SubBatch] = []
         self.refills: Counter[str] = Counter()  # by model, requests that joined while the worker had started others
 
     @property
@@ -43,6 +47,26 @@ class Worker:
         """Put a sub-batch that was set aside back into the table."""
         self.aside.remove(batch)
         self.table.push(batch, now)
+
+    def halve(self, batch: SubBatch) -> None:
+        """Set half of a sub-batch that raised aside, to be run once the other half has."""
+        members = tuple(batch.members)
+        half = batch.split(members[(len(members) + 1) // 2 :])
+        self.aside.append(half)
+        self.halves.append(half)
+
+    def next_half(self) -> SubBatch | None:
+        """Return the next half to run, which is in the table now; None if there is none.
+
+        It joins nobody before it has run: others at its stage are not to run with what may raise again.
+        """
+        while self.halves:
+            half = self.halves.pop()
+            if half.members:  # else all have left meanwhile
+                self.aside.remove(half)
+                self.table.entries.append(half)
+                return half
+        return None
 
     def late(self, now: float) -> Sequence[SubBatch]:
         """Return the resting sub-batches with a member whose deadline has passed."""

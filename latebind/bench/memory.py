@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -152,7 +153,7 @@ def measure(side: Side) -> Iterator[Resident]:
     gc.collect()
     yield resident()
     with ThreadPoolExecutor(at_once(side.engine)) as threads:
-        list(threads.map(partial(_run_stages, spec), workers, sizes))
+        list(threads.map(partial(_run_stages, spec), count(), workers, sizes))
     yield resident()
 
 
@@ -166,12 +167,13 @@ def _crew(side: Side) -> list[LoadedModel]:
 
 
 @torch.inference_mode()
-def _run_stages(spec: ModelSpec, worker: Worker, size: int) -> None:
+def _run_stages(spec: ModelSpec, number: int, worker: Worker, size: int) -> None:
     """Run every stage on a whole batch without early exits; of a sequence model some steps."""
     worker.adopt(spec.name, number_of(FULL_DEPTH), {})
-    everyone = tuple(range(size))
+    slots = tuple(range(size))
+    requests = tuple(number * spec.max_batch + slot for slot in slots)
     for stage in (0, *([1] * STEPS)) if spec.kinds else range(spec.stages):
-        worker.run(Run(0, spec.name, stage, everyone, everyone))
+        worker.run(Run(number, spec.name, stage, requests, slots))
 
 
 def main(words: Sequence[str]) -> None:

@@ -258,8 +258,8 @@ class Memory:
     memory: Annotated[
         str | None,
         typer.Option(
-            help="What weights, slots and the largest batches of all workers may take, as 500MB or 2GiB: models load "
-            "on demand. The processes come on top. Default: all are loaded."
+            help="What weights, slots, batches and requests between stages may take together, as 500MB or 2GiB: models "
+            "load on demand. The processes come on top. Default: all are loaded."
         ),
     ] = None
     evict: Annotated[

@@ -64,7 +64,8 @@ class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loads go on while stages run; else nothing runs meanwhile. With `foresight`, policies know which requests wait. No
     request waits longer than `patience` seconds for its model while later requests are served, except for loads that
     are under way. `window` is the number of seconds over which request rates are taken. A load that failed is tried
-    again after `back_off` seconds, twice as many each further time. With the `tier` "page-cache", the system keeps
+    again after `back_off` seconds, twice as many each further time. While the requests that have started keep more than
+    `resting` bytes between stages, no others start; 0 sets no bound. With the `tier` "page-cache", the system keeps
     evicted weights as long as it has memory to spare; "disk" releases the memory, and the next load reads the disk.
     """
 
@@ -79,6 +80,7 @@ class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window: float = 600.0
     back_off: float = 1.0
     tier: str = TIERS[0]
+    resting: int = 0
 
     def __post_init__(self) -> None:
         if self.budget < 0:

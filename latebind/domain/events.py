@@ -59,7 +59,7 @@ class Exited(Struct, frozen=True, gc=False):
 
 
 class StageFailed(Struct, frozen=True, gc=False):
-    """A stage raised; none of its sub-batch has an answer."""
+    """A stage raised; none of its sub-batch has an answer. Where it has several members, these run it again apart."""
 
     worker: int
 

@@ -14,7 +14,7 @@ class Footprint:
     request on average. A load takes `fixed` more seconds where nothing of the model is in memory. Any multiple of
     `grain` bytes from the start of a stage may be in memory; 0: all of it or nothing. A weight that several stages read
     counts in each. `runs` are the seconds that a request runs in each stage, where known: later stages can be loaded
-    meanwhile.
+    meanwhile. A request that has started and rests keeps `row` bytes at most.
     """
 
     sizes: tuple[int, ...] = ()
@@ -24,6 +24,7 @@ class Footprint:
     fixed: float = 0.0
     grain: int = 0
     runs: tuple[float, ...] = ()
+    row: int = 0
 
     @property
     def stages(self) -> int:

@@ -76,6 +76,7 @@ class ModelMetrics:
         self.batches: Counter[int] = Counter()
         self.stage_runs = 0
         self.row_stages = 0
+        self.stage_failures = 0
         self.sizes: dict[int, list[float]] = {}  # by batch size: stage runs that have ended, and their seconds
         self._latency = Histogram()
         self._queue = Histogram()
@@ -134,6 +135,7 @@ class ModelMetrics:
             "batches": {str(size): count for size, count in sorted(self.batches.items())},
             "stage_runs": self.stage_runs,
             "row_stages": self.row_stages,
+            "stage_failures": self.stage_failures,
             "runs": {str(size): count for size, (count, _) in sorted(self.sizes.items())},
             "run_seconds": {str(size): seconds for size, (_, seconds) in sorted(self.sizes.items())},
             "latency_seconds": self._latency.snapshot(),
@@ -232,6 +234,7 @@ class Metrics:
         if ran is not None:  # None: it started before this object counted
             model, size, started = ran
             model.took(size, now - started)
+            model.stage_failures += isinstance(event, StageFailed)
         if self._decoding and event.worker in self._decoding:
             tokens = self._decoding.pop(event.worker)
             if isinstance(event, StageDone):

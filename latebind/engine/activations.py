@@ -1,17 +1,20 @@
-"""Activations kept between two stages: those of the batch that ran last, and those of preempted requests."""
+"""The outputs of stages that requests go on from: of the batch that ran last, and of those that were let past."""
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from weakref import ref
 
 from torch import Tensor, stack
 
 from latebind.domain.actions import Run
+from latebind.engine.owners import Owners
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Batch:
     """Inputs of a stage, each tensor `(B, ...)`.
 
-    Rows belong to `requests`, some of which may already have an answer.
+    Rows belong to `requests`, some of which may have ended.
     """
 
     requests: tuple[int, ...]
@@ -24,76 +27,66 @@ class Batch(NamedTuple):
         places = {request: place for place, request in enumerate(self.requests)}
         return [places[request] for request in wanted]
 
+    def row(self, request: int) -> Tensor:
+        """Return the row of one request, of a single tensor."""
+        (activation,) = self.tensors
+        return activation[self.requests.index(request)]
+
 
 class Activations:
-    """The activations of one worker.
+    """The activations of one worker, for its thread alone. The `owners` of rows keep them, and they go with these.
 
-    Rows of preempted requests are kept by slot until they go on or the slot is reused.
+    A stage that raised leaves its inputs here: its requests may run it again, apart.
 
-    If not `compact`, a batch keeps all rows that it began with until it is preempted. If requests do not `leave` with
-    their answer, they go on with their batch.
+    If not `compact`, a batch keeps all rows that it began with as long as its requests go on together.
     """
 
-    def __init__(self, *, compact: bool = True, leave: bool = True) -> None:
+    def __init__(self, owners: Owners, *, compact: bool = True) -> None:
+        self._owners = owners
         self._compact = compact
-        self._leave = leave
-        self._batch: Batch | None = None  # output of the last stage, in memory that the stage will reuse
-        self._last: Run | None = None
-        self._left: set[int] = set()  # requests of that batch that have an answer
-        self._rows: dict[tuple[str, int], Tensor] = {}  # of preempted requests, by model and slot
+        self._last: ref[Batch] | None = None  # the output of the last stage, in memory that the stage will reuse
 
-    def keep(self, action: Run, batch: Batch) -> None:
-        """Keep the output of a stage; the requests of `action` are those that will go on with it."""
-        self._last, self._batch, self._left = action, batch, set()
+    def keep(self, batch: Batch) -> None:
+        """Keep the output of a stage for those of its requests that have not ended."""
+        self._owners.keep(batch.requests, batch)
+        self._last = ref(batch)
 
-    def mark_exited(self, requests: Iterable[int]) -> None:
-        """Mark requests of the last batch as answered: their rows need not be kept."""
-        self._left.update(requests)
+    def put_aside(self, but: Collection[int] = ()) -> bool:
+        """Copy the rows of the last output that others than `but` go on from, because another batch is to run.
 
-    def drop(self) -> None:
-        """Drop the output of the last stage: no request goes on with it."""
-        self._last, self._batch = None, None
-
-    def begin(self, action: Run) -> None:
-        """Forget who had the slots of `action` before: its requests begin."""
-        self.put_aside()
-        for slot in action.slots if self._rows else ():
-            self._rows.pop((action.model, slot), None)
-
-    def put_aside(self) -> None:
-        """Copy the rows of the last stage's output that go on, because another batch is to run."""
-        if self._last is not None:
-            left = self._left if self._leave else ()
-            self._copy(tuple([request for request in self._last.requests if request not in left]))
-        self.drop()
+        Each row is a copy by itself, to be freed by itself. Returns whether there were any.
+        """
+        last, found = None if self._last is None else self._last(), False
+        for place, request in enumerate(() if last is None else last.requests):
+            if last is not None and request not in but and self._owners.activation(request) is last:
+                row = tuple([tensor[place : place + 1].clone() for tensor in last.tensors])
+                self._owners.keep((request,), Batch((request,), row))
+                found = True
+        return found
 
     def take(self, action: Run) -> Batch:
-        """Return the activations of the requests of `action`; if not compact, rows of others may be among them."""
-        batch = self._batch
-        if batch is None or not set(action.requests) <= set(batch.requests):
-            self.put_aside()
-            rows = [self._rows.pop((action.model, slot)) for slot in action.slots]
-            return Batch(action.requests, (stack(rows),))
-        if self._compact:
-            taken = self._left.union(action.requests)
-            last = self._last.requests if self._last is not None else ()
-            self._copy(tuple([request for request in last if request not in taken]))
-        self.drop()
-        if self._compact and action.requests != batch.requests:
-            return Batch(action.requests, (_rows_of(batch, action.requests),))
-        return batch
+        """Return what the requests of `action` go on from; if not compact, rows of others may be among them.
 
-    def _copy(self, requests: tuple[int, ...]) -> None:
-        """Copy the rows of these requests, so that they can go on without the batch that they are in."""
-        if self._last is None or self._batch is None or not requests:
-            return
-        slots = dict(zip(self._last.requests, self._last.slots, strict=True))
-        for request, row in zip(requests, _rows_of(self._batch, requests), strict=True):
-            self._rows[self._last.model, slots[request]] = row
+        Requests that a lookup aside has answered since the scheduler decided have ended: they are left out, and perhaps
+        none is left. The batch stays kept until `keep` replaces it.
+        """
+        kept = {one: batch for one in action.requests if isinstance(batch := self._owners.activation(one), Batch)}
+        requests, last = tuple(kept), None if self._last is None else self._last()
+        if not kept:
+            return Batch((), ())
+        if last is None or any(batch is not last for batch in kept.values()):
+            self.put_aside()
+            batch = Batch(requests, (stack([kept[one].row(one) for one in requests]),))
+        else:
+            apart = self.put_aside(but=kept)
+            if requests == last.requests or not (self._compact or apart):
+                return last
+            batch = Batch(requests, (_rows_of(last, requests),))
+        self.keep(batch)
+        return batch
 
 
 def _rows_of(batch: Batch, requests: tuple[int, ...]) -> Tensor:
     """Return a copy of the activations of these requests, in their order."""
     (activation,) = batch.tensors
-    places = batch.places(requests)
-    return activation.clone() if isinstance(places, range) else activation[places]
+    return activation[batch.places(requests)]

@@ -9,11 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 from latebind.domain.config import TIERS, EngineConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError
+from latebind.engine.aside import MOST_WAITING
 from latebind.engine.cores import usable_cores
-from latebind.engine.on_demand import measure, open_model
+from latebind.engine.on_demand import ROW_COPIES, measure, open_model
 from latebind.engine.served import with_queries
 from latebind.engine.wide import widen
 from latebind.engine.worker import LoadedModel, load_model
@@ -48,13 +52,14 @@ def load_crew(paths: Iterable[Path], config: EngineConfig) -> list[list[LoadedMo
 
 def open_crew(
     paths: Iterable[Path], config: EngineConfig, residency: ResidencyConfig, queries: Sequence[Path] = ()
-) -> tuple[list[list[LoadedModel]], dict[str, tuple[Piece, ...]], int]:
-    """Return the models of each worker with nothing in memory, their pieces, and the bytes that the pieces may take.
+) -> tuple[list[list[LoadedModel]], dict[str, tuple[Piece, ...]], ResidencyConfig]:
+    """Return the models of each worker with nothing in memory, their pieces, and the residency that is left for them.
 
     Each piece is loaded once to measure it, one after another. The budget is reduced by all slots, those of `queries`
     too, although they take memory only once they have been used, because that memory could not be reclaimed. It is also
-    reduced by what the workers' largest batches take while they run. Raises `RepositoryError` for a model that does not
-    run, and `ConfigError` if a piece does not fit, or slots and batches leave nothing of the budget.
+    reduced by what the workers' largest batches take while they run, and by what requests keep between stages. Raises
+    `RepositoryError` for a model that does not run, and `ConfigError` if a piece does not fit, or if all that leaves
+    nothing of the budget.
     """
     mmap_large_blocks()
     cached = residency.tier == TIERS[0]
@@ -76,15 +81,38 @@ def open_crew(
         [replace(twin, costs=model.costs, footprint=model.footprint) for twin, model in zip(crew, first, strict=True)]
         for crew in twins
     ]
-    working = at_once(config) * max(model.working for model in first)
-    if working >= budget:
+    working, resting = at_once(config) * max(model.working for model in first), _resting(first, config)
+    if working + resting.most >= budget:
         raise ConfigError(
-            f"residency.budget leaves {budget} bytes beside slots, and {at_once(config)} batches take {working} while "
-            "they run: give more --memory, or build the models with a smaller --max-batch"
+            f"residency.budget leaves {budget} bytes beside slots; {at_once(config)} batches take {working} while they "
+            f"run, and requests between stages {resting.most}: give more --memory, or build the models with a smaller "
+            "--max-batch"
         )
     pieces = {one.model.spec.name: one.pieces for one in opened}
     release_memory()  # memory that measuring left behind
-    return [first, *others], pieces, budget - working
+    left = msgspec.structs.replace(residency, budget=budget - working - resting.most, resting=resting.allowed)
+    return [first, *others], pieces, left
+
+
+class _Resting(NamedTuple):
+    """Bytes between stages: no request starts while those started keep more than `allowed`; `most` are ever taken."""
+
+    allowed: int
+    most: int
+
+
+def _resting(models: Sequence[LoadedModel], config: EngineConfig) -> _Resting:
+    """Return what requests may keep between stages: a batch for each worker, besides those that run.
+
+    Each worker may launch one batch more before the bound is looked at again. Lookups aside have copies of their own,
+    and each worker has rows for a whole batch of each decoder from the start.
+    """
+    batches = [model.spec.max_batch * model.footprint.row for model in models]
+    largest = max(batches, default=0)
+    lookups = max([size for size, model in zip(batches, models, strict=True) if model.costs.aside], default=0)
+    decoders = sum([size for size, model in zip(batches, models, strict=True) if model.spec.kinds]) // ROW_COPIES
+    most = (2 * config.crew - at_once(config)) * largest
+    return _Resting(config.crew * largest, most + config.crew * ((1 + MOST_WAITING) * lookups + decoders))
 
 
 def told_of_memory(models: Iterable[LoadedModel], memory: int, budget: int) -> dict[str, str]:

@@ -31,8 +31,10 @@ from latebind.domain.metrics import Metrics
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace, Tracer
 from latebind.engine.event_log_file import EventLogFile
+from latebind.engine.failures import Failures
 from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended, pack_stepped
+from latebind.engine.owners import Owners
 from latebind.engine.running import COMPILE_SECONDS, SLOWEST_DISK, Running, longest_seconds, worker_place
 from latebind.engine.staging import Staging
 from latebind.engine.steps import NoTensors, Steps, TensorAction, Tensors
@@ -54,8 +56,9 @@ class Driver:
 
     `listen(seconds)` waits at most so long (None: without limit) and returns events, or None when no more will come;
     `wake()` makes it return early. `send` takes packed replies. `tensors` performs the actions of queries, if any are
-    served. Workers note in `running` which stage they run, and until when it should be done (`engine.running`).
-    Stages of `recompiled` models may be compiled whenever they meet a new batch size.
+    served. `owners` hears of every end before the door does. Workers note in `running` which stage they run, and until
+    when it should be done (`engine.running`). Stages of `recompiled` models may be compiled whenever they meet a new
+    batch size.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Driver:
         wake: Callable[[], None],
         send: Callable[[bytes], None],
         staging: Staging,
+        owners: Owners,
         tensors: Tensors | None = None,
         loader: Loader | None = None,
         log: EventLog | EventLogFile | None = None,
@@ -88,8 +92,9 @@ class Driver:
         self._listen = listen
         self._wake = wake
         self._send = send
-        self._steps = Steps(config, tensors or NoTensors(), staging)
+        self._steps = Steps(config, tensors or NoTensors(), staging, owners)
         self._streams = TokenStreams(config)
+        self._failures = Failures(logger)
         self._uncounted: list[tuple[float, Event, Sequence[Action]]] = []  # not yet in the metrics
         self._ended_steps: list[bytes] = []  # packed; they are sent with the next replies
         self._loader = loader
@@ -280,12 +285,21 @@ class Driver:
             self._ran.add(what)
             seconds += self._reading[model] + (COMPILE_SECONDS if recompiled else 0.0)
         self._running.begin(place, self._numbers[model], stage, seconds)
-        event = _report(self._workers[run.worker], run)
+        event = self._report(run)
         self._running.rest(place)
         if self._streams.tokens and isinstance(event, StageDone) and (told := self._streams.ran(run, event)):
             with self._deciding:
                 self._send(told)
         return event
+
+    def _report(self, run: Run) -> StageDone | StageFailed:
+        """Run a stage and return the event. The scheduler has several requests try again."""
+        try:
+            return self._workers[run.worker].run(run)
+        except Exception as error:
+            if len(run.requests) == 1:
+                self._failures.log(f"stage {run.stage} of {run.model}", error, f" for request {run.requests[0]}")
+            return StageFailed(run.worker)
 
     def _seconds_to_timer(self) -> float | None:
         """Return the seconds until the timer, None if none is set."""
@@ -353,12 +367,3 @@ def _largest_short_batches(config: SchedulerConfig) -> dict[tuple[str, int], int
             if short:
                 found[served.spec.name, stage] = short[-1]
     return found
-
-
-def _report(worker: Worker, run: Run) -> StageDone | StageFailed:
-    """Run a stage and return the event; an exception fails the requests of this batch and no others."""
-    try:
-        return worker.run(run)
-    except Exception:
-        logger.exception("stage %d of %s failed for requests %s", run.stage, run.model, run.requests)
-        return StageFailed(run.worker)

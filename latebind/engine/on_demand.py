@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,6 +36,7 @@ from latebind.sequence.program import SequenceProgram
 from latebind.sequence.stored import is_stored_sequence, open_sequence
 
 MIB = 1 << 20
+ROW_COPIES = 3  # of a decoder's rows, at most: they double when they are too few, and are copied then
 
 Rows = dict[int, tuple[Tensor, ...]]  # inputs of a stage, by batch size
 
@@ -97,7 +100,8 @@ def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel
     sizes = tuple(piece.size for piece in opened.pieces)
     grain = min((piece.grain for piece in opened.pieces[: len(seen)]), default=0)
     runs = tuple(curve.at(1) for curve in costs.stages)
-    footprint = Footprint(sizes, tuple(seconds), opened.behind, gains, grain=grain, runs=runs)
+    row = max([tensor.nbytes for tensor in seen[:-1]], default=0)
+    footprint = Footprint(sizes, tuple(seconds), opened.behind, gains, grain=grain, runs=runs, row=row)
     return replace(model, costs=costs, footprint=footprint, working=working)
 
 
@@ -142,7 +146,8 @@ def _measure_sequence(
         _, working = peak_growth(partial(_warm_up, program, model.spec.max_batch))
         if not program.costs_fit:
             program = profile_sequence(program)
-    footprint = Footprint(tuple(piece.size for piece in pieces), seconds)
+    row = ROW_COPIES * sum([np.dtype(part.dtype).itemsize * prod(part.shape) for part in program.parts])
+    footprint = Footprint(tuple(piece.size for piece in pieces), seconds, row=row)
     return replace(model, costs=program.costs, program=program, footprint=footprint, working=working // MIB * MIB)
 
 

@@ -49,8 +49,8 @@ class EngineStarted:
     """The answer: what is served, models first, then queries.
 
     `models` and the number of `rows` by name determine the layout of the slots. `deadlines` are the default seconds of
-    queries that have any. `too_large` says of models that memory does not hold as a whole what they take. `caches` is the
-    version of its learned caches that each model uses, where it has any. `error` says why nothing is served, if so.
+    queries that have any. `too_large` says of models that memory does not hold as a whole what they take. `caches` is
+    the version of its learned caches that each model uses, where it has any. `error` says why nothing is served, if so.
     """
 
     models: tuple[ModelSpec, ...] = ()

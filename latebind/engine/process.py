@@ -108,6 +108,7 @@ class Engine:
             wake=self._wake,
             send=self._send,
             staging=staging,
+            owners=memory.owners,
             tensors=Mappings(served.queries, memory.by_name, served.rows),
             loader=loader,
             log=self._event_log(order.event_log, config),
@@ -185,14 +186,14 @@ def _models(order: EngineOrder, running: Running) -> tuple[list[list[LoadedModel
     """Return each worker's models, the loader and the residency configuration.
 
     Without a budget all models are loaded now and there is no loader. With one, nothing is loaded, and the
-    configuration returned has the bytes that are left for models.
+    configuration returned has the bytes that are left for models, and those that requests may keep between stages.
     """
     paths, queries = marking_loading(map(Path, order.directories), running), list(map(Path, order.queries))
     if not order.residency.budget:
         widens = make_policy(order.policy).widens and order.engine.wide
         return load_crew(paths, msgspec.structs.replace(order.engine, wide=widens)), None, order.residency
-    workers, pieces, budget = open_crew(paths, order.engine, order.residency, queries)
-    return workers, Loader(pieces, running), msgspec.structs.replace(order.residency, budget=budget)
+    workers, pieces, residency = open_crew(paths, order.engine, order.residency, queries)
+    return workers, Loader(pieces, running), residency
 
 
 def _scheduler_config(
@@ -215,7 +216,7 @@ def _scheduler_config(
 def _worker(models: Sequence[LoadedModel], memory: SlotMemory, staging: Staging, policy: PolicyConfig) -> Worker:
     """Return a worker that runs these models."""
     by_name = {model.spec.name: model for model in models}
-    return Worker(by_name, memory, stream=staging.stream(), compact=policy.compact, leave=policy.leave)
+    return Worker(by_name, memory, stream=staging.stream(), compact=policy.compact)
 
 
 def _set_threads(config: EngineConfig) -> None:

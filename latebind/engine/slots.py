@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.engine.owners import Owners
 
 ALIGNMENT = 64
 VERSION = TensorSpec("version", "int32", ())  # of the learned caches that answered
@@ -50,12 +51,13 @@ class SlotMemory:
     """Maps the shared file `fd` as the slots of `models`; `rows` gives the number of rows of each model by name.
 
     The file must be large enough (`file_bytes`). Both processes see the same rows if they pass the same models in the
-    same order. `whole` is the whole memory as bytes.
+    same order. `whole` is the whole memory as bytes. `owners` is for the engine: who has which slot while it runs.
     """
 
     def __init__(self, fd: int, models: Sequence[ModelSpec], rows: Mapping[str, int]) -> None:
         self._map = mmap.mmap(fd, file_bytes(models, rows))
         self.whole = np.frombuffer(self._map, np.uint8)
+        self.owners = Owners()
         self._offset = 0
         self.models = tuple(
             ModelSlots(

@@ -11,6 +11,8 @@ from latebind.domain.actions import Branch, Map, Reply, StepEnded
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.events import Arrived, Branched, MapFailed, Mapped
 from latebind.domain.query import lay_out
+from latebind.engine.failures import Failures
+from latebind.engine.owners import Owners
 from latebind.engine.staging import Staging
 
 logger = logging.getLogger(__name__)
@@ -42,13 +44,18 @@ class NoTensors:
 
 
 class Steps:
-    """Performs `Map` and `Branch`, and reports steps to `staging` as if they were requests. From any thread."""
+    """Performs `Map` and `Branch`, and reports steps to `staging` as if they were requests. From any thread.
 
-    def __init__(self, config: SchedulerConfig, tensors: Tensors, staging: Staging) -> None:
+    `owners` and `staging` hear here that requests and steps have ended, before the door does.
+    """
+
+    def __init__(self, config: SchedulerConfig, tensors: Tensors, staging: Staging, owners: Owners) -> None:
         self._queries = {query.name: query for query in config.queries}
         self._rows = lay_out([served.spec.name for served in config.models], config.queries, config.slots)
         self._tensors = tensors
         self._staging = staging
+        self._owners = owners
+        self._failures = Failures(logger)
         self._tracks_requests = staging.tracks_requests
 
     def perform_all(self, actions: Sequence[TensorAction]) -> list[Looked]:
@@ -68,10 +75,10 @@ class Steps:
             if self._tracks_requests:
                 self._stage(action)
             return [Mapped(action.requests, action.node, more)]
-        except Exception:
+        except Exception as error:
             if len(action.requests) > 1:
                 return self._perform_each(action, more=more)
-            return [self._failed(action, more=more)]
+            return [self._failed(action, error, more=more)]
 
     def _perform_each(self, action: TensorAction, *, more: bool) -> list[Looked]:
         """Perform an action for one request after another."""
@@ -83,11 +90,12 @@ class Steps:
             for event in self.perform(one, more=more or place < len(alone))
         ]
 
-    def _failed(self, action: TensorAction, *, more: bool) -> MapFailed:
-        """Log the exception that is being handled, and return what the scheduler is told of it."""
+    def _failed(self, action: TensorAction, error: Exception, *, more: bool) -> MapFailed:
+        """Log an error, and return what the scheduler is told of it."""
         doing, nodes = ("judging", action.nodes) if isinstance(action, Branch) else ("mapping", (action.node,))
         names = ", ".join([self._name(action.query, node) for node in nodes])
-        logger.exception("%s %s of %s failed for request %d", doing, names, action.query, *action.requests)
+        (request,) = action.requests
+        self._failures.log(f"{doing} {names} of {action.query}", error, f" for request {request}")
         return MapFailed(action.requests, nodes, more)
 
     def arrived(self, event: Arrived) -> None:
@@ -96,20 +104,22 @@ class Steps:
             self._staging.arrived(event)
 
     def step_ended(self, action: StepEnded) -> None:
-        """Report the end of a step to staging."""
-        if self._tracks_requests:
-            self._staging.ended(_number(action.request, action.node))
+        """Report the end of a step."""
+        self._ended(_number(action.request, action.node))
 
     def ended(self, reply: Reply) -> None:
-        """Report the end of a request to staging; of a query, of all its steps: some may be mapped and never begin."""
-        if not self._tracks_requests:
-            return
+        """Report the end of a request; of a query, of all its steps: some may be mapped and never begin."""
         query = self._queries.get(reply.model)
         if query is None:
-            self._staging.ended(reply.request)
+            self._ended(reply.request)
             return
         for node in range(len(query.nodes)):
-            self._staging.ended(_number(reply.request, node))
+            self._ended(_number(reply.request, node))
+
+    def _ended(self, request: int) -> None:
+        self._owners.end(request)
+        if self._tracks_requests:
+            self._staging.ended(request)
 
     def _stage(self, action: Map) -> None:
         """Report steps whose inputs are complete, so that staging can bring them to their model's device."""

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+import numpy as np
 from torch import Tensor
 
 from latebind.adaptation.controller import BUILT, number_of
@@ -20,7 +21,6 @@ from latebind.engine.activations import Activations, Batch
 from latebind.engine.aside import Aside
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging, Stream
-from latebind.engine.unanswered import Unanswered
 from latebind.learned.head import Head
 from latebind.learned.lookup import Lookup, load_lookups
 from latebind.learned.stored import read_caches, with_caches
@@ -100,8 +100,8 @@ def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedM
 class Worker:
     """One stream of execution. `run` is called by one thread at a time.
 
-    Without `stream` it computes on the CPU. If not `compact`, rows that already have an answer stay in their batch; if
-    requests do not `leave` with their answer, they stay themselves.
+    Without `stream` it computes on the CPU. If not `compact`, rows of requests that have left stay in their batch. All
+    workers of an engine share `owners`, those of `memory`; the driver tells them when a request ends.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class Worker:
         *,
         stream: Stream | None = None,
         compact: bool = True,
-        leave: bool = True,
     ) -> None:
         self._models = models
+        self.owners = memory.owners
         self._stream = stream or HostStaging(list(models), memory)
         self._slots = memory.by_name
         self._chains = {name: model.program for name, model in models.items() if isinstance(model.program, Program)}
@@ -124,17 +124,17 @@ class Worker:
             if isinstance(model.program, SequenceProgram)
         }
         self._caches = {name: _Caches(number_of(BUILT), model.lookups) for name, model in models.items()}
-        self._activations = Activations(compact=compact, leave=leave)
-        self._unanswered = Unanswered()
-        self._aside = Aside(self._slots) if any(model.costs.aside for model in models.values()) else None
+        self._activations = Activations(self.owners, compact=compact)
+        asides = any(model.costs.aside for model in models.values())
+        self._aside = Aside(self.owners, self._slots) if asides else None
 
     def report_exits_to(self, report: Callable[[Exited], None]) -> None:
-        """Call `report`, on a thread of its own, for requests that a lookup aside has answered."""
+        """Perform lookups aside from now on, and call `report`, on a thread of its own, for requests they answer."""
         if self._aside is not None:
-            self._aside.report = report
+            self._aside.start(report)
 
     def close(self) -> None:
-        """Wait for lookups aside to end."""
+        """Wait for a lookup aside that is under way."""
         if self._aside is not None:
             self._aside.close()
 
@@ -153,66 +153,75 @@ class Worker:
         """Run one stage. Requests whose answer is complete have it in their slots and are reported as exited, once."""
         sequence = self._sequences.get(action.model)
         if sequence is not None:
+            if action.stage == 0:
+                self.owners.begin(action, sequence.ended)
             return _run_sequence(sequence, action)
         with self._stream.running():
             return self._run_chain(action)
 
     def _run_chain(self, action: Run) -> StageDone:
-        """Run a stage and ask the learned cache behind it. With lookups aside, no exits are reported here."""
+        """Run a stage and ask the learned cache behind it. With lookups aside, no exits are reported here.
+
+        If this raises, no request has an answer from it, and it may run again for any of them.
+        """
         model, chains = self._models[action.model], self._wide if action.wide else self._chains
         stages = chains[action.model].stages
-        aside = self._aside if model.costs.aside else None
-        batch = self._begin(action, aside) if action.stage == 0 else self._activations.take(action)
+        if action.stage == 0:
+            batch = self._begin(action, stages=len(stages))
+        else:
+            batch = self._activations.take(action)
+            action = _without_ended(action, batch)
+            if not action.requests:
+                return StageDone(action.worker)
         results = stages[action.stage](*batch.tensors)
         places = batch.places(action.requests)
         if action.stage + 1 == len(stages):
-            self._end(action, aside, results, places)
+            self._end(action, results, places)
             return StageDone(action.worker)
-        self._activations.keep(action, Batch(batch.requests, results))
+        output = Batch(batch.requests, results)
         caches = self._caches[action.model]
         lookup = caches.lookups.get(action.stage)
         if lookup is None or not lookup.there:
+            self._activations.keep(output)
             return StageDone(action.worker)
         activation = results[0] if isinstance(places, range) else results[0][places]
-        if aside is not None:
+        if self._aside is not None and model.costs.aside:
             activation = activation.clone()
             self._stream.wait()  # another thread reads it
-            aside.ask(lookup, caches.version, action, activation)
+            self._activations.keep(output)
+            self._aside.ask(lookup, caches.version, action, activation)
             return StageDone(action.worker)
         begun = time.monotonic()
         exited = self._look_up(lookup, caches.version, action, activation)
+        self._activations.keep(output)
         return StageDone(action.worker, exited, time.monotonic() - begun)
 
-    def _begin(self, action: Run, aside: Aside | None) -> Batch:
+    def _begin(self, action: Run, *, stages: int) -> Batch:
         """Return the inputs of the requests that begin with this stage."""
-        if self._models[action.model].lookups:
-            (aside or self._unanswered).begin(action)
-        self._activations.begin(action)
+        self._activations.put_aside()
+        if stages > 1 or self._models[action.model].lookups:  # else nothing is kept, and one stage answers
+            self.owners.begin(action)
         return Batch(action.requests, self._stream.inputs(action))
 
     def _look_up(self, lookup: Lookup, version: int, action: Run, activation: Tensor) -> tuple[int, ...]:
         """Write the answers of hits into their slots and return their requests; no request is answered twice."""
         answers, hits = lookup(activation)
-        slots, exited = self._slots[action.model], []
-        for place, hit in enumerate(hits.tolist()):
-            if hit and self._unanswered.take(action, place):
+        slots = self._slots[action.model]
+        with self.owners.answering(action.requests, np.flatnonzero(hits).tolist()) as places:
+            for place in places:
                 slots.outputs[0][action.slots[place]] = answers[place]
                 slots.versions[action.slots[place]] = version
-                exited.append(action.requests[place])
-        self._activations.mark_exited(exited)
-        if exited and not self._unanswered.among(action):
-            self._activations.drop()
-        return tuple(exited)
+        return tuple([action.requests[place] for place in places])
 
-    def _end(self, action: Run, aside: Aside | None, results: Sequence[Tensor], places: Sequence[int]) -> None:
+    def _end(self, action: Run, results: Sequence[Tensor], places: Sequence[int]) -> None:
         """Write the outputs of the network into the slots of the requests that have no answer yet."""
         if not self._models[action.model].lookups:
             self._stream.answer(action.model, action.slots, results, places)
             return
-        with aside.ending(action) if aside is not None else nullcontext(self._unanswered.among(action)) as wanted:
-            slots = [action.slots[place] for place in wanted]
-            self._slots[action.model].versions[slots] = self._caches[action.model].version
-            self._stream.answer(action.model, slots, results, [places[place] for place in wanted])
+        wanted = self.owners.left_to_network(action.requests)
+        slots = [action.slots[place] for place in wanted]
+        self._slots[action.model].versions[slots] = self._caches[action.model].version
+        self._stream.answer(action.model, slots, results, [places[place] for place in wanted])
 
 
 def _decoding(model: LoadedModel, program: SequenceProgram, memory: SlotMemory) -> Decoding:

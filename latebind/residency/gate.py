@@ -3,6 +3,7 @@
 Requests of a model that cannot run yet are held in its lane, where no batching policy sees them. The lane opens as soon
 as a request that starts would not wait for a stage: a start that is held back until then does not end later, and more
 requests start together. A model that does not fit as a whole opens once its first stage is there, and streams through.
+All lanes are closed while the requests that have started keep more between stages than they may.
 """
 
 from math import inf
@@ -26,7 +27,8 @@ class Gate:
     def update(self) -> None:
         """Refresh all dirty models, and open or close their lanes."""
         state = self._state
-        names = set(state.waiting) if not self._config.beside or state.draining else set()
+        every = not self._config.beside or state.draining or self._config.resting > 0
+        names = set(state.waiting) if every else set()
         for name in state.dirty | names:
             model = state.refresh(name)
             if self._config.order != "fifo":
@@ -54,6 +56,8 @@ class Gate:
 
     def _may_open(self, model: ModelState, lane: Lane) -> bool:
         state = self._state
+        if self._config.resting and state.resting_bytes() > self._config.resting:
+            return False
         if state.draining and not state.is_guarded(model):
             return False
         if not self._config.beside and state.is_loading and model.name not in state.streaming:

@@ -106,6 +106,11 @@ class ResidencyState:
         """Return the sub-batches that have started and not ended."""
         return self._crew.started()
 
+    def resting_bytes(self) -> int:
+        """Return the most bytes that the requests that have started keep between stages."""
+        models = self.memory.models
+        return sum([len(batch.members) * models[batch.spec.name].footprint.row for batch in self.started()])
+
     def can_progress(self) -> bool:
         """Return whether a worker runs something, or could without waiting for memory."""
         runs = any(worker.running is not None or worker.table.entries for worker in self._crew.workers)

@@ -1,5 +1,6 @@
 """Greedy decoding of many requests at once, each at its own position: how a worker runs a sequence model."""
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,8 @@ class Decoding:
     """The requests of one model that one worker decodes, by slot.
 
     `inputs` `(slots, longest input)` and `answers` `(slots, longest output)` are the rows of the slots. `wide` is the
-    same program for one request on more cores, if there is one.
+    same program for one request on more cores, if there is one. Slots whose requests have ended are to be appended to
+    `ended`, from any thread: their rows are free for the next read or step.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class Decoding:
         self._answers = answers
         self._rows = StateRows(program.parts, program.spec.max_batch)
         self._complete: set[int] = set()
+        self.ended: deque[int] = deque()
 
     def read(self, slots: Sequence[int], *, wide: bool = False) -> None:
         """Read the inputs of these slots: the first stage of their requests."""
@@ -40,6 +43,7 @@ class Decoding:
         counts = torch.tensor(lengths(tokens, marks.padding))
         state = (self._wide if wide else self._program).encode(torch.from_numpy(tokens), counts)
         state[TOKEN] = torch.full((len(places),), marks.start)
+        self._free_ended()
         self._complete.difference_update(places)
         self._rows.begin(places, state)
         self._answers[places] = marks.padding
@@ -50,6 +54,7 @@ class Decoding:
         A complete request gives up its state row at the first step without it. It may still come again, if its batch
         was preempted and keeps its members: then it takes part with a row of zeros, and its answer stays unchanged.
         """
+        self._free_ended()
         self._rows.end(self._complete.intersection(self._rows.owners).difference(slots))
         back = [slot for slot in slots if slot not in self._rows.owners]
         if back:
@@ -63,6 +68,10 @@ class Decoding:
         self._write(order, tokens, state[POSITION][:count].numpy())
         state[TOKEN].numpy()[:count] = tokens
         return [slot for slot in order if slot in self._complete]
+
+    def _free_ended(self) -> None:
+        while self.ended:
+            self._rows.end((self.ended.popleft(),))
 
     def _write(self, order: list[int], tokens: Tokens, positions: Tokens) -> None:
         """Write the tokens into the answers that are not complete yet, and advance all positions by one."""

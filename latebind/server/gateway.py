@@ -84,6 +84,7 @@ class ModelMetrics(TypedDict):
     batches: dict[str, int]
     stage_runs: int
     row_stages: int
+    stage_failures: int
     runs: dict[str, int]
     run_seconds: dict[str, float]
     latency_seconds: Distribution

@@ -105,6 +105,7 @@ class _Snapshot(Collector):
         batches = CounterMetricFamily("latebind_batches", "Batches by size at their start", labels=[*MODEL, "size"])
         stage_runs = CounterMetricFamily("latebind_stage_runs", "Stages run, once per batch", labels=MODEL)
         row_stages = CounterMetricFamily("latebind_row_stages", "Stages run, once per request", labels=MODEL)
+        failures = CounterMetricFamily("latebind_stage_failures", "Stages that raised, once per batch", labels=MODEL)
         pending = GaugeMetricFamily("latebind_pending_requests", "Requests accepted and not yet ended", labels=MODEL)
         replies = CounterMetricFamily("latebind_http_replies", "HTTP replies by status", labels=["status"])
         for labels, model in self._models:
@@ -116,13 +117,14 @@ class _Snapshot(Collector):
                 batches.add_metric([*labels, size], count)
             stage_runs.add_metric(labels, model["stage_runs"])
             row_stages.add_metric(labels, model["row_stages"])
+            failures.add_metric(labels, model["stage_failures"])
             pending.add_metric(labels, model["pending"])
         for status, count in sorted(self._replies.items()):
             replies.add_metric([str(status)], count)
         restarts = CounterMetricFamily("latebind_engine_restarts", "Times the engine was replaced", self._restarts)
         age = GaugeMetricFamily("latebind_figures_age_seconds", "Age of these figures; 0 while the engine answers")
         age.add_metric([], self._age)
-        yield from (requests, left_at, batches, stage_runs, row_stages, pending, replies, restarts, age)
+        yield from (requests, left_at, batches, stage_runs, row_stages, failures, pending, replies, restarts, age)
 
     def _latebind_histograms(self) -> Iterator[Metric]:
         latency = HistogramMetricFamily("latebind_latency_seconds", "Arrival to answer", labels=MODEL)

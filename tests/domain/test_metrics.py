@@ -57,6 +57,7 @@ def test_stages_count_by_how_many_were_in_them_with_the_time_that_they_took() ->
     assert figures["runs"] == {"1": 1, "2": 1}
     assert figures["run_seconds"] == {"1": 0.75, "2": 0.25}
     assert figures["failed_seconds"] == 1.0
+    assert figures["stage_failures"] == 1
 
 
 def test_the_last_inference_is_the_last_that_was_answered() -> None:

@@ -24,9 +24,10 @@ from latebind.engine.order import EngineOrder
 from latebind.engine.pool import Phase
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
+from latebind.server.gateway import Answer
 from tests.engine.started import Started, check_refused, loss_of, started
 from tests.forked import FORKS
-from tests.networks import Chain
+from tests.networks import Chain, Words
 
 Images = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -262,6 +263,29 @@ def test_a_stage_that_raises_fails_its_request_and_the_next_is_answered(two_work
         assert answer.outputs["output"].shape == (1, 4)
 
     two_workers.run(test())
+
+
+def test_one_bad_row_fails_alone_in_its_batch_and_the_log_of_it_replays(models: Path, tmp_path: Path) -> None:
+    log, rows = tmp_path / "events.jsonl", [np.full((1, 3), 99 if number == 5 else number) for number in range(8)]
+
+    async def test() -> None:
+        async with engine(models, policy=PolicyConfig("graph", 8, window=20.0), log=log) as client:
+            calls = [client.infer("words", {"word": row}, deadline=soon()) for row in rows]
+            ends = await asyncio.gather(*calls, return_exceptions=True)
+            figures = (await client.metrics())["models"]["words"]
+        assert [isinstance(end, Failed) for end in ends] == [number == 5 for number in range(8)]
+        for row, end in zip(rows, ends, strict=True):
+            if isinstance(end, Answer):
+                expected = Words()(torch.from_numpy(row)).detach().numpy()
+                np.testing.assert_allclose(end.outputs["output"], expected, rtol=1e-5)
+        assert figures["stage_failures"] == 4  # of 8, 4, 2 and 1
+
+    run(test())
+    with log.open("rb") as file:
+        config, entries = read_log(file)
+        scheduler = Scheduler(config)
+        for entry in entries:
+            assert tuple(scheduler.handle(entry.event, entry.now)) == entry.actions
 
 
 def test_when_the_engine_dies_calls_are_answered_so_and_it_is_not_ready(models: Path) -> None:

@@ -79,6 +79,8 @@ def test_learned_caches_of_all_workers_answer_as_those_of_one(built: Built, back
             for stage in range(stages):
                 exited = worker.run(Run(0, name, stage, remaining, remaining)).exited
                 left.update(dict.fromkeys(exited, stage))
+                for request in remaining if stage + 1 == stages else exited:
+                    worker.owners.end(request)
                 remaining = tuple(slot for slot in remaining if slot not in exited)
                 if not remaining:
                     break

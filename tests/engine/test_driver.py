@@ -18,6 +18,7 @@ from latebind.domain.eventlog import EventLog, read_log
 from latebind.domain.events import Arrived, Event, Exited, StageDone
 from latebind.engine.driver import MOST_UNCOUNTED, Driver
 from latebind.engine.event_log_file import EventLogFile
+from latebind.engine.owners import Owners
 from latebind.engine.running import COMPILE_SECONDS, PLACE, TIMES, Place, Running, size, worker_place
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging
@@ -56,6 +57,7 @@ def seen(
         send=sent.append,
         staging=HostStaging([], cast(SlotMemory, None)),
         recompiled=recompiled,
+        owners=Owners(),
     )
     worker.look = lambda: found.append(look(driver))
     driver._serve_thread()
@@ -97,6 +99,7 @@ def test_calls_that_are_heard_of_together_have_come_at_one_time() -> None:
         wake=lambda: None,
         send=lambda data: None,
         staging=HostStaging([], cast(SlotMemory, None)),
+        owners=Owners(),
         log=EventLog(file, config),
     )
     driver._serve_thread()
@@ -133,6 +136,7 @@ def test_where_one_thread_fails_all_end_and_none_listens_on_for_calls_that_nobod
         wake=woken.set,
         send=lambda data: None,
         staging=HostStaging([], cast(SlotMemory, None)),
+        owners=Owners(),
     )
     with pytest.raises(LatebindError):
         driver.run()

@@ -55,6 +55,11 @@ class Bench:
         slots = tuple(SLOTS[REQUESTS.index(request)] for request in requests)
         return self.worker.run(Run(0, self.model.spec.name, stage, requests, slots)).exited
 
+    def end(self, requests: tuple[int, ...]) -> None:
+        """Have them end, as the driver does for those that leave."""
+        for request in requests:
+            self.worker.owners.end(request)
+
     def _counted(self, stage: StageFunction) -> StageFunction:
         def counted(*inputs: Tensor) -> tuple[Tensor, ...]:
             self.sizes.append(len(inputs[0]))
@@ -99,6 +104,7 @@ def test_whoever_stays_with_its_batch_is_reported_once_and_its_first_answer_stan
 def test_whoever_begins_in_the_slot_of_one_that_stayed_is_answered(staying: Bench) -> None:
     first = first_with_lookup(staying.model)
     left = [request for stage in range(first + 1) for request in staying.run(stage)]
+    staying.end(REQUESTS)
     again = [request for stage in range(first + 1) for request in staying.run(stage)]
     assert left
     assert again == left
@@ -108,6 +114,7 @@ def test_rows_of_those_who_left_run_on_and_nobody_writes_to_their_slots(whole: B
     wanted = REQUESTS
     for stage in range(whole.stages):
         gone = whole.run(stage, wanted)
+        whole.end(gone)
         assert set(gone) <= set(wanted)
         wanted = tuple(request for request in wanted if request not in gone)
         for request in gone:
@@ -128,6 +135,7 @@ def test_a_batch_that_is_not_compacted_answers_like_one_that_is(built: Built) ->
             wanted = REQUESTS
             for stage in range(bench.stages):
                 gone = bench.run(stage, wanted)
+                bench.end(gone)
                 wanted = tuple(request for request in wanted if request not in gone)
                 if not wanted:
                     break
@@ -141,6 +149,7 @@ def test_a_batch_that_others_are_let_past_goes_on_with_those_who_are_left(whole:
     first = first_with_lookup(whole.model)
     for stage in range(first + 1):
         gone = whole.run(stage)
+        whole.end(gone)
     wanted = tuple(request for request in REQUESTS if request not in gone)
     whole.run(0, gone[:1])  # the slot of one that left has a new owner
     whole.sizes.clear()

@@ -20,6 +20,7 @@ from latebind.engine.order import EngineOrder
 from latebind.engine.slots import file_bytes
 from latebind.program.build import build_program
 from latebind.repository.directory import WEIGHTS
+from tests.building import build_stages
 from tests.engine.resident import MB, WIDTH, Tied, mapped_bytes
 from tests.forked import FORKS
 
@@ -36,8 +37,8 @@ def test_slots_count_and_a_budget_that_leaves_nothing_is_refused(wide: Path) -> 
         open_crew([path], EngineConfig(), ResidencyConfig(slots, "lru"))
     with pytest.raises(ConfigError, match="more --memory"):
         open_crew([path], EngineConfig(), ResidencyConfig(slots + MB, "lru"))
-    _, pieces, budget = open_crew([path], EngineConfig(), ResidencyConfig(slots + 50 * MB, "lru"))
-    assert 48 * MB < budget <= 50 * MB  # a batch takes little
+    _, pieces, left = open_crew([path], EngineConfig(), ResidencyConfig(slots + 50 * MB, "lru"))
+    assert 48 * MB < left.budget <= 50 * MB  # a batch takes little
     assert list(pieces) == ["one"]
 
 
@@ -61,10 +62,34 @@ def test_what_the_largest_batches_of_all_workers_take_while_they_run_counts(tmp_
     )
     spec = open_model(path, config).model.spec
     slots = file_bytes([spec], {spec.name: config.slots})
-    _, _, budget = open_crew([path], config, ResidencyConfig(slots + 200 * MB, "lru"))
-    assert budget == pytest.approx(200 * MB - at_once(config) * 40 * MB, abs=at_once(config) * 8 * MB)
+    _, _, left = open_crew([path], config, ResidencyConfig(slots + 200 * MB, "lru"))
+    assert left.budget == pytest.approx(200 * MB - at_once(config) * 40 * MB, abs=at_once(config) * 8 * MB)
     with pytest.raises(ConfigError, match="smaller --max-batch"):
         open_crew([path], config, ResidencyConfig(slots + 20 * MB, "lru"))
+
+
+class Widening(nn.Module):
+    """Next to no weights, and 1 MiB for each row between its two stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 1 << 18), nn.Linear(1 << 18, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, 4) float32` to `(B, 3)`."""
+        scores: Tensor = self.second(torch.relu(self.first(x)))
+        return scores
+
+
+def test_what_requests_keep_between_stages_counts_and_no_more_start_than_it_allows(tmp_path: Path) -> None:
+    path, config = tmp_path / "net" / "1", EngineConfig(slots=64)
+    build_stages(Widening().eval(), {"x": torch.zeros(2, 4)}, path, name="net", max_batch=4)
+    spec = open_model(path, config).model.spec
+    slots = file_bytes([spec], {spec.name: config.slots})
+    (models,), _, left = open_crew([path], config, ResidencyConfig(slots + 100 * MB, "lru"))
+    assert models[0].footprint.row == 1 << 20
+    assert left.resting == 4 << 20
+    assert left.budget <= 100 * MB - models[0].working - left.resting
 
 
 def order_of(paths: Sequence[Path], budget: int, policy: str = "late") -> EngineOrder:

@@ -69,7 +69,7 @@ def staging(memory: SlotMemory) -> Iterator[DeviceStaging]:
 
 @pytest.fixture
 def steps(memory: SlotMemory, staging: DeviceStaging) -> Steps:
-    return Steps(CONFIG, Copying(memory), staging)
+    return Steps(CONFIG, Copying(memory), staging, memory.owners)
 
 
 def test_the_inputs_of_a_step_are_on_their_way_to_the_device_once_they_are_written(
@@ -136,7 +136,7 @@ class Deaf(HostStaging):
 
 
 def test_staging_that_hears_of_nothing_is_told_of_nothing(memory: SlotMemory) -> None:
-    steps = Steps(CONFIG, Copying(memory), Deaf(["gate", "cars"], memory))
+    steps = Steps(CONFIG, Copying(memory), Deaf(["gate", "cars"], memory), memory.owners)
     steps.arrived(Arrived("cars", 1.0, (1,), (0,)))
     assert steps.perform(Map("traffic", (REQUEST,), (SLOT,), 1, (0, 1))) == [Mapped((REQUEST,), 1)]
     steps.step_ended(StepEnded("traffic", REQUEST, 1, 1, "cars", Outcome.ANSWERED, 0, 0.0, 0.1, 0.2, 0.1))

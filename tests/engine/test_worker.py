@@ -3,6 +3,8 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.events import Arrived
 from latebind.engine.activations import Activations, Batch
+from latebind.engine.owners import Owners
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import LoadedModel, Worker, load_model
 from latebind.program.program import Program
@@ -94,48 +97,81 @@ def test_whatever_the_schedule_answers_are_those_of_requests_alone(
         check(rows, list(range(SLOTS)))
 
 
+def begun(requests: tuple[int, ...]) -> tuple[Owners, Activations]:
+    """Return the activations of a worker that these requests have begun on, each in the slot of its number."""
+    owners = Owners()
+    owners.begin(Run(0, "chain", 0, requests, requests))
+    return owners, Activations(owners)
+
+
+def going_on(stage: int, *requests: int) -> Run:
+    return Run(0, "chain", stage, requests, requests)
+
+
 def test_what_is_put_aside_is_kept_when_the_stage_writes_to_its_memory_again() -> None:
-    kept = Activations()
+    owners, kept = begun((1, 2))
     output = torch.tensor([[1.0], [2.0]])
-    kept.keep(Run(0, "chain", 0, (1, 2), (5, 6)), Batch((1, 2), (output,)))
+    kept.keep(Batch((1, 2), (output,)))
     kept.put_aside()
     output.fill_(9.0)
-    (taken,) = kept.take(Run(0, "chain", 1, (2, 1), (6, 5))).tensors
+    (taken,) = kept.take(going_on(1, 2, 1)).tensors
     assert taken.tolist() == [[2.0], [1.0]]
+    assert len(owners) == 2
 
 
 def test_of_a_batch_some_may_go_on_before_others() -> None:
-    kept = Activations()
+    owners, kept = begun((1, 2, 3, 4))
     output = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
-    kept.keep(Run(0, "chain", 0, (1, 2, 3, 4), (5, 6, 7, 8)), Batch((1, 2, 3, 4), (output,)))
-    kept.mark_exited([2])
-    (some,) = kept.take(Run(0, "chain", 1, (3,), (7,))).tensors
-    kept.keep(Run(0, "chain", 1, (3,), (7,)), Batch((3,), (some * 10,)))
+    kept.keep(Batch((1, 2, 3, 4), (output,)))
+    owners.end(2)
+    (some,) = kept.take(going_on(1, 3)).tensors
+    kept.keep(Batch((3,), (some * 10,)))
     output.fill_(9.0)
-    (others,) = kept.take(Run(0, "chain", 1, (4, 1), (8, 5))).tensors
+    (others,) = kept.take(going_on(1, 4, 1)).tensors
     assert others.tolist() == [[4.0], [1.0]]
-    assert kept.take(Run(0, "chain", 2, (3,), (7,))).tensors[0].tolist() == [[30.0]]
+    kept.keep(Batch((4, 1), (others,)))
+    assert kept.take(going_on(2, 3)).tensors[0].tolist() == [[30.0]]
 
 
-def test_rows_of_those_who_left_are_not_put_aside_and_a_slot_that_is_used_again_keeps_none() -> None:
-    kept = Activations()
+def test_of_a_request_that_has_ended_nothing_is_kept() -> None:
+    owners, kept = begun((1, 2, 3))
     output = torch.tensor([[1.0], [2.0], [3.0]])
-    kept.keep(Run(0, "chain", 0, (1, 2, 3), (5, 6, 7)), Batch((1, 2, 3), (output,)))
-    kept.mark_exited([1, 3])
-    kept.begin(Run(0, "chain", 0, (4,), (8,)))
-    for request, slot in ((1, 5), (3, 7)):
-        with pytest.raises(KeyError):
-            kept.take(Run(0, "chain", 1, (request,), (slot,)))
-    kept.begin(Run(0, "chain", 0, (9,), (6,)))  # the second has gone too, and its slot has a new owner
-    with pytest.raises(KeyError):
-        kept.take(Run(0, "chain", 1, (2,), (6,)))
+    kept.keep(Batch((1, 2, 3), (output,)))
+    owners.end(1)
+    kept.put_aside()
+    (row,) = cast(Batch, owners.activation(2)).tensors
+    assert row.untyped_storage().nbytes() == 4, "a row keeps those of others"
+    gone = [ref(row), ref(output)]
+    del row, output
+    owners.end(2)
+    assert [one() for one in gone] == [None, None]
+    assert kept.take(going_on(1, 1, 2)).requests == ()
+    assert kept.take(going_on(1, 2, 3)).requests == (3,)
+    assert kept.take(going_on(1, 3)).tensors[0].tolist() == [[3.0]]
 
 
-def test_where_nobody_leaves_with_its_answer_all_go_on_with_their_batch() -> None:
-    kept = Activations(leave=False)
+def test_the_output_of_the_last_stage_goes_with_the_last_request_that_would_go_on_from_it() -> None:
+    owners, kept = begun((1, 2))
     output = torch.tensor([[1.0], [2.0]])
-    kept.keep(Run(0, "chain", 0, (1, 2), (5, 6)), Batch((1, 2), (output,)))
-    kept.mark_exited([1])
-    kept.begin(Run(0, "chain", 0, (3,), (7,)))
-    (taken,) = kept.take(Run(0, "chain", 1, (1, 2), (5, 6))).tensors
-    assert taken.tolist() == [[1.0], [2.0]]
+    kept.keep(Batch((1, 2), (output,)))
+    gone = ref(output)
+    del output
+    owners.end(1)
+    assert gone() is not None
+    owners.end(2)
+    assert gone() is None
+
+
+def test_requests_whose_stage_raised_may_run_it_again_apart() -> None:
+    owners, kept = begun((1, 2, 3))
+    for compact in (True, False):
+        kept = Activations(owners, compact=compact)
+        kept.keep(Batch((1, 2, 3), (torch.tensor([[1.0], [2.0], [3.0]]),)))
+        kept.take(going_on(1, 1, 2, 3))  # the stage raises: its output is never kept
+        (first,) = kept.take(going_on(1, 1, 2)).tensors
+        assert first.tolist() == [[1.0], [2.0]]
+        kept.keep(Batch((1, 2), (first * 10,)))
+        assert kept.take(going_on(1, 3)).tensors[0].tolist() == [[3.0]]
+        owners.end(3)
+        assert kept.take(going_on(2, 1, 2)).tensors[0].tolist() == [[10.0], [20.0]]
+        owners.begin(going_on(0, 3))

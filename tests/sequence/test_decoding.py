@@ -123,3 +123,17 @@ def test_rows_that_fill_up_a_batch_to_a_better_size_change_nothing(
     sentences = some_sentences(30, seed=3)
     answers = answer_all(replace(program, sizes=sizes), rows_of(sentences).numpy())
     assert [[int(word) for word in row if word] for row in answers] == [backwards(words) for words in sentences]
+
+
+def test_requests_that_have_ended_leave_no_rows(loaded: dict[str, LoadedModel]) -> None:
+    worker, _ = with_worker(loaded)
+    rows = worker._sequences["backwards"]._rows
+    most = len(rows._owners)
+    for round in range(3):
+        for slot in range(SLOTS):
+            request = 1 + round * SLOTS + slot
+            worker.run(Run(0, "backwards", 0, (request,), (slot,)))
+            worker.owners.end(request)  # its client has gone
+    assert len(rows._owners) == most < SLOTS
+    assert len(rows.owners) == 1  # that of the last, until this worker reads or steps again
+    assert len(worker.owners) == 0

@@ -260,6 +260,7 @@ def figures(answered: int) -> dict[str, Any]:
         "batches": {"1": answered},
         "stage_runs": STAGES * answered,
         "row_stages": STAGES * answered,
+        "stage_failures": 0,
         "runs": {"1": STAGES * answered},
         "run_seconds": {"1": 0.001 * answered},
         "latency_seconds": seconds,

@@ -32,6 +32,7 @@ SNAPSHOT: Snapshot = {
             "batches": {"16": 1, "2": 4},
             "stage_runs": 9,
             "row_stages": 20,
+            "stage_failures": 3,
             "runs": {"16": 1, "2": 8},
             "run_seconds": {"16": 0.25, "2": 0.5},
             "latency_seconds": {"le": [0.01, 0.1], "counts": [6, 3, 1], "sum": 0.5, "count": 10},
@@ -82,6 +83,7 @@ def test_every_figure_of_the_snapshot_is_told() -> None:
     assert value(text, "latebind_batches_total", **MODEL, size="16") == 1
     assert value(text, "latebind_stage_runs_total", **MODEL) == 9
     assert value(text, "latebind_row_stages_total", **MODEL) == 20
+    assert value(text, "latebind_stage_failures_total", **MODEL) == 3
     assert value(text, "latebind_pending_requests", **MODEL) == 2
     assert value(text, "latebind_http_replies_total", status="503") == 1
     assert value(text, "latebind_runs_total", **MODEL, size="2") == 8

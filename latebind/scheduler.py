@@ -33,19 +33,18 @@ class Scheduler:
         self._policy = make_policy(config.policy)
         self._leave, self._compact, self._sheds = config.policy.leave, config.policy.compact, config.policy.shed
         self._learns = config.policy.learn
-        self._models = Models()
+        self._models = Models(order=self._policy.order)
         coverage, hopes = config.policy.coverage, self._policy.counts_exits
         lanes = [Lane(served, self._models, coverage=coverage, hopes=hopes) for served in config.models]
         self._lanes = {lane.spec.name: lane for lane in lanes}
         self._crew = Crew(config, self._policy, self._models)
         self._workers = self._crew.workers
-        self._models.load.workers = self._crew.at_once
+        self._models.load.workers = self._models.backlog.at_once = self._crew.at_once
         self._residency: Residency | None = None
         if config.residency.budget:
             self._residency = Residency(config.residency, config.models, self._lanes, self._models, self._crew)
-        at_once, sheds = self._crew.at_once, self._sheds
-        self._requests = LiveRequests(self._lanes, self._residency, sheds=sheds)
-        self._admission = Admission(self._lanes, self._models, self._residency, at_once=at_once, sheds=sheds)
+        self._requests = LiveRequests(self._lanes, self._residency, sheds=self._sheds)
+        self._admission = Admission(self._lanes, self._models, self._residency, self._crew, sheds=self._sheds)
         for lane in lanes:
             self._update_work(lane)
         self._wake = inf
@@ -92,7 +91,10 @@ class Scheduler:
 
     def outlooks(self, models: Iterable[str], *, loaded: bool = False) -> dict[str, Outlook]:
         """Return what requests of `models` that arrive now can expect, loads included unless `loaded`."""
-        wait, residency = self._crew.wait(self._lanes, self._models.seconds), None if loaded else self._residency
+        wait, residency = (
+            self._crew.wait(self._lanes, self._models.backlog.seconds),
+            None if loaded else self._residency,
+        )
         waits = {model: wait if residency is None else max(wait, residency.load_seconds(model)) for model in models}
         return {model: self._lanes[model].outlook(seconds) for model, seconds in waits.items()}
 
@@ -125,9 +127,10 @@ class Scheduler:
             self._update_work(lane)
         lane.came(len(requests), now)
         refusal, seconds, slack = self._admission.refusal(lane, event, now, actions)
+        if refusal is Outcome.REFUSED_LATE and self._learns and self._admission.doubts(lane, event, now):
+            self._update_work(lane)
+            refusal, seconds, slack = self._admission.refusal(lane, event, now, actions)
         if refusal is not None:
-            if refusal is Outcome.REFUSED_LATE and not self._requests:
-                lane.estimate.relent()
             actions.extend([Reply(i, model, refusal, NOT_RUN, seconds, 0.0, slack) for i in requests])
             return
         inputs, outputs, priority = event.inputs, event.outputs, event.priority

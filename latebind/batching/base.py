@@ -1,5 +1,6 @@
 """The base class of most batching policies."""
 
+from latebind.batching.queue import Order
 from latebind.batching.table import BatchTable
 from latebind.batching.view import ModelView, WorkView
 from latebind.domain.config import PolicyConfig
@@ -8,6 +9,7 @@ from latebind.domain.config import PolicyConfig
 class Stacked:
     """Keeps sub-batches in a stack. Batches are no larger than the configuration and the model allow."""
 
+    order = Order.ARRIVAL
     counts_exits = False
     widens = False
 
@@ -31,7 +33,6 @@ class Stacked:
         """Return an empty stack."""
         return BatchTable(min(granularity, self._config.max_batch or granularity))
 
-
-def by_age(view: WorkView) -> list[ModelView]:
-    """Return the models with waiting requests, the one with the oldest request first."""
-    return sorted(view.models.waiting, key=lambda model: model.queue.oldest.arrived)
+    def in_turn(self, view: WorkView) -> list[ModelView]:
+        """Return the models with waiting requests in the order in which they are served."""
+        return sorted(view.models.waiting, key=lambda model: model.queue.place(self.order))

@@ -1,6 +1,6 @@
 """Elastic batching: each free worker takes a batch of exactly its size (Ebird, section VII, algorithm 1)."""
 
-from latebind.batching.base import Stacked, by_age
+from latebind.batching.base import Stacked
 from latebind.batching.decisions import Decision, GoOn, Wait
 from latebind.batching.view import WorkView, launch
 
@@ -18,7 +18,7 @@ class Elastic(Stacked):
         if view.entries:
             return GoOn()
         smallest = min([one.granularity for one in view.crew], default=view.granularity)
-        for model in by_age(view):
+        for model in self.in_turn(view):
             most = min(self.batch_limit(model), view.granularity)
             ready = len(model.queue)
             if self._config.max_alive:

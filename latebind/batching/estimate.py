@@ -61,11 +61,16 @@ class Estimate:
         """How many launches and changes of exits have been observed; it changes whenever the figures may have."""
         return self.pace.observed + self.decoding.observed + self.exits.moves
 
-    def relent(self) -> None:
-        """Forget part of what was learned, because a request was refused while nothing ran."""
-        self.decoding.relent()
+    @property
+    def doubted(self) -> bool:
+        """Whether it was doubted and no launch has shown more since."""
+        return self.pace.doubted or self.decoding.doubted
+
+    def doubt(self) -> None:
+        """Believe the least until launches show more."""
+        self.decoding.doubt()
         if self.pace is not self.decoding:
-            self.pace.relent()
+            self.pace.doubt()
 
     def outputs_after(self, steps: int) -> int:
         """Return the assumed length of an answer that has `steps` steps already: `outputs` of the longer answers."""

@@ -4,12 +4,17 @@ from collections.abc import Sequence
 from math import inf
 
 from latebind.batching.estimate import Estimate
-from latebind.batching.queue import NEWEST, Queue
+from latebind.batching.queue import NEWEST, Queue, Turn, rank
 from latebind.batching.request import Request
 from latebind.batching.view import Models, ModelView
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import TYPICAL_STEPS
 from latebind.domain.outlook import Outlook
+
+RETRY = 0.5  # seconds; so a model is tried again this long after the machine has been slow for up to ten seconds
+RETRY_SHARE = 0.05  # of the time for which a model has been refused, it waits until it is tried again
+RETRY_AT_MOST = 10.0  # seconds; no model is refused by an estimate alone for longer
+CHANGED = 0.1  # relative change of the work of a request at which that of those who wait is corrected
 
 
 class Lane:
@@ -30,6 +35,7 @@ class Lane:
         models.append(self.view)
         self._alone = 0.0  # work of a request that is not in a batch
         self.seconds_per_request = 0.0  # average work of a worker, in batches that the policy forms
+        self._weighed = 0.0  # `seconds_per_request` when the work of waiting requests was last corrected
         self.observed = 0  # `Estimate.observed` when `seconds_per_request` was computed
         self._limit = 1  # the largest batch that the policy forms
         self._inputs = float(TYPICAL_STEPS)  # mean input steps of a model with a decoder, exponentially weighted
@@ -38,6 +44,8 @@ class Lane:
         self._hopes = hopes and self.estimate.exits.some
         self._outlook = Outlook(-1.0, (), ())  # the last result of `outlook`
         self._outlook_changes = 0  # `Exits.changes` when it was computed
+        self._refused_since = inf  # when a request was first refused for the estimate, if none was accepted since
+        self._doubted_at = -inf  # when the estimate was last doubted, or that was
 
     def __len__(self) -> int:
         return len(self.queue) + len(self.held)
@@ -49,9 +57,28 @@ class Lane:
             return (self.queue or self.held).oldest
         return min(self.queue.oldest, self.held.oldest, key=lambda request: request.id)
 
-    def behind(self, priority: int) -> int:
-        """Return how many waiting requests would go after a new one of `priority`."""
-        return self.queue.behind(priority) + self.held.behind(priority)
+    def turn(self, deadline: float, arrived: float, priority: int, number: int) -> Turn:
+        """Return the turn of a new request among those of all models that may start.
+
+        With a priority it passes others of its model, and so comes when the first of these would have come.
+        """
+        order = self._models.order
+        own = order.place(deadline, arrived)
+        return self.queue.passed(own, priority, order), rank(priority), own, number
+
+    def ahead(self, place: float, priority: int) -> tuple[int, int]:
+        """Return how many queued and held requests of this model go before a new one at this place of the order."""
+        order = self._models.order
+        return self.queue.ahead(place, priority, order), self.held.ahead(place, priority, order)
+
+    def pulled(self, turn: Turn) -> float:
+        """Return the work of those with a priority whose own turn comes later than that of a new request, which must
+        wait for them."""
+        return len(self._pulled(turn)) * self.seconds_per_request if turn[1] > 1 else 0.0
+
+    def _pulled(self, turn: Turn) -> list[Request]:
+        backlog = self._models.backlog
+        return [r for r in self.queue.prior if r.priority < turn[1] and backlog.turn(r.id) > turn]
 
     def waited(self, now: float) -> float:
         """Return the sum of the seconds that the requests have waited."""
@@ -67,43 +94,80 @@ class Lane:
         if self.estimate.decoder is not None:
             self._inputs += NEWEST * (request.inputs - self._inputs)
         if self.open:
-            self.queue.add(request)
-            self._models.enqueued(self.view, 1, self.seconds_per_request)
+            self._enqueue(request)
         else:
             self.held.add(request)
 
     def remove(self, request: int) -> None:
         """Remove a waiting request."""
         if request in self.queue:
-            self.queue.remove(request)
-            self._models.dequeued(self.view, 1, self.seconds_per_request)
+            self._dequeue(request)
         else:
             self.held.remove(request)
 
     def take(self, requests: Sequence[int]) -> dict[int, Request]:
         """Remove requests that start, and return them by id."""
-        members: dict[int, Request] = {}
-        for i in requests:
-            members[i] = self.queue.remove(i)
-            self._models.dequeued(self.view, 1, self.seconds_per_request)
-        return members
+        return {i: self._dequeue(i) for i in requests}
+
+    def accepted(self) -> None:
+        """Note that a request has been accepted."""
+        if not self.estimate.doubted:
+            self._refused_since = inf
+
+    def doubts(self, now: float) -> bool:
+        """Note that a request was refused for the estimate while nothing of the model ran; return whether to doubt it.
+
+        If so, until a launch shows more the model is taken to need the least that is believed of any. That happens
+        `RETRY` seconds after the first such refusal and then again and again, and less often the longer launches have
+        shown nothing better: what no request can meet should not cost others more and more work.
+        """
+        if self._refused_since == inf:
+            self._refused_since = self._doubted_at = now
+            return False
+        if now - self._doubted_at < min(RETRY_AT_MOST, max(RETRY, RETRY_SHARE * (now - self._refused_since))):
+            return False
+        self._doubted_at = now
+        self.estimate.doubt()
+        return True
 
     def release(self, before: float = inf) -> None:
         """Move held requests with an id below `before` to the queue, so that they may start."""
-        self._models.enqueued(self.view, _move(self.held, self.queue, before), self.seconds_per_request)
+        for request in [request for request in self.held.values() if request.id < before]:
+            self.held.remove(request.id)
+            self._enqueue(request)
 
     def withhold(self) -> None:
         """Close the lane, and hold all requests that have not started."""
         self.open = False
-        self._models.dequeued(self.view, _move(self.queue, self.held), self.seconds_per_request)
+        for request in list(self.queue):
+            self.held.add(self._dequeue(request))
+
+    def _enqueue(self, request: Request) -> None:
+        backlog = self._models.backlog
+        turn = self.turn(request.deadline, request.arrived, request.priority, request.id)
+        for prior in self._pulled(turn):
+            backlog.move(prior.id, (turn[0], *backlog.turn(prior.id)[1:]))
+        self.queue.add(request)
+        self._models.enqueued(self.view, 1)
+        backlog.add(request.id, turn, self.seconds_per_request, request.deadline - self.least(request.inputs))
+
+    def _dequeue(self, number: int) -> Request:
+        request = self.queue.remove(number)
+        self._models.dequeued(self.view, 1)
+        self._models.backlog.remove(number)
+        return request
 
     def update_work(self, limit: int) -> None:
         """Recompute the work of each request, in batches of `limit`, from the launches observed so far."""
         self._alone, seconds = self._work(1), self._work(limit)
         self._limit = limit
-        self._models.seconds += len(self.queue) * (seconds - self.seconds_per_request)
         self.seconds_per_request = seconds
         self.observed = self.estimate.observed
+        if abs(seconds - self._weighed) > CHANGED * self._weighed:
+            self._weighed = seconds
+            for request in self.queue.values():
+                latest = request.deadline - self.least(request.inputs)
+                self._models.backlog.weigh(request.id, seconds, latest)
 
     def _work(self, batch: int) -> float:
         if self._hopes:
@@ -147,11 +211,3 @@ class Lane:
             self._outlook = Outlook(wait, *self.estimate.exits.ends)
             self._outlook_changes = changes
         return self._outlook
-
-
-def _move(source: Queue, target: Queue, before: float = inf) -> int:
-    moved = [request for request in source.values() if request.id < before]
-    for request in moved:
-        source.remove(request.id)
-        target.add(request)
-    return len(moved)

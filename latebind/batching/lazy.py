@@ -1,6 +1,6 @@
 """LazyBatching as published (sections IV-A to IV-C): at stage boundaries waiting requests preempt, if slack permits."""
 
-from latebind.batching.base import Stacked, by_age
+from latebind.batching.base import Stacked
 from latebind.batching.decisions import Decision, GoOn
 from latebind.batching.slack import Conservative, Precise, Slack
 from latebind.batching.view import WorkView, launch
@@ -16,7 +16,7 @@ class Lazy(Stacked):
 
     def decide(self, view: WorkView, now: float) -> Decision:
         """Launch the requests that may start, of the model whose oldest request has waited longest."""
-        for model in by_age(view):
+        for model in self.in_turn(view):
             waiting = model.queue.first(self.room(view, model))
             count = self._slack.most(view, model, waiting, now) if waiting else 0
             if not view.entries:

@@ -10,6 +10,7 @@ from math import inf
 
 from latebind.batching.base import Stacked
 from latebind.batching.decisions import Decision, GoOn, Shed, Wait
+from latebind.batching.queue import Order
 from latebind.batching.request import Request
 from latebind.batching.slack import Profiled
 from latebind.batching.table import SubBatch
@@ -33,6 +34,8 @@ LEAST_FIXED = 0.1  # the least share of a step's time that does not depend on th
 class LazyPlus(Stacked):
     """Decides only by deadlines and measured costs."""
 
+    order = Order.DEADLINE
+
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__(config)
         self._slack = Profiled()
@@ -45,7 +48,7 @@ class LazyPlus(Stacked):
         """Launch, shed or go on."""
         if view.entries:
             return self._at_a_boundary(view, now)
-        model = min(view.models.waiting, key=lambda model: model.queue.urgent(1)[0].deadline)
+        model = min(view.models.waiting, key=lambda model: model.queue.place(self.order))
         most = self._share(view, model, now)
         if not most:
             return Wait()

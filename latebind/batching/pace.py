@@ -14,7 +14,6 @@ CHANGED = 0.1  # relative change of the fixed cost at which derived figures are 
 UNSEEN = 4  # launches as the line says that a batch size counts as having had
 SURPRISE = 0.2  # of a size's share: by more one launch does not differ, or a pause would keep a rare size from running
 BETWEEN = 0  # stands for all batch sizes that were not profiled
-RELENT = 0.1  # share forgotten for a request that is refused by an idle engine; doubled for each further one
 LEAST = 0.1  # the lowest factor
 NOTHING = 1e-6  # seconds; less than that is rounding
 
@@ -33,8 +32,9 @@ class Pace:
         self.changes = 0  # counts changes that are large enough to recompute derived figures
         self._then = 1.0, 0.0  # factor and launch at the last such change
         self._least = least
-        self.observed = 1  # observed launches, the profile counting as one
-        self._relents = RELENT  # the share that the next refusal by an idle engine makes forgotten
+        self.observed = 1  # changes whenever factor or fixed cost may have
+        self.doubted = False  # whether nothing that was observed counts any more
+        self._launches = 1  # the observed launches that count, the profile counting as one
         self._expected = self._seen = 0.0  # average seconds by the profile, and as observed
         self._variance = self._covariance = 0.0
 
@@ -46,14 +46,17 @@ class Pace:
 
     def observe(self, expected: float, seconds: float) -> None:
         """Note that a launch took `seconds`, where the profile says `expected`."""
-        if not self.known:
+        if self.doubted:
+            self.doubted, self.known, self._launches = False, True, 0
+            self.factor = 1.0
+        elif not self.known:
             if abs(seconds - expected) <= NOTHING:
                 return
             self.known = True
             self._expected = self._seen = expected
         self.observed += 1
-        self._relents = RELENT
-        latest = 1.0 / self.observed
+        self._launches += 1
+        latest = 1.0 / self._launches
         if latest <= LATEST:
             latest, seconds = LATEST, min(seconds, LONGEST * (self.factor * expected + self.launch))
         apart, other = expected - self._expected, seconds - self._seen
@@ -63,18 +66,16 @@ class Pace:
         self._covariance = (1.0 - latest) * (self._covariance + latest * apart * other)
         self._fit()
 
-    def relent(self) -> None:
-        """Forget part of what was learned, because a request was refused while nothing ran.
+    def doubt(self) -> None:
+        """Believe the lowest factor until the next launch, which then counts alone.
 
-        Without a launch nothing could correct an estimate that is too high. The share doubles each time until a launch
-        is observed: what held for a crowded machine may not hold any more.
+        Where an estimate is too high for requests to be accepted, no launch corrects it. What held for a crowded
+        machine may not hold any more, and the profile may have been taken on one.
         """
-        if self.known:
-            self.observed += 1
-            self._seen += self._relents * (self._expected - self._seen)
-            self._covariance += self._relents * (self._variance - self._covariance)
-            self._relents = min(1.0, 2.0 * self._relents)
-            self._fit()
+        self.observed += 1
+        self.changes += 1
+        self.doubted = True
+        self.factor, self.launch = self._then = LEAST, 0.0
 
     def _fit(self) -> None:
         factor, expected, (then, cost) = self.factor, self._expected, self._then

@@ -4,12 +4,30 @@ Requests of priority 1, 2, ... go first in this order; those of priority 0, whic
 knows of priorities: policies take the requests that it returns. Without priorities, nothing has to be sorted.
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+import sys
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
 from itertools import islice
 from math import inf
 
 from latebind.batching.request import Request
+
+# When a request is served among those of all models, the lowest first: its place, its rank, the place that it would
+# have without a priority, and its number.
+Turn = tuple[float, int, float, int]
+
+
+class Order(Enum):
+    """What decides which model and which of its requests a policy serves next; priorities go first within a model."""
+
+    ARRIVAL = "arrival"
+    DEADLINE = "deadline"
+
+    def place(self, deadline: float, arrived: float) -> float:
+        """Return the place of a request in this order, the lowest first."""
+        return deadline if self is Order.DEADLINE else arrived
+
 
 LAST = 256  # the rank of requests without a priority
 NEWEST = 0.05  # weight of the newest gap between arrivals in their mean
@@ -21,7 +39,7 @@ class Queue(Mapping[int, Request]):
 
     def __init__(self) -> None:
         self._requests: dict[int, Request] = {}
-        self._prior = 0  # number of requests with a priority
+        self._prior: dict[int, Request] = {}  # those with a priority
         self._deadlines: list[tuple[float, int]] = []  # ascending, in which order most requests arrive anyway
         self._arrivals = 0.0  # sum of arrival times
         self._last = inf  # time of the last arrival
@@ -48,6 +66,15 @@ class Queue(Mapping[int, Request]):
         """Return `count` requests: by priority, then the oldest first."""
         requests = sorted(self._requests.values(), key=_rank) if self._prior else self._requests.values()
         return list(islice(requests, max(0, count)))
+
+    def place(self, order: Order) -> float:
+        """Return the lowest place of its requests in an order, which is its model's; the queue must not be empty."""
+        return self.soonest if order is Order.DEADLINE else self.oldest.arrived
+
+    @property
+    def prior(self) -> Iterable[Request]:
+        """The requests with a priority."""
+        return self._prior.values()
 
     @property
     def soonest(self) -> float:
@@ -87,9 +114,27 @@ class Queue(Mapping[int, Request]):
         length = candidates[0].inputs
         return sorted(candidates, key=lambda request: abs(request.inputs - length))[:count]
 
-    def behind(self, priority: int) -> int:
-        """Return how many waiting requests would go after a new one of `priority`."""
-        return sum([_rank(request) > priority for request in self._requests.values()]) if priority else 0
+    def ahead(self, place: float, priority: int, order: Order) -> int:
+        """Return how many requests go before a new one at this place of the order."""
+        if priority or self._prior:
+            new = rank(priority)
+            return sum(
+                [
+                    (rank(r.priority), order.place(r.deadline, r.arrived)) <= (new, place)
+                    for r in self._requests.values()
+                ]
+            )
+        if order is Order.DEADLINE:
+            return bisect_right(self._deadlines, (place, sys.maxsize))
+        return len(self)
+
+    def passed(self, place: float, priority: int, order: Order) -> float:
+        """Return the place of a new request among those of all models: the lowest of its own and those it passes."""
+        if priority:
+            for r in self._requests.values():
+                if rank(r.priority) > priority:
+                    place = min(place, order.place(r.deadline, r.arrived))
+        return place
 
     def rate(self, now: float) -> float:
         """Return the recent arrivals per second, and no more than if the next request arrived now.
@@ -113,16 +158,22 @@ class Queue(Mapping[int, Request]):
         self._last = request.arrived
         self._arrivals += request.arrived
         self._requests[request.id] = request
-        self._prior += request.priority > 0
+        if request.priority:
+            self._prior[request.id] = request
         insort(self._deadlines, (request.deadline, request.id))
 
     def remove(self, number: int) -> Request:
         """Remove a request and return it."""
         request = self._requests.pop(number)
-        self._prior -= request.priority > 0
+        self._prior.pop(number, None)
         self._arrivals = self._arrivals - request.arrived if self._requests else 0.0
         del self._deadlines[bisect_left(self._deadlines, (request.deadline, number))]
         return request
+
+
+def rank(priority: int) -> int:
+    """Return the rank of a priority, the lowest first."""
+    return priority or LAST
 
 
 def _rank(request: Request) -> int:

@@ -1,6 +1,6 @@
 """The policy `queues`: requests wait for each other at the stage that they have reached. A baseline for the stack."""
 
-from latebind.batching.base import Stacked, by_age
+from latebind.batching.base import Stacked
 from latebind.batching.decisions import Decision, GoOn
 from latebind.batching.table import BatchTable, StageQueues, SubBatch
 from latebind.batching.view import WorkView, launch
@@ -25,7 +25,7 @@ class DeepestFirst(Stacked):
             entry = view.entries[place]
             if len(entry.members) >= ENOUGH * self.batch_limit(view.model_of(entry)):
                 return GoOn(place)
-        for model in by_age(view):
+        for model in self.in_turn(view):
             return launch(model, model.queue.first(min(self.batch_limit(model), view.granularity)))
         return GoOn(places[0])
 

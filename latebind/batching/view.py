@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, overload
 
+from latebind.batching.backlog import Backlog
 from latebind.batching.decisions import Decision, Launch
 from latebind.batching.estimate import Estimate
 from latebind.batching.load import Load
-from latebind.batching.queue import Queue
+from latebind.batching.queue import Order, Queue
 from latebind.batching.request import Request
 from latebind.batching.table import BatchTable, SubBatch
 from latebind.domain.model import ModelSpec
@@ -33,18 +34,19 @@ class Models(Sequence[ModelView]):
     """All models, in their order, with totals over their queues. Lanes update it; policies only read.
 
     `waiting` are the models with requests that may start, in the same order; the cost of a decision is proportional to
-    their number. `requests` counts these requests, and `seconds` is their work for one worker; with learned caches, the
-    average work. `load` is how busy the workers are.
+    their number. `requests` counts these requests, and `backlog` has their work, with learned caches the average work,
+    in the `order` in which they are served. `load` is how busy the workers are.
     """
 
-    def __init__(self, models: Iterable[ModelView] = ()) -> None:
+    def __init__(self, models: Iterable[ModelView] = (), order: Order = Order.ARRIVAL) -> None:
+        self.order = order
+        self.backlog = Backlog()
         self._models: list[ModelView] = []
         self._places: dict[str, int] = {}
         self._by_name: dict[str, ModelView] = {}
         self._waiting_places: list[int] = []
         self.waiting: list[ModelView] = []
         self.requests = 0
-        self.seconds = 0.0
         self.load = Load()
         self.decode = False  # whether any model has a decoder
         self.exit = False  # whether any model has requests that leave early
@@ -78,28 +80,28 @@ class Models(Sequence[ModelView]):
         self.decode = self.decode or model.estimate.decoder is not None
         self.exit = self.exit or model.estimate.exits.some
 
-    def enqueued(self, model: ModelView, count: int, seconds: float) -> None:
-        """Note that `count` requests were added to the queue of a model, of `seconds` of work each."""
+    def enqueued(self, model: ModelView, count: int) -> None:
+        """Note that `count` requests were added to the queue of a model."""
         if count and len(model.queue) == count:
             place = self._places[model.name]
             at = bisect_left(self._waiting_places, place)
             self._waiting_places.insert(at, place)
             self.waiting.insert(at, model)
         self.requests += count
-        self.seconds += count * seconds
 
-    def dequeued(self, model: ModelView, count: int, seconds: float) -> None:
+    def dequeued(self, model: ModelView, count: int) -> None:
         """Note that `count` requests were removed from the queue of a model."""
         if count and not model.queue:
             at = bisect_left(self._waiting_places, self._places[model.name])
             del self._waiting_places[at], self.waiting[at]
         self.requests -= count
-        self.seconds = self.seconds - count * seconds if self.requests else 0.0
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
         assert self.waiting == [model for model in self._models if model.queue], "the models with requests are off"
         assert self.requests == sum([len(model.queue) for model in self.waiting]), "the count of requests is off"
+        assert len(self.backlog) == self.requests, "the count of requests whose work is known is off"
+        self.backlog.check()
 
 
 ANY_SIZE = sys.maxsize  # the granularity of a worker whose batches only the policy and the model limit
@@ -149,10 +151,12 @@ def launch(model: ModelView, requests: Iterable[Request]) -> Launch:
 class BatchPolicy(Protocol):
     """Decides which requests run together. A policy is a pure function of the view and the time.
 
+    `order` says which model and which of its requests is served next; admission goes by it too.
     Where it `counts_exits`, the admission of requests counts on learned caches. Where it `widens`, a request that is
     alone may run on the cores of all workers, and so may batches while workers are not too busy.
     """
 
+    order: Order
     counts_exits: bool
     widens: bool
 

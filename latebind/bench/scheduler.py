@@ -87,6 +87,7 @@ class _Timed:
     def __init__(self, policy: BatchPolicy, watch: _Watch) -> None:
         self._policy = policy
         self.watch = watch
+        self.order = policy.order
         self.counts_exits = policy.counts_exits
         self.widens = policy.widens
 

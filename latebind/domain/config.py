@@ -28,7 +28,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dropped for being late. `coverage` is the share of answers that are no longer than policies expect (LazyBatching,
     section IV-C). Where `compact` is off, rows whose answers are known run on with their batch. `max_alive` is the most
     requests that may be started and not ended, Ebird's MaxInf (table II); 0 sets no bound. Where `learn` is off, the
-    share of requests that is expected to leave at each exit stays as profiled.
+    share of requests that is expected to leave at each exit stays as profiled, and no estimate is doubted.
     """
 
     name: str = "late"

@@ -224,6 +224,16 @@ class Worker:
         self._stream.answer(action.model, slots, results, [places[place] for place in wanted])
 
 
+def _without_ended(action: Run, batch: Batch) -> Run:
+    """Return the action for the requests that have a row in the batch."""
+    if action.requests == batch.requests:
+        return action
+    rows = set(batch.requests)
+    left = [(request, slot) for request, slot in zip(action.requests, action.slots, strict=True) if request in rows]
+    requests, slots = tuple([request for request, _ in left]), tuple([slot for _, slot in left])
+    return msgspec.structs.replace(action, requests=requests, slots=slots)
+
+
 def _decoding(model: LoadedModel, program: SequenceProgram, memory: SlotMemory) -> Decoding:
     slots, wide = memory.by_name[model.spec.name], model.wide
     return Decoding(

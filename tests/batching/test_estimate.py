@@ -206,23 +206,35 @@ def test_steps_of_a_decoder_and_what_comes_before_them_are_learned_apart() -> No
     assert estimate.between(4, 1, 0, 1) == pytest.approx(5.0, rel=0.05)
 
 
-def refused_at_twice_the_profile(pace: Pace) -> int:
-    """How many are kept out of an idle engine, one after another, because a launch seems to take over twice as long."""
-    refused = 0
-    while pace.factor + pace.launch > 2.0:
-        pace.relent()
-        refused += 1
-    return refused
-
-
-def test_what_a_crowded_machine_taught_keeps_few_out_of_an_idle_engine() -> None:
+def test_after_a_doubt_the_next_launch_alone_says_what_launches_take() -> None:
     pace = Pace(least=-0.3)
     for i in range(200):
         pace.observe(1.0 + i % 3, 10.0 * (1.0 + i % 3))
-    assert refused_at_twice_the_profile(pace) == 4
-    for i in range(600):
-        pace.observe(1.0 + i % 3, 2.2 * (1.0 + i % 3))
-    assert refused_at_twice_the_profile(pace) == 2  # a launch was seen, so the first takes back little again
+    pace.doubt()
+    assert (pace.factor, pace.launch) == (0.1, 0.0)  # the least that is believed
+    pace.observe(2.0, 2.2)
+    assert 2.0 * pace.factor + pace.launch == pytest.approx(2.2)
+    assert not pace.doubted
+
+
+def test_a_launch_as_profiled_ends_a_doubt_too() -> None:
+    pace = Pace(least=-0.3)
+    pace.doubt()
+    pace.observe(2.0, 2.0)
+    assert (pace.factor, pace.launch) == (1.0, 0.0)
+
+
+def test_a_doubt_is_for_steps_of_a_decoder_and_for_what_comes_before_them() -> None:
+    served = chain(STATIC, DECODER, output_steps=(4,), curve=LINEAR)
+    estimate = Estimate(served.spec, served.costs)
+    before = estimate.whole(1)
+    estimate.doubt()
+    assert estimate.whole(1) == pytest.approx(0.1 * before)
+    estimate.observe(1.0, 1, 0, 1)
+    assert estimate.doubted  # no step was seen
+    estimate.observe(1.0, 1, 1, 1)
+    assert not estimate.doubted
+    assert estimate.whole(1) == pytest.approx(before)
 
 
 def test_nothing_is_learned_in_a_simulation() -> None:

@@ -215,7 +215,7 @@ def test_behind_a_whole_batch_a_newcomer_is_refused_who_would_be_late_in_a_crowd
 ) -> None:
     """Two wait for two places: with reading, six seconds' work in the mean. A long answer takes nine."""
     model = chain(STATIC, DECODER, max_batch=2, output_steps=(2, 8))
-    calls = [*(Arrival(0, "net", LONG, 1, outputs=2) for _ in range(3)), Arrival(0, "net", allowed, 1, outputs=2)]
+    calls = [Arrival(0, "net", due, 1, outputs=2) for due in (LONG, 14.4, 14.4, allowed)]
     outcomes = {r.request: r.outcome for r in Timeline(config(plus(shed=True), model)).run(calls)}
     assert outcomes == {0: Outcome.ANSWERED, 1: Outcome.ANSWERED, 2: Outcome.ANSWERED, 3: outcome}
 
@@ -248,7 +248,7 @@ def waiting(*deadlines: float, priority: int = 0) -> ModelView:
 
 def begun(model: ModelView) -> tuple[int, ...]:
     models = Models([model])
-    models.enqueued(model, len(model.queue), 1.0)
+    models.enqueued(model, len(model.queue))
     decision = LazyPlus(PolicyConfig("lazy+")).decide(WorkView(models), 0.0)
     assert isinstance(decision, Launch)
     return decision.requests

@@ -25,6 +25,7 @@ class LooksAtAll:
 
     def __init__(self, policy: BatchPolicy) -> None:
         self._policy = policy
+        self.order = policy.order
         self.counts_exits = policy.counts_exits
         self.widens = policy.widens
         self.asked = 0

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latebind.batching.queue import Queue
+from latebind.batching.queue import Order, Queue
 from latebind.batching.request import Request
 
 
@@ -58,11 +58,25 @@ def test_a_priority_is_not_passed_over_for_a_near_deadline() -> None:
     assert numbers(queue.urgent(9, due=2.5)) == [1, 3, 2]
 
 
-def test_a_newcomer_goes_before_those_of_later_priorities_and_those_of_none() -> None:
+@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from((0, 0, 0, 1, 2))), max_size=12), st.sampled_from(Order))
+def test_a_newcomer_goes_behind_as_many_as_the_queue_names_before_it(
+    waiting: list[tuple[int, int]], order: Order
+) -> None:
     queue = Queue()
-    for number, priority in enumerate((0, 0, 2, 3)):
-        queue.add(Request(number, "net", number, 9.0, 0.0, priority=priority))
-    assert [queue.behind(priority) for priority in (0, 1, 2, 3, 255)] == [0, 4, 3, 2, 2]
+    for number, (deadline, priority) in enumerate(waiting[1:]):
+        queue.add(Request(number, "net", number, deadline, 0.0, priority=priority))
+    deadline, priority = waiting[0] if waiting else (5, 0)
+    ahead = queue.ahead(order.place(deadline, 0.0), priority, order)
+    queue.add(Request(99, "net", 99, deadline, 0.0, priority=priority))
+    named = queue.urgent(99) if order is Order.DEADLINE else queue.first(99)
+    assert numbers(named).index(99) == ahead
+
+
+@pytest.mark.parametrize("order", Order)
+def test_a_priority_comes_when_the_first_whom_it_passes_would_have_come(order: Order) -> None:
+    queue = filled((2.0, 5.0, 1), (3.0, 4.0, 1))
+    assert queue.passed(9.0, 1, order) == (4.0 if order is Order.DEADLINE else 2.0)
+    assert queue.passed(9.0, 0, order) == 9.0
 
 
 def test_with_the_most_urgent_go_those_of_its_length() -> None:

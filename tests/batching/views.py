@@ -7,5 +7,5 @@ def models_of(*views: ModelView) -> Models:
     """Return these models, with those in their queues as they are."""
     models = Models(views)
     for view in views:
-        models.enqueued(view, len(view.queue), 1.0)
+        models.enqueued(view, len(view.queue))
     return models

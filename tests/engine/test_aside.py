@@ -1,21 +1,28 @@
 """Lookups beside a network that goes on, on a worker of its own: real stages, real lookups, real slots."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from logging.handlers import QueueHandler
 from queue import Queue
+from threading import Event
+from typing import cast
 
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig
 from latebind.domain.events import Exited, StageDone
+from latebind.engine.aside import MOST_WAITING, Aside
+from latebind.engine.owners import Owners
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import LoadedModel, Worker, load_model
+from latebind.learned.lookup import Lookup
 from tests.digits import Built
 from tests.halves import at_half, chain
 
@@ -97,16 +104,62 @@ def test_a_slot_that_has_another_owner_is_left_alone(built: Built) -> None:
         at.run(0)
         at.reported.get(timeout=SECONDS)
         at.answers[:] = np.nan
+        for request in REQUESTS:
+            at.worker.owners.end(request)
         at.run(0, REQUESTS[:4])
         assert set(at.reported.get(timeout=SECONDS).requests) <= set(REQUESTS[:4])
         assert np.isnan(at.answers[4:]).all()
 
 
-def test_a_lookup_that_fails_leaves_the_answer_to_the_network(built: Built, caplog: pytest.LogCaptureFixture) -> None:
-    with bench(built, thresholds=False) as at:
-        for stage in range(at.model.spec.stages):
-            at.run(stage)
-        np.testing.assert_allclose(at.answers, at.whole(), rtol=1e-4, atol=1e-5)
-        at.worker.close()
-        assert at.reported.empty()
-    assert "the network answers" in caplog.text
+def test_a_lookup_that_fails_leaves_the_answer_to_the_network(built: Built) -> None:
+    logger, logged = logging.getLogger("latebind.engine.aside"), Queue[logging.LogRecord]()
+    handler = QueueHandler(logged)
+    logger.addHandler(handler)
+    try:
+        with bench(built, thresholds=False) as at:
+            at.run(0)
+            assert "the network answers" in logged.get(timeout=SECONDS).getMessage()
+            for stage in range(1, at.model.spec.stages):
+                at.run(stage)
+            np.testing.assert_allclose(at.answers, at.whole(), rtol=1e-4, atol=1e-5)
+            at.worker.close()
+            assert at.reported.empty()
+    finally:
+        logger.removeHandler(handler)
+
+
+class Slow:
+    """A learned cache that answers nobody, once it may."""
+
+    there = True
+
+    def __init__(self) -> None:
+        self.began, self.may_end, self.asked = Queue[None](), Event(), 0
+
+    def __call__(self, activation: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Look at `(B, 1)`."""
+        self.asked += 1
+        self.began.put(None)
+        assert self.may_end.wait(SECONDS)
+        return activation.numpy(), np.zeros(len(activation), np.bool_)
+
+
+def test_few_lookups_wait_and_those_that_nobody_waits_for_are_not_made() -> None:
+    owners, slow = Owners(), Slow()
+    slots = ModelSlots((), (np.zeros((1, 1), np.float32),), np.zeros(1, np.int32))
+    aside, lookup = Aside(owners, {"net": slots}), cast(Lookup, slow)
+    aside.start(lambda exited: None)
+    for request in range(1, 100):
+        run = Run(0, "net", 0, (request,), (0,))
+        owners.begin(run)
+        aside.ask(lookup, 0, run, torch.zeros(1, 1))
+        if request == 1:
+            slow.began.get(timeout=SECONDS)
+        if request != 98:  # the network has answered all others
+            owners.left_to_network((request,))
+            owners.end(request)
+        assert len(aside._waiting) <= MOST_WAITING
+    slow.may_end.set()
+    slow.began.get(timeout=SECONDS)  # that of 98
+    aside.close()
+    assert slow.asked == 2

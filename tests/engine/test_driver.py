@@ -193,6 +193,7 @@ def test_who_is_stuck_in_a_stage_is_seen_while_another_thread_listens_and_left_b
         wake=lambda: None,
         send=lambda data: None,
         staging=HostStaging([], cast(SlotMemory, None)),
+        owners=Owners(),
         running=running,
     )
     begun = time.monotonic()

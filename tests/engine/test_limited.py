@@ -139,7 +139,8 @@ def test_a_model_that_memory_does_not_hold_as_a_whole_is_told_with_what_it_takes
     spec, config = open_model(path, EngineConfig()).model.spec, EngineConfig(slots=8)
     whole = sum(piece.size for piece in open_model(path, EngineConfig()).pieces)
     memory = file_bytes([spec], {spec.name: config.slots}) + int(0.9 * whole)
-    crew, _, budget = open_crew([path], config, ResidencyConfig(memory))
+    crew, _, left = open_crew([path], config, ResidencyConfig(memory))
+    budget = left.budget
     with caplog.at_level("INFO"):
         told = told_of_memory(crew[0], memory, budget)
     assert told == {"one": f"it takes {whole / 1e6:.1f} MB and models may take {budget / 1e6:.1f} MB of --memory"}

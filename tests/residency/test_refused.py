@@ -160,8 +160,8 @@ def test_who_waits_for_the_model_that_is_on_its_way_goes_before_whoever_would_be
     scheduler = Scheduler(shedding(quick("cold", load=0.1), quick("hot", load=0.2), budget=4, policy="lru"))
     scheduler.handle(come("hot", 0, 0.0, 10.0), 0.0)
     scheduler.handle(Loaded("hot", (0, 1), 0.2), 0.2)
-    scheduler.handle(Arrived("cold", 10.0, tuple(range(10, 18)), tuple(range(10, 18))), 0.21)
-    scheduler.handle(Arrived("hot", 10.0, tuple(range(100, 196)), tuple(range(100, 196))), 0.22)
+    scheduler.handle(Arrived("cold", 0.35, tuple(range(10, 18)), tuple(range(10, 18))), 0.21)
+    scheduler.handle(Arrived("hot", 0.354, tuple(range(100, 196)), tuple(range(100, 196))), 0.22)
     # 96 hot ones are 120 ms of work in batches of eight; the model of 8 others, 10 ms of work, comes in 90 ms
     *_, reply = scheduler.handle(come("hot", 1, 0.22, 0.135), 0.22)
     assert isinstance(reply, Reply)

@@ -63,11 +63,10 @@ async def run(target: Target, mix: Mix, *, times: float, seconds: float, tell: P
     mix = replace(mix, leave=0.0, break_off=0.0)
     questions = Questions(mix)
     numbers = count(1 << 20)  # behind those of the open loop
-    steps = []
     whole = len(CLIENTS) + 9
-    for place, clients in enumerate(CLIENTS):
-        tell(f"{clients} clients", place / whole)
-        steps.append(Step(clients, await _closed(target, questions, numbers, clients, seconds)))
+    steps = await ramp(
+        target, questions, numbers, seconds, lambda text, share: tell(text, share * len(CLIENTS) / whole)
+    )
     best = max(steps, key=lambda step: step.goodput)
 
     async def again(place: int) -> Step:
@@ -80,6 +79,17 @@ async def run(target: Target, mix: Mix, *, times: float, seconds: float, tell: P
     requests = max(1, round(asked * 3 * seconds))
     played = await play(target, questions, poisson(asked, Random(mix.seed)), requests)
     return Overload(steps, (before, await again(len(CLIENTS) + 6)), times, played, asked)
+
+
+async def ramp(
+    target: Target, questions: Questions, numbers: "count[int]", seconds: float, tell: Progress
+) -> list[Step]:
+    """Measure the goodput of more and more clients, for so many seconds each."""
+    steps = []
+    for place, clients in enumerate(CLIENTS):
+        tell(f"{clients} clients", place / len(CLIENTS))
+        steps.append(Step(clients, await _closed(target, questions, numbers, clients, seconds)))
+    return steps
 
 
 async def _closed(target: Target, questions: Questions, numbers: "count[int]", clients: int, seconds: float) -> float:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from latebind.bench.batching import live as live_bench
+from latebind.bench.batching import mixed as mixed_bench
 from latebind.bench.batching import parts, report
 from latebind.bench.batching.bound import MULTIPLES, bound_rows, bounds
 from latebind.bench.batching.plots import load_figures
@@ -38,6 +39,7 @@ class Part(StrEnum):
     SIZES = "sizes"
     OTHERS = "others"
     BOUND = "bound"
+    MIXED = "mixed"
     MEASURED = "measured"
 
 
@@ -86,8 +88,9 @@ def batching(
         typer.Option(
             help="What to simulate. loads: figures 12 to 14; deadlines: figure 15; capacity: the largest load with "
             "at most 1 % of the answers late, and beyond it; colocated, lengths, sizes: section VI-C; others: "
-            "figure 16; bound: what could ideally be saved, by how a step's cost grows; measured: models of this "
-            "machine (--models). May be repeated. Default: all."
+            "figure 16; bound: what could ideally be saved, by how a step's cost grows; mixed: near and far deadlines "
+            "together, and whom admission refuses for nothing; measured: models of this machine (--models). May be "
+            "repeated. Default: all."
         ),
     ] = None,
     network: Annotated[
@@ -265,6 +268,15 @@ def _bound(asked: Asked, tell: Progress) -> Told:
     return Told({"means over those of the best GraphB, at multiples of serial capacity": rows}, raw=rows)
 
 
+def _mixed(asked: Asked, tell: Progress) -> Told:
+    found = mixed_bench.mixed(asked.plan.seeds, mixed_bench.SECONDS, asked.plan.processes, tell)
+    tables = {
+        "mixed deadlines: refused, and in time without admission": mixed_bench.refused_rows(found),
+        f"goodput at {mixed_bench.OVERLOAD:g} times capacity over the peak": mixed_bench.overload_rows(found),
+    }
+    return Told(tables, raw=found)
+
+
 RUN: ByPart[Part, Asked] = {
     Part.LOADS: _loads,
     Part.DEADLINES: _deadlines,
@@ -274,5 +286,6 @@ RUN: ByPart[Part, Asked] = {
     Part.SIZES: _sizes,
     Part.OTHERS: _others,
     Part.BOUND: _bound,
+    Part.MIXED: _mixed,
     Part.MEASURED: _measured,
 }

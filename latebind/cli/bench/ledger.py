@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import typer
 
 from latebind.bench.arrivals import poisson, traced
+from latebind.bench.ledger import mixed as mixed_bench
 from latebind.bench.ledger import overload as overload_bench
 from latebind.bench.ledger import own, report
 from latebind.bench.ledger.inject import Fault, Injector
@@ -158,6 +159,14 @@ def ledger(
         float | None,
         typer.Option(min=1.0, help="Do this instead: find the peak goodput, then offer this many times as much."),
     ] = None,
+    mixed: Annotated[
+        list[float] | None,
+        typer.Option(
+            min=0.01,
+            help="Do this instead: find the peak goodput, then offer this multiple of it with near and far deadlines "
+            "together, to a server with admission and to one without; may be repeated.",
+        ),
+    ] = None,
     seconds: Annotated[
         float, typer.Option(min=0.5, help="How many seconds each step of the search for that peak lasts.")
     ] = 4.0,
@@ -179,14 +188,17 @@ def ledger(
     * `latebind bench ledger --requests 500000 --rate 1500`
     * `latebind bench ledger --inject kill --inject reload --times 5`
     * `latebind bench ledger --overload 5`
+    * `latebind bench ledger --mixed 0.6 --mixed 0.9`
     """
     with reporting(), tempfile.TemporaryDirectory() as scratch:
-        slow = overload is not None
+        slow = overload is not None or bool(mixed)
         options = [*(serve or ()), *faults.options()]
         with server.target(Path(scratch), asked.models(SLOW if slow else MIXED), options) as target:
             mix = asked.mix(target, slow=slow, seed=seed)
             console.print(f"{', '.join(mix.models)} over {', '.join(mix.protocols)}, seed {seed}")
-            if overload is not None:
+            if mixed:
+                bad, played, tables = _mixed(target, server, mix, mixed, seconds, Path(scratch), options)
+            elif overload is not None:
                 bad, played, tables = _overload(target, mix, overload, seconds)
             else:
                 injectors = faults.injectors(target, mix)
@@ -223,6 +235,36 @@ def _overload(target: Target, mix: Mix, times: float, seconds: float) -> Found:
         "client and server": report.client_rows(found.played),
     }
     return [*found.played.ledger.evidence, *report.overload_verdict(found)], found.played, tables
+
+
+def _mixed(
+    target: Target,
+    server: Server,
+    mix: Mix,
+    loads: Sequence[float],
+    seconds: float,
+    scratch: Path,
+    options: Sequence[str],
+) -> Found:
+    if server.url is not None:
+        raise ConfigError("--mixed starts two servers of its own: leave --url out")
+    never = scratch / "never.toml"
+    never.write_text(mixed_bench.NEVER_REFUSES)
+    with (
+        progress("mixed deadlines") as tell,
+        own.serving(scratch / "free", mix.models, [*options, "--config", str(never)]) as free,
+    ):
+        found = _run(mixed_bench.run(target, free, mix, loads=loads, seconds=seconds, tell=tell))
+    played = found[-1].played
+    tables = {
+        "refused, and in time with and without admission": mixed_bench.rows(found),
+        "what must never be": [
+            row for one in found for each in (one.played, one.free) for row in report.fault_rows(each)
+        ],
+        "client and server": report.client_rows(played),
+    }
+    evidence = [line for one in found for each in (one.played, one.free) for line in each.ledger.evidence]
+    return [*evidence, *mixed_bench.verdict(found)], played, tables
 
 
 def _run(work: Any) -> Any:

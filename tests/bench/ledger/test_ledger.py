@@ -13,6 +13,9 @@ from latebind.bench.arrivals import poisson, traced
 from latebind.bench.ledger.books import Answer, End, Fault, Ledger
 from latebind.bench.ledger.inject import busiest_engine
 from latebind.bench.ledger.memory import growth
+from latebind.bench.ledger.mixed import Mixed
+from latebind.bench.ledger.mixed import rows as mixed_rows
+from latebind.bench.ledger.mixed import verdict as mixed_verdict
 from latebind.bench.ledger.overload import Overload, Step
 from latebind.bench.ledger.play import Played, play
 from latebind.bench.ledger.questions import KINDS, Manner, Mix, Protocol, Questions, number_in
@@ -156,6 +159,24 @@ def test_faults_need_an_engine() -> None:
 
     with pytest.raises(ConfigError, match="has no engine"):
         busiest_engine(os.getpid())
+
+
+def test_whoever_is_refused_and_in_time_elsewhere_was_refused_for_nothing() -> None:
+    questions = Questions(MIX)
+    some, free = Ledger(questions), Ledger(questions)
+    for number in range(100):
+        for ledger in (some, free):
+            ledger.ask(questions[number], due=0.0)
+        if number < 3:
+            some.refuse(number, End.REFUSED, now=0.01)
+        else:
+            some.answer(number, Answer(str(number), questions[number].right), now=0.01)
+        late = 100.0 if number == 0 else 0.01  # the first would have been late in any case
+        free.answer(number, Answer(str(number), questions[number].right), now=late)
+    found = Mixed(0.9, Played(some), Played(free))
+    assert found.for_nothing == pytest.approx(0.02)
+    assert "2.00%" in mixed_verdict([found])[0]
+    assert mixed_rows([found])[0]["in time"] == "97.00%"
 
 
 def overloaded(good: int, refusals: list[float]) -> Overload:

@@ -21,8 +21,8 @@ from latebind.bench.statistics import Interval
 def played(*ends: float) -> Played:
     """Right answers at these times."""
     found = Played(Ledger(Questions(Mix())))
-    for end in ends:
-        found.ledger.good.add(end - 0.01, 0.01)
+    for number, end in enumerate(ends):
+        found.ledger.good.add(number, end - 0.01, 0.01)
     return found
 
 

@@ -71,7 +71,7 @@ def build(
         else:
             examples = made.examples(seed)
             samples = rows.samples(examples, seed)  # before anything is made, and a former model replaced
-            figures = _program(network, examples, path, made, cut, compiled)
+            figures = _program(network, examples, samples, path, made, cut, compiled)
             figures |= _caches(path, samples, rows.task, training, limits, promised, compiled.threads, seed)
         console.print(f"serve it with: latebind serve {made.repository}")
         save(json_file, figures)
@@ -101,7 +101,13 @@ def _sequence(network: nn.Module, path: Path, made: Made, rows: Rows, compiled: 
 
 
 def _program(
-    network: nn.Module, examples: Mapping[str, Tensor], path: Path, made: Made, cut: Cut, compiled: Compiled
+    network: nn.Module,
+    examples: Mapping[str, Tensor],
+    samples: tuple[Samples, Samples] | None,
+    path: Path,
+    made: Made,
+    cut: Cut,
+    compiled: Compiled,
 ) -> Figures:
     """Build a chain of stages."""
     with progress(f"building {made.title}") as tell:
@@ -119,6 +125,7 @@ def _program(
             max_batch=compiled.max_batch,
             threads=compiled.threads,
             outputs=made.outputs,
+            data=None if samples is None else samples[0].inputs,
             progress=tell,
         )
     _show(f"{made.title} version {made.version}", built.rows())

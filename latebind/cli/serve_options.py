@@ -224,7 +224,8 @@ class Workers:
         int | None, typer.Option(help="Requests of a model that may be under way at once. Default: 256.")
     ] = None
     backend: Annotated[
-        str | None, typer.Option(help="Run stages on this backend instead of the one that build chose.")
+        str | None,
+        typer.Option(help="Run stages on this backend instead of the one that build chose; no build has compared it."),
     ] = None
     device: Annotated[str | None, typer.Option(help="Compute on cpu, cuda or cuda:0. Default: cpu.")] = None
     awake: Annotated[

@@ -1,6 +1,6 @@
 """What a served model looks like from outside: its name, its tensors and how many stages it has. No weights here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 
@@ -26,7 +26,8 @@ class TensorSpec:
     """One input or output of a model. `shape` leaves the batch dimension out; `dtype` is numpy's and torch's name.
 
     A row of a sequence may be shorter than `shape`; `padding` is the value that fills it up, None where all rows are
-    full. Where an input has a `limit`, its values are from 0 to below it: the vocabulary of a model.
+    full. Where an input has a `limit`, its values are from `least` to below it: the vocabulary of a model. Where it has
+    a `largest`, its values are numbers from minus that to that, neither infinite nor NaN.
     """
 
     name: str
@@ -34,11 +35,39 @@ class TensorSpec:
     shape: tuple[int, ...]
     padding: int | None = None
     limit: int | None = None
+    least: int = 0
+    largest: float | None = None
 
     @property
     def row_bytes(self) -> int:
         """Bytes that one row (one request) of this tensor takes."""
         return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    @property
+    def filler(self) -> int:
+        """A whole number that this input may have: 0, or the least above it."""
+        return max(self.least, 0)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether some values of its dtype are not allowed."""
+        return self.limit is not None or self.largest is not None
+
+    def allows(self, lowest: int | float, highest: int | float) -> bool:
+        """Return whether all values from `lowest` to `highest` are allowed; no NaN is, where any is not."""
+        if self.limit is not None:
+            return self.least <= lowest and highest < self.limit
+        return self.largest is None or (-self.largest <= lowest and highest <= self.largest)
+
+    def range(self) -> str:
+        """Return in words which values are allowed."""
+        if self.limit is not None:
+            return f"{self.least} to {self.limit - 1}"
+        return "any" if self.largest is None else f"numbers from {-self.largest:g} to {self.largest:g}"
+
+    def unlimited(self) -> "TensorSpec":
+        """Return the tensor with values of any size."""
+        return replace(self, limit=None, least=0, largest=None)
 
 
 class StageKind(StrEnum):

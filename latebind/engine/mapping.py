@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from latebind.domain.actions import Branch, Map
-from latebind.domain.errors import IllegalEvent
+from latebind.domain.errors import IllegalEvent, InvalidRequest
+from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.query import StepRows
 from latebind.engine.operations import COMPUTED, LOGIC, Array, numbers
 from latebind.engine.slots import ModelSlots, Rows
@@ -47,10 +48,16 @@ Write: TypeAlias = Callable[[Group], None]
 
 
 class Mappings:
-    """The compiled wirings of `queries` by name; `rows` says where their steps lie in the `slots` of their models."""
+    """The compiled wirings of `queries` by name; `rows` says where their steps lie in the `slots` of their `models`."""
 
-    def __init__(self, queries: Iterable[DefinedQuery], slots: Mapping[str, ModelSlots], rows: StepRows) -> None:
-        self._queries = {defined.query.name: _Mapping.of(defined, slots, rows) for defined in queries}
+    def __init__(
+        self,
+        queries: Iterable[DefinedQuery],
+        slots: Mapping[str, ModelSlots],
+        rows: StepRows,
+        models: Mapping[str, ModelSpec],
+    ) -> None:
+        self._queries = {defined.query.name: _Mapping.of(defined, slots, rows, models) for defined in queries}
 
     def map(self, action: Map) -> None:
         """Write the inputs of a step for the chosen model, or the outputs of the query; raises whatever goes wrong."""
@@ -78,11 +85,21 @@ class _Mapping:
     conditions: Mapping[int, Read]
 
     @classmethod
-    def of(cls, defined: DefinedQuery, slots: Mapping[str, ModelSlots], rows: StepRows) -> "_Mapping":
+    def of(
+        cls,
+        defined: DefinedQuery,
+        slots: Mapping[str, ModelSlots],
+        rows: StepRows,
+        models: Mapping[str, ModelSpec],
+    ) -> "_Mapping":
         places = _TensorRows(defined, slots, rows)
+        takes = [[models[model].inputs for model in node.models] for node in defined.query.nodes]
         wiring = defined.wiring
         steps = [
-            tuple(_to_step(node, places.taken(node, place), one, places) for place, one in enumerate(inputs))
+            tuple(
+                _to_step(node, places.taken(node, place), one, places, [specs[place] for specs in takes[node]])
+                for place, one in enumerate(inputs)
+            )
             for node, inputs in enumerate(wiring.inputs)
         ]
         own = slots[defined.query.name].outputs
@@ -115,15 +132,23 @@ class _TensorRows:
         return tuple([rows[first : first + self._slots] for rows, first in zip(arrays, self._first[node], strict=True)])
 
 
-def _to_step(node: int, to: Sequence[Rows], tensor: Tensor, places: _TensorRows) -> Write:
-    """Write an input of a step."""
+def _to_step(node: int, to: Sequence[Rows], tensor: Tensor, places: _TensorRows, specs: Sequence[TensorSpec]) -> Write:
+    """Write an input of a step, of which each model has a spec; raises for values that the chosen one does not take.
+
+    The door checks what clients send, but not what models and expressions make of it.
+    """
     read = _reader(tensor, places)
 
     def write(group: Group) -> None:
         option = group.chosen[node]
         if option < 0:
             raise _missing(node)
-        to[option][group.rows] = read(group)
+        values, spec = read(group), specs[option]
+        if spec.is_limited and values.size and not spec.allows(values.min().item(), values.max().item()):
+            raise InvalidRequest(
+                f"input {spec.name!r} of a step has values that its model does not take: {spec.range()}"
+            )
+        to[option][group.rows] = values
 
     return write
 

@@ -39,8 +39,8 @@ async def probe(client: EngineClient, models: Iterable[str]) -> None:
 
 
 def _made_up(spec: TensorSpec) -> Rows:
-    """Return a row like those that models are profiled with: normal numbers, or zeros, which are valid as any index."""
+    """Return a row like those that models are profiled with: normal numbers, or zeros where these are valid."""
     shape = (1, *spec.shape) if spec.padding is None else (1, 1, *spec.shape[1:])
     if spec.dtype.startswith("float"):
         return np.random.default_rng(0).standard_normal(shape).astype(spec.dtype)
-    return np.zeros(shape, spec.dtype)
+    return np.full(shape, spec.filler, spec.dtype)

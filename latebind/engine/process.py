@@ -109,7 +109,7 @@ class Engine:
             send=self._send,
             staging=staging,
             owners=memory.owners,
-            tensors=Mappings(served.queries, memory.by_name, served.rows),
+            tensors=Mappings(served.queries, memory.by_name, served.rows, {spec.name: spec for spec in served.specs}),
             loader=loader,
             log=self._event_log(order.event_log, config),
             running=running,

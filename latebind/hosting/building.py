@@ -73,6 +73,7 @@ def build_once(
                 max_batch=max_batch,
                 backends=list(backends) or None,
                 outputs=outputs or None,
+                data=parts[0].inputs if parts else None,
                 progress=tell,
             )
             if parts:

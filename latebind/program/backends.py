@@ -13,9 +13,11 @@ from latebind.domain.errors import ConfigError, LatebindError
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.inductor_stage import compile_with_inductor
+from latebind.program.limits import find_limits
 from latebind.program.openvino_stage import OpenVinoStage, compile_with_openvino
 from latebind.program.operators import resolve
 from latebind.program.rebuild import copy_input_views, rebuild
+from latebind.program.whole_numbers import split_whole_numbers
 
 # `stage(*inputs) -> outputs`: the first stage takes all inputs of the model, the last returns all its outputs, and one
 # activation passes between stages. Any batch size. Outputs are valid until the next call of the same stage, which may
@@ -171,7 +173,8 @@ class Inductor:
     def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: CompileOptions) -> StageFunction:
         """Compile for a batch of one and for larger ones; takes seconds per stage unless torch's own cache has it."""
         torch.set_num_threads(use.threads)
-        return compile_with_inductor(graph, rebuild(graph, weights, device=use.device), use.device)
+        inputs = find_limits(graph, weights).applied(graph.inputs)
+        return compile_with_inductor(inputs, rebuild(graph, weights, device=use.device), use.device)
 
 
 class OpenVino:
@@ -194,10 +197,12 @@ class OpenVino:
 
     def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: CompileOptions) -> StageFunction:
         """Convert the graph in memory and compile it; weights are converted and copied."""
-        module = rebuild(graph, weights, operator=resolve)  # OpenVINO converts views but not reshapes
+        whole, rest = split_whole_numbers(graph, weights)
+        module = rebuild(rest, weights, operator=resolve)  # OpenVINO converts views but not reshapes
         return compile_with_openvino(
-            graph,
+            rest,
             module,
+            first=None if whole is None else rebuild(whole, weights).forward,
             threads=use.threads,
             precision=self.precision,
             sizes=use.sizes,

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from latebind.domain.costs import Curve
 from latebind.domain.errors import ExportError
+from latebind.domain.model import TensorSpec
+from latebind.program.agreement import Agreement, find_agreement, in_order, like
 from latebind.program.cut import cut_points
 from latebind.program.export import Exported, export, run_module
 from latebind.program.load import compile_stages
@@ -20,7 +22,6 @@ from latebind.program.settings import Settings, StageLimits
 from latebind.program.stored import FORMAT, StoredModel, write_program
 from latebind.program.tuning import Candidate, Chain, Tuner
 from latebind.program.verify import DEFAULT_TOLERANCE, chain_error
-from latebind.program.vocabulary import with_limits
 from latebind.repository.directory import ModelDirectory
 
 MAX_OVERHEAD = 0.04  # of a chain's time over the uncut model's
@@ -45,6 +46,7 @@ class BuildReport:
     candidates: tuple[Candidate, ...]
     backend: str
     error: float
+    inputs: tuple[TensorSpec, ...]
     stages: tuple[Curve, ...]
     overhead: dict[int, float]
     weight_bytes: int
@@ -61,6 +63,7 @@ class BuildReport:
             ("stages", f"{len(self.stages)}, {whole * 1e3:.2f} ms in all at batch 1"),
             ("chain over uncut", ratios or NOT_CUT),
             ("largest relative error", f"{self.error:.1e}"),
+            *((f"values of {spec.name}", _allowed(spec)) for spec in self.inputs if spec.is_limited),
             ("weights", f"{self.weight_bytes / 1e6:.2f} MB, loaded in {self.load_seconds:.2f} s"),
             ("written to", str(self.directory.path)),
         ]
@@ -83,13 +86,16 @@ def build_program(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
+    data: Mapping[str, Tensor] | Sequence[Tensor] | None = None,
     progress: Progress | None = None,
 ) -> BuildReport:
     """Build `module` into the model directory `directory`; an existing model there is replaced.
 
-    `example_inputs` are real rows, by name or in order: backends are verified and measured on them. All `backends` are
-    tried, and the fastest at batch 1 is taken among those whose relative error is at most `tolerance` (1e-5 if None;
-    backends of lower precision are only tried if a tolerance is given).
+    `example_inputs` are rows, by name or in order: backends are measured on them. They are verified on these, on rows
+    of `data`, and on values over all that a client may send (`trial_rows`). All `backends` are tried, and the fastest
+    at batch 1 is taken among those whose relative error is at most `tolerance` (1e-5 if None; backends of lower
+    precision are only tried if a tolerance is given). Where it differs from the module for very large numbers, NaN or
+    infinities, a server refuses these.
 
     A stage takes at least `min_stage_seconds` on average (0 keeps every cut point), and there are only so many stages
     that the chain takes about 1 + `max_overhead` times as long as the uncut model at batch 1 and `max_batch` (None: no
@@ -107,19 +113,26 @@ def build_program(
     tell("exporting the module", 0.0)
     exported = export(module, example_inputs, input_names=input_names, output_names=output_names, outputs=outputs)
     rows = tuple(example_inputs.values() if isinstance(example_inputs, Mapping) else example_inputs)
+    known = [rows, *([] if data is None else [in_order(data, example_inputs)])]
+
+    def answer(*given: Tensor) -> tuple[Tensor, ...]:
+        return run_module(module, like(example_inputs, given), outputs=outputs)
+
     tell("looking whether rows depend on each other", 0.05)
-    _check_rows(module, example_inputs, outputs, exported, max_batch)
+    check_rows(lambda given: answer(*given), exported.graph, exported.weights, known[-1], most=max_batch)
     expected = run_module(module, example_inputs, outputs=outputs)
     tuner = Tuner(exported, rows, expected, tolerance or DEFAULT_TOLERANCE, max_batch, threads)
-    candidates = _try_backends(tuner, settings.backends, tell)
+    agreement = find_agreement(answer, exported, known, tuner.tolerance)
+    candidates = _try_backends(tuner, agreement, settings.backends, tell)
     limits = StageLimits(min_stage_seconds, max_overhead, min_stage_bytes)
-    chain, error = _cut(tuner, candidates, limits, tell)
+    chosen, chain, error = _cut(tuner, agreement, candidates, limits, tell)
     if len(chain.stages) > 1:
         ends = [graph.outputs[0][1] for graph in chain.graphs[:-1]]
         check_stages(chain.whole, ends, exported.weights, rows, most=max_batch)
+    inputs = agreement.limited(chosen.largest)
     tell("measuring the stages", 0.8)
     profile = _profile(tuner, chain)
-    model = _stored(settings, exported, chain)
+    model = _stored(settings, exported, chain, inputs)
     written = write_program(directory, model, chain.whole, exported.weights, profile)
     tell("done", 1.0)
     return BuildReport(
@@ -128,6 +141,7 @@ def build_program(
         candidates=candidates,
         backend=chain.backend,
         error=error,
+        inputs=inputs,
         stages=profile.stages,
         overhead=chain.overhead,
         weight_bytes=profile.weight_bytes,
@@ -135,30 +149,13 @@ def build_program(
     )
 
 
-def _check_rows(
-    module: nn.Module,
-    examples: Mapping[str, Tensor] | Sequence[Tensor],
-    outputs: Sequence[str] | None,
-    exported: Exported,
-    max_batch: int,
-) -> None:
-    names = tuple(examples) if isinstance(examples, Mapping) else None
-
-    def answer(rows: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        given = rows if names is None else dict(zip(names, rows, strict=True))
-        return run_module(module, given, outputs=outputs)
-
-    rows = tuple(examples.values() if isinstance(examples, Mapping) else examples)
-    check_rows(answer, exported.graph, exported.weights, rows, most=max_batch)
-
-
-def _stored(settings: Settings, exported: Exported, chain: Chain) -> StoredModel:
+def _stored(settings: Settings, exported: Exported, chain: Chain, inputs: tuple[TensorSpec, ...]) -> StoredModel:
     """Return the content of `model.json` for this chain."""
     return StoredModel(
         format=FORMAT,
         name=settings.name,
         version=settings.version,
-        inputs=with_limits(exported.graph, exported.weights),
+        inputs=inputs,
         outputs=exported.graph.output_specs(),
         cuts=tuple(graph.outputs[0][1] for graph in chain.graphs[:-1]),
         backend=chain.backend,
@@ -167,16 +164,18 @@ def _stored(settings: Settings, exported: Exported, chain: Chain) -> StoredModel
     )
 
 
-def _try_backends(tuner: Tuner, names: Sequence[str], tell: Progress) -> tuple[Candidate, ...]:
+def _try_backends(tuner: Tuner, agreement: Agreement, names: Sequence[str], tell: Progress) -> tuple[Candidate, ...]:
     tried = []
     for position, backend in enumerate(names):
         tell(f"trying the backend {backend}", 0.1 + 0.4 * position / len(names))
-        tried.append(tuner.try_backend(backend))
+        tried.append(agreement.judged(tuner.try_backend(backend)))
     return tuner.time_candidates(tried)
 
 
-def _cut(tuner: Tuner, candidates: Sequence[Candidate], limits: StageLimits, tell: Progress) -> tuple[Chain, float]:
-    """Return the chain on the fastest backend on which every stage is accurate, and its error."""
+def _cut(
+    tuner: Tuner, agreement: Agreement, candidates: Sequence[Candidate], limits: StageLimits, tell: Progress
+) -> tuple[Candidate, Chain, float]:
+    """Return the fastest backend on which every stage is accurate, the chain on it, and its error."""
     reasons = [f"{c.backend}: {c.refused}" for c in candidates if c.refused is not None]
     for candidate in candidates:
         if candidate.refused is not None:
@@ -185,9 +184,12 @@ def _cut(tuner: Tuner, candidates: Sequence[Candidate], limits: StageLimits, tel
         chain = tuner.cut(candidate, limits)
         batches = sorted({1, 2, tuner.max_batch})
         error = chain_error(chain.stages, chain.graphs, tuner.exported.weights, tuner.rows, batches)
-        if error <= tuner.tolerance:
-            return chain, error
-        reasons.append(f"{candidate.backend}: a stage has the relative error {error:.1e}")
+        if not error <= tuner.tolerance:
+            reasons.append(f"{candidate.backend}: a stage has the relative error {error:.1e}")
+        elif not agreement.holds(chain, candidate.largest):
+            reasons.append(f"{candidate.backend}: a stage differs on values that clients may send")
+        else:
+            return candidate, chain, error
     raise ExportError(f"no backend runs this model within {tuner.tolerance:.1e} of eager: {'; '.join(reasons)}")
 
 
@@ -209,6 +211,12 @@ def _tried(candidate: Candidate) -> str:
     if candidate.refused is not None:
         return f"not taken: {candidate.refused}"
     return f"{candidate.seconds * 1e3:.2f} ms uncut at batch 1, relative error {candidate.error:.1e}"
+
+
+def _allowed(spec: TensorSpec) -> str:
+    """Return which values an input may have."""
+    others = "others" if spec.largest is None else "others, NaN and infinities"
+    return f"{spec.range()}; {others} are refused"
 
 
 def ignore_progress(_step: str, _share: float) -> None:

@@ -1,6 +1,6 @@
 """The `compile` backend: torch.compile with frozen weights, once for batch 1 and once for larger batches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from threading import Lock
 from typing import Any
@@ -10,17 +10,19 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from latebind.domain.model import TensorSpec
-from latebind.program.graph import Graph
 from latebind.program.rebuild import copy_input_views
 
 WARM_BATCHES = (1, 4)  # torch.compile treats size 1 specially
 
 
-def compile_with_inductor(graph: Graph, module: GraphModule, device: torch.device) -> "InductorStage":
-    """Return the compiled stage. Both programs are compiled now, so that no request waits for a compiler."""
+def compile_with_inductor(inputs: Sequence[TensorSpec], module: GraphModule, device: torch.device) -> "InductorStage":
+    """Return the compiled stage. Both programs are compiled now, so that no request waits for a compiler.
+
+    Its `inputs` have their limits: compiled programs raise for an index that is out of range.
+    """
     stage = InductorStage(module)
     for batch in WARM_BATCHES:
-        stage(*(_zeros(spec, batch, device) for spec in graph.inputs))
+        stage(*(_filled(spec, batch, device) for spec in inputs))
     return stage
 
 
@@ -61,5 +63,5 @@ def _plain(tensor: Tensor) -> Tensor:
     return plain
 
 
-def _zeros(spec: TensorSpec, batch: int, device: torch.device) -> Tensor:
-    return torch.zeros((batch, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
+def _filled(spec: TensorSpec, batch: int, device: torch.device) -> Tensor:
+    return torch.full((batch, *spec.shape), spec.filler, dtype=getattr(torch, spec.dtype), device=device)

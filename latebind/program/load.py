@@ -47,7 +47,7 @@ def load_program(
     use = partial(compile_stages, graphs, weights, backend=chosen, threads=threads)
     copies = has_copies(sum(weight.nbytes for weight in weights.values()), twins)
     stages = use(device=device, streams=streams, lone=lone, copies=copies)
-    passed = made_up_inputs(graphs[0].inputs, 1, device=device)
+    passed = made_up_inputs(model.inputs, 1, device=device)
     for number, (graph, stage) in enumerate(zip(graphs, stages, strict=True)):
         passed = try_stage(directory, number, graph, stage, passed)
     return _program(directory, model, graphs, stages, backend=chosen, threads=threads, device=device)

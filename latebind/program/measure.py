@@ -107,12 +107,16 @@ def with_batch(inputs: tuple[Tensor, ...], batch: int) -> tuple[Tensor, ...]:
 
 
 def made_up_inputs(specs: Sequence[TensorSpec], batch: int, *, device: torch.device = HOST) -> tuple[Tensor, ...]:
-    """Return normal random numbers for floating-point inputs, and zeros, valid as any index, for others."""
+    """Return normal random numbers for floating-point inputs, and zeros, or the least that is valid, for others."""
     generator = torch.Generator().manual_seed(0)
     made = []
     for spec in specs:
         dtype: torch.dtype = getattr(torch, spec.dtype)
         shape = (batch, *spec.shape)
-        numbers = torch.randn(shape, generator=generator) if dtype.is_floating_point else torch.zeros(shape)
+        numbers = (
+            torch.randn(shape, generator=generator)
+            if dtype.is_floating_point
+            else torch.full(shape, float(spec.filler))
+        )
         made.append(numbers.to(device, dtype))
     return tuple(made)

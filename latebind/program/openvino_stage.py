@@ -18,6 +18,7 @@ from latebind.program.openvino_recurrent import conversions, with_single_results
 
 Foreign = Any  # an object of OpenVINO, which comes without types
 Request = tuple[Foreign, Foreign]  # a compiled model, and an inference request of it
+First = Callable[..., tuple[Tensor, ...]]  # what torch computes before OpenVINO does
 
 PAGE = 4096
 SHARED_FROM = 1 << 20  # bytes of weights from which twins that run at the same time may share them: `_options`
@@ -54,6 +55,7 @@ def compile_with_openvino(
     graph: Graph,
     module: GraphModule,
     *,
+    first: First | None = None,
     threads: int,
     precision: str,
     sizes: Sequence[int] = (1,),
@@ -64,9 +66,10 @@ def compile_with_openvino(
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Return the graph compiled for the CPU, for batches of these `sizes` and for any other size.
 
-    A `lone` one is compiled for one row only. `precision` is "f32" or "bf16". `streams` of its twins may run at the
-    same time, over the same weights unless each is to have `copies`. If `frugal`, nothing of a batch of several rows
-    is kept behind its run but the outputs. Raises `ExportError` if OpenVINO has no conversion for an operator.
+    What `first` makes of the inputs is what the graph takes. A `lone` one is compiled for one row only. `precision` is
+    "f32" or "bf16". `streams` of its twins may run at the same time, over the same weights unless each is to have
+    `copies`. If `frugal`, nothing of a batch of several rows is kept behind its run but the outputs. Raises
+    `ExportError` if OpenVINO has no conversion for an operator of the graph.
     """
     import openvino
 
@@ -76,7 +79,7 @@ def compile_with_openvino(
     sources = {spec.name: position for position, spec in enumerate(graph.inputs)}
     copied = {place: sources[value] for place, (_, value) in enumerate(graph.outputs) if value in sources}
     if len(copied) == len(graph.outputs):
-        return lambda *tensors: tuple(tensors[source].clone() for source in copied.values())
+        return lambda *tensors: tuple(_taken(first, tensors)[source].clone() for source in copied.values())
     inputs = tuple(port_of(spec) for spec in graph.inputs)
     outputs = tuple(port_of(spec) for place, spec in enumerate(graph.output_specs()) if place not in copied)
     model = _with_ports(_convert(graph, module), inputs, outputs, leave_out=copied)
@@ -93,7 +96,15 @@ def compile_with_openvino(
         return bound()
 
     dynamic = sized(1) if lone else bound()
-    return OpenVinoStage({} if lone else {size: sized(size) for size in sizes}, dynamic, copied)
+    return OpenVinoStage({} if lone else {size: sized(size) for size in sizes}, dynamic, copied, first)
+
+
+def _taken(first: First | None, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return what a graph takes: what `first`, if there is one, makes of the inputs."""
+    if first is None:
+        return inputs
+    with torch.inference_mode():
+        return first(*inputs)
 
 
 def _options(threads: int, precision: str, streams: int) -> dict[str, object]:
@@ -191,21 +202,29 @@ class OpenVinoStage:
     weights for each.
     """
 
-    def __init__(self, fixed: Mapping[int, "BoundRequest"], dynamic: "BoundRequest", copied: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        fixed: Mapping[int, "BoundRequest"],
+        dynamic: "BoundRequest",
+        copied: Mapping[int, int],
+        first: First | None,
+    ) -> None:
         self._fixed = fixed
         self._dynamic = dynamic
         self._copied = copied
+        self._first = first
 
     def twin(self) -> "OpenVinoStage":
         """Return the same stage for another thread, with inference requests of its own."""
         fixed = {size: request.twin() for size, request in self._fixed.items()}
-        return OpenVinoStage(fixed, self._dynamic.twin(), self._copied)
+        return OpenVinoStage(fixed, self._dynamic.twin(), self._copied, self._first)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the stage; the outputs are valid until the next call.
 
-        `copied` says which outputs are unchanged inputs.
+        `copied` says which outputs are unchanged inputs, or what `first` has made of these.
         """
+        inputs = _taken(self._first, inputs)
         found = self._fixed.get(inputs[0].shape[0], self._dynamic).run(inputs)
         if not self._copied:
             return tuple(found)

@@ -13,9 +13,9 @@ from torch import Tensor
 from latebind.domain.errors import ExportError
 from latebind.domain.model import TensorSpec
 from latebind.program.graph import Argument, Constant, Graph
+from latebind.program.limits import find_limits
 from latebind.program.measure import with_batch
 from latebind.program.rebuild import run_eagerly
-from latebind.program.vocabulary import with_limits
 
 Rows = tuple[Tensor, ...]
 Answer = Callable[[Rows], Rows]
@@ -56,7 +56,7 @@ def check_rows(answer: Answer, graph: Graph, weights: Mapping[str, Tensor], exam
     company = _Company(answer, graph, weights, most)
     company.check(with_batch(examples, BATCH))
     taken = 0
-    for rows in _drawn(with_limits(graph, weights)):
+    for rows in _drawn(find_limits(graph, weights).applied(graph.inputs)):
         if taken < ENOUGH and company.takes(rows):
             company.check(rows)
             taken += 1
@@ -193,7 +193,8 @@ def _numbers(spec: TensorSpec, scale: float, limits: tuple[int, int], generator:
         return torch.randint(2, shape, generator=generator).bool()
     low, high = limits
     if spec.limit is not None:
-        low, high = 0, min(high, spec.limit)
+        low, high = max(low, spec.least), min(high, spec.limit)
+        low, high = (low, high) if low < high else (spec.least, spec.limit)
     return torch.randint(low, high, shape, generator=generator).to(dtype)
 
 

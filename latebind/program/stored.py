@@ -13,8 +13,8 @@ from latebind.domain.model import ITEM_BYTES, ModelSpec, StageKind, TensorSpec
 from latebind.program.cut import ENTRY, cut_points, has_entry, split
 from latebind.program.graph import Graph
 from latebind.program.graph_file import graph_to_json, read_graph_file
+from latebind.program.limits import without_limits
 from latebind.program.profile import Profile
-from latebind.program.vocabulary import without_limits
 from latebind.repository.directory import (
     GRAPH,
     MODEL,

@@ -1,7 +1,8 @@
 """What `build` decides by measuring: which backend to use, and how many stages are affordable."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from statistics import median
 
 from torch import Tensor
@@ -26,13 +27,17 @@ PROBE_STAGES = 8  # in the chain on which the cost of a cut is measured
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A backend that was tried: seconds of the uncut model at batch 1 and its error, or why it was refused."""
+    """A backend that was tried: seconds of the uncut model at batch 1 and its error, or why it was refused.
+
+    It does as the module does for numbers up to `largest`; inf also for infinities and NaN.
+    """
 
     backend: str
     seconds: float = 0.0
     error: float = 0.0
     refused: str | None = None
     uncut: StageFunction | None = None
+    largest: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ class Tuner:
         calls = {c.backend: _call(c.uncut, one) for c in candidates if c.uncut is not None}
         runs = min((_runs(call) for call in calls.values()), default=0)
         times = {name: median(found) for name, found in interleaved_seconds(calls, runs).items()}
-        timed = [Candidate(c.backend, times.get(c.backend, 0.0), c.error, c.refused, c.uncut) for c in candidates]
+        timed = [replace(c, seconds=times.get(c.backend, 0.0)) for c in candidates]
         return tuple(sorted(timed, key=lambda c: (c.refused is not None, c.seconds)))
 
     def cut(self, candidate: Candidate, limits: StageLimits) -> Chain:

@@ -1,39 +1,282 @@
-"""Compares a backend's outputs with eager's. Relative error: the largest difference over the largest value."""
+"""Compares a backend's outputs with eager's: on usual rows, and row by row on values over all that may be sent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
 import torch
 from torch import Tensor
 
+from latebind.domain.errors import LatebindError
 from latebind.program.backends import StageFunction
-from latebind.program.graph import Graph
+from latebind.program.graph import Constant, Graph, Node
 from latebind.program.measure import run_chain, with_batch
 from latebind.program.rebuild import run_eagerly
+from latebind.program.trial_rows import USUAL, Trial
 
 DEFAULT_TOLERANCE = 1e-5
+ROUNDING = 16  # how many times as far from the exact result as eager a backend may be
+TINY = 2.0**-116  # numbers of this size count as 0: 1024 times the smallest normal float32
+FAILURES = (LatebindError, RuntimeError, TypeError, ValueError, IndexError)
+
+Run = Callable[..., tuple[Tensor, ...]]
 
 
 def relative_error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """Return max |found - expected| / max |expected|, the worst over all outputs; infinite for other shapes or dtypes.
 
-    Infinities and NaNs must be the same in both.
+    Infinities and NaNs must be the same in both, and so must whole numbers.
     """
+    if not _alike(found, expected):
+        return inf
+    return max(_error(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def _alike(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
     pairs = list(zip(found, expected, strict=False))
-    if len(found) != len(expected) or any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs):
-        return float("inf")
-    return max(_error(a.double(), b.double()) for a, b in pairs)
+    return len(found) == len(expected) and all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
 
 
 def _error(found: Tensor, expected: Tensor) -> float:
+    if not expected.is_floating_point():
+        return 0.0 if torch.equal(found, expected) else inf
+    found, expected = found.double(), expected.double()
     finite = torch.isfinite(expected)
     if not torch.equal(torch.isfinite(found), finite):
-        return float("inf")
+        return inf
     if not torch.allclose(found[~finite], expected[~finite], equal_nan=True):
-        return float("inf")
+        return inf
     difference = (found[finite] - expected[finite]).abs()
     if difference.numel() == 0 or difference.max() == 0:
         return 0.0
     return float(difference.max() / expected[finite].abs().max().clamp_min(1e-30))
+
+
+def wrong_rows(found: Sequence[Tensor], expected: Sequence[Tensor], allowed: Sequence[Tensor]) -> Tensor:
+    """Return which rows `(N,)` bool differ by more than `allowed` `(N,)`, of each output, in any value."""
+    wrong = torch.zeros(len(expected[0]), dtype=torch.bool)
+    for one, other, most in zip(found, expected, allowed, strict=True):
+        if not other.is_floating_point():
+            wrong |= (one != other).reshape(len(other), -1).any(1) & ~most.isinf()
+            continue
+        far = _distance(one, other)
+        wrong |= ~(far <= most)
+    return wrong
+
+
+def _distance(found: Tensor, expected: Tensor) -> Tensor:
+    """Return the largest difference in each row `(N,)`; infinite unless NaNs and infinities are the same."""
+    a, b = found.reshape(len(found), -1).double(), expected.reshape(len(expected), -1).double()
+    if not b.shape[1]:
+        return torch.zeros(len(b), dtype=torch.float64)
+    finite = b.isfinite()
+    same = (a == b) | (a.isnan() & b.isnan())
+    difference = torch.where(same, 0.0, torch.where(finite & a.isfinite(), (a - b).abs(), inf))
+    return difference.amax(1)
+
+
+def _allowed(expected: Sequence[Tensor], tolerance: float) -> list[Tensor]:
+    """Return by how much each row `(N,)` of each output may differ: in proportion to its largest finite number."""
+    found = []
+    for tensor in expected:
+        rows = tensor.reshape(len(tensor), -1).double().abs().nan_to_num(0.0, 0.0, 0.0)
+        largest = rows.amax(1) if rows.shape[1] else torch.zeros(len(rows), dtype=torch.float64)
+        found.append((largest * tolerance).clamp_min(TINY if tensor.dtype != torch.float16 else 0.0))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The rows of a trial that eager answers, and what it answers: to all together, and to each one alone.
+
+    Both are right: where sums overflow, eager itself gives an infinity in one and NaN in the other. `raises` is what it
+    said of a row that it refuses, one of `all_rows`.
+    """
+
+    trial: Trial
+    expected: tuple[Tensor, ...]
+    alone: tuple[Tensor, ...]
+    raises: str | None = None
+    all_rows: tuple[Tensor, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many rows there are."""
+        return len(self.trial.rows[0])
+
+
+def answered(run: Run, trial: Trial) -> Answered:
+    """Return what `run` answers to a trial; rows for which it raises are left out."""
+    kept, outputs, raised = [], [], None
+    for row in range(len(trial.rows[0])):
+        try:
+            outputs.append(_copied(run(*_row(trial.rows, row))))
+            kept.append(row)
+        except FAILURES as error:
+            raised = " ".join(str(error).split())[:200]
+    rows = tuple(tensor[kept] for tensor in trial.rows)
+    alone = tuple(torch.cat(parts) for parts in zip(*outputs, strict=True))
+    together = _copied(run(*rows)) if kept else alone
+    return Answered(replace(trial, rows=rows), together, alone, raised, trial.rows)
+
+
+def _row(rows: tuple[Tensor, ...], row: int) -> tuple[Tensor, ...]:
+    return tuple(tensor[row : row + 1] for tensor in rows)
+
+
+def _copied(found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return copies: a backend may write over its outputs in the next call."""
+    return tuple(tensor.clone() for tensor in found)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What eager answers, by which `graph` it is computed, and what a backend may differ by: see `first_wrong`."""
+
+    graph: Graph
+    weights: Mapping[str, Tensor]
+    tolerance: float
+
+    def wrong(self, run: Run, given: Answered) -> bool:
+        """Return whether `run` answers a row otherwise than eager: all together, two, or each one alone.
+
+        A row may differ by the tolerance, in proportion to its own largest number. Where that is less than what eager
+        itself is away from the exact result, it may differ by some times as much: numbers that cancel leave nothing
+        but rounding, of any order of the sums.
+        """
+        if not given.size:
+            return False
+        rows = given.trial.rows
+        try:
+            together = _copied(run(*rows))
+            each = [_copied(run(*_row(rows, row))) for row in range(given.size)]
+        except FAILURES:
+            return True
+        for found in (together, tuple(torch.cat(parts) for parts in zip(*each, strict=True))):
+            if not _alike(found, given.expected):
+                return True
+            if bool((self._wrong(found, rows, given.expected) & self._wrong(found, rows, given.alone)).any()):
+                return True
+        return False
+
+    def differs(self, found: tuple[Tensor, ...], rows: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> bool:
+        """Return whether `found` is another answer to these rows than `expected`, by the rule of `wrong`."""
+        return not _alike(found, expected) or bool(self._wrong(found, rows, expected).any())
+
+    def _wrong(self, found: tuple[Tensor, ...], rows: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> Tensor:
+        """Return which rows `(N,)` bool differ by more than the tolerance and by more than rounding."""
+        wrong = wrong_rows(found, expected, _allowed(expected, self.tolerance))
+        places = wrong.nonzero()[:, 0]
+        if len(places):
+            some = tuple(tensor[places] for tensor in expected)
+            rounding = self._rounding(tuple(tensor[places] for tensor in rows), some)
+            wrong[places] = wrong_rows([tensor[places] for tensor in found], some, rounding)
+        return wrong
+
+    def _rounding(self, rows: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> list[Tensor]:
+        """Return by how much rows `(N,)` of each output may differ because of rounding alone.
+
+        Eager's own distance is taken from the result in float64, and from results with weights in the last bit of which
+        something else stands: a single number may be exact by chance. A whole number that is another one in float64
+        stands on an edge, and may be either (inf).
+        """
+        none = [torch.zeros(len(tensor), dtype=torch.float64) for tensor in expected]
+        if any(node.type is not None and node.type.dtype in {"float16", "bfloat16"} for node in self.graph.nodes):
+            return none
+        far = none
+        for graph, weights, inputs in self._variants(rows):
+            try:
+                other = run_eagerly(graph, weights, inputs)
+            except FAILURES:
+                continue
+            far = [torch.maximum(most, _apart(a, b)) for most, a, b in zip(far, other, expected, strict=True)]
+        return [most * ROUNDING for most in far]
+
+    def _variants(self, rows: tuple[Tensor, ...]) -> Sequence[tuple[Graph, Mapping[str, Tensor], tuple[Tensor, ...]]]:
+        generator = torch.Generator().manual_seed(0)
+        shaken = [{name: _shaken(tensor, generator) for name, tensor in self.weights.items()} for _ in range(2)]
+        exact = {name: _doubled(tensor) for name, tensor in self.weights.items()}
+        precise = (_in_float64(self.graph), exact, tuple(_doubled(tensor) for tensor in rows))
+        return (precise, *((self.graph, weights, rows) for weights in shaken))
+
+
+def _apart(found: Tensor, expected: Tensor) -> Tensor:
+    """Return how far rows `(N,)` are from each other; where a number of one is not finite, nothing is excused."""
+    if not expected.is_floating_point():
+        edge = (found.to(expected.dtype) != expected).reshape(len(expected), -1).any(1)
+        return torch.where(edge, inf, 0.0).double()
+    rows = _distance(found.to(expected.dtype), expected)
+    return torch.where(rows.isinf(), 0.0, _distance(found, expected).nan_to_num(0.0, 0.0, 0.0))
+
+
+def _shaken(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a matrix with every number off by about one in its last bit; others, which may be exact, as they are."""
+    if tensor.dtype not in {torch.float32, torch.float64} or tensor.dim() < 2:
+        return tensor
+    signs = torch.randint(-1, 2, tensor.shape, generator=generator)
+    return tensor * (1 + signs * torch.finfo(tensor.dtype).eps)
+
+
+def _doubled(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.dtype == torch.float32 else tensor
+
+
+def _in_float64(graph: Graph) -> Graph:
+    def wide(node: Node) -> Node:
+        return node.map_arguments(
+            lambda argument: Constant("dtype", "float64") if argument == Constant("dtype", "float32") else argument
+        )
+
+    return replace(graph, nodes=tuple(wide(node) for node in graph.nodes))
+
+
+def agreed_magnitude(run: Run, reference: Reference, answers: Sequence[Answered], usual: float) -> float | None:
+    """Return up to which magnitude of its input `run` does as eager does; inf without end, None if not usually.
+
+    A backend that takes NaN or infinities otherwise must not meet any inside of the network: large numbers may add up
+    to one, sooner in some rows than in those compared. So the magnitude below the last one that agreed and gave numbers
+    is sure. It must be well above that of the usual rows.
+    """
+    wrong = next((number for number, given in enumerate(answers) if reference.wrong(run, given)), None)
+    if wrong is None:
+        return inf
+    if answers[-1].trial.magnitude <= USUAL:  # no floating-point numbers
+        return None
+    first = next(number for number, given in enumerate(answers) if number and given.trial.magnitude > USUAL)
+    always_finite = all(_is_finite(given) for given in answers[:first])
+    agreed = []
+    for given in answers[first:wrong]:
+        if always_finite and not _is_finite(given):
+            break
+        agreed.append(given.trial.magnitude)
+    sure = agreed[-2] if len(agreed) > 1 else 0.0
+    return sure if sure >= max(USUAL, ROUNDING * usual) else None
+
+
+def _is_finite(given: Answered) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in given.expected)
+
+
+def chain_agrees(
+    stages: Sequence[StageFunction], graphs: Sequence[Graph], reference: Reference, answers: Sequence[Answered]
+) -> bool:
+    """Return whether each stage and the whole chain do as eager does, stages on what eager computes before them."""
+    for given in answers:
+        if not given.size:
+            continue
+        if reference.wrong(lambda *rows: run_chain(stages, rows), given):
+            return False
+        trial = given.trial
+        for stage, graph in zip(stages, graphs, strict=True):
+            of_stage = answered(_eager(graph, reference.weights), trial)
+            if replace(reference, graph=graph).wrong(stage, of_stage):
+                return False
+            trial = replace(of_stage.trial, rows=of_stage.expected)
+    return True
+
+
+def _eager(graph: Graph, weights: Mapping[str, Tensor]) -> Run:
+    return lambda *rows: run_eagerly(graph, weights, rows)
 
 
 def chain_error(

@@ -102,7 +102,8 @@ def build_sequence(
     exported = export_sequence(module.eval(), tokens[:VERIFIED], tell=lambda text, share: tell(text, 0.5 * share))
     check_sequence(module, exported, tokens[:VERIFIED], most=settings.max_batch)
     model = _model(sequence, exported, tokens, settings)
-    chosen, error, tried = _best(partial(compiled, exported, model, marks), module, tokens, settings, tell=tell)
+    rows = _with_drawn(tokens[:VERIFIED], exported.words, sequence.padding)
+    chosen, error, tried = _best(partial(compiled, exported, model, marks), module, rows, settings, tell=tell)
     tell("measuring answers", 0.8)
     answers = answer_all(chosen, tokens.numpy()) if measured_lengths else None
     profile = _profile(exported, chosen, tokens, answers)
@@ -165,6 +166,15 @@ def compiled(
     )
 
 
+def _with_drawn(tokens: Tensor, words: int | None, padding: int) -> Tensor:
+    """Return the rows in turns with rows of drawn words, none of them padding: examples may be one word alone."""
+    if words is None or words < 2:
+        return tokens
+    drawn = torch.randint(words, tokens.shape, generator=torch.Generator().manual_seed(0))
+    drawn = torch.where(drawn == padding, (padding + 1) % words, drawn)
+    return torch.stack((tokens, drawn), 1).flatten(0, 1)
+
+
 def _best(
     compile_on: Callable[..., SequenceProgram], module: nn.Module, tokens: Tensor, settings: Settings, *, tell: Progress
 ) -> tuple[SequenceProgram, float, tuple[tuple[str, str], ...]]:
@@ -177,7 +187,7 @@ def _best(
         try:
             backend_named(backend)
             program = compile_on(backend=backend, threads=settings.threads)
-            error = sequence_error(program, module, tokens[:VERIFIED])
+            error = sequence_error(program, module, tokens)
         except LatebindError as refused:
             tried.append((backend, f"not taken: {refused}"))
             continue

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from latebind.domain.errors import ExportError
 from latebind.program.export import Exported, export
 from latebind.program.graph import Argument, Graph, Weight
-from latebind.program.vocabulary import vocabulary_size
+from latebind.program.limits import find_limits
 from latebind.sequence.state import POSITION, TOKEN, Part, State, change_of
 
 TOKENS, LENGTH, LOGITS = "tokens", "length", "logits"
@@ -114,12 +114,13 @@ def export_sequence(
     step = graphs.pop(TOKEN)
     encoders = {int(size): graph for size, graph in graphs.items()}
     _check_lengths(encoders, parts)
+    words = find_limits(encoders[lengths[-1]], weights).allowed.get(TOKENS)
     return ExportedSequence(
         encoders,
         step,
         weights,
         _changes(sequence, step, parts),
-        vocabulary_size(encoders[lengths[-1]], weights, TOKENS),
+        None if words is None else words.most + 1,
     )
 
 

@@ -38,7 +38,7 @@ class Bench:
         self.rows = lay_out(models, [defined.query], SLOTS)
         specs = {**models, defined.query.name: defined.query.spec}
         self.slots = {name: slots(spec, self.rows.total[name]) for name, spec in specs.items()}
-        self.mappings = Mappings([defined], self.slots, self.rows)
+        self.mappings = Mappings([defined], self.slots, self.rows, models)
         self.name = defined.query.name
 
     def row(self, node: int, option: int, slot: int) -> int:

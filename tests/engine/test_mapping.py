@@ -1,5 +1,6 @@
 """Tensors on their way between steps: each operation against plain numpy or torch, and every row in its place."""
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latebind.domain.actions import Branch, Map
-from latebind.domain.errors import IllegalEvent
+from latebind.domain.errors import IllegalEvent, InvalidRequest
 from latebind.engine.operations import COMPUTED, LOGIC, resize
 from latebind.queries.file.definition import read_query
 from latebind.queries.file.language import OPERATORS
@@ -265,3 +266,20 @@ def test_a_choice_is_made_among_what_can_be_worked_out(tmp_path: Path, ran: tupl
     first, both = bench.slots["traffic"].outputs
     assert first[0] == wanted
     assert both[0] == (ran == (0, 0) and right.max() > left.max())
+
+
+def test_a_step_gets_no_values_that_its_model_does_not_take(tmp_path: Path) -> None:
+    (taken,) = FLAT["flat"].inputs
+    limited = {"flat": replace(FLAT["flat"], inputs=(replace(taken, largest=1e6),))}
+    file = tmp_path / "made.query.toml"
+    file.write_text(f'{FLAT_QUERY}made = "row"\n')
+    bench = Bench(read_query(file, limited, {}), limited)
+    rows = bench.slots["made"].inputs[list(GIVEN).index("row")]
+    for slot, value in enumerate((1e6, np.nan, 1e7)):
+        rows[slot] = ROW
+        rows[slot, 3] = value
+    bench.mappings.map(Map("made", (0,), (0,), 0, (0,)))
+    assert bench.slots["flat"].inputs[0][bench.row(0, 0, 0), 3] == 1e6
+    for slot in (1, 2):
+        with pytest.raises(InvalidRequest, match="numbers from -1e\\+06 to 1e\\+06"):
+            bench.mappings.map(Map("made", (slot,), (slot,), 0, (0,)))

@@ -14,7 +14,6 @@ from latebind.program.graph_file import graph_from_json, graph_to_json
 from latebind.program.operators import SYM_SIZE
 from latebind.program.rebuild import run_eagerly
 from latebind.program.verify import relative_error
-from latebind.program.vocabulary import with_limits, without_limits
 from tests.program.modules import (
     Branchy,
     Cached,
@@ -110,14 +109,6 @@ def test_a_copy_that_spreads_rows_may_be_taken_out_before_a_view() -> None:
     exported = export(Spread(), (x,))
     assert not [node.op for node in exported.graph.nodes if "clone" in node.op]
     assert torch.equal(run_eagerly(exported.graph, exported.weights, (x,))[0], Spread().eval()(x))
-
-
-def test_words_are_limited_by_the_table_that_they_are_looked_up_in() -> None:
-    words = export(Translator(), {"words": torch.randint(0, 20, (2, 5))})
-    assert [spec.limit for spec in with_limits(words.graph, words.weights)] == [20]
-    assert without_limits(with_limits(words.graph, words.weights)) == words.graph.inputs
-    numbers = export(TwoOutputs(), (torch.randn(2, 6),))
-    assert [spec.limit for spec in with_limits(numbers.graph, numbers.weights)] == [None]
 
 
 def test_a_module_in_training_mode_is_exported_for_inference_and_left_as_it_was() -> None:

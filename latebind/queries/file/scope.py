@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from latebind.domain.errors import QueryError
 from latebind.domain.model import ITEM_BYTES, TensorSpec
@@ -32,7 +32,11 @@ class Scope:
             return self.conditions[name]
         if name in self.inputs:
             spec = self.inputs[name]
-            return Ref(INPUT, list(self.inputs).index(name), Kind(spec.dtype, spec.shape, spec.limit))
+            return Ref(
+                INPUT,
+                list(self.inputs).index(name),
+                Kind(spec.dtype, spec.shape, spec.limit if spec.least >= 0 else None),
+            )
         if name in self.steps:
             outputs = ", ".join(f"{name}.{output}" for output in self.steps[name].gives)
             raise QueryError(f"{name} is a node: take one of its outputs, {outputs}")
@@ -99,8 +103,17 @@ def _inputs(declared: Table, passed: Mapping[str, Sequence[TensorSpec]], *, any_
 
 def _input(name: str, taken: Sequence[TensorSpec]) -> TensorSpec:
     first = taken[0]
-    limits = [spec.limit for spec in taken if spec.limit is not None]
-    return TensorSpec(name, first.dtype, first.shape, first.padding, min(limits, default=None))
+    limited = [spec for spec in taken if spec.limit is not None]
+    sizes = [spec.largest for spec in taken if spec.largest is not None]
+    return TensorSpec(
+        name,
+        first.dtype,
+        first.shape,
+        first.padding,
+        min((spec.limit for spec in limited if spec.limit is not None), default=None),
+        max((spec.least for spec in limited), default=0),
+        min(sizes, default=None),
+    )
 
 
 def _declared(declared: Table, name: str, taken: Sequence[TensorSpec]) -> TensorSpec:
@@ -116,7 +129,7 @@ def _declared(declared: Table, name: str, taken: Sequence[TensorSpec]) -> Tensor
     if dtype not in ITEM_BYTES:
         raise table.error(f"{table.title('dtype')} is {dtype!r:.50}: take {', '.join(ITEM_BYTES)}", "dtype")
     shape = table.wholes("shape") if "shape" in table else known.shape
-    spec = TensorSpec(name, dtype, shape, known.padding, known.limit)
+    spec = replace(known, dtype=dtype, shape=shape)
     if spec.row_bytes > MOST_BYTES:
         raise table.error(f"{name} has {spec.row_bytes} bytes: {MOST_BYTES} at most", "shape")
     return spec

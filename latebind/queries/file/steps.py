@@ -1,7 +1,7 @@
 """One step of a query file, `[nodes.NAME]`: its models, which must be interchangeable, and its expressions. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from latebind.queries.file.language import Parsed, parse
@@ -83,7 +83,7 @@ def _models(table: Table, models: Mapping[str, ModelSpec]) -> tuple[ModelSpec, .
 
 
 def _comparable(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    return tuple(replace(spec, limit=None) for spec in tensors)
+    return tuple(spec.unlimited() for spec in tensors)
 
 
 def _told(tensors: tuple[TensorSpec, ...]) -> str:

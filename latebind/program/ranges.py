@@ -1,0 +1,386 @@
+"""Which whole numbers a graph may compute: an interval for each value, from those of the inputs (interval analysis).
+
+It proves that an index stays within what it indexes and that a divisor is never 0. What it does not know may be any
+number of its dtype, so it proves too little, never too much.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from latebind.program.graph import Argument, Graph, Node, Value, Weight
+
+MOST_ROWS = 1 << 20  # in a batch
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Whole numbers from `least` to `most`, both included."""
+
+    least: int
+    most: int
+
+    def within(self, other: "Interval") -> bool:
+        """Return whether each of these numbers is one of the other's."""
+        return other.least <= self.least and self.most <= other.most
+
+    def joined(self, other: "Interval") -> "Interval":
+        """Return the smallest interval with both."""
+        return Interval(min(self.least, other.least), max(self.most, other.most))
+
+
+BOOLEAN = Interval(0, 1)
+
+
+def whole_range(dtype: str) -> Interval | None:
+    """Return all numbers of a dtype, as "int64"; None if it is not one of whole numbers or bool."""
+    if dtype == "bool":
+        return BOOLEAN
+    kind: torch.dtype = getattr(torch, dtype)
+    if kind.is_floating_point or kind.is_complex:
+        return None
+    limits = torch.iinfo(kind)
+    return Interval(limits.min, limits.max)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A place of the graph that works only while `index`, a value or a number, is within `allowed`.
+
+    Where that is None it must not be 0: it divides.
+    """
+
+    node: str
+    index: Argument
+    allowed: Interval | None
+
+    def met(self, found: Interval | None) -> bool:
+        """Return whether every number of this interval is fine."""
+        if found is None:
+            return False
+        if self.allowed is None:
+            return not found.least <= 0 <= found.most
+        return found.within(self.allowed)
+
+
+class Ranges:
+    """The intervals of a graph: first `find`, then `of`."""
+
+    def __init__(self, graph: Graph, weights: Mapping[str, Tensor]) -> None:
+        self._graph = graph
+        self._weights = weights
+        self._types = graph.types()
+        self._nodes = {node.name: node for node in graph.nodes}
+        self._known: dict[str, Interval] = {}
+
+    def demands(self) -> tuple[Demand, ...]:
+        """Return what the nodes of the graph demand of indices and divisors."""
+        return tuple(demand for node in self._graph.nodes for demand in self._demands_of(node))
+
+    def find(self, inputs: Mapping[str, Interval], nodes: tuple[Node, ...] | None = None) -> dict[str, Interval]:
+        """Return the interval of every value of whole numbers; inputs not named may be any number of their dtype.
+
+        `nodes` are those to look at, in order (None: all).
+        """
+        self._known = {}
+        for spec in self._graph.inputs:
+            whole = whole_range(spec.dtype)
+            if whole is not None:
+                self._known[spec.name] = inputs.get(spec.name, whole)
+        for node in self._graph.nodes if nodes is None else nodes:
+            found = self._interval(node)
+            if found is not None:
+                self._known[node.name] = found
+        return dict(self._known)
+
+    def of(self, argument: Argument) -> Interval | None:
+        """Return the interval of an argument after `find`; None if it is no whole number."""
+        match argument:
+            case bool() | int():
+                return Interval(int(argument), int(argument))
+            case Value(name):
+                return self._known.get(name)
+            case Weight(name):
+                tensor = self._weights[name]
+                if tensor.is_floating_point() or tensor.is_complex() or tensor.numel() == 0:
+                    return None
+                return Interval(int(tensor.min()), int(tensor.max()))
+        return None
+
+    def source_of(self, node: Node) -> Node | None:
+        """Return the node that makes the tuple of which this `getitem` takes a part."""
+        first = node.args[0]
+        return self._nodes.get(first.name) if isinstance(first, Value) else None
+
+    def leading_to(self, values: set[str]) -> tuple[Node, ...]:
+        """Return the nodes that these values depend on, in order."""
+        wanted, found = set(values), []
+        for node in reversed(self._graph.nodes):
+            if node.name in wanted:
+                found.append(node)
+                wanted.update(node.values())
+        return tuple(reversed(found))
+
+    def _interval(self, node: Node) -> Interval | None:
+        """Return the interval of a node's result; None if it is not one tensor of whole numbers or a size."""
+        name = node.op.removeprefix("aten.").partition(".")[0]
+        if node.type is None:
+            return self._of_no_tensor(node, name)
+        whole = whole_range(node.type.dtype)
+        if whole is None or whole == BOOLEAN:
+            return whole
+        rule = _RULES.get(name)
+        found = None if rule is None else rule(self, node)
+        return found if found is not None and found.within(whole) else whole  # else it may wrap around
+
+    def _of_no_tensor(self, node: Node, name: str) -> Interval | None:
+        return Interval(1, MOST_ROWS) if name == "sym_size" else None
+
+    def size(self, argument: Argument, dimension: int) -> int | None:
+        """Return the size of a value or weight along a dimension; None if it grows with the batch."""
+        shape: tuple[int | None, ...] = ()
+        if isinstance(argument, Value) and argument.name in self._types:
+            shape = self._types[argument.name].shape
+        elif isinstance(argument, Weight):
+            shape = tuple(self._weights[argument.name].shape)
+        if not -len(shape) <= dimension < len(shape):
+            return 1 if not shape else None
+        size = shape[dimension]
+        return size if size is not None and size >= 0 else None
+
+    def _demands_of(self, node: Node) -> Iterator[Demand]:
+        name = node.op.removeprefix("aten.").partition(".")[0]
+        if name == "embedding":
+            yield self._index(node, node.args[1], node.args[0], 0)
+        elif name in BY_DIMENSION and isinstance(node.args[1], int):
+            yield self._index(node, node.args[2], node.args[0], node.args[1])
+        elif name in BY_PLACE and isinstance(node.args[1], tuple):
+            for place, index in enumerate(node.args[1]):
+                if index is not None:
+                    yield self._index(node, index, node.args[0], place, negative=True)
+        elif name in DIVISIONS and node.type is not None and whole_range(node.type.dtype) is not None:
+            yield Demand(node.name, node.args[1], None)
+
+    def _index(
+        self, node: Node, index: Argument, source: Argument, dimension: int, *, negative: bool = False
+    ) -> Demand:
+        size = self.size(source, dimension) or 0  # nothing is known to be within a dimension that grows
+        return Demand(node.name, index, Interval(-size if negative else 0, size - 1))
+
+
+BY_DIMENSION = (
+    "gather",
+    "index_select",
+    "index_add",
+    "index_copy",
+    "index_fill",
+    "scatter",
+    "scatter_add",
+    "scatter_reduce",
+)
+BY_PLACE = ("index", "index_put", "_unsafe_index", "_unsafe_index_put")
+DIVISIONS = ("remainder", "fmod", "floor_divide", "div")
+
+Rule = Callable[[Ranges, Node], Interval | None]
+
+
+def _same(ranges: Ranges, node: Node) -> Interval | None:
+    return ranges.of(node.args[0])
+
+
+def _joined(ranges: Ranges, node: Node) -> Interval | None:
+    parts = node.args[0]
+    return _union(ranges, parts) if isinstance(parts, tuple) else None
+
+
+def _where(ranges: Ranges, node: Node) -> Interval | None:
+    return _union(ranges, node.args[1:3])
+
+
+def _padded(ranges: Ranges, node: Node) -> Interval | None:
+    filled = node.args[2] if len(node.args) > 2 else 0
+    return _union(ranges, (node.args[0], filled if isinstance(filled, int) else None))
+
+
+def _filled(ranges: Ranges, node: Node) -> Interval | None:
+    return _union(ranges, (node.args[0], node.args[2]))
+
+
+def _union(ranges: Ranges, parts: tuple[Argument, ...]) -> Interval | None:
+    found = [ranges.of(part) for part in parts]
+    if not found or found[0] is None:
+        return None
+    whole = found[0]
+    for part in found[1:]:
+        if part is None:
+            return None
+        whole = whole.joined(part)
+    return whole
+
+
+def _number(_ranges: Ranges, node: Node) -> Interval | None:
+    number = node.args[1] if "full" in node.op else node.args[0]
+    return Interval(int(number), int(number)) if isinstance(number, int) else None
+
+
+def _sides(ranges: Ranges, node: Node) -> tuple[Interval, Interval] | None:
+    left, right = ranges.of(node.args[0]), ranges.of(node.args[1])
+    if left is None or right is None:
+        return None
+    scale = dict(node.kwargs).get("alpha", 1)
+    return (left, _times(right, Interval(scale, scale))) if isinstance(scale, int) else None
+
+
+def _sum_of(ranges: Ranges, node: Node) -> Interval | None:
+    sides = _sides(ranges, node)
+    return sides and Interval(sides[0].least + sides[1].least, sides[0].most + sides[1].most)
+
+
+def _difference(ranges: Ranges, node: Node) -> Interval | None:
+    sides = _sides(ranges, node)
+    return sides and Interval(sides[0].least - sides[1].most, sides[0].most - sides[1].least)
+
+
+def _product(ranges: Ranges, node: Node) -> Interval | None:
+    sides = _sides(ranges, node)
+    return sides and _times(*sides)
+
+
+def _times(left: Interval, right: Interval) -> Interval:
+    corners = [a * b for a in (left.least, left.most) for b in (right.least, right.most)]
+    return Interval(min(corners), max(corners))
+
+
+def _negative(ranges: Ranges, node: Node) -> Interval | None:
+    found = ranges.of(node.args[0])
+    return found and Interval(-found.most, -found.least)
+
+
+def _absolute(ranges: Ranges, node: Node) -> Interval | None:
+    found = ranges.of(node.args[0])
+    if found is None:
+        return None
+    most = max(abs(found.least), abs(found.most))
+    return Interval(0 if found.least <= 0 <= found.most else min(abs(found.least), abs(found.most)), most)
+
+
+def _remainder(ranges: Ranges, node: Node) -> Interval | None:
+    """The remainder of `remainder` has the divisor's sign, that of `fmod` the dividend's."""
+    left, right = ranges.of(node.args[0]), ranges.of(node.args[1])
+    if left is None or right is None or right.least <= 0:
+        return None
+    if left.within(Interval(0, right.least - 1)):
+        return left
+    signed = "fmod" in node.op and left.least < 0
+    return Interval(1 - right.most if signed else 0, right.most - 1)
+
+
+def _quotient(ranges: Ranges, node: Node) -> Interval | None:
+    left, right = ranges.of(node.args[0]), ranges.of(node.args[1])
+    if left is None or right is None or right.least <= 0:
+        return None
+    rounding = dict(node.kwargs).get("rounding_mode", "floor")
+    corners = [_divided(a, b, rounding) for a in (left.least, left.most) for b in (right.least, right.most)]
+    return Interval(min(corners), max(corners))
+
+
+def _divided(left: int, right: int, rounding: Argument) -> int:
+    return left // right if rounding == "floor" else abs(left) // right * (1 if left >= 0 else -1)
+
+
+def _clamped(ranges: Ranges, node: Node) -> Interval | None:
+    found = ranges.of(node.args[0])
+    if found is None:
+        return None
+    named = dict(node.kwargs)
+    least = _bound(ranges, node.args[1] if len(node.args) > 1 else named.get("min"))
+    most = _bound(ranges, node.args[2] if len(node.args) > 2 else named.get("max"))
+    low, high = found.least, found.most
+    if least is not None:
+        low, high = max(low, least.least), max(high, least.most)
+    if most is not None:
+        low, high = min(low, most.least), min(high, most.most)
+    return Interval(low, high)
+
+
+def _bound(ranges: Ranges, argument: Argument) -> Interval | None:
+    return None if argument is None else ranges.of(argument)
+
+
+def _larger(ranges: Ranges, node: Node) -> Interval | None:
+    sides = _sides(ranges, node)
+    return sides and Interval(max(sides[0].least, sides[1].least), max(sides[0].most, sides[1].most))
+
+
+def _smaller(ranges: Ranges, node: Node) -> Interval | None:
+    sides = _sides(ranges, node)
+    return sides and Interval(min(sides[0].least, sides[1].least), min(sides[0].most, sides[1].most))
+
+
+def _common_bits(ranges: Ranges, node: Node) -> Interval | None:
+    """What `&` leaves of a number of 0 or more is 0 or more, and at most that number."""
+    sides = _sides(ranges, node)
+    known = [side.most for side in sides or () if side.least >= 0]
+    return Interval(0, min(known)) if known else None
+
+
+def _place_of_largest(ranges: Ranges, node: Node) -> Interval | None:
+    dimension = node.args[1] if len(node.args) > 1 else None
+    size = ranges.size(node.args[0], dimension) if isinstance(dimension, int) else None
+    return Interval(0, size - 1) if size else None
+
+
+def _part(ranges: Ranges, node: Node) -> Interval | None:
+    """Return the interval of values (part 0) or places (part 1) of what was ordered along a dimension."""
+    source = ranges.source_of(node)
+    name = "" if source is None else source.op.removeprefix("aten.").partition(".")[0]
+    if source is None or name not in ORDERED or node.args[1] not in {0, 1}:
+        return None
+    if node.args[1] == 0:
+        return ranges.of(source.args[0])
+    place = ORDERED[name] + (source.op == "aten.sort.stable")
+    dimension = source.args[place] if len(source.args) > place else dict(source.kwargs).get("dim", -1)
+    size = ranges.size(source.args[0], dimension) if isinstance(dimension, int) else None
+    return Interval(0, size - 1) if size else None
+
+
+ORDERED = {"topk": 2, "max": 1, "min": 1, "cummax": 1, "cummin": 1, "median": 1, "sort": 1, "kthvalue": 2}
+"""Operators that give values and their places, by the argument that names the dimension."""
+
+_RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(
+        (
+            *("view", "reshape", "unsqueeze", "squeeze", "expand", "permute", "slice", "select", "clone", "alias"),
+            *("flip", "repeat", "gather", "index_select", "index", "amax", "amin", "embedding", "_to_copy"),
+        ),
+        _same,
+    ),
+    "cat": _joined,
+    "stack": _joined,
+    "where": _where,
+    "masked_fill": _filled,
+    "constant_pad_nd": _padded,
+    "full": _number,
+    "full_like": _number,
+    "scalar_tensor": _number,
+    "add": _sum_of,
+    "sub": _difference,
+    "mul": _product,
+    "neg": _negative,
+    "abs": _absolute,
+    "remainder": _remainder,
+    "fmod": _remainder,
+    "floor_divide": _quotient,
+    "div": _quotient,
+    "clamp": _clamped,
+    "clamp_min": _clamped,
+    "clamp_max": _smaller,
+    "maximum": _larger,
+    "minimum": _smaller,
+    "bitwise_and": _common_bits,
+    "argmax": _place_of_largest,
+    "getitem": _part,
+    "argmin": _place_of_largest,
+}

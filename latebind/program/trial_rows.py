@@ -1,0 +1,200 @@
+"""Rows of input on which backends are compared with eager: values over all that a client may send.
+
+Whole numbers are drawn over their dtype (within their limits): its ends, 0, 1, -1, what 32 bits or a float no longer
+hold, and the constants of the graph. Floating-point numbers are drawn by magnitude, from subnormal to the largest, and
+last come NaN and infinities. Rows are the same for each build of a graph.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, nan, prod
+
+import torch
+from torch import Tensor
+
+from latebind.domain.model import TensorSpec
+from latebind.program.graph import Argument, Graph, Weight
+from latebind.program.ranges import whole_range
+
+USUAL = 1e6  # the magnitude of numbers up to which a backend must do as eager does, or is not taken
+MAGNITUDES = (USUAL, 1e9, 1e12, 1e15, 1e18, 1e21, 1e24, 1e27, 1e30, 1e33, 1e36)
+SMALL = (1e-3, 1e-6, 1e-12, 1e-20, 1e-30, 1e-37, 1e-40, 1e-44)
+ROWS, FEW_ROWS = 24, 6  # of one group
+LARGE = 1 << 14  # values of a row from which few are drawn: they have many values each
+LARGE_WEIGHTS = 16 << 20  # bytes of weights from which few are drawn: each takes long
+KINDS = 4  # groups of usual magnitude
+MOST_REAL = 64
+MOST_CONSTANTS = 32
+WHOLE = (0, 1, -1, 2, 3, -2, 127, 128, 255, 256, -129, 32767, 32768, 65535, 65536)
+EDGES = tuple(sign * (1 << power) + more for power in (24, 31, 32, 53) for sign in (1, -1) for more in (-1, 0, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Rows to compare on. No number of a floating-point input is larger than `magnitude`; NaN and infinities have inf.
+
+    `title` says what they are.
+    """
+
+    title: str
+    magnitude: float
+    rows: tuple[Tensor, ...]
+
+
+def trials(
+    graph: Graph, weights: Mapping[str, Tensor], specs: Sequence[TensorSpec], real: Sequence[tuple[Tensor, ...]]
+) -> tuple[Trial, ...]:
+    """Return the trials of a graph with inputs `specs`, in ascending magnitude; `real` rows are of the first."""
+    drawn = _Drawn(specs, _constants(graph, weights), sum(weights[name].nbytes for name in graph.weights()))
+    usual = [tuple(tensor[:MOST_REAL] for tensor in rows) for rows in real]
+    found = [Trial("usual rows", _largest(usual), tuple(torch.cat(parts) for parts in zip(*usual, strict=True)))]
+    found += [Trial("values of every kind", USUAL, drawn.up_to(USUAL)) for _ in range(KINDS)]
+    if any(_floating(spec) for spec in specs):
+        found += [Trial(f"numbers up to {size:g}", size, drawn.up_to(size)) for size in _magnitudes(specs)]
+        found.append(Trial("NaN and infinities", inf, drawn.not_finite()))
+    return tuple(found)
+
+
+def _largest(rows: Iterable[tuple[Tensor, ...]]) -> float:
+    """Return the largest magnitude among the floating-point numbers."""
+    sizes = [
+        tensor.double().abs().nan_to_num(0.0, 0.0, 0.0).max()
+        for each in rows
+        for tensor in each
+        if tensor.is_floating_point() and tensor.numel()
+    ]
+    return max((float(size) for size in sizes), default=0.0)
+
+
+def _magnitudes(specs: Sequence[TensorSpec]) -> list[float]:
+    """Return the magnitudes beyond the usual ones that an input's dtype can have, and its largest number."""
+    largest = max(torch.finfo(getattr(torch, spec.dtype)).max for spec in specs if _floating(spec))
+    return [size for size in MAGNITUDES if USUAL < size < largest] + [largest]
+
+
+def _floating(spec: TensorSpec) -> bool:
+    return spec.dtype.startswith("float")
+
+
+class _Drawn:
+    """Draws rows for these inputs, of which whole numbers keep within their limits."""
+
+    def __init__(self, specs: Sequence[TensorSpec], constants: Sequence[float], weight_bytes: int) -> None:
+        self._specs = specs
+        self._constants = constants
+        self._generator = torch.Generator().manual_seed(0)
+        large = sum(prod(spec.shape) for spec in specs) >= LARGE or weight_bytes >= LARGE_WEIGHTS
+        self._count = FEW_ROWS if large else ROWS
+        self._drawn = 0
+
+    def up_to(self, size: float) -> tuple[Tensor, ...]:
+        """Return rows of whole numbers of every kind and of floating-point numbers up to this magnitude."""
+        made = [self._numbers(spec, size) if _floating(spec) else self._whole(spec) for spec in self._specs]
+        self._drawn += self._count
+        return tuple(made)
+
+    def not_finite(self) -> tuple[Tensor, ...]:
+        """Return rows with NaN or infinities in some places or in all."""
+        made = []
+        for spec, rows in zip(self._specs, self.up_to(1.0), strict=True):
+            if _floating(spec) and rows.numel():
+                flat = rows.view(len(rows), -1)
+                for number, row in enumerate(flat):
+                    value = (nan, inf, -inf)[number % 3]
+                    if number % 2:
+                        row[:] = value
+                    else:
+                        row[self._below(len(row), 1)] = value
+            made.append(rows)
+        return tuple(made)
+
+    def _whole(self, spec: TensorSpec) -> Tensor:
+        """Return `(N, *shape)` whole numbers: each row one special number, a mixture of these, or drawn by size."""
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+        whole = whole_range(spec.dtype)
+        assert whole is not None
+        least, most = (whole.least, whole.most) if spec.limit is None else (spec.least, spec.limit - 1)
+        near = [int(number) + more for number in self._constants for more in (-1, 0, 1)]
+        special = [n for n in (*WHOLE, least, most, least + 1, most - 1, *EDGES, *near) if least <= n <= most]
+        chosen = torch.tensor(list(dict.fromkeys(special)), dtype=torch.int64)
+        made, values = [], prod(spec.shape)
+        for number in range(self._drawn, self._drawn + self._count):
+            kind = number % 4
+            if kind == 0:
+                row = chosen[number // 4 % len(chosen)].expand(values)
+            elif kind == 1:
+                row = chosen[self._below(len(chosen), values)]
+            elif kind == 2:
+                row = self._between(least, most, values)
+            else:
+                row = self._between(max(least, -16), min(most, 16) if most >= -16 else most, values)
+            made.append(row.to(dtype).view(spec.shape))
+        return torch.stack(made)
+
+    def _numbers(self, spec: TensorSpec, size: float) -> Tensor:
+        """Return `(N, *shape)` numbers up to this size: all alike, by magnitude, normal ones, and whole ones."""
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+        size = min(size, torch.finfo(dtype).max)
+        special = torch.tensor([0.0, 1.0, -1.0, 0.5, *SMALL, *self._constants, size, -size], dtype=torch.float64)
+        special = special[special.abs() <= size]
+        made, values = [], prod(spec.shape)
+        for number in range(self._drawn, self._drawn + self._count):
+            kind = number % 6
+            if kind == 0:
+                row = special[-2 if number == self._drawn else number // 6 % len(special)].expand(values)
+            elif kind == 1:
+                row = self._signed(values) * size * torch.rand(values, generator=self._generator, dtype=torch.float64)
+            elif kind == 2:
+                row = self._signed(values) * self._spread(size, values)
+            elif kind == 3:
+                row = torch.randn(values, generator=self._generator, dtype=torch.float64)
+            elif kind == 4:
+                row = self._between(-16, 16, values).double()
+            else:
+                row = special[self._below(len(special), values)]
+            made.append(row.clamp(-size, size).to(dtype).view(spec.shape))
+        return torch.stack(made)
+
+    def _spread(self, size: float, values: int) -> Tensor:
+        """Return positive numbers whose exponents are drawn evenly, from subnormal to `size`."""
+        low, high = -44.0, float(torch.tensor(size, dtype=torch.float64).log10())
+        exponents = torch.rand(values, generator=self._generator, dtype=torch.float64) * (high - low) + low
+        return torch.pow(10.0, exponents)
+
+    def _signed(self, values: int) -> Tensor:
+        return self._below(2, values) * 2.0 - 1.0
+
+    def _below(self, most: int, values: int) -> Tensor:
+        return torch.randint(most, (values,), generator=self._generator)
+
+    def _between(self, least: int, most: int, values: int) -> Tensor:
+        """Return whole numbers from `least` to `most`, which may be as far from each other as 64 bits allow."""
+        if most - least < 1 << 62:
+            return self._below(most - least + 1, values) + least
+        bits = [self._below(1 << 32, values) for _ in range(2)]
+        return (bits[0] << 32 | bits[1]).clamp(least, most)
+
+
+def _constants(graph: Graph, weights: Mapping[str, Tensor]) -> list[float]:
+    """Return numbers that the graph computes with: where it may decide, or cancel what comes in."""
+    found: dict[float, None] = {}
+
+    def note(argument: Argument) -> None:
+        match argument:
+            case bool() | None:
+                pass
+            case int() | float():
+                if abs(argument) < 1 << 62:
+                    found[argument] = None
+            case Weight(name) if weights[name].numel() <= 64:
+                for value in weights[name].flatten()[:8].tolist():
+                    if isinstance(value, int | float) and abs(value) < 1 << 62:
+                        found[value] = None
+            case tuple():
+                for part in argument:
+                    note(part)
+
+    for node in graph.nodes:
+        for argument in node.args:
+            note(argument)
+    return list(found)[:MOST_CONSTANTS]

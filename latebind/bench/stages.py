@@ -88,7 +88,7 @@ def _compare(
     for batch in BATCHES:
         inputs = with_batch(tuner.rows, batch)
         assert candidate.uncut is not None
-        seconds = chain_and_uncut(chain.stages, candidate.uncut, inputs, max(RUNS, runs // batch))
+        seconds = chain_and_uncut(chain.stages, candidate.uncut, inputs, max(RUNS, runs // batch)).seconds
         ratios = [a / b for a, b in zip(seconds["chain"], seconds["uncut"], strict=True)]
         uncut, ratio = median(seconds["uncut"]), median_interval(ratios, seed=batch)
         stages = len(chain.stages)

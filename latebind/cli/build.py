@@ -95,6 +95,7 @@ def _sequence(network: nn.Module, path: Path, made: Made, rows: Rows, compiled: 
             max_batch=compiled.max_batch,
             threads=compiled.threads,
             progress=tell,
+            trust_timings=compiled.trust_timings,
         )
     _show(f"{made.title} version {made.version}", built.rows())
     return {"program": built.rows()}
@@ -127,6 +128,7 @@ def _program(
             outputs=made.outputs,
             data=None if samples is None else samples[0].inputs,
             progress=tell,
+            trust_timings=compiled.trust_timings,
         )
     _show(f"{made.title} version {made.version}", built.rows())
     return {"program": built.rows()}

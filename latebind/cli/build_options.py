@@ -230,6 +230,14 @@ class Compiled:
     ] = None
     max_batch: Annotated[int, typer.Option(help="The largest batch to profile and run.")] = 16
     threads: Annotated[int, typer.Option(help="Threads that a worker will have.")] = 1
+    trust_timings: Annotated[
+        bool,
+        typer.Option(
+            "--trust-timings",
+            help="Build although the machine is too busy to tell which backend is the quickest. Without it, such a "
+            "build ends with an error and writes nothing.",
+        ),
+    ] = False
 
     def check(self, made: Made) -> None:
         """Raise `ConfigError`, before anything is built, for options that no build can take."""

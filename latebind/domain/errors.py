@@ -14,6 +14,7 @@ LatebindError
 |  |- ConfigError               a setting or option that makes no sense
 |  |  `- QueryError             a query file that makes no sense
 |  |- RepositoryError           a model directory that is incomplete, altered or of another format
+|  |- TooBusy                   a machine whose timings differ too much to decide by them
 |  |- Unsupported           501  a part of the protocol that is not served
 |  `- TrainingStopped           a training that died before its end: building again goes on from there
 |- Refused                 503  not accepted: the queue is full or the deadline cannot be met
@@ -100,6 +101,10 @@ class QueryError(ConfigError):
 
 class RepositoryError(UserError):
     """A model directory that is incomplete, altered or of another format."""
+
+
+class TooBusy(UserError):
+    """A machine on which the same run takes several times as long from one moment to the next: nothing is decided."""
 
 
 class TrainingStopped(UserError):

@@ -135,12 +135,14 @@ class Builder:
         )
         found = explorer.train(planned, fit)
         trained = list(found.trained)
+        notes = _notes(found, len(fit))
         if BYTES in work.kinds:
-            trained = before_sure(
-                self.program, first_row(fit), [*trained, *eight_bit_lookup(directory, explorer, fit, found)]
-            )
+            coarse, left_out = eight_bit_lookup(directory, explorer, fit, found)
+            trained = before_sure(self.program, first_row(fit), [*trained, *coarse])
+            if left_out:
+                notes = (*notes, f"the network in eight bits is left out: {left_out}")
         report = self.calibrate(directory, in_order(trained), held_out)
-        return replace(report, notes=_notes(found, len(fit)))
+        return replace(report, notes=notes)
 
     def _without_lookups(self, directory: ModelDirectory, held_out: Samples, reason: str) -> CacheReport:
         """Leave the model without lookups, but measure its accuracy all the same."""

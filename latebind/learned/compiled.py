@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from statistics import median
 
 import torch
 from torch import Tensor
@@ -10,10 +9,10 @@ from torch import Tensor
 from latebind.learned.head import Head, Selector
 from latebind.learned.lookup import LookupFunction, compile_lookup_files
 from latebind.learned.networks import Predictor, make_predictor
-from latebind.learned.quantise import has_bytes, quantise
+from latebind.learned.quantise import quantise
 from latebind.learned.stored import FEATURES, LookupFiles
 from latebind.program.export import Exported, trace
-from latebind.program.measure import interleaved_seconds
+from latebind.program.measure import interleaved
 from latebind.program.program import Program
 
 RUNS = 25
@@ -38,14 +37,13 @@ def compile_lookup(predictor: Predictor, selector: Selector, rows: Tensor, progr
     exported = export_features(predictor, tuple(one.shape[1:]))
     plain = LookupFiles(exported.graph, exported.weights, Head.of(predictor.answer, selector))
     forms = {"plain": (plain, _compile(plain, program))}
-    if program.backend.startswith("openvino") and has_bytes():
+    if program.backend.startswith("openvino"):  # other backends compute the coarse numbers in float32
         quantised = LookupFiles(*quantise(plain.graph, plain.weights, rows), plain.head)
         if quantised.graph != plain.graph:
             forms["bytes"] = (quantised, _compile(quantised, program))
-    times = interleaved_seconds({name: partial(function, one) for name, (_, function) in forms.items()}, RUNS)
-    seconds = {name: median(found) for name, found in times.items()}
-    fastest = min(seconds, key=lambda name: seconds[name])
-    return Compiled(*forms[fastest], seconds[fastest])
+    rounds = interleaved({name: partial(function, one) for name, (_, function) in forms.items()}, RUNS)
+    fastest = min(forms, key=rounds.median)
+    return Compiled(*forms[fastest], rounds.median(fastest))
 
 
 def export_features(predictor: Predictor, shape: tuple[int, ...]) -> Exported:

@@ -17,7 +17,7 @@ from latebind.learned.latency import SureLookup, latency_aside, latency_before_s
 from latebind.learned.lookup import LookupFunction, compile_lookup_files
 from latebind.learned.networks import BYTES
 from latebind.learned.plan import Candidate
-from latebind.learned.quantise import has_bytes, quantise
+from latebind.learned.quantise import quantise
 from latebind.learned.samples import Samples
 from latebind.learned.stored import FEATURES, LookupFiles, Rows
 from latebind.program.graph import Graph, Value, Weight
@@ -32,20 +32,23 @@ RANGE_ROWS = 256  # rows that set the quantisation ranges
 
 def eight_bit_lookup(
     directory: ModelDirectory, explorer: Explorer, fit: Samples, found: ExplorationResult
-) -> list[TrainedLookup]:
-    """Return the network of `directory` in eight bits as a lookup before it; an empty list if that is impossible.
+) -> tuple[list[TrainedLookup], str]:
+    """Return the network of `directory` in eight bits as a lookup before it, or nothing and why it was left out.
 
-    It takes an empty first stage, a backend and a processor that multiply bytes faster, convolutions, and a linear
-    layer at the end. `found` has the other lookups: this one keeps features of the same unseen rows as they do.
+    It takes an empty first stage, a backend that multiplies bytes, convolutions, and a linear layer at the end. Whether
+    it pays on this processor is not asked here: it is measured, and composition decides by what it takes. `found` has
+    the other lookups: this one keeps features of the same unseen rows as they do.
     """
     program = explorer.program
-    if not (program.entry and program.backend.startswith("openvino") and has_bytes()):
-        return []
+    if not program.entry:
+        return [], "no lookup stands before the network"
+    if not program.backend.startswith("openvino"):
+        return [], f"the backend {program.backend} computes in floating point; openvino multiplies bytes"
     assert isinstance(fit.inputs, tuple)
     graph = read_graph(directory, read_model(directory))
     files = to_eight_bit_lookup(graph, read_tensors(directory, WEIGHTS), fit.inputs[0][found.unseen[:RANGE_ROWS]])
     if files is None:
-        return []
+        return [], "it takes convolutions and a linear layer at the end"
     function = compile_lookup_files(files, backend=program.backend, threads=program.threads)
     place = (program, first_row(fit), 0, function)
     curve = latency_in_place(*place)
@@ -55,9 +58,8 @@ def eight_bit_lookup(
     assert known is not None
     with all_cores(program.threads):
         features = _features(function, fit.take(found.unseen))
-    return [
-        TrainedLookup(plan, files, function, curve, Rows({plan.name: features}, known.answers, known.classes), beside)
-    ]
+    rows = Rows({plan.name: features}, known.answers, known.classes)
+    return [TrainedLookup(plan, files, function, curve, rows, beside)], ""
 
 
 def to_eight_bit_lookup(graph: Graph, weights: Mapping[str, Tensor], rows: Tensor) -> LookupFiles | None:

@@ -1,4 +1,4 @@
-"""Quantises the convolutions of a lookup to eight bits: a third of the time on processors that multiply bytes.
+"""Quantises the convolutions of a lookup to eight bits: a third of the time on processors with VNNI, less elsewhere.
 
 Calibration, not the precision of the arithmetic, bounds the errors of a lookup. The ranges of sample rows become fake
 quantisation (Jacob et al. 2018, section 3), with one scale for an activation and one for each output channel of a
@@ -48,12 +48,6 @@ def quantise(graph: Graph, weights: Mapping[str, Tensor], rows: Tensor) -> tuple
         args = (Value(f"{source}_bytes"), Value(f"{weight.name}_bytes"), *node.args[2:])
         nodes.append(replace(node, args=args))
     return Graph(graph.inputs, tuple(nodes), graph.outputs), found
-
-
-def has_bytes() -> bool:
-    """Tell whether this processor multiplies bytes faster than bfloat16."""
-    found = torch.cpu.get_capabilities()
-    return bool(found.get("avx512_vnni") or found.get("avx_vnni") or found.get("amx_int8"))
 
 
 def _is_wide(node: Node, weights: Mapping[str, Tensor]) -> bool:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from latebind.domain.costs import Curve
-from latebind.domain.errors import ExportError
+from latebind.domain.errors import ExportError, TooBusy
 from latebind.domain.model import TensorSpec
 from latebind.program.agreement import Agreement, find_agreement, in_order, like
 from latebind.program.cut import cut_points
 from latebind.program.export import Exported, export, run_module
 from latebind.program.load import compile_stages
-from latebind.program.measure import profile_stages, profiled_batches
+from latebind.program.measure import STEADY, profile_stages, profiled_batches
 from latebind.program.profile import Profile, this_hardware
 from latebind.program.rows import check_rows, check_stages
 from latebind.program.settings import Settings, StageLimits
@@ -51,6 +51,7 @@ class BuildReport:
     overhead: dict[int, float]
     weight_bytes: int
     load_seconds: float
+    spread: float
 
     def rows(self) -> list[tuple[str, str]]:
         """Return label and text of each line of the report."""
@@ -61,6 +62,7 @@ class BuildReport:
             *((f"backend {candidate.backend}", _tried(candidate)) for candidate in self.candidates),
             ("chosen", self.backend),
             ("stages", f"{len(self.stages)}, {whole * 1e3:.2f} ms in all at batch 1"),
+            *([("warning", too_busy(self.spread))] if self.spread > STEADY else []),
             ("chain over uncut", ratios or NOT_CUT),
             ("largest relative error", f"{self.error:.1e}"),
             *((f"values of {spec.name}", _allowed(spec)) for spec in self.inputs if spec.is_limited),
@@ -88,6 +90,7 @@ def build_program(
     outputs: Sequence[str] | None = None,
     data: Mapping[str, Tensor] | Sequence[Tensor] | None = None,
     progress: Progress | None = None,
+    trust_timings: bool = True,
 ) -> BuildReport:
     """Build `module` into the model directory `directory`; an existing model there is replaced.
 
@@ -103,7 +106,8 @@ def build_program(
     every build cuts alike.
 
     If the module returns a dictionary, `outputs` names those to serve; by default all are served. Raises `ExportError`
-    for a module that cannot be served, `ConfigError` for invalid settings.
+    for a module that cannot be served, `ConfigError` for invalid settings, and, unless `trust_timings`, `TooBusy` where
+    the same run takes several times as long from one moment to the next; nothing is written then.
     """
     settings = Settings.checked(
         name, version, max_batch=max_batch, backends=backends, tolerance=tolerance, threads=threads
@@ -132,6 +136,9 @@ def build_program(
     inputs = agreement.limited(chosen.largest)
     tell("measuring the stages", 0.8)
     profile = _profile(tuner, chain)
+    spread = _spread(chosen, chain, profile)
+    if spread > STEADY and not trust_timings:
+        raise TooBusy(too_busy(spread))
     model = _stored(settings, exported, chain, inputs)
     written = write_program(directory, model, chain.whole, exported.weights, profile)
     tell("done", 1.0)
@@ -146,7 +153,22 @@ def build_program(
         overhead=chain.overhead,
         weight_bytes=profile.weight_bytes,
         load_seconds=profile.load_seconds,
+        spread=spread,
     )
+
+
+def too_busy(spread: float) -> str:
+    """Say that timings differ too much to decide by them."""
+    return (
+        f"timings of the same run differ by {spread:.1f} times: other processes use the cores. Build again on a quiet "
+        "machine, or with --trust-timings"
+    )
+
+
+def _spread(chosen: Candidate, chain: Chain, profile: Profile) -> float:
+    """Return how many times timings of the same run differ: within the comparison, and from there to the profile."""
+    before, after = chosen.seconds * chain.overhead.get(1, 1.0), sum(curve.at(1) for curve in profile.stages)
+    return max(chosen.spread, before / after if after else 1.0, after / before if before else 1.0)
 
 
 def _stored(settings: Settings, exported: Exported, chain: Chain, inputs: tuple[TensorSpec, ...]) -> StoredModel:

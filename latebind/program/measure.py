@@ -1,9 +1,16 @@
-"""Measures calls, in seconds: medians of interleaved runs, so that disturbances affect all calls alike."""
+"""Measures calls, in seconds: medians of runs that had the processor to themselves, where there are enough of them.
+
+Calls that are compared take turns, so that a slow moment affects all alike, and go on until the quickest is known. The
+clock of the process runs beside that on the wall: where it stands still during a run, another process had the core, and
+the run is repeated.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from math import sqrt
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TypeVar
 
 import torch
@@ -16,6 +23,10 @@ from latebind.program.device import HOST, synchronize
 
 MIN_RUNS, MAX_RUNS = 5, 60
 SECONDS_EACH = 0.1  # spent on one measurement, after MIN_RUNS
+TRIES = 3  # times as many runs at most, where others interrupt them
+ALONE = 0.9  # of its seconds a run must have been on a core
+PATIENCE = 3.0  # seconds that calls are compared beyond their runs, where it is not clear which is the quickest
+STEADY = 3.0  # times as long as the quick tenth of the runs may the slow tenth take
 
 Returned = TypeVar("Returned")
 
@@ -36,24 +47,96 @@ def time_call(call: Callable[[], object]) -> float:
     return timed(call)[1]
 
 
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Seconds of calls that took turns: of each call one of every round in which none of them was interrupted.
+
+    Where nearly all were interrupted, they are those of all rounds. `interrupted` is the share of rounds that were.
+    """
+
+    seconds: dict[str, list[float]]
+    interrupted: float = 0.0
+
+    def median(self, name: str) -> float:
+        """Return the median seconds of a call."""
+        return median(self.seconds[name])
+
+    @property
+    def spread(self) -> float:
+        """How many times as long as a call's quick runs its slow ones took, a tenth each: the most of all calls."""
+        return max((_quantile(one, 0.9) / _quantile(one, 0.1) for one in self.seconds.values()), default=1.0)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether runs are steady and the quickest call is known: with 95 % confidence its median is the least."""
+        if self.spread > STEADY:
+            return False
+        limits = sorted((_limits(one) for one in self.seconds.values()), key=sum)
+        return len(limits) < 2 or limits[0][1] <= limits[1][0]
+
+
 def median_seconds(call: Callable[[], object]) -> float:
     """Return the median time of a call, after two warm-up calls."""
     synchronize(call())
     synchronize(call())
-    first = time_call(call)
-    return median(time_call(call) for _ in range(_runs(first)))
+    runs = _runs(time_call(call))
+    return _in_turn({"": call}, runs).median("")
 
 
-def interleaved_seconds(calls: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[float]]:
-    """Return `runs` times for each call, taken in turn after two warm-up calls each."""
+def interleaved(calls: Mapping[str, Callable[[], object]], runs: int) -> Rounds:
+    """Return the seconds of `runs` rounds of the calls, after two warm-up calls each."""
     for call in calls.values():
         synchronize(call())
         synchronize(call())
-    found: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(runs):
-        for name, call in calls.items():
-            found[name].append(time_call(call))
+    return _in_turn(calls, runs)
+
+
+def compared(calls: Mapping[str, Callable[[], object]], runs: int) -> Rounds:
+    """Return the seconds of `runs` rounds, or of more, until it is known which call is the quickest.
+
+    After `PATIENCE` seconds more it stays undecided: calls that take the same time, or a machine that is too busy.
+    """
+    found, end = interleaved(calls, runs), perf_counter() + PATIENCE
+    while not found.is_decided and perf_counter() < end:
+        more = _in_turn(calls, runs)
+        found = more if more.spread < found.spread / 2 else _joined(found, more)  # a quiet moment counts alone
     return found
+
+
+def _in_turn(calls: Mapping[str, Callable[[], object]], runs: int) -> Rounds:
+    rows, interrupted = _uninterrupted(lambda: [time_call(call) for call in calls.values()], runs)
+    return Rounds(dict(zip(calls, map(list, zip(*rows, strict=True)), strict=True)), interrupted)
+
+
+def _uninterrupted(run: Callable[[], list[float]], runs: int) -> tuple[list[list[float]], float]:
+    """Return what `runs` runs took that had the processor to themselves, and the share of runs that did not.
+
+    Where there are hardly any such runs, what all of them took.
+    """
+    alone: list[list[float]] = []
+    every: list[list[float]] = []
+    while len(alone) < runs and len(every) < TRIES * runs:
+        began = process_time()
+        every.append(run())
+        if process_time() - began >= ALONE * sum(every[-1]):
+            alone.append(every[-1])
+    return alone if len(alone) >= min(runs, MIN_RUNS) else every, 1.0 - len(alone) / len(every)
+
+
+def _joined(one: Rounds, other: Rounds) -> Rounds:
+    rounds = {name: [*seconds, *other.seconds[name]] for name, seconds in one.seconds.items()}
+    return Rounds(rounds, (one.interrupted + other.interrupted) / 2)
+
+
+def _quantile(seconds: Sequence[float], share: float) -> float:
+    return sorted(seconds)[min(len(seconds) - 1, int(share * len(seconds)))]
+
+
+def _limits(seconds: Sequence[float]) -> tuple[float, float]:
+    """Return the limits of the median with 95 % confidence, by the binomial distribution of ranks."""
+    ranked, half = sorted(seconds), 0.98 * sqrt(len(seconds))
+    middle = (len(ranked) - 1) / 2
+    return ranked[max(0, int(middle - half))], ranked[min(len(ranked) - 1, int(middle + half) + 1)]
 
 
 def run_chain(stages: Sequence[StageFunction], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -86,8 +169,7 @@ def _seconds_of_stages(stages: Sequence[StageFunction], inputs: tuple[Tensor, ..
 
     run()
     run()
-    first = run()
-    rows = [run() for _ in range(_runs(sum(first) / len(stages)))]
+    rows, _ = _uninterrupted(run, _runs(sum(run()) / len(stages)))
     return tuple(median(each) for each in zip(*rows, strict=True))
 
 

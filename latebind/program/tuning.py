@@ -16,7 +16,7 @@ from latebind.program.export import Exported
 from latebind.program.graph import Graph
 from latebind.program.join import join_by_bytes, join_by_seconds
 from latebind.program.load import compile_graph, compile_stages
-from latebind.program.measure import interleaved_seconds, median_seconds, run_chain, time_call, with_batch
+from latebind.program.measure import Rounds, compared, interleaved, median_seconds, run_chain, time_call, with_batch
 from latebind.program.settings import StageLimits
 from latebind.program.verify import relative_error
 
@@ -29,7 +29,8 @@ PROBE_STAGES = 8  # in the chain on which the cost of a cut is measured
 class Candidate:
     """A backend that was tried: seconds of the uncut model at batch 1 and its error, or why it was refused.
 
-    It does as the module does for numbers up to `largest`; inf also for infinities and NaN.
+    It does as the module does for numbers up to `largest`; inf also for infinities and NaN. `spread` is how many times
+    as long as the quick runs of the candidates the slow ones took.
     """
 
     backend: str
@@ -38,6 +39,7 @@ class Candidate:
     refused: str | None = None
     uncut: StageFunction | None = None
     largest: float = inf
+    spread: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,13 @@ class Tuner:
         """Return the candidates with their interleaved times at batch 1, fastest first, refused ones last."""
         one = with_batch(self.rows, 1)
         calls = {c.backend: _call(c.uncut, one) for c in candidates if c.uncut is not None}
-        runs = min((_runs(call) for call in calls.values()), default=0)
-        times = {name: median(found) for name, found in interleaved_seconds(calls, runs).items()}
-        timed = [replace(c, seconds=times.get(c.backend, 0.0)) for c in candidates]
+        if not calls:
+            return tuple(candidates)
+        found = compared(calls, min(_runs(call) for call in calls.values()))
+        timed = [
+            c if c.uncut is None else replace(c, seconds=found.median(c.backend), spread=found.spread)
+            for c in candidates
+        ]
         return tuple(sorted(timed, key=lambda c: (c.refused is not None, c.seconds)))
 
     def cut(self, candidate: Candidate, limits: StageLimits) -> Chain:
@@ -169,16 +175,16 @@ class Tuner:
 
 def overhead_of(stages: Sequence[StageFunction], uncut: StageFunction, inputs: tuple[Tensor, ...]) -> float:
     """Return the chain's time over the uncut model's: the median ratio of paired, interleaved runs."""
-    seconds = chain_and_uncut(stages, uncut, inputs, _runs(_call(uncut, inputs)))
+    seconds = chain_and_uncut(stages, uncut, inputs, _runs(_call(uncut, inputs))).seconds
     return median(a / b for a, b in zip(seconds["chain"], seconds["uncut"], strict=True))
 
 
 def chain_and_uncut(
     stages: Sequence[StageFunction], uncut: StageFunction, inputs: tuple[Tensor, ...], runs: int
-) -> dict[str, list[float]]:
+) -> Rounds:
     """Return the seconds of `runs` interleaved calls of "chain" and "uncut"."""
     calls: dict[str, Callable[[], object]] = {"chain": lambda: run_chain(stages, inputs), "uncut": _call(uncut, inputs)}
-    return interleaved_seconds(calls, runs)
+    return interleaved(calls, runs)
 
 
 def _call(stage: StageFunction, inputs: tuple[Tensor, ...]) -> Callable[[], object]:

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from latebind.domain.costs import Curve, ModelCosts
-from latebind.domain.errors import ConfigError, ExportError, LatebindError
+from latebind.domain.errors import ConfigError, ExportError, LatebindError, TooBusy
 from latebind.domain.model import TensorSpec
 from latebind.program.backends import backend_named
-from latebind.program.build import Progress, ignore_progress
+from latebind.program.build import Progress, ignore_progress, too_busy
 from latebind.program.graph import Graph
 from latebind.program.load import compile_graph
-from latebind.program.measure import median_seconds
+from latebind.program.measure import STEADY, compared
 from latebind.program.profile import Profile, this_hardware
 from latebind.program.settings import Settings
 from latebind.program.stored import FORMAT, StoredModel
@@ -34,6 +34,7 @@ from latebind.sequence.verify import sequence_error
 
 QUICK = ("eager", "openvino")  # backends that compile quickly: an encoder may have a thousand operators
 VERIFIED = 16  # rows
+ROUNDS = 7  # in which backends take turns
 SHARES = (np.arange(100) + 0.5) / 100  # quantiles of the answers' lengths that the profile keeps
 
 
@@ -48,6 +49,7 @@ class SequenceReport:
     error: float
     costs: ModelCosts
     measured_lengths: bool
+    spread: float
 
     def rows(self) -> list[tuple[str, str]]:
         """Return label and text of each line of the report."""
@@ -58,6 +60,7 @@ class SequenceReport:
             ("encoders for up to", ", ".join(map(str, self.lengths)) + " tokens"),
             *((f"backend {name}", text) for name, text in self.tried),
             ("chosen", self.backend),
+            *([("warning", too_busy(self.spread))] if self.spread > STEADY else []),
             ("reading", f"{reading.at(1) * 1e3:.2f} ms and {slope.at(1) * 1e3:.3f} for each token more, alone"),
             ("a step", f"{step.at(1) * 1e3:.2f} ms alone, {step.at(most) * 1e3:.2f} in a batch of {most}"),
             ("answers", answers if self.measured_lengths else "taken to be as long as may be: give --data to measure"),
@@ -80,13 +83,14 @@ def build_sequence(
     max_batch: int = 16,
     threads: int = 1,
     progress: Progress | None = None,
+    trust_timings: bool = True,
 ) -> SequenceReport:
     """Build the sequence model `module` into the model directory `directory`; an existing model there is replaced.
 
     `tokens` `(N, longest input)` int64 are rows to verify and measure on. If `measured_lengths`, they are like the rows
     to come, and the lengths of their answers become the lengths that policies expect. The backend with the quickest
-    typical request is taken among the `backends` whose error is within `tolerance`. Raises `ExportError` or
-    `ConfigError`.
+    typical request is taken among the `backends` whose error is within `tolerance`. Raises `ExportError`,
+    `ConfigError`, or, unless `trust_timings`, `TooBusy` as `build_program` does.
     """
     settings = Settings.checked(
         name, version, max_batch=max_batch, backends=backends, tolerance=tolerance, threads=threads
@@ -103,7 +107,10 @@ def build_sequence(
     check_sequence(module, exported, tokens[:VERIFIED], most=settings.max_batch)
     model = _model(sequence, exported, tokens, settings)
     rows = _with_drawn(tokens[:VERIFIED], exported.words, sequence.padding)
-    chosen, error, tried = _best(partial(compiled, exported, model, marks), module, rows, settings, tell=tell)
+    best = _best(partial(compiled, exported, model, marks), module, rows, settings, tell=tell)
+    chosen, error, tried, spread = best
+    if spread > STEADY and not trust_timings:
+        raise TooBusy(too_busy(spread))
     tell("measuring answers", 0.8)
     answers = answer_all(chosen, tokens.numpy()) if measured_lengths else None
     profile = _profile(exported, chosen, tokens, answers)
@@ -117,6 +124,7 @@ def build_sequence(
         error=error,
         costs=profile.costs(),
         measured_lengths=measured_lengths,
+        spread=spread,
     )
 
 
@@ -177,10 +185,10 @@ def _with_drawn(tokens: Tensor, words: int | None, padding: int) -> Tensor:
 
 def _best(
     compile_on: Callable[..., SequenceProgram], module: nn.Module, tokens: Tensor, settings: Settings, *, tell: Progress
-) -> tuple[SequenceProgram, float, tuple[tuple[str, str], ...]]:
-    """Return the program on the quickest accurate backend, its error, and the result for each backend."""
-    tried: list[tuple[str, str]] = []
-    found: list[tuple[float, float, SequenceProgram]] = []
+) -> tuple[SequenceProgram, float, tuple[tuple[str, str], ...], float]:
+    """Return the program on the quickest accurate backend, its error, the result for each, and how timings differ."""
+    refused: dict[str, str] = {}
+    found: dict[str, tuple[float, SequenceProgram]] = {}
     most = settings.tolerance or DEFAULT_TOLERANCE
     for number, backend in enumerate(settings.backends):
         tell(f"trying the backend {backend}", 0.5 + 0.3 * number / len(settings.backends))
@@ -188,21 +196,25 @@ def _best(
             backend_named(backend)
             program = compile_on(backend=backend, threads=settings.threads)
             error = sequence_error(program, module, tokens)
-        except LatebindError as refused:
-            tried.append((backend, f"not taken: {refused}"))
+        except LatebindError as failure:
+            refused[backend] = f"not taken: {failure}"
             continue
         if error > most:
-            tried.append((backend, f"not taken: relative error {error:.1e}, at most {most:.1e} is allowed"))
+            refused[backend] = f"not taken: relative error {error:.1e}, at most {most:.1e} is allowed"
             continue
-        row = tokens[:1].numpy()
-        seconds = median_seconds(partial(answer_all, program, row))
-        tried.append((backend, f"{seconds * 1e3:.2f} ms for the first row, relative error {error:.1e}"))
-        found.append((seconds, error, program))
+        found[backend] = error, program
     if not found:
-        reasons = "; ".join(f"{backend}: {text}" for backend, text in tried)
+        reasons = "; ".join(f"{backend}: {text}" for backend, text in refused.items())
         raise ExportError(f"no backend runs this model within {most:.1e} of eager: {reasons}")
-    _, error, program = min(found, key=lambda one: one[0])
-    return program, error, tuple(tried)
+    row = tokens[:1].numpy()
+    rounds = compared({backend: partial(answer_all, program, row) for backend, (_, program) in found.items()}, ROUNDS)
+    texts = refused | {
+        backend: f"{rounds.median(backend) * 1e3:.2f} ms for the first row, relative error {error:.1e}"
+        for backend, (error, _) in found.items()
+    }
+    error, program = found[min(found, key=rounds.median)]
+    tried = tuple([(backend, texts[backend]) for backend in settings.backends])
+    return program, error, tried, rounds.spread
 
 
 def _profile(

@@ -35,7 +35,6 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches
 from latebind.learned.compose import Costs
 from latebind.learned.promise import Promise
-from latebind.learned.quantise import has_bytes
 from latebind.learned.samples import Samples, checked
 from latebind.learned.train import DISTILLATION
 from latebind.program.build import build_program
@@ -121,7 +120,6 @@ def explored(trained: tuple[Explored, set[str]]) -> Explored:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not has_bytes(), reason="this processor is not faster with bytes")
 def test_the_network_in_eight_bits_is_one_of_the_kinds_and_sure_of_everybody(
     lessons: Lessons, rows: Samples, tmp_path: Path
 ) -> None:

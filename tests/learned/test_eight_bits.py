@@ -15,7 +15,7 @@ from latebind.learned.compose import Composer, Costs, Seen, send
 from latebind.learned.eight_bits import to_eight_bit_lookup
 from latebind.learned.head import SURE, Head, HeadFunction
 from latebind.learned.lookup import compile_lookup_files
-from latebind.learned.quantise import PER_CHANNEL, has_bytes
+from latebind.learned.quantise import PER_CHANNEL
 from latebind.learned.stored import LookupFiles, StoredCaches, StoredLookup, read_caches, with_caches
 from latebind.program.build import build_program
 from latebind.program.export import Exported, export
@@ -109,7 +109,6 @@ def test_the_scheduler_is_told_what_a_lookup_takes_before_a_sure_one_if_that_is_
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not has_bytes(), reason="this processor is not faster with bytes")
 def test_a_build_has_it_beside_the_others_and_so_has_another_calibration(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     images, labels = digits()

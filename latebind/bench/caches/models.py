@@ -10,7 +10,7 @@ from torch import Tensor
 from latebind.bench.caches.route import Exit, Look, Route, Stage
 from latebind.domain.errors import ConfigError
 from latebind.learned.lookup import LookupFunction, load_functions
-from latebind.learned.quantise import has_bytes, quantise
+from latebind.learned.quantise import quantise
 from latebind.learned.samples import check_classifier
 from latebind.learned.stored import SpareLookup, StoredLookup, read_caches
 from latebind.program.backends import StageFunction
@@ -48,8 +48,8 @@ class CachedModel:
 
     @property
     def has_bytes(self) -> bool:
-        """Whether eight bits are worth trying: other backends only imitate them."""
-        return self.program.backend.startswith("openvino") and has_bytes()
+        """Whether its backend multiplies bytes; others only imitate them."""
+        return self.program.backend.startswith("openvino")
 
     def whole(self) -> Route:
         """Return the model without learned caches, uncut."""

@@ -104,7 +104,7 @@ def _train(
     found = explorer.train([Candidate(stage, kind, 0.0) for stage in stages for kind in kinds], lessons.fit)
     if BYTES not in lessons.kinds:
         return found.trained
-    return tuple(in_order([*found.trained, *eight_bit_lookup(base.directory, explorer, lessons.fit, found)]))
+    return tuple(in_order([*found.trained, *eight_bit_lookup(base.directory, explorer, lessons.fit, found)[0]]))
 
 
 def with_all(program: Program, trained: Sequence[TrainedLookup], looks: Sequence[Look]) -> Route:

@@ -29,7 +29,7 @@ class Backwards(nn.Module):
         """Return the words `(B, L, WORDS)` one-hot, their number, and their sum `(B,)`."""
         words = self.embedding(tokens)
         counts = torch.arange(tokens.shape[1]) < length[:, None]
-        return {"length": length, "words": words, "sum": (tokens * counts).sum(dim=1)}
+        return {"length": length, "words": words, "sum": (tokens * counts).sum(dim=1).int()}
 
     def step(self, token: Tensor, position: Tensor, **state: Tensor) -> dict[str, Tensor]:
         """Return the logits of the next word."""

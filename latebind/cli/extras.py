@@ -4,7 +4,6 @@ EXTRAS = {
     "aiohttp": "bench",
     "grpc": "grpc",
     "grpc_health": "grpc",
-    "numba": "plan",
     "openvino": "openvino",
     "plotly": "report",
     "psutil": "bench",

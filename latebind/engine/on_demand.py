@@ -28,7 +28,7 @@ from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.load import open_program, try_stage
 from latebind.program.measure import made_up_inputs, median_seconds, profiled_batches, with_batch
-from latebind.program.pieces import Piece, peak_growth, resident_bytes
+from latebind.program.pieces import Piece, peak_growth, release_memory, resident_bytes
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
 from latebind.sequence.measure import profile_sequence, warm_up
@@ -92,9 +92,9 @@ def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel
     model = opened.model
     seconds, curves, seen, working = _measure_stages(opened, program, budget)
     for stage, piece in zip(opened.behind, opened.pieces[len(seen) :], strict=True):
-        with _loaded(piece, model, budget) as taken:
+        with _loaded(piece, model, budget) as loading:
             _try_lookup(model, stage, seen[stage])
-        seconds.append(taken)
+        seconds.append(loading.seconds)
     costs = replace(model.costs, stages=tuple(curves)) if curves else model.costs
     gains = tuple(_gain(costs, stage) for stage in opened.behind)
     sizes = tuple(piece.size for piece in opened.pieces)
@@ -119,17 +119,22 @@ def _measure_stages(
     rows: Rows = {batch: with_batch(made, batch) for batch in batches}
     seconds, curves, seen, working = list[float](), list[Curve](), list[Tensor](), 0
     for number, (graph, stage) in enumerate(zip(opened.graphs, program.stages, strict=True)):
-        with _loaded(opened.pieces[number], opened.model, budget) as taken:
+        with _loaded(opened.pieces[number], opened.model, budget) as loading:
             try_stage(opened.model.directory, number, graph, stage, rows[1])
             if not program.costs_fit:
                 times = [median_seconds(partial(stage, *rows[batch])) for batch in batches]
                 curves.append(Curve(batches, tuple(times)))
-            read = sum(tensor.nbytes for tensor in rows[most])
+            read, before = sum(tensor.nbytes for tensor in rows[most]), _bytes(rows)
             rows, grown = peak_growth(partial(_run, stage, rows))
             working = max(working, read + grown)
-        seconds.append(taken)
+            loading.beside = _bytes(rows) - before
+        seconds.append(loading.seconds)
         seen.append(rows[1][0])
     return seconds, curves, seen, working // MIB * MIB
+
+
+def _bytes(rows: Rows) -> int:
+    return sum(tensor.nbytes for some in rows.values() for tensor in some)
 
 
 @torch.inference_mode()
@@ -142,7 +147,7 @@ def _measure_sequence(
 ) -> LoadedModel:
     """Load both pieces together: reading is useless without writing."""
     with ExitStack() as held:
-        seconds = tuple(held.enter_context(_loaded(piece, model, budget)) for piece in pieces)
+        seconds = tuple(held.enter_context(_loaded(piece, model, budget)).seconds for piece in pieces)
         _, working = peak_growth(partial(_warm_up, program, model.spec.max_batch))
         if not program.costs_fit:
             program = profile_sequence(program)
@@ -156,9 +161,20 @@ def _warm_up(program: SequenceProgram, largest: int) -> None:
     warm_up(program, largest)
 
 
+@dataclass(slots=True)
+class Loading:
+    """A piece that is in memory: the seconds that loading took, and what it is measured `beside`, in bytes."""
+
+    seconds: float
+    beside: int = 0
+
+
 @contextmanager
-def _loaded(piece: Piece, model: LoadedModel, budget: int) -> Iterator[float]:
-    """Hold a piece in memory within this context and tell it its size; yields the seconds that loading took."""
+def _loaded(piece: Piece, model: LoadedModel, budget: int) -> Iterator[Loading]:
+    """Hold a piece in memory within this context and tell it its size: what the process has grown by.
+
+    What was freed meanwhile does not count, nor the bytes that whoever measures keeps `beside` it.
+    """
     if piece.weights > budget:
         raise ConfigError(
             f"a piece of {model.spec.name} has {_mb(piece.weights)} of weights and models may take {_mb(budget)} "
@@ -168,8 +184,10 @@ def _loaded(piece: Piece, model: LoadedModel, budget: int) -> Iterator[float]:
     before, begun = resident_bytes(), time.monotonic()
     piece.load()
     try:
-        yield time.monotonic() - begun
-        piece.measured(resident_bytes() - before)
+        loading = Loading(time.monotonic() - begun)
+        yield loading
+        release_memory()
+        piece.measured(resident_bytes() - before - loading.beside)
     finally:
         piece.unload()
 

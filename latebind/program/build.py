@@ -136,7 +136,7 @@ def build_program(
     inputs = agreement.limited(chosen.largest)
     tell("measuring the stages", 0.8)
     profile = _profile(tuner, chain)
-    spread = _spread(chosen, chain, profile)
+    spread = _spread(tuner, chosen)
     if spread > STEADY and not trust_timings:
         raise TooBusy(too_busy(spread))
     model = _stored(settings, exported, chain, inputs)
@@ -165,9 +165,9 @@ def too_busy(spread: float) -> str:
     )
 
 
-def _spread(chosen: Candidate, chain: Chain, profile: Profile) -> float:
-    """Return how many times timings of the same run differ: within the comparison, and from there to the profile."""
-    before, after = chosen.seconds * chain.overhead.get(1, 1.0), sum(curve.at(1) for curve in profile.stages)
+def _spread(tuner: Tuner, chosen: Candidate) -> float:
+    """Return how many times timings of the same run differ: within the comparison, and from there to now."""
+    before, after = chosen.seconds, tuner.seconds(chosen)
     return max(chosen.spread, before / after if after else 1.0, after / before if before else 1.0)
 
 

@@ -11,19 +11,21 @@ from math import inf, nan, prod
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from latebind.domain.model import TensorSpec
 from latebind.program.graph import Argument, Graph, Weight
 from latebind.program.ranges import whole_range
+from latebind.program.rebuild import run_eagerly
 
 USUAL = 1e6  # the magnitude of numbers up to which a backend must do as eager does, or is not taken
 MAGNITUDES = (USUAL, 1e9, 1e12, 1e15, 1e18, 1e21, 1e24, 1e27, 1e30, 1e33, 1e36)
 SMALL = (1e-3, 1e-6, 1e-12, 1e-20, 1e-30, 1e-37, 1e-40, 1e-44)
 ROWS, FEW_ROWS = 24, 6  # of one group
 LARGE = 1 << 14  # values of a row from which few are drawn: they have many values each
-LARGE_WEIGHTS = 16 << 20  # bytes of weights from which few are drawn: each takes long
+HEAVY, HEAVIEST = 1e9, 4e9  # operations of one row from which two rows of a group are drawn, and one
 KINDS = 4  # groups of usual magnitude
-MOST_REAL = 64
+MOST_REAL, FEW_REAL = 64, 4
 MOST_CONSTANTS = 32
 WHOLE = (0, 1, -1, 2, 3, -2, 127, 128, 255, 256, -129, 32767, 32768, 65535, 65536)
 EDGES = tuple(sign * (1 << power) + more for power in (24, 31, 32, 53) for sign in (1, -1) for more in (-1, 0, 1))
@@ -44,15 +46,28 @@ class Trial:
 def trials(
     graph: Graph, weights: Mapping[str, Tensor], specs: Sequence[TensorSpec], real: Sequence[tuple[Tensor, ...]]
 ) -> tuple[Trial, ...]:
-    """Return the trials of a graph with inputs `specs`, in ascending magnitude; `real` rows are of the first."""
-    drawn = _Drawn(specs, _constants(graph, weights), sum(weights[name].nbytes for name in graph.weights()))
-    usual = [tuple(tensor[:MOST_REAL] for tensor in rows) for rows in real]
+    """Return the trials of a graph with inputs `specs`, in ascending magnitude; `real` rows are of the first.
+
+    The more a row takes, the fewer there are: each is run some twenty times, together and alone, by every backend.
+    """
+    with FlopCounterMode(display=False) as counted:
+        run_eagerly(graph, weights, tuple(tensor[:1] for tensor in real[0]))
+    work = counted.get_total_flops()
+    drawn = _Drawn(specs, _constants(graph, weights), _rows_of_group(specs, work))
+    most = MOST_REAL if work < HEAVY else FEW_REAL
+    usual = [tuple(tensor[:most] for tensor in rows) for rows in real]
     found = [Trial("usual rows", _largest(usual), tuple(torch.cat(parts) for parts in zip(*usual, strict=True)))]
     found += [Trial("values of every kind", USUAL, drawn.up_to(USUAL)) for _ in range(KINDS)]
     if any(_floating(spec) for spec in specs):
         found += [Trial(f"numbers up to {size:g}", size, drawn.up_to(size)) for size in _magnitudes(specs)]
         found.append(Trial("NaN and infinities", inf, drawn.not_finite()))
     return tuple(found)
+
+
+def _rows_of_group(specs: Sequence[TensorSpec], work: float) -> int:
+    if work >= HEAVY:
+        return 1 if work >= HEAVIEST else 2
+    return FEW_ROWS if sum(prod(spec.shape) for spec in specs) >= LARGE else ROWS
 
 
 def _largest(rows: Iterable[tuple[Tensor, ...]]) -> float:
@@ -79,12 +94,11 @@ def _floating(spec: TensorSpec) -> bool:
 class _Drawn:
     """Draws rows for these inputs, of which whole numbers keep within their limits."""
 
-    def __init__(self, specs: Sequence[TensorSpec], constants: Sequence[float], weight_bytes: int) -> None:
+    def __init__(self, specs: Sequence[TensorSpec], constants: Sequence[float], count: int) -> None:
         self._specs = specs
         self._constants = constants
         self._generator = torch.Generator().manual_seed(0)
-        large = sum(prod(spec.shape) for spec in specs) >= LARGE or weight_bytes >= LARGE_WEIGHTS
-        self._count = FEW_ROWS if large else ROWS
+        self._count = count
         self._drawn = 0
 
     def up_to(self, size: float) -> tuple[Tensor, ...]:
@@ -140,6 +154,8 @@ class _Drawn:
         made, values = [], prod(spec.shape)
         for number in range(self._drawn, self._drawn + self._count):
             kind = number % 6
+            if size > USUAL and self._count < FEW_ROWS and number == self._drawn:  # one row at least is as large
+                kind = number // self._count % 2
             if kind == 0:
                 row = special[-2 if number == self._drawn else number // 6 % len(special)].expand(values)
             elif kind == 1:

@@ -100,6 +100,11 @@ class Tuner:
         ]
         return tuple(sorted(timed, key=lambda c: (c.refused is not None, c.seconds)))
 
+    def seconds(self, candidate: Candidate) -> float:
+        """Return the seconds of the uncut model at batch 1, measured now."""
+        assert candidate.uncut is not None, f"{candidate.backend} was refused"
+        return median_seconds(_call(candidate.uncut, with_batch(self.rows, 1)))
+
     def cut(self, candidate: Candidate, limits: StageLimits) -> Chain:
         """Return the model cut into stages that keep within `limits` on this backend.
 

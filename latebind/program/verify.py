@@ -116,7 +116,7 @@ def answered(run: Run, trial: Trial) -> Answered:
             raised = " ".join(str(error).split())[:200]
     rows = tuple(tensor[kept] for tensor in trial.rows)
     alone = tuple(torch.cat(parts) for parts in zip(*outputs, strict=True))
-    together = _copied(run(*rows)) if kept else alone
+    together = _copied(run(*rows)) if len(kept) > 1 else alone
     return Answered(replace(trial, rows=rows), together, alone, raised, trial.rows)
 
 
@@ -149,7 +149,7 @@ class Reference:
         rows = given.trial.rows
         try:
             together = _copied(run(*rows))
-            each = [_copied(run(*_row(rows, row))) for row in range(given.size)]
+            each = [together] if given.size == 1 else [_copied(run(*_row(rows, row))) for row in range(given.size)]
         except FAILURES:
             return True
         for found in (together, tuple(torch.cat(parts) for parts in zip(*each, strict=True))):

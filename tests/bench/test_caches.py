@@ -132,6 +132,7 @@ def test_the_network_in_eight_bits_is_one_of_the_kinds_and_sure_of_everybody(
         name="digits",
         backends=["openvino"],
         max_batch=2,
+        min_stage_seconds=0.0,
     )
     build_caches(built.directory, samples(0, FIT), samples(FIT, FIT + CALIBRATE), fidelity=0.9, presentations=1_000)
     model = load_model(tmp_path, "digits")

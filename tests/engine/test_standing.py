@@ -150,6 +150,7 @@ def test_what_engines_decided_that_stood_still_and_were_killed_replays_alike_eve
             for _ in range(2):
                 await asyncio.gather(*[ask(engines) for _ in range(100)])
                 os.kill(engines.process_id, signal.SIGSTOP)
+                await until(lambda: is_stopped(engines.process_id))
                 with pytest.raises(Expired):
                     await ask(engines, seconds=0.05)
                 os.kill(engines.process_id, signal.SIGCONT)

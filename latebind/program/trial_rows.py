@@ -23,9 +23,12 @@ MAGNITUDES = (USUAL, 1e9, 1e12, 1e15, 1e18, 1e21, 1e24, 1e27, 1e30, 1e33, 1e36)
 SMALL = (1e-3, 1e-6, 1e-12, 1e-20, 1e-30, 1e-37, 1e-40, 1e-44)
 ROWS, FEW_ROWS = 24, 6  # of one group
 LARGE = 1 << 14  # values of a row from which few are drawn: they have many values each
-HEAVY, HEAVIEST = 1e9, 4e9  # operations of one row from which two rows of a group are drawn, and one
 KINDS = 4  # groups of usual magnitude
-MOST_REAL, FEW_REAL = 64, 4
+MOST_REAL = 64
+# Rows of one group, and of what is real, for networks of less than so many operations a row: each row is run some
+# twenty times, together and alone, by every backend.
+BY_WORK = ((5e7, ROWS, MOST_REAL), (2.5e8, FEW_ROWS, 16), (4e9, 2, 4))
+FEWEST = (1, 4)
 MOST_CONSTANTS = 32
 WHOLE = (0, 1, -1, 2, 3, -2, 127, 128, 255, 256, -129, 32767, 32768, 65535, 65536)
 EDGES = tuple(sign * (1 << power) + more for power in (24, 31, 32, 53) for sign in (1, -1) for more in (-1, 0, 1))
@@ -46,15 +49,14 @@ class Trial:
 def trials(
     graph: Graph, weights: Mapping[str, Tensor], specs: Sequence[TensorSpec], real: Sequence[tuple[Tensor, ...]]
 ) -> tuple[Trial, ...]:
-    """Return the trials of a graph with inputs `specs`, in ascending magnitude; `real` rows are of the first.
-
-    The more a row takes, the fewer there are: each is run some twenty times, together and alone, by every backend.
-    """
+    """Return the trials of a graph with inputs `specs`, in ascending magnitude; `real` rows are of the first."""
     with FlopCounterMode(display=False) as counted:
         run_eagerly(graph, weights, tuple(tensor[:1] for tensor in real[0]))
     work = counted.get_total_flops()
-    drawn = _Drawn(specs, _constants(graph, weights), _rows_of_group(specs, work))
-    most = MOST_REAL if work < HEAVY else FEW_REAL
+    count, most = next(((rows, real) for less, rows, real in BY_WORK if work < less), FEWEST)
+    if sum(prod(spec.shape) for spec in specs) >= LARGE:
+        count = min(count, FEW_ROWS)
+    drawn = _Drawn(specs, _constants(graph, weights), count)
     usual = [tuple(tensor[:most] for tensor in rows) for rows in real]
     found = [Trial("usual rows", _largest(usual), tuple(torch.cat(parts) for parts in zip(*usual, strict=True)))]
     found += [Trial("values of every kind", USUAL, drawn.up_to(USUAL)) for _ in range(KINDS)]
@@ -62,12 +64,6 @@ def trials(
         found += [Trial(f"numbers up to {size:g}", size, drawn.up_to(size)) for size in _magnitudes(specs)]
         found.append(Trial("NaN and infinities", inf, drawn.not_finite()))
     return tuple(found)
-
-
-def _rows_of_group(specs: Sequence[TensorSpec], work: float) -> int:
-    if work >= HEAVY:
-        return 1 if work >= HEAVIEST else 2
-    return FEW_ROWS if sum(prod(spec.shape) for spec in specs) >= LARGE else ROWS
 
 
 def _largest(rows: Iterable[tuple[Tensor, ...]]) -> float:

@@ -17,7 +17,7 @@ from latebind.program.limits import Limits, find_limits
 from latebind.program.measure import made_up_inputs
 from latebind.program.ranges import whole_range
 from latebind.program.rebuild import run_eagerly
-from latebind.program.trial_rows import trials
+from latebind.program.trial_rows import USUAL, trials
 from latebind.program.tuning import Candidate, Chain
 from latebind.program.verify import FAILURES, Answered, Reference, Run, agreed_magnitude, answered, chain_agrees
 
@@ -109,7 +109,35 @@ def _answers(
     limits = find_limits(exported.graph, exported.weights, one_hot=one_hot)
     limits = _confirmed(limits, run, exported, real[0])
     drawn = trials(exported.graph, exported.weights, limits.applied(exported.graph.inputs), real)
-    return limits, tuple(answered(run, trial) for trial in drawn)
+    return limits, tuple(_defined(answered(run, trial), exported) for trial in drawn)
+
+
+def _defined(given: Answered, exported: Exported) -> Answered:
+    """Return the answers without rows that have none: the module says NaN of numbers, its graph in eager does not.
+
+    PyTorch has several kernels for one operator, and takes another one in a module than in a graph. Where every word of
+    a text is masked, one kernel of attention answers NaN and another a number; a backend cannot do as both do.
+    """
+    if given.trial.magnitude > USUAL or not given.size:
+        return given
+    kept = []
+    for place, row in enumerate(_rows(given.trial.rows)):
+        alone = tuple(tensor[place : place + 1] for tensor in given.alone)
+        said = [tensor.isnan() for tensor in alone if tensor.is_floating_point()]
+        if any(bool(nan.any()) for nan in said):
+            found = run_eagerly(exported.graph, exported.weights, row)
+            graph = [tensor.isnan() for tensor in found if tensor.is_floating_point()]
+            if not all(torch.equal(one, other) for one, other in zip(said, graph, strict=True)):
+                continue
+        kept.append(place)
+    if len(kept) == given.size:
+        return given
+    return replace(
+        given,
+        trial=replace(given.trial, rows=tuple(tensor[kept] for tensor in given.trial.rows)),
+        expected=tuple(tensor[kept] for tensor in given.expected),
+        alone=tuple(tensor[kept] for tensor in given.alone),
+    )
 
 
 def _confirmed(limits: Limits, run: Run, exported: Exported, rows: tuple[Tensor, ...]) -> Limits:

@@ -23,6 +23,7 @@ MAGNITUDES = (USUAL, 1e9, 1e12, 1e15, 1e18, 1e21, 1e24, 1e27, 1e30, 1e33, 1e36)
 SMALL = (1e-3, 1e-6, 1e-12, 1e-20, 1e-30, 1e-37, 1e-40, 1e-44)
 ROWS, FEW_ROWS = 24, 6  # of one group
 LARGE = 1 << 14  # values of a row from which few are drawn: they have many values each
+LARGE_INSIDE = 1 << 17  # the same of a row anywhere in the network
 KINDS = 4  # groups of usual magnitude
 MOST_REAL = 64
 # Rows of one group, and of what is real, for networks of less than so many operations a row: each row is run some
@@ -56,6 +57,9 @@ def trials(
     count, most = next(((rows, real) for less, rows, real in BY_WORK if work < less), FEWEST)
     if sum(prod(spec.shape) for spec in specs) >= LARGE:
         count = min(count, FEW_ROWS)
+    inside = [prod(node.type.row) for node in graph.nodes if node.type is not None and node.type.row is not None]
+    if max(inside, default=0) >= LARGE_INSIDE:
+        count, most = min(count, 2), min(most, 4)
     drawn = _Drawn(specs, _constants(graph, weights), count)
     usual = [tuple(tensor[:most] for tensor in rows) for rows in real]
     found = [Trial("usual rows", _largest(usual), tuple(torch.cat(parts) for parts in zip(*usual, strict=True)))]

@@ -10,7 +10,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from latebind.domain.errors import ExportError
+from latebind.domain.errors import ConfigError, ExportError
 from latebind.domain.model import TensorSpec
 from latebind.program.export import Exported
 from latebind.program.limits import Limits, find_limits
@@ -195,10 +195,24 @@ def _check_numbers(answers: Sequence[Answered], exported: Exported) -> None:
 def in_order(
     data: Mapping[str, Tensor] | Sequence[Tensor], examples: Mapping[str, Tensor] | Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """Return rows of data in the order of the examples, by name where both have names."""
-    if not isinstance(data, Mapping):
-        return tuple(data)
-    return tuple(data[name] for name in examples) if isinstance(examples, Mapping) else tuple(data.values())
+    """Return rows of data in the order and the dtypes of the examples, by name where both have the same names.
+
+    Raises `ConfigError` for rows of another shape.
+    """
+    rows = _values(data)
+    if isinstance(data, Mapping) and isinstance(examples, Mapping) and set(data) == set(examples):
+        rows = [data[name] for name in examples]
+    wanted = _values(examples)
+    if [tensor.shape[1:] for tensor in rows] != [tensor.shape[1:] for tensor in wanted]:
+        shapes = [[list(tensor.shape[1:]) for tensor in tensors] for tensors in (rows, wanted)]
+        raise ConfigError(
+            f"the data has rows of shapes {shapes[0]}, and the examples of {shapes[1]}: give rows of both alike"
+        )
+    return tuple(tensor.to(one.dtype) for tensor, one in zip(rows, wanted, strict=True))
+
+
+def _values(tensors: Mapping[str, Tensor] | Sequence[Tensor]) -> list[Tensor]:
+    return list(tensors.values() if isinstance(tensors, Mapping) else tensors)
 
 
 def like(

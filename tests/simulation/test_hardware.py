@@ -27,7 +27,7 @@ SENTENCES: Lengths = ((4, 5), (9, 9), (22, 20), (50, 41))
     [
         (EXITING, 900.0, 1, PolicyConfig("graph", window=0.002), ONE, "aa06e7acb309d44b"),
         (EXITING, 1500.0, 3, PolicyConfig("lazy+"), ONE, "e624bc84250fe212"),
-        (ASIDE, 1500.0, 2, PolicyConfig("graph"), ONE, "3fd87c962812a72a"),
+        (ASIDE, 1500.0, 2, PolicyConfig("graph"), ONE, "7f2daab85f71eae8"),
         (AT_ONCE, 1500.0, 2, PolicyConfig("graph"), ONE, "15d2627fcfd245c0"),
         (TRANSLATOR, 700.0, 1, PolicyConfig("lazy+"), SENTENCES, "456f610ecd5bddb2"),
         (TRANSLATOR, 400.0, 2, PolicyConfig("graph", leave=False, shed=False), SENTENCES, "66f2f1fc9fbbcec5"),

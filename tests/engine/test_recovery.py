@@ -36,6 +36,7 @@ class Held(ForkServer):
         super().__init__()
         self.asked = 0
         self.held = held
+        self.reached = asyncio.Event()
         self.go = asyncio.Event()
         self.full = False
 
@@ -44,6 +45,7 @@ class Held(ForkServer):
     ) -> Forked:
         self.asked += 1
         if self.asked == self.held:
+            self.reached.set()
             await self.go.wait()
             if self.full:
                 raise OSError("no room")
@@ -58,6 +60,7 @@ async def recovering(scale_shop: Path) -> AsyncIterator[tuple[Held, Engines, Cat
     engines = await Engines.start(order, selection.first(), forks, config)
     try:
         await kill(engines)
+        await asyncio.wait_for(forks.reached.wait(), 30.0)  # else a change may ask for the second process
         yield forks, engines, Catalogue(engines, selection)
     finally:
         await engines.close()

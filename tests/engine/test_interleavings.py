@@ -82,7 +82,9 @@ class House:
         self.scheduler = Scheduler(SchedulerConfig((ServedModel(SPEC, costs, 100),), WORKERS, PolicyConfig(policy)))
         self.pool = Pool(SLOTS)
         self.running: dict[int, Run] = {}  # by worker; not begun yet
+        self.unheard: dict[int, Event] = {}  # by worker; what came of a stage, before the driver hears of it
         self.live: dict[int, int] = {}  # the slot of each request that has not ended
+        self.answers: dict[int, float] = {}  # what lay first in the slot of each that has not ended
         self.kept: dict[int, tuple[int, float]] = {}  # of each that has ended, its slot and what lay there then
         self.outcomes: dict[int, Outcome] = {}
 
@@ -129,6 +131,8 @@ class House:
             self.release(sorted(self.kept)[self._draw(len(self.kept) - 1)])
         elif kind == 6:
             self.look_up(self._draw(WORKERS - 1))
+        elif self.unheard and self._draw(1):
+            self.hear(min(self.unheard))
         elif self.running:
             self.run(sorted(self.running)[self._draw(len(self.running) - 1)])
         self.check()
@@ -150,7 +154,13 @@ class House:
         run, event = self.running.pop(number), cast(Event, StageFailed(number))
         with suppress(ValueError):
             event = self.workers[number].run(run)
-        self.tell(event)
+        self.unheard[number] = event
+        if self._draw(1) == 0:
+            self.hear(number)
+
+    def hear(self, number: int) -> None:
+        """Have the driver hear what came of the stage that a worker ran."""
+        self.tell(self.unheard.pop(number))
 
     def look_up(self, number: int) -> None:
         """Perform a lookup aside, as the thread of a worker does, one at a time."""
@@ -180,6 +190,7 @@ class House:
                 slot = self.live.pop(action.request)
                 self.pool.move(slot, action.request, Move.END)
                 self.kept[action.request] = slot, float(self.outputs[slot, 0])
+                self.answers.pop(action.request, None)
                 self.outcomes[action.request] = action.outcome
         self.scheduler.check()
 
@@ -191,6 +202,9 @@ class House:
             found, number = float(self.outputs[slot, 0]), of.get(slot)
             own = (EMPTY,) if number is None else (EMPTY, float(number), -float(number))
             assert found in own, f"{found} lies in slot {slot} of request {number}"
+        for number, slot in self.live.items():
+            if (found := float(self.outputs[slot, 0])) != EMPTY:
+                assert self.answers.setdefault(number, found) == found, f"request {number} was answered twice"
         for number, (slot, answer) in self.kept.items():
             assert float(self.outputs[slot, 0]) == answer, (
                 f"slot {slot} of request {number} was written to after its end"
@@ -201,8 +215,11 @@ class House:
 
     def settle(self) -> None:
         """Let all that is under way come to its end."""
-        while self.running:
-            self.run(min(self.running))
+        while self.running or self.unheard:
+            if self.unheard:
+                self.hear(min(self.unheard))
+            else:
+                self.run(min(self.running))
         for number in range(WORKERS):
             self.look_up(number)
         self.check()

@@ -48,13 +48,9 @@ class Owners:
         return len(self._live)
 
     def begin(self, action: Run, ended: deque[int] | None = None) -> None:
-        """Register the requests of a first stage; their slots are appended to `ended` when they end.
-
-        Those that are registered already stay: the stage raised, and runs again.
-        """
+        """Register the requests of a first stage, also when it runs again; their slots go to `ended` when they end."""
         for request, slot in zip(action.requests, action.slots, strict=True):
-            if request not in self._live:
-                self._live[request] = Owner(slot, ended)
+            self._live[request] = Owner(slot, ended)
 
     def end(self, request: int) -> None:
         """Forget a request, if it has begun. On return nothing writes to its slot and nothing is kept for it."""

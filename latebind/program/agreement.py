@@ -16,7 +16,7 @@ from latebind.program.export import Exported
 from latebind.program.limits import Limits, find_limits
 from latebind.program.measure import made_up_inputs
 from latebind.program.ranges import whole_range
-from latebind.program.rebuild import run_eagerly
+from latebind.program.rebuild import in_eager
 from latebind.program.trial_rows import USUAL, trials
 from latebind.program.tuning import Candidate, Chain
 from latebind.program.verify import FAILURES, Answered, Reference, Run, agreed_magnitude, answered, chain_agrees
@@ -120,14 +120,13 @@ def _defined(given: Answered, exported: Exported) -> Answered:
     """
     if given.trial.magnitude > USUAL or not given.size:
         return given
-    kept = []
+    kept, graph = [], in_eager(exported.graph, exported.weights)
     for place, row in enumerate(_rows(given.trial.rows)):
         alone = tuple(tensor[place : place + 1] for tensor in given.alone)
         said = [tensor.isnan() for tensor in alone if tensor.is_floating_point()]
         if any(bool(nan.any()) for nan in said):
-            found = run_eagerly(exported.graph, exported.weights, row)
-            graph = [tensor.isnan() for tensor in found if tensor.is_floating_point()]
-            if not all(torch.equal(one, other) for one, other in zip(said, graph, strict=True)):
+            found = [tensor.isnan() for tensor in graph(*row) if tensor.is_floating_point()]
+            if not all(torch.equal(one, other) for one, other in zip(said, found, strict=True)):
                 continue
         kept.append(place)
     if len(kept) == given.size:
@@ -169,11 +168,12 @@ def _raises(run: Run, rows: tuple[Tensor, ...]) -> bool:
 
 def _unnoticed(run: Run, exported: Exported, answers: Sequence[Answered]) -> str | None:
     """Return what the module said of a row for which it raises and its graph does not; None if there is no such row."""
+    graph = in_eager(exported.graph, exported.weights)
     for given in answers:
         if given.raises is None:
             continue
         for row in _rows(given.all_rows):
-            if _raises(run, row) and not _raises(lambda *r: run_eagerly(exported.graph, exported.weights, r), row):
+            if _raises(run, row) and not _raises(graph, row):
                 return given.raises
     return None
 

@@ -6,6 +6,7 @@ numbers. A difference is told from rounding by running the graph in float64.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from latebind.domain.model import TensorSpec
 from latebind.program.graph import Argument, Constant, Graph
 from latebind.program.limits import find_limits
 from latebind.program.measure import with_batch
-from latebind.program.rebuild import run_eagerly
+from latebind.program.rebuild import in_eager
 
 Rows = tuple[Tensor, ...]
 Answer = Callable[[Rows], Rows]
@@ -70,7 +71,8 @@ def check_stages(
     `cuts` names the activations between stages, where requests leave a batch and others join it.
     """
     inside = replace(graph, outputs=tuple((name, name) for name in cuts))
-    company = _Company(lambda rows: run_eagerly(inside, weights, rows), inside, weights, most)
+    eager = in_eager(inside, weights)
+    company = _Company(lambda rows: eager(*rows), inside, weights, most)
     company.check(with_batch(examples, BATCH))
 
 
@@ -87,7 +89,7 @@ class _Scene:
     foreign: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Company:
     """What answers, its graph, and the largest batch."""
 
@@ -122,12 +124,15 @@ class _Company:
                     differs = f"{name} of a row {scene.said} is not what it is for the row alone"
                     raise ExportError(f"rows depend on each other ({differs}): {ADVICE}")
 
-    def _by_graph(self, rows: Rows) -> Rows:
-        return run_eagerly(self.graph, self.weights, rows)
+    @cached_property
+    def _by_graph(self) -> Answer:
+        eager = in_eager(self.graph, self.weights)
+        return lambda rows: eager(*rows)
 
+    @cached_property
     def _in_float64(self) -> Answer:
-        graph, weights = _wide_graph(self.graph), {name: _wide(weight) for name, weight in self.weights.items()}
-        return lambda rows: run_eagerly(graph, weights, tuple(map(_wide, rows)))
+        eager = in_eager(_wide_graph(self.graph), {name: _wide(weight) for name, weight in self.weights.items()})
+        return lambda rows: eager(*map(_wide, rows))
 
     def _is_real(self, scene: _Scene, rows: Rows, number: int, apart: Tensor, expected: Tensor) -> bool:
         """Return whether output `number` differs by more than rounding: in float64 too, or in the module only."""
@@ -135,7 +140,7 @@ class _Company:
             share, same = (_share(part, expected) for part in (apart, found[number]))
             if same < BRANCHES < share:
                 return True  # export takes batches for larger than 1: `if x.shape[0] == 1` is not in the graph
-        wider = self._in_float64()
+        wider = self._in_float64
         if not (alone := _alone(wider, rows)) or not (found := _apart(wider, scene, alone)):
             return bool((apart > SURE * _largest(expected)).any())
         if apart.isinf().any():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 
 import torch
@@ -11,7 +12,7 @@ from latebind.domain.errors import LatebindError
 from latebind.program.backends import StageFunction
 from latebind.program.graph import Constant, Graph, Node
 from latebind.program.measure import run_chain, with_batch
-from latebind.program.rebuild import run_eagerly
+from latebind.program.rebuild import in_eager, run_eagerly
 from latebind.program.trial_rows import USUAL, Trial
 
 DEFAULT_TOLERANCE = 1e-5
@@ -129,7 +130,7 @@ def _copied(found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(tensor.clone() for tensor in found)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reference:
     """What eager answers, by which `graph` it is computed, and what a backend may differ by: see `first_wrong`."""
 
@@ -184,20 +185,22 @@ class Reference:
         if any(node.type is not None and node.type.dtype in {"float16", "bfloat16"} for node in self.graph.nodes):
             return none
         far = none
-        for graph, weights, inputs in self._variants(rows):
+        for variant in self._variants:
             try:
-                other = run_eagerly(graph, weights, inputs)
+                other = variant(*rows)
             except FAILURES:
                 continue
             far = [torch.maximum(most, _apart(a, b)) for most, a, b in zip(far, other, expected, strict=True)]
         return [most * ROUNDING for most in far]
 
-    def _variants(self, rows: tuple[Tensor, ...]) -> Sequence[tuple[Graph, Mapping[str, Tensor], tuple[Tensor, ...]]]:
+    @cached_property
+    def _variants(self) -> Sequence[Run]:
         generator = torch.Generator().manual_seed(0)
-        shaken = [{name: _shaken(tensor, generator) for name, tensor in self.weights.items()} for _ in range(2)]
-        exact = {name: _doubled(tensor) for name, tensor in self.weights.items()}
-        precise = (_in_float64(self.graph), exact, tuple(_doubled(tensor) for tensor in rows))
-        return (precise, *((self.graph, weights, rows) for weights in shaken))
+        own = {name: self.weights[name] for name in self.graph.weights()}
+        shaken = [{name: _shaken(tensor, generator) for name, tensor in own.items()} for _ in range(2)]
+        exact = {name: _doubled(tensor) for name, tensor in own.items()}
+        precise = in_eager(_in_float64(self.graph), exact)
+        return (lambda *rows: precise(*map(_doubled, rows)), *(in_eager(self.graph, weights) for weights in shaken))
 
 
 def _apart(found: Tensor, expected: Tensor) -> Tensor:
@@ -261,22 +264,20 @@ def chain_agrees(
     stages: Sequence[StageFunction], graphs: Sequence[Graph], reference: Reference, answers: Sequence[Answered]
 ) -> bool:
     """Return whether each stage and the whole chain do as eager does, stages on what eager computes before them."""
+    references = [replace(reference, graph=graph) for graph in graphs]
+    eager = [in_eager(graph, reference.weights) for graph in graphs]
     for given in answers:
         if not given.size:
             continue
         if reference.wrong(lambda *rows: run_chain(stages, rows), given):
             return False
         trial = given.trial
-        for stage, graph in zip(stages, graphs, strict=True):
-            of_stage = answered(_eager(graph, reference.weights), trial)
-            if replace(reference, graph=graph).wrong(stage, of_stage):
+        for stage, expected, of_stage in zip(stages, eager, references, strict=True):
+            found = answered(expected, trial)
+            if of_stage.wrong(stage, found):
                 return False
-            trial = replace(of_stage.trial, rows=of_stage.expected)
+            trial = replace(found.trial, rows=found.expected)
     return True
-
-
-def _eager(graph: Graph, weights: Mapping[str, Tensor]) -> Run:
-    return lambda *rows: run_eagerly(graph, weights, rows)
 
 
 def chain_error(

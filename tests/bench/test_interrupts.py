@@ -23,13 +23,13 @@ def test_the_first_interrupt_ends_behind_the_round_and_the_second_at_once() -> N
         played = []
         for number in in_rounds(5):
             if number == 1:
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
             played.append(number)
         assert played == [0, 1]
         assert interrupted()
         assert list(in_rounds(5)) == [0]  # what is told later has a round of its own all the same
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
     assert not interrupted()
     assert list(in_rounds(3)) == [0, 1, 2]
 
@@ -37,7 +37,7 @@ def test_the_first_interrupt_ends_behind_the_round_and_the_second_at_once() -> N
 def test_outside_of_rounds_an_interrupt_ends_at_once() -> None:
     before = signal.getsignal(signal.SIGINT)  # none, where whoever runs the tests does so in the background
     with interruptible(), pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -48,7 +48,7 @@ def test_engines_that_are_interrupted_tell_of_the_rounds_that_were_played(models
     def interrupt(text: str, share: float) -> None:
         del share
         if "capacity" in text:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     with interruptible():
         found = live.run(
@@ -70,7 +70,8 @@ def test_parts_that_have_ended_are_written_and_no_process_is_left(tmp_path: Path
             time.sleep(0.01)
         os.killpg(run.pid, signal.SIGINT)  # as a terminal does
         output, errors = run.communicate(timeout=PATIENCE)
-    assert (run.returncode, list(json.loads(file.read_text()))) == (STATUS, ["bound"]), errors
+    assert run.returncode == STATUS, errors
+    assert "bound" in json.loads(file.read_text())
     assert "means over those of the best GraphB" in output
     assert "interrupted: what is printed and written" in errors
     assert "Traceback" not in errors

@@ -18,7 +18,7 @@ LatebindError
 |  |- Unsupported           501  a part of the protocol that is not served
 |  `- TrainingStopped           a training that died before its end: building again goes on from there
 |- Refused                 503  not accepted: the queue is full or the deadline cannot be met
-|- Expired                 504  accepted, but its deadline passed, or cannot be kept any more
+|- Expired                 504  waited or ran, but its deadline passed, or cannot be kept any more
 |- Failed                  500  the model raised while it ran
 |  `- StepFailed           500  a step of a query, which the message names
 |- Unavailable             503  the engine is starting, draining or gone
@@ -119,7 +119,7 @@ class Refused(LatebindError):
 
 
 class Expired(LatebindError):
-    """A request that was accepted and whose deadline passed before its answer, or could not be kept any more."""
+    """A request whose deadline passed while it waited or ran, or could not be kept any more."""
 
     http_status = 504
     grpc_status = "DEADLINE_EXCEEDED"

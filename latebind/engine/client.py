@@ -186,7 +186,7 @@ class EngineClient:
     async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
         """Return `rows` slots to fill, waiting in line if too few are free.
 
-        Raises `Refused`, `Unavailable` or `NotFound`.
+        Raises `Refused`, `Expired`, `Unavailable` or `NotFound`.
         """
         self.require_engine()
         lane = self._lanes.get(model)

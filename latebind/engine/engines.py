@@ -139,7 +139,10 @@ class Engines:
         return self._engine.claim_now(model, rows) if self._engine is not None and model in self.models else None
 
     def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Coroutine[Any, Any, Claim]:
-        """Return `rows` slots to fill, waiting if necessary. Raises `Refused`, `Unavailable` or `NotFound`."""
+        """Return `rows` slots to fill, waiting if necessary.
+
+        Raises `Refused`, `Expired`, `Unavailable` or `NotFound`.
+        """
         engine = self._engine
         if engine is not None and engine.live() and model in self.models and model in engine.models:
             return engine.claim(model, rows, deadline=deadline, priority=priority)

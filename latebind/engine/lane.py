@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from latebind.batching.queue import LAST
-from latebind.domain.errors import LatebindError, Refused
+from latebind.domain.errors import Expired, LatebindError, Refused
 from latebind.domain.model import ModelSpec
 from latebind.engine.pool import FREE, Move, Pool
 from latebind.engine.query_steps import QuerySteps
@@ -100,8 +100,8 @@ class Lane:
         """Return `wanted` new requests with a slot for each, waiting in line if too few slots are free.
 
         The line is ordered by priority (1 first, 0 last), then by arrival, and holds at most as many calls as there are
-        slots. Raises `Refused` at the `deadline` (`time.monotonic()` seconds), and at once if the line is full or
-        `wanted` exceeds the number of slots.
+        slots. Raises `Expired` at the `deadline` (`time.monotonic()` seconds), and `Refused` at once if the line is
+        full or `wanted` exceeds the number of slots.
         """
         if (claimed := self.claim_now(wanted)) is not None:
             return claimed
@@ -114,7 +114,7 @@ class Lane:
                 return await waiting.claimed
         except TimeoutError:
             self._withdraw(waiting)
-            raise self._refused(wanted) from None
+            raise self._expired(wanted) from None
         except asyncio.CancelledError:
             self._withdraw(waiting)
             raise
@@ -180,8 +180,14 @@ class Lane:
         self._grant_waiting()
 
     def _refused(self, wanted: int) -> Refused:
+        return Refused(f"{self._no_room(wanted)}: try again later")
+
+    def _expired(self, wanted: int) -> Expired:
+        return Expired(f"{self._no_room(wanted)}, and had none by the deadline: allow more time (`timeout`)")
+
+    def _no_room(self, wanted: int) -> str:
         free = f"{self.pool.free} of {len(self.pool)} places are free"
-        return Refused(f"{self.spec.name} has no room for {wanted} more rows ({free}): try again later")
+        return f"{self.spec.name} has no room for {wanted} more rows ({free})"
 
 
 def _as_bytes(rows: Mapping[str, list[Rows]]) -> dict[str, list[memoryview]]:

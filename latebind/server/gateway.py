@@ -253,7 +253,7 @@ class Gateway(Protocol):
         """Return slots for N rows, each a request of its own; waits until they are free and it is this call's turn.
 
         Calls wait behind earlier calls whose priority is as good or better, until `deadline` (absolute, in
-        `time.monotonic()` seconds). Raises `Refused` or `Unavailable`.
+        `time.monotonic()` seconds). Raises `Refused`, `Expired` or `Unavailable`.
         """
         ...
 

@@ -45,6 +45,7 @@ EXTENSIONS = (
 )  # only those that work
 MANAGEMENT = ("model_repository", "model_repository(unload_dependents)")  # only where `manage` is on
 UPLOADS = "a model is loaded from the repository as it lies there: send no {!r:.100}, put it there instead"
+NOT_ANSWERING = "the engine stands still, or another one is starting: ask again later"
 MICROSECOND = 1e-6
 
 Fill = Callable[[Mapping[str, Sequence[Array]]], Awaitable[None]]  # writes the rows of a `Claim`
@@ -119,11 +120,20 @@ class Service:
         return [spec for _, spec in sorted(self._gateway.models.items())]
 
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
-        """Return every model with its version and state; where `ready`, only the models that are ready."""
+        """Return every model with its version and state; where `ready`, only the models that are ready.
+
+        What is served is UNAVAILABLE while the engine stands still or another one is awaited, as `model_ready` says.
+        """
         if self._catalogue is not None:
             entries = list(self._catalogue.index())
         else:
             entries = [IndexEntry(name=s.name, version=s.version, state="READY", reason="") for s in self.models()]
+        if not self._gateway.ready():  # asked for once where all is well: there may be a thousand models
+            for place, entry in enumerate(entries):
+                if entry["state"] == "READY" and not self._gateway.ready(entry["name"]):
+                    entries[place] = IndexEntry(
+                        name=entry["name"], version=entry["version"], state="UNAVAILABLE", reason=NOT_ANSWERING
+                    )
         return [entry for entry in entries if not ready or entry["state"] == "READY"]
 
     async def load(self, name: str, parameters: Mapping[str, object] | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from latebind.domain.errors import Refused, Unavailable
+from latebind.domain.errors import Expired, Refused, Unavailable
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.lane import Claimed, Lane
 from latebind.engine.pool import Move
@@ -88,7 +88,7 @@ def test_a_call_waits_until_its_deadline_and_no_longer() -> None:
         subject = lane()
         places = await subject.claim(2, deadline=soon())
         begun = time.monotonic()
-        with pytest.raises(Refused, match="0 of 2 places are free"):
+        with pytest.raises(Expired, match="0 of 2 places are free"):
             await subject.claim(1, deadline=begun + 0.05)
         assert time.monotonic() - begun >= 0.049
         leave(subject, places)

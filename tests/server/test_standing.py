@@ -133,5 +133,11 @@ def test_figures_are_told_with_their_age_and_health_says_what_is_so(shop: Path) 
                 while (await session.get("/v2/health/ready")).status == 200:
                     await asyncio.sleep(0.01)
             assert (await session.get("/v2/models/scale/ready")).status == 400
+            async with session.post("/v2/repository/index", json={}) as reply:
+                for entry in await reply.json():
+                    assert entry["state"] == "UNAVAILABLE"
+                    assert "stands still" in entry["reason"]
+            async with session.post("/v2/repository/index", json={"ready": True}) as reply:
+                assert await reply.json() == []
 
     run(test())

@@ -264,7 +264,7 @@ def test_a_call_without_slots_is_not_read_until_it_has_some(large_engine: Starte
     large_engine.run(test())
 
 
-def test_a_call_that_waits_for_slots_past_its_deadline_is_refused(large_engine: Started) -> None:
+def test_a_call_that_waits_for_slots_until_its_deadline_ends_with_504(large_engine: Started) -> None:
     async def test() -> None:
         engine = large_engine.client
         async with door_before(engine, deadline=0.2) as door:
@@ -272,7 +272,7 @@ def test_a_call_that_waits_for_slots_past_its_deadline_is_refused(large_engine: 
             await until(lambda: free(engine) == 0)
             reader, writer, _ = await begun(door.port, 1, but=1)
             reply = await read_reply(reader)
-            assert reply.status == 503
+            assert reply.status == 504
             assert b"places are free" in reply.data
             holder.close()
             writer.close()

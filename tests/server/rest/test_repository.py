@@ -49,6 +49,18 @@ def test_a_model_goes_and_comes_back(managed: Site, path: str) -> None:
     assert managed.get("/v2/models/half/ready").status == 200
 
 
+def test_a_model_that_the_engine_does_not_answer_for_is_not_listed_as_ready() -> None:
+    with opened(DoorConfig(port=0)) as site:
+        site.gateway.unready.add("half")
+        told = {name: state for name, state in states(site).items() if state != "READY"}
+        assert told == {"half": "UNAVAILABLE"}
+        listed = states(site, b'{"ready": true}')
+        assert "half" not in listed
+        assert "double" in listed
+        site.gateway.unready.clear()
+        assert states(site)["half"] == "READY"
+
+
 def test_a_version_may_be_named_for_loading(managed: Site) -> None:
     assert managed.post(f"{HALF_MODEL}/load", {"parameters": {"version": "3"}}).status == 200
     assert managed.shelf.versions == [("half", "3")]

@@ -1,0 +1,56 @@
+"""The rows on which backends are compared: values over all that may be sent, and those at which a graph may decide."""
+
+from math import inf
+
+import pytest
+import torch
+
+from latebind.domain.model import TensorSpec
+from latebind.program import trial_rows
+from latebind.program.graph import Graph, Node, TensorType, Value, Weight
+from latebind.program.trial_rows import USUAL, Trial, trials
+
+ROWS = torch.ones(2, 4), torch.ones(2, 4, dtype=torch.int64)
+X, IDS = TensorSpec("x", "float32", (4,)), TensorSpec("ids", "int64", (4,))
+
+
+def drawn(ids: TensorSpec = IDS) -> tuple[Trial, ...]:
+    """Return the trials of a graph that compares with 41,000 and with the number of a weight."""
+    type_ = TensorType("bool", (None, 4))
+    nodes = (
+        Node("one", "aten.gt.Scalar", (Value("ids"), 41_000), (), type_),
+        Node("other", "aten.gt.Tensor", (Value("ids"), Weight("edge")), (), type_),
+    )
+    graph = Graph((X, IDS), nodes, (("one", "one"), ("other", "other")))
+    return trials(graph, {"edge": torch.tensor([77_000])}, (X, ids), [ROWS])
+
+
+def numbers(found: tuple[Trial, ...]) -> set[int]:
+    return {number for trial in found[1:] for number in trial.rows[1].flatten().tolist()}
+
+
+def test_magnitudes_ascend_to_the_largest_number_of_a_dtype_and_to_infinity() -> None:
+    found = drawn()
+    sizes = [trial.magnitude for trial in found]
+    assert sizes == sorted(sizes)
+    assert sizes[-2:] == [torch.finfo(torch.float32).max, inf]
+    for trial in found[1:-1]:
+        assert trial.rows[0].abs().max() == trial.magnitude
+    assert {str(value) for value in found[-1].rows[0].flatten().tolist()} > {"nan", "inf", "-inf"}
+
+
+def test_however_few_rows_there_are_one_is_about_as_large_as_its_magnitude(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_rows, "BY_WORK", ())  # one row of each
+    for trial in drawn()[1:-1]:
+        assert len(trial.rows[0]) == 1
+        if trial.magnitude > USUAL:
+            assert trial.rows[0].abs().max() > trial.magnitude / 100
+
+
+def test_whole_numbers_come_from_the_ends_of_their_range_and_around_what_a_graph_compares_with() -> None:
+    near = {constant + more for constant in (41_000, 77_000) for more in (-1, 0, 1)}
+    assert numbers(drawn()) >= {-(1 << 63), (1 << 63) - 1, 0, 1, -1, (1 << 53) + 1, *near}
+
+
+def test_whole_numbers_keep_within_their_limits() -> None:
+    assert numbers(drawn(TensorSpec("ids", "int64", (4,), limit=9, least=2))) == set(range(2, 9))

@@ -219,6 +219,16 @@ def test_who_leaves_or_is_late_while_a_batch_is_tried_by_halves_is_not_run_again
     scheduler.check()
 
 
+def test_who_is_left_in_a_batch_that_raised_is_not_to_blame_for_one_who_has_left() -> None:
+    scheduler = Scheduler(config(served(hit_rates={0: 0.5})))
+    scheduler.handle(arrived(1, 2), 0.0)
+    scheduler.handle(StageDone(0), 0.01)
+    assert outcomes(scheduler.handle(Exited(0, 0, (2,)), 0.013)) == {2: Outcome.ANSWERED}
+    assert scheduler.handle(StageFailed(0), 0.02) == [run(1, 1)]
+    assert outcomes(scheduler.handle(StageFailed(0), 0.03)) == {1: Outcome.FAILED}
+    scheduler.check()
+
+
 def test_models_take_turns_by_who_has_waited_longest() -> None:
     scheduler = Scheduler(config(served("a", stages=1), served("b", stages=1)))
     scheduler.handle(arrived(1, model="a"), 0.0)

@@ -4,7 +4,9 @@ from itertools import count, pairwise
 
 import pytest
 
+from latebind.batching.lane import RETRY
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
+from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.events import Arrived, Cancelled, StageDone, Woke
 from latebind.scheduler import Scheduler
 from tests.models import config, served
@@ -118,6 +120,28 @@ def test_what_no_launch_can_meet_is_tried_ever_more_rarely() -> None:
     assert 0.4 < min(waited) < 0.8
     assert 9.9 < max(waited) < 10.2  # no model is refused for longer by an estimate alone
     assert len(tried) < 200
+
+
+def test_a_request_for_which_an_estimate_is_doubted_is_itself_accepted() -> None:
+    scheduler = Scheduler(config(served(stages=1, seconds=0.2)))
+    assert outcomes(scheduler.handle(arrived(1, deadline=0.1), 0.0)) == {1: Outcome.REFUSED_LATE}
+    assert scheduler.handle(arrived(2, deadline=RETRY + 0.1), RETRY) == [run(0, 2)]
+
+
+def test_an_estimate_with_which_requests_were_accepted_meanwhile_is_not_doubted_at_once() -> None:
+    scheduler = Scheduler(config(served(stages=1, seconds=0.2)))
+    assert outcomes(scheduler.handle(arrived(1, deadline=0.1), 0.0)) == {1: Outcome.REFUSED_LATE}
+    assert scheduler.handle(arrived(2), 0.1) == [run(0, 2)]
+    scheduler.handle(StageDone(0), 0.3)
+    assert outcomes(scheduler.handle(arrived(3, deadline=5.1), 5.0)) == {3: Outcome.REFUSED_LATE}
+
+
+def test_no_estimate_is_doubted_where_nothing_is_learned() -> None:
+    scheduler = Scheduler(SchedulerConfig((served(stages=1, seconds=0.2),), 1, PolicyConfig("graph", learn=False)))
+    for number in range(4):
+        now = number * RETRY
+        refused = outcomes(scheduler.handle(arrived(number, deadline=now + 0.1), now))
+        assert refused == {number: Outcome.REFUSED_LATE}
 
 
 def test_a_model_is_doubted_only_where_its_own_estimate_refuses() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from latebind.batching import POLICIES, make_policy
 from latebind.batching.queue import Order
-from latebind.domain.actions import Outcome
+from latebind.domain.actions import Outcome, Reply
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
 from latebind.domain.events import Arrived, StageDone
 from latebind.scheduler import Scheduler
@@ -73,6 +73,15 @@ def test_one_that_would_make_an_accepted_one_late_is_refused(policy: str, model:
     assert not refused(scheduler, asked(model, 0.1, 200))  # it starts at 0.27 s, or at 0.3
     assert refused(scheduler, asked(model, 0.1, 201))
     assert not refused(scheduler, asked(model, 10.0, 202))  # it goes last
+
+
+@pytest.mark.parametrize("policy", BY_DEADLINE)
+def test_who_is_refused_for_another_hears_by_how_much_that_one_would_be_late(policy: str) -> None:
+    scheduler = behind(11, policy, due=0.34)
+    assert not refused(scheduler, asked("web", 0.1, 200))
+    (reply,) = scheduler.handle(asked("web", 0.1, 201), 0.0)
+    assert isinstance(reply, Reply)
+    assert (reply.outcome, reply.slack) == (Outcome.REFUSED_LATE, pytest.approx(-0.02))
 
 
 @pytest.mark.parametrize("policy", BY_DEADLINE)

@@ -59,6 +59,12 @@ def test_it_says_what_goes_before_a_request_and_who_would_be_late_behind_it(
     assert found.seconds == sum(waiting[number][1] for _, number in left)
 
 
+def test_who_would_be_late_counts_all_that_goes_before_it_from_other_blocks() -> None:
+    found = filled([*[(1, 4, 100)] * 20, (2, 1, 42)], set())  # it may wait 2 s beside the 40 s of work before it
+    assert found.spare(turn(0, 99), 4, 0.0) == inf
+    assert found.spare(turn(0, 99), 5, 0.0) == -0.5
+
+
 @given(WAITING.filter(bool), st.integers(0, 9), st.data())
 def test_a_request_that_moves_or_weighs_more_counts_as_if_it_had_come_so(
     waiting: list[tuple[int, int, int]], place: int, data: st.DataObject

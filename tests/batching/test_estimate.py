@@ -224,6 +224,13 @@ def test_a_launch_as_profiled_ends_a_doubt_too() -> None:
     assert (pace.factor, pace.launch) == (1.0, 0.0)
 
 
+def test_a_launch_that_takes_nothing_by_its_profile_ends_a_doubt_of_all_others() -> None:
+    pace = Pace(least=-0.3)
+    pace.doubt()
+    pace.observe(0.0, 0.1)
+    assert (pace.factor, pace.launch) == (1.0, 0.1)
+
+
 def test_a_doubt_is_for_steps_of_a_decoder_and_for_what_comes_before_them() -> None:
     served = chain(STATIC, DECODER, output_steps=(4,), curve=LINEAR)
     estimate = Estimate(served.spec, served.costs)

@@ -76,6 +76,9 @@ def test_a_newcomer_goes_behind_as_many_as_the_queue_names_before_it(
 def test_a_priority_comes_when_the_first_whom_it_passes_would_have_come(order: Order) -> None:
     queue = filled((2.0, 5.0, 1), (3.0, 4.0, 1))
     assert queue.passed(9.0, 1, order) == (4.0 if order is Order.DEADLINE else 2.0)
+    queue.add(Request(2, "net", 2, 1.0, 1.0, priority=2))
+    assert queue.passed(9.0, 2, order) == (4.0 if order is Order.DEADLINE else 2.0), "one of its own it does not pass"
+    assert queue.passed(9.0, 1, order) == 1.0
     assert queue.passed(9.0, 0, order) == 9.0
 
 

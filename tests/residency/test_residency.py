@@ -205,6 +205,24 @@ def test_who_rests_for_want_of_a_core_goes_on_when_one_is_free() -> None:
     assert sorted(ended) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize(
+    ("resting", "runs"),
+    [
+        (0, "a0 of 1, a0 of 2, b0 of 2, b1 of 2, a1 of 3"),
+        (40, "a0 of 1, a0 of 2, b0 of 2, b1 of 2, a1 of 3"),
+        (30, "a0 of 1, a0 of 2, a1 of 3, b0 of 2, b1 of 2"),  # three of `a` keep more
+        (10, "a0 of 1, a1 of 1, a0 of 2, a1 of 2, b0 of 2, b1 of 2"),
+    ],
+)
+def test_nobody_starts_while_those_who_have_keep_more_between_stages_than_they_may(resting: int, runs: str) -> None:
+    a, b = replace(A, footprint=replace(A.footprint, row=11)), replace(B, footprint=replace(B.footprint, row=1))
+    simulator = Accounted(limited(a, b, budget=16, batching="lazy", resting=resting))
+    warm = asks((0.0, "a"), (0.0, "b"))
+    simulator.run([*warm, *asks(*[(100.0 + 0.1 * number, name) for number, name in enumerate("aaabb")])])
+    ran = [f"{run.model}{run.stage} of {len(run.requests)}" for run in simulator.ran[4:]]
+    assert ", ".join(ran) == runs
+
+
 def test_a_model_is_loaded_when_the_last_who_kept_another_in_memory_is_too_late() -> None:
     a, b = (with_pieces(chain(STATIC, name=name), (100,), seconds=0.01) for name in "ab")
     scheduler = Scheduler(SchedulerConfig((a, b), residency=ResidencyConfig(150)))

@@ -101,8 +101,7 @@ def note_start(fd: int) -> None:
 
 def read_running(fd: int) -> list[Place]:
     """Return what all threads do."""
-    data = os.pread(fd, MOST_BYTES, 0)
-    return [Place(*place) for place in PLACE.iter_unpack(data[: len(data) - len(data) % PLACE.size])]
+    return [Place(*place) for place in PLACE.iter_unpack(os.pread(fd, MOST_BYTES, 0))]
 
 
 def models_of(places: Iterable[Place]) -> tuple[int, ...]:

@@ -7,14 +7,17 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
 import pytest
 
 from latebind.domain.config import EngineConfig, GenerationsConfig, PolicyConfig
+from latebind.domain.costs import Curve
 from latebind.domain.errors import Expired, Unavailable
 from latebind.domain.eventlog import read_log
+from latebind.domain.model import TensorSpec
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
 from latebind.engine.running import IDLE, LATE_SECONDS, LISTENS, TIMES, Lateness, Place, longest_seconds
@@ -188,3 +191,11 @@ def test_what_is_overdue_is_late_from_the_second_look_on_and_for_as_long_as_the_
 def test_a_stage_that_takes_long_by_its_profile_is_late_later() -> None:
     assert longest_seconds(served("net", stages=2, seconds=LATE_SECONDS)) == [TIMES * LATE_SECONDS] * 2
     assert longest_seconds(served("net", stages=2, seconds=1e-6)) == [LATE_SECONDS] * 2
+
+
+def test_a_stage_may_take_what_its_largest_batch_with_the_longest_inputs_takes() -> None:
+    net = served("net", stages=1, seconds=1.0, per_row=0.5, max_batch=2)
+    words = replace(net.spec, inputs=(TensorSpec("words", "int64", (50,), padding=0),))
+    costs = replace(net.costs, slopes={0: Curve((1, 2), (0.1, 0.2))})
+    assert longest_seconds(net) == [TIMES * 1.5]
+    assert longest_seconds(replace(net, spec=words, costs=costs)) == [pytest.approx(TIMES * (1.5 + 49 * 0.2))]

@@ -199,7 +199,7 @@ class Worker:
     def _begin(self, action: Run, *, stages: int) -> Batch:
         """Return the inputs of the requests that begin with this stage."""
         self._activations.put_aside()
-        if stages > 1 or self._models[action.model].lookups:  # else nothing is kept, and one stage answers
+        if stages > 1:  # else nothing is kept, and one stage answers
             self.owners.begin(action)
         return Batch(action.requests, self._stream.inputs(action))
 

@@ -11,6 +11,7 @@ from threading import Event
 from typing import cast
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -18,11 +19,12 @@ from torch import Tensor
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig
 from latebind.domain.events import Exited, StageDone
-from latebind.engine.aside import MOST_WAITING, Aside
+from latebind.engine.aside import MOST_WAITING, Aside, Asked
 from latebind.engine.owners import Owners
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import LoadedModel, Worker, load_model
 from latebind.learned.lookup import Lookup
+from latebind.program.backends import NotResident
 from tests.digits import Built
 from tests.halves import at_half, chain
 
@@ -163,3 +165,38 @@ def test_few_lookups_wait_and_those_that_nobody_waits_for_are_not_made() -> None
     slow.began.get(timeout=SECONDS)  # that of 98
     aside.close()
     assert slow.asked == 2
+
+
+def aside_of(slots: int) -> tuple[Aside, ModelSlots, Run]:
+    """Return what performs lookups, slots, and the first stage of requests 7, 8, ... in these, which has begun."""
+    owners = Owners()
+    run = Run(0, "net", 0, tuple(range(7, 7 + slots)), tuple(range(slots)))
+    owners.begin(run)
+    rows = ModelSlots((), (np.zeros((slots, 1), np.float32),), np.zeros(slots, np.int32))
+    return Aside(owners, {"net": rows}), rows, run
+
+
+def test_an_answer_names_the_version_that_gave_it() -> None:
+    def first_hits(activation: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        return activation.numpy() + 5.0, np.arange(len(activation)) == 0
+
+    aside, slots, run = aside_of(2)
+    assert aside.perform(Asked(cast(Lookup, first_hits), 3, run, torch.zeros(2, 1))) == Exited(0, 0, (7,))
+    assert slots.outputs[0].tolist() == [[5.0], [0.0]]
+    assert slots.versions.tolist() == [3, 0]
+
+
+def test_a_lookup_that_has_left_memory_meanwhile_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    asked = Queue[None]()
+
+    def gone(activation: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        asked.put(None)
+        raise NotResident(f"no page for {len(activation)}")
+
+    aside, _, run = aside_of(1)
+    aside.start(lambda exited: None)
+    for _ in range(2):
+        aside.ask(cast(Lookup, gone), 0, run, torch.zeros(1, 1))
+        asked.get(timeout=SECONDS)
+    aside.close()
+    assert not caplog.messages

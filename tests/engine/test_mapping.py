@@ -283,3 +283,14 @@ def test_a_step_gets_no_values_that_its_model_does_not_take(tmp_path: Path) -> N
     for slot in (1, 2):
         with pytest.raises(InvalidRequest, match="numbers from -1e\\+06 to 1e\\+06"):
             bench.mappings.map(Map("made", (slot,), (slot,), 0, (0,)))
+
+
+def test_what_a_model_takes_that_was_not_chosen_does_not_count(tmp_path: Path) -> None:
+    large = MODELS["cars-large"]
+    limited = replace(large, inputs=(replace(large.inputs[0], largest=1.0),))
+    bench = Bench(read(tmp_path, TRAFFIC), {**MODELS, "cars-large": limited})
+    bench.slots["traffic"].inputs[0][:] = 2.0
+    bench.slots["gate"].outputs[1][:] = [0.0, 0.0, 0.5, 0.5]
+    bench.mappings.map(Map("traffic", (7,), (1,), CARS, (0, 0, -1)))
+    with pytest.raises(InvalidRequest, match="numbers from -1 to 1"):
+        bench.mappings.map(Map("traffic", (7,), (1,), CARS, (0, 1, -1)))

@@ -43,6 +43,27 @@ def test_where_every_run_is_interrupted_all_count_after_a_bounded_number_of_trie
     assert interrupted == 1.0
 
 
+def test_where_few_runs_were_not_interrupted_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "MIN_RUNS", 5)
+    rows, _ = _uninterrupted(runs_of(*[LONG] * (TRIES * 20 - 4)), 20)
+    assert rows == [[LONG]] * (TRIES * 20 - 4) + [[SHORT]] * 4
+    rows, _ = _uninterrupted(runs_of(*[LONG] * (TRIES * 20 - 5)), 20)
+    assert rows == [[SHORT]] * 5
+
+
+@pytest.mark.parametrize(
+    ("later", "counts"), [([1.0] * 20, [1.0] * 20), ([1.0, 5.0] * 10, [1.0, 9.0] * 10 + [1.0, 5.0] * 10)]
+)
+def test_a_quiet_moment_counts_without_the_unsteady_one_before_it(
+    later: list[float], counts: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 0.0, 99.0])  # one more look than at the first rounds
+    monkeypatch.setattr(measure, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(measure, "interleaved", lambda calls, runs: Rounds({"one": [1.0, 9.0] * 10}))
+    monkeypatch.setattr(measure, "_in_turn", lambda calls, runs: Rounds({"one": later}))
+    assert measure.compared({}, 20) == Rounds({"one": counts})
+
+
 def test_the_quickest_is_known_where_the_limits_of_medians_are_apart() -> None:
     quick, slow = [1.0 + 0.01 * i for i in range(20)], [1.5 + 0.01 * i for i in range(20)]
     assert Rounds({"quick": quick, "slow": slow}).is_decided

@@ -1,11 +1,12 @@
 import errno
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
 from latebind.domain.errors import NotFound, RepositoryError
-from latebind.repository.directory import MODEL, WEIGHTS, ModelDirectory, json_bytes
+from latebind.repository.directory import MODEL, WEIGHTS, ModelDirectory, _locked, json_bytes
 from latebind.repository.listing import Repository
 from latebind.repository.manifest import MANIFEST, entry_of, read_manifest
 from latebind.repository.tensors import read_tensors, tensor_bytes, tensor_file
@@ -124,6 +125,16 @@ def test_creating_again_replaces_the_whole_model(path: Path) -> None:
     assert set(ModelDirectory.open(path).files) == {MODEL}
     assert sorted(entry.name for entry in path.iterdir()) == [MANIFEST, MODEL]
     assert [entry.name for entry in path.parent.iterdir()] == ["1"]
+
+
+def test_what_writers_have_left_is_removed_where_it_is_old_and_nobody_has_it(tmp_path: Path) -> None:
+    for name in ("fresh", "old", "held"):
+        (tmp_path / f".net.{name}").mkdir()
+    for name in ("old", "held"):
+        os.utime(tmp_path / f".net.{name}", (0, 0))
+    with _locked(tmp_path / ".net.held", seconds=0.0):
+        ModelDirectory.create(tmp_path / "net", FILES)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".net.fresh", ".net.held", "net"]
 
 
 def test_a_directory_with_other_files_is_not_overwritten(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """TLS: calls are answered over it and not beside it, old versions are refused, and errors name the file."""
 
+import asyncio
 import http.client
 import json
 import shutil
@@ -11,15 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from ctypes.util import find_library
 from dataclasses import dataclass
+from errno import EMFILE
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, patch
 
 import pytest
 
 from latebind.domain.config import GRPC_STACKS, DoorConfig
 from latebind.domain.errors import ConfigError
 from latebind.server.limits import Limits
-from latebind.server.tls import server_context
+from latebind.server.tls import TlsServer, server_context
 from tests.server.bodies import SCALAR, request
 from tests.server.conftest import PATIENCE, Site, opened, scalar
 
@@ -215,3 +218,30 @@ def arriving(site: Site) -> int:
     served = site.door._server._behind_tls
     assert served is not None
     return len(served.arriving)
+
+
+@pytest.mark.parametrize("others", [7, 8])
+def test_a_connection_is_taken_while_all_with_those_that_have_had_their_handshake_are_few_enough(others: int) -> None:
+    assert was_taken(others=others) == (others < 8)
+
+
+def test_a_door_that_could_not_accept_for_a_moment_goes_on() -> None:
+    assert was_taken(ConnectionAbortedError(), OSError(EMFILE, "no descriptor is free"))
+
+
+def was_taken(*before: OSError, others: int = 0) -> bool:
+    """Return whether a door for eight connections takes one, which comes after errors."""
+    ours, theirs = socket.socketpair()
+
+    async def accept() -> bool:
+        comes = AsyncMock(side_effect=[*before, (ours, None), asyncio.CancelledError()])
+        context, company = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), [object()] * others
+        with patch.object(asyncio.get_running_loop(), "sock_accept", comes), socket.socket() as listening:
+            server = TlsServer(listening, context, asyncio.Protocol, company, most=8, patience=PATIENCE)
+            await asyncio.wait((server._accepting,))
+        taken = bool(server.arriving)
+        await server.ended()
+        return taken
+
+    with ours, theirs, patch("latebind.server.tls.AGAIN_SECONDS", 0.0):
+        return asyncio.run(accept())

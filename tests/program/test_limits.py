@@ -6,8 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from latebind.domain.model import TensorSpec
 from latebind.program.export import export
+from latebind.program.graph import Graph, Node, TensorType, Value
 from latebind.program.limits import Limits, find_limits, without_limits
+from latebind.program.ranges import Interval, Ranges
 from tests.program.modules import Translator, TwoOutputs
 
 WIDTH = 5
@@ -59,6 +62,10 @@ def row(ids: Tensor) -> Tensor:
         (lambda ids: nn.functional.embedding(ids // 10, TABLE).sum(2), 0, 199),
         (lambda ids: nn.functional.embedding(ids.flip(1)[:, :2].unsqueeze(1), TABLE).sum(3), 0, 19),
         (lambda ids: nn.functional.embedding(ids.clamp(max=19), TABLE).sum(2), 0, (1 << 63) - 1),
+        (lambda ids: nn.functional.embedding(ids.abs().clamp(max=19), TABLE).sum(2), 1 - (1 << 63), (1 << 63) - 1),
+        (lambda ids: nn.functional.embedding(torch.fmod(ids, 20), TABLE).sum(2), 0, (1 << 63) - 1),
+        (lambda ids: nn.functional.embedding(ids.div(10, rounding_mode="trunc"), TABLE).sum(2), -9, 199),
+        (lambda ids: nn.functional.embedding(ids & -1, TABLE).sum(2), 0, 19),
     ],
 )
 def test_an_index_may_be_what_finds_something(operation: Operation, least: int, most: int) -> None:
@@ -100,3 +107,12 @@ def test_a_comparison_with_all_classes_limits_only_where_it_stands_for_one_hot()
     assert limits_of(lambda ids: nn.functional.one_hot(ids, 7)) == Limits({}, ())
     (found,) = limits_of(lambda ids: nn.functional.one_hot(ids, 7), one_hot=True).allowed.values()
     assert (found.least, found.most) == (0, 6)
+
+
+@pytest.mark.parametrize(
+    ("given", "clamped"), [((0, 0), (25, 25)), ((0, 27), (25, 27)), ((26, 99), (26, 30)), ((40, 99), (30, 30))]
+)
+def test_a_clamp_moves_numbers_to_its_nearest_end(given: tuple[int, int], clamped: tuple[int, int]) -> None:
+    node = Node("y", "aten.clamp.default", (Value("ids"), 25, 30), (), TensorType("int64", (None, 4)))
+    graph = Graph((TensorSpec("ids", "int64", (4,)),), (node,), (("y", "y"),))
+    assert Ranges(graph, {}).find({"ids": Interval(*given)})["y"] == Interval(*clamped)

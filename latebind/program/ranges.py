@@ -340,7 +340,7 @@ def _part(ranges: Ranges, node: Node) -> Interval | None:
         return None
     if node.args[1] == 0:
         return ranges.of(source.args[0])
-    place = ORDERED[name] + (source.op == "aten.sort.stable")
+    place = ORDERED[name]
     dimension = source.args[place] if len(source.args) > place else dict(source.kwargs).get("dim", -1)
     size = ranges.size(source.args[0], dimension) if isinstance(dimension, int) else None
     return Interval(0, size - 1) if size else None

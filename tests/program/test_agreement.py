@@ -1,6 +1,8 @@
 """A build compares backends with the module on values over all that clients may send."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +12,15 @@ from torch import Tensor, nn
 
 from latebind.domain.errors import ExportError, InvalidRequest
 from latebind.domain.model import TensorSpec
+from latebind.program.agreement import Agreement, _check_numbers, in_order
 from latebind.program.backends import BACKENDS
 from latebind.program.build import BuildReport, build_program
-from latebind.program.export import export, run_module
+from latebind.program.export import Exported, export, run_module
 from latebind.program.load import compile_graph, load_program
 from latebind.program.program import Program
+from latebind.program.tuning import Candidate, Chain
 from latebind.server.tensors import Tensor as WireTensor
+from tests.program.test_verify import ABSOLUTE, MAGNITUDES, asked, reference
 from tests.working import measured_by_work
 
 EDGES = [0, 1, -1, 2**24 + 1, 2**31 - 1, 2**31, 2**53 + 1, 2**63 - 1, -(2**63), -(2**31) - 1, 1_700_000_000_123, 77]
@@ -169,6 +174,50 @@ def test_an_input_that_nothing_reads_is_no_hindrance(tmp_path: Path) -> None:
     rows = torch.randn(3, 3), torch.randn(3, 4)
     torch.testing.assert_close(program.run(*rows)[0], run_module(module, rows)[0])
     assert report.backend == "openvino"
+
+
+def agreement(*specs: TensorSpec, may_raise: str | None = None) -> Agreement:
+    answers = tuple(asked(ABSOLUTE, size, magnitude=size) for size in MAGNITUDES)
+    return Agreement(specs, answers, reference(ABSOLUTE), may_raise)
+
+
+def test_where_a_module_may_raise_only_eager_is_taken() -> None:
+    found, why = agreement(may_raise="an index may be out of range"), "an index may be out of range"
+    candidates = [Candidate(backend, uncut=lambda x: (x.abs(),)) for backend in ("eager", "openvino")]
+    assert [found.judged(one).refused for one in candidates] == [None, why]
+
+
+def test_a_chain_must_agree_as_far_as_numbers_are_taken() -> None:
+    def wrong_from_1e9(x: Tensor) -> tuple[Tensor]:
+        return (torch.where(x < 1e9, x.abs(), -1.0),)
+
+    chain = Chain("openvino", (), ABSOLUTE, (ABSOLUTE,), (wrong_from_1e9,), {})
+    assert [agreement().holds(chain, largest) for largest in (0.0, 1e6, 1e9)] == [True, True, False]
+
+
+def test_numbers_are_limited_by_their_dtype_too_and_only_where_a_backend_differs() -> None:
+    found = agreement(
+        TensorSpec("x", "float32", (1,)), TensorSpec("half", "float16", (1,)), TensorSpec("ids", "int64", (1,))
+    )
+    assert [spec.largest for spec in found.limited(1e9)] == [1e9, 65504.0, None]
+    assert found.limited(inf) == found.inputs
+
+
+def test_data_is_taken_by_name_where_names_are_those_of_the_examples() -> None:
+    examples = {"a": torch.zeros(1, 2), "b": torch.zeros(1, 2, dtype=torch.int64)}
+    ones, twos = torch.ones(3, 2), 2 * torch.ones(3, 2)
+    for data in ({"b": twos, "a": ones}, {"x": ones, "y": twos}, (ones, twos)):
+        first, second = in_order(data, examples)  # type: ignore[arg-type]
+        assert torch.equal(first, ones)
+        assert torch.equal(second, twos.long())
+        assert second.dtype == torch.int64
+
+
+def test_an_answer_without_any_value_is_no_answer_of_nan_alone() -> None:
+    given = replace(asked(ABSOLUTE, 1.0), expected=(torch.zeros(1, 0),))
+    _check_numbers([given], Exported(ABSOLUTE, {}))
+    with pytest.raises(ExportError, match="every answer"):
+        _check_numbers([replace(given, expected=(torch.full((1, 1), nan),))], Exported(ABSOLUTE, {}))
 
 
 def test_a_check_of_numbers_takes_no_copy_of_a_row() -> None:

@@ -82,6 +82,7 @@ def test_an_index_may_be_what_finds_something(operation: Operation, least: int, 
         lambda ids: nn.functional.embedding(ids.abs().minimum(torch.tensor(19)).maximum(torch.tensor(0)), TABLE).sum(2),
         lambda ids: torch.gather(row(ids), 1, ids.argmax(1, keepdim=True)),
         lambda ids: torch.gather(row(ids), 1, ids.topk(2, 1).indices),
+        lambda ids: torch.gather(row(ids), 1, ids.argsort(dim=1, stable=True)),
         lambda ids: ids // 7 + ids % 3,
     ],
 )

@@ -14,7 +14,7 @@ from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
 from latebind.server.rest.codec import Codec, check_depth
-from latebind.server.tensors import DATATYPES
+from latebind.server.tensors import DATATYPES, Tensor
 from tests.server.arithmetic import SPECS, one_to_one
 from tests.server.taking import take
 
@@ -308,6 +308,14 @@ def test_a_truth_in_binary_is_0_or_1() -> None:
     content, json_bytes = binary(np.array([[True, False, True]]))
     with pytest.raises(InvalidRequest, match="BOOL knows 0 and 1"):
         take(Codec(MODELS["invert"], LIMITS), content[:-1] + b"\2", json_bytes)
+
+
+def test_a_tensor_without_values_has_none_that_the_model_does_not_take() -> None:
+    limited = Tensor(TensorSpec("x", "int64", (0,), limit=3))
+    limited.check((np.zeros((1, 0), np.int64),))
+    assert limited.from_json(b"[]", shape=(1, 0)).shape == (1, 0)
+    with pytest.raises(InvalidRequest, match="0 to 2"):
+        Tensor(TensorSpec("x", "int64", (2,), limit=3)).from_json(b"[-1, 2]", shape=(1, 2))
 
 
 def test_json_past_its_limit_is_too_large() -> None:

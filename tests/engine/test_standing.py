@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,9 +19,22 @@ from latebind.domain.costs import Curve
 from latebind.domain.errors import Expired, Unavailable
 from latebind.domain.eventlog import read_log
 from latebind.domain.model import TensorSpec
+from latebind.engine.client import LATEST_SECONDS, LOOK_SECONDS, EngineClient
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
-from latebind.engine.running import IDLE, LATE_SECONDS, LISTENS, TIMES, Lateness, Place, longest_seconds
+from latebind.engine.running import (
+    IDLE,
+    LATE_SECONDS,
+    LISTENS,
+    TIMES,
+    Lateness,
+    Place,
+    Running,
+    longest_seconds,
+    map_running,
+    worker_place,
+)
+from latebind.engine.slots import create_file
 from latebind.queries.replay import replayed
 from latebind.repository.selection import Selection
 from tests.engine.started import until_slots_are_free
@@ -199,3 +213,67 @@ def test_a_stage_may_take_what_its_largest_batch_with_the_longest_inputs_takes()
     costs = replace(net.costs, slopes={0: Curve((1, 2), (0.1, 0.2))})
     assert longest_seconds(net) == [TIMES * 1.5]
     assert longest_seconds(replace(net, spec=words, costs=costs)) == [pytest.approx(TIMES * (1.5 + 49 * 0.2))]
+
+
+def at_the_door(test: Callable[[EngineClient, Running], None]) -> None:
+    """Run a test of a client whose engine, with two workers, has no process: the test writes what that would do."""
+
+    async def body() -> None:
+        client = EngineClient(Mock(), (Mock(), Mock()), [create_file(), create_file()])
+        client._messages = Mock()
+        try:
+            test(client, map_running(client._running, 2))
+        finally:
+            for file in client._files:
+                os.close(file)
+
+    run(body())
+
+
+def test_only_those_are_to_blame_for_an_engine_that_stood_still_that_were_late() -> None:
+    def test(client: EngineClient, running: Running) -> None:
+        running.begin(worker_place(0), 1, 0, LONG)
+        running.begin(worker_place(1), 2, 0, -1.0)
+        assert client.ran() == (0, 1)
+        client.look()
+        client.look()
+        client.abandon()
+        assert client.ran() == (1,)
+        client._process.kill.assert_called_once()  # type: ignore[attr-defined]
+
+    at_the_door(test)
+
+
+def test_an_engine_is_not_late_for_as_long_as_its_door_stood_still() -> None:
+    def test(client: EngineClient, running: Running) -> None:
+        running.begin(worker_place(0), 1, 0, -1.0)
+        client.look()
+        client._looked -= LONG
+        client.look()
+        assert 0.0 < client.late <= 2 * LOOK_SECONDS
+
+    at_the_door(test)
+
+
+def test_calls_are_looked_through_at_the_first_of_their_deadlines_and_then_at_the_next() -> None:
+    def test(client: EngineClient, running: Running) -> None:
+        now, looks = time.monotonic(), list[asyncio.TimerHandle | None]()
+        for seconds in (20.0, 30.0, 10.0):
+            client.watch(now + seconds)
+            looks.append(client._expiring)
+        first, second, third = looks
+        assert first is not None
+        assert third is not None
+        assert second is first
+        assert first.cancelled()
+        assert 9.0 < third.when() - asyncio.get_running_loop().time() < 11.0
+        claim = Mock()
+        claim.expire.return_value = now + 40.0
+        client.sent = {1: claim, 2: claim}
+        client._expire()
+        (until,) = claim.expire.call_args.args
+        assert until <= time.monotonic() - LATEST_SECONDS, "the engine may say more of calls that are just due"
+        assert client._expiring is not None
+        assert 39.0 < client._expiring.when() - asyncio.get_running_loop().time() < 41.0
+
+    at_the_door(test)

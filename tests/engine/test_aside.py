@@ -101,6 +101,17 @@ def test_the_end_of_the_network_leaves_alone_what_a_lookup_has_answered(built: B
         assert len(exited) == len(REQUESTS) // 2
 
 
+def test_an_answer_names_the_version_in_use_whether_a_lookup_or_the_network_gave_it(built: Built) -> None:
+    with bench(built, only=0) as at:
+        at.worker.adopt(at.model.spec.name, 3, None)
+        at.run(0)
+        exited = at.reported.get(timeout=SECONDS).requests
+        assert [at.slots.versions[slot] for slot in SLOTS] == [3 if one in exited else 0 for one in REQUESTS]
+        for stage in range(1, at.model.spec.stages):
+            at.run(stage)
+        assert at.slots.versions.tolist() == [3] * len(SLOTS)
+
+
 def test_a_slot_that_has_another_owner_is_left_alone(built: Built) -> None:
     with bench(built) as at:
         at.run(0)
@@ -178,7 +189,7 @@ def aside_of(slots: int) -> tuple[Aside, ModelSlots, Run]:
 
 def test_an_answer_names_the_version_that_gave_it() -> None:
     def first_hits(activation: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        return activation.numpy() + 5.0, np.arange(len(activation)) == 0
+        return activation.numpy() + np.float32(5.0), np.array([True, False])
 
     aside, slots, run = aside_of(2)
     assert aside.perform(Asked(cast(Lookup, first_hits), 3, run, torch.zeros(2, 1))) == Exited(0, 0, (7,))

@@ -207,7 +207,7 @@ def test_data_is_taken_by_name_where_names_are_those_of_the_examples() -> None:
     examples = {"a": torch.zeros(1, 2), "b": torch.zeros(1, 2, dtype=torch.int64)}
     ones, twos = torch.ones(3, 2), 2 * torch.ones(3, 2)
     for data in ({"b": twos, "a": ones}, {"x": ones, "y": twos}, (ones, twos)):
-        first, second = in_order(data, examples)  # type: ignore[arg-type]
+        first, second = in_order(data, examples)
         assert torch.equal(first, ones)
         assert torch.equal(second, twos.long())
         assert second.dtype == torch.int64

@@ -214,9 +214,6 @@ def _change(path: Path, files: Mapping[str, bytes | Writer], kept: Mapping[str, 
     """Replace all files but the `kept` ones by these; return the entries of all."""
     with _staging(path, f"{READY}.") as staging:
         entries = _write_all(staging, files, kept)
-        for name in files:
-            if (path / name).is_file() and (staging / name).samefile(path / name):
-                (staging / name).unlink()  # to rename one name of a file to another is to do nothing
         with _locked(path, seconds=PATIENCE):
             _move_on(path)
             staging.rename(path / READY)

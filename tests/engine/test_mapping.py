@@ -294,3 +294,12 @@ def test_what_a_model_takes_that_was_not_chosen_does_not_count(tmp_path: Path) -
     bench.mappings.map(Map("traffic", (7,), (1,), CARS, (0, 0, -1)))
     with pytest.raises(InvalidRequest, match="numbers from -1 to 1"):
         bench.mappings.map(Map("traffic", (7,), (1,), CARS, (0, 1, -1)))
+
+
+def test_a_step_without_values_gets_none_that_its_model_does_not_take(tmp_path: Path) -> None:
+    (taken,) = FLAT["flat"].inputs
+    empty = {"flat": replace(FLAT["flat"], inputs=(replace(taken, shape=(0,), largest=1.0),))}
+    file = tmp_path / "made.query.toml"
+    file.write_text(FLAT_QUERY.replace("shape = [7]\n", ""))
+    bench = Bench(read_query(file, empty, {}), empty)
+    bench.mappings.map(Map("made", (0,), (0,), 0, (0,)))

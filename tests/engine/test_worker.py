@@ -125,10 +125,12 @@ def test_of_a_batch_some_may_go_on_before_others() -> None:
     kept.keep(Batch((1, 2, 3, 4), (output,)))
     owners.end(2)
     (some,) = kept.take(going_on(1, 3)).tensors
-    kept.keep(Batch((3,), (some * 10,)))
-    output.fill_(9.0)
+    output.fill_(30.0)
+    assert some.tolist() == [[3.0]]
+    kept.keep(Batch((3,), (output[:1],)))
     (others,) = kept.take(going_on(1, 4, 1)).tensors
     assert others.tolist() == [[4.0], [1.0]]
+    output.fill_(9.0)
     kept.keep(Batch((4, 1), (others,)))
     assert kept.take(going_on(2, 3)).tensors[0].tolist() == [[30.0]]
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from latebind.domain.errors import NotFound, RepositoryError
-from latebind.repository.directory import MODEL, WEIGHTS, ModelDirectory, _locked, json_bytes
+from latebind.repository.directory import MODEL, MOST_CHANGES, READY, WEIGHTS, ModelDirectory, _locked, json_bytes
 from latebind.repository.listing import Repository
-from latebind.repository.manifest import MANIFEST, entry_of, read_manifest
+from latebind.repository.manifest import MANIFEST, Manifest, entry_of, read_manifest, verify
 from latebind.repository.tensors import read_tensors, tensor_bytes, tensor_file
 
 FILES = {MODEL: b'{"a": 1}', WEIGHTS: tensor_bytes({"w": torch.arange(3.0)}), "caches/one.json": b"{}"}
@@ -135,6 +135,48 @@ def test_what_writers_have_left_is_removed_where_it_is_old_and_nobody_has_it(tmp
     with _locked(tmp_path / ".net.held", seconds=0.0):
         ModelDirectory.create(tmp_path / "net", FILES)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".net.fresh", ".net.held", "net"]
+
+
+@pytest.mark.parametrize("changes", [0, 1, MOST_CHANGES - 1, MOST_CHANGES])
+def test_a_directory_that_changes_while_it_is_opened_is_looked_at_again(
+    path: Path, changes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, opened = list(range(changes)), ModelDirectory.open(path)
+
+    def verify_later(path: Path, manifest: Manifest) -> None:
+        if left:
+            opened.write_files({MODEL: str(left.pop()).encode()})
+        verify(path, manifest)
+
+    monkeypatch.setattr("latebind.repository.directory.verify", verify_later)
+    if changes == MOST_CHANGES:
+        with pytest.raises(RepositoryError, match="replaced faster than it can be read"):
+            ModelDirectory.open(path)
+    else:
+        assert ModelDirectory.open(path).read(MODEL) == (b"0" if changes else FILES[MODEL])
+
+
+def test_the_manifest_is_the_last_to_change(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved, rename = list[str](), Path.replace
+
+    def noted(file: Path, place: Path) -> Path:
+        if file.is_relative_to(path / READY):
+            moved.append(file.name)
+        return rename(file, place)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    ModelDirectory.create(path, FILES)
+    assert len(moved) == len(FILES) + 1
+    assert moved[-1] == MANIFEST
+
+
+def test_a_file_that_is_replaced_by_another_name_of_itself_stays(path: Path) -> None:
+    def link(to: Path) -> None:
+        os.link(path / MODEL, to)
+
+    replaced = ModelDirectory.create(path, {MODEL: link})
+    assert replaced.read(MODEL) == FILES[MODEL]
+    assert sorted(entry.name for entry in path.iterdir()) == [MANIFEST, MODEL]
 
 
 def test_a_directory_with_other_files_is_not_overwritten(tmp_path: Path) -> None:

@@ -126,6 +126,8 @@ def older(folder: Path, tensors: dict[str, torch.Tensor]) -> ModelDirectory:
         tensor_bytes({"w": torch.zeros(8)})[:-1],
         tensor_bytes({"w": torch.zeros(8)}).replace(b"[8]", b"[9]"),
         tensor_bytes({"w": torch.zeros(8)}).replace(b"F32", b"X32"),
+        tensor_bytes({"w": torch.zeros(8)}) + b"\0",
+        tensor_bytes({"weight": torch.zeros(8)}).replace(b"    ", b"", 1).replace(b"[8]", b"[-2,-4]"),
     ],
 )
 def test_a_file_that_holds_no_tensors_is_refused(tmp_path: Path, broken: bytes) -> None:

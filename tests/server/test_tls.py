@@ -239,9 +239,10 @@ def was_taken(*before: OSError, others: int = 0) -> bool:
         with patch.object(asyncio.get_running_loop(), "sock_accept", comes), socket.socket() as listening:
             server = TlsServer(listening, context, asyncio.Protocol, company, most=8, patience=PATIENCE)
             await asyncio.wait((server._accepting,))
-        taken = bool(server.arriving)
+        taken = set(server.arriving)
         await server.ended()
-        return taken
+        assert all(task.cancelling() for task in taken), "a handshake would go on behind a closed door"
+        return bool(taken)
 
     with ours, theirs, patch("latebind.server.tls.AGAIN_SECONDS", 0.0):
         return asyncio.run(accept())

@@ -11,17 +11,23 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
 
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.events import Arrived
 from latebind.engine.activations import Activations, Batch
 from latebind.engine.owners import Owners
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import LoadedModel, Worker, load_model
+from latebind.learned.lookup import Lookup
 from latebind.program.program import Program
+from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
+from tests.engine.test_interleavings import LOOKED, RATES, SPEC, STAGES
 from tests.networks import Chain
 from tests.playing import play
 
@@ -177,3 +183,39 @@ def test_requests_whose_stage_raised_may_run_it_again_apart() -> None:
         owners.end(3)
         assert kept.take(going_on(2, 1, 2)).tensors[0].tolist() == [[10.0], [20.0]]
         owners.begin(going_on(0, 3))
+
+
+class Fails:
+    """A learned cache that raises for several rows at once, and answers none alone."""
+
+    there = True
+
+    def __call__(self, activation: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Look at `(B, 1)`."""
+        if len(activation) > 1:
+            raise ValueError("a row is poisoned")
+        return activation.numpy(), np.zeros(1, np.bool_)
+
+
+def test_requests_whose_lookup_raised_run_its_stage_again_from_the_same_inputs() -> None:
+    fd = create_file()
+    os.ftruncate(fd, file_bytes([SPEC], {SPEC.name: SLOTS}))
+    memory = SlotMemory(fd, [SPEC], {SPEC.name: SLOTS})
+    os.close(fd)
+    costs = ModelCosts((Curve((1, SLOTS), (0.01, 0.02)),) * STAGES, LOOKED, RATES)
+    stages = (lambda rows: (rows + 1.0,),) * STAGES
+    program = Program(SPEC, costs, "eager", 1, stages, ((1,),) * (STAGES - 1), costs_fit=True)
+    loaded = LoadedModel(SPEC, costs, program, {1: cast(Lookup, Fails())}, cast(ModelDirectory, None))
+    worker, slots = Worker({SPEC.name: loaded}, memory), memory.models[0]
+    slots.inputs[0][:2, 0] = 5.0, 7.0
+
+    def run(stage: int, *requests: int) -> None:
+        worker.run(Run(0, SPEC.name, stage, requests, requests))
+
+    run(0, 0, 1)
+    with pytest.raises(ValueError, match="poisoned"):
+        run(1, 0, 1)
+    run(1, 0)
+    run(1, 1)
+    run(2, 0, 1)
+    assert slots.outputs[0][:2, 0].tolist() == [8.0, 10.0]

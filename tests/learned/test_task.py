@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
+from latebind.domain.model import TensorSpec
 from latebind.hosting.building import build_once
 from latebind.learned.build import build_caches
 from latebind.learned.samples import Samples, check_answers
-from latebind.learned.task import Task, doubt, task_of
+from latebind.learned.task import Task, _ends_in_softmax, doubt, task_of
 from latebind.program.build import build_program
+from latebind.program.graph import Graph, Node, TensorType, Value
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
@@ -72,6 +74,15 @@ def test_a_declaration_labels_and_a_final_softmax_say_that_it_is_one(tmp_path: P
     assert not doubt(directory, (SAMPLES, labelled), None)
     for end in ("softmax", "log_softmax"):
         assert not doubt(directory_of(Ends(end), tmp_path), (SAMPLES, SAMPLES), None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs", "certain"), [((5,), "y", True), ((3, 5), "y", False), ((), "y", False), ((5,), "yz", False)]
+)
+def test_a_softmax_says_so_only_where_it_is_all_of_a_row(shape: tuple[int, ...], outputs: str, certain: bool) -> None:
+    node = Node("s", "aten._softmax.default", (Value("x"), -1, False), (), TensorType("float32", (None, *shape)))
+    graph = Graph((TensorSpec("x", "float32", shape),), (node,), tuple((name, "s") for name in outputs))
+    assert _ends_in_softmax(graph) == certain
 
 
 def test_an_unknown_task_is_told_with_those_that_there_are(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def test_what_comes_to_be_wanted_while_an_engine_refuses_a_version_is_what_it_us
 
     def want_another() -> None:
         engines._wanted[PATH] = InUse("base", "000002")
+        engine.meanwhile = lambda: None
 
     engine.meanwhile = want_another
     asyncio.run(engines._bring_wanted(cast(EngineClient, engine), SERVING))

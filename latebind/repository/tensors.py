@@ -195,7 +195,7 @@ def _described(memory: bytes | mmap) -> tuple[int, dict[str, _Described]]:
     for name, found in sorted(described.items(), key=lambda one: one[1].data_offsets):
         first, end = found.data_offsets
         size = prod(found.shape) * DTYPES[found.dtype].itemsize
-        if first != place or end - first != size or min(found.shape, default=0) < 0:
+        if first != place or end - first != size:
             raise ValueError(f"{name!r:.100} lies where it cannot")
         place = end
     if start + place != len(memory):

@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 from latebind.domain.errors import RepositoryError
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.pages import PAGE, BytesRead, MappedFile
-from latebind.repository.tensors import ALIGNMENT, MappedTensors, tensor_bytes
+from latebind.repository.tensors import ALIGNMENT, MappedTensors, read_tensors, tensor_bytes
 from tests.engine.resident import mapped_bytes
 
 PAGES = 64
@@ -128,9 +128,11 @@ def older(folder: Path, tensors: dict[str, torch.Tensor]) -> ModelDirectory:
         tensor_bytes({"w": torch.zeros(8)}).replace(b"F32", b"X32"),
         tensor_bytes({"w": torch.zeros(8)}) + b"\0",
         tensor_bytes({"weight": torch.zeros(8)}).replace(b"    ", b"", 1).replace(b"[8]", b"[-2,-4]"),
+        tensor_bytes({"weight": torch.zeros(0)}).replace(b"    ", b"", 1).replace(b"[0]", b"[-2, 0]"),
     ],
 )
 def test_a_file_that_holds_no_tensors_is_refused(tmp_path: Path, broken: bytes) -> None:
     directory = ModelDirectory.create(tmp_path / "1", {"w.safetensors": broken})
-    with pytest.raises(RepositoryError, match="no safetensors file"):
-        MappedTensors(directory, "w.safetensors")
+    for read in (MappedTensors, read_tensors):
+        with pytest.raises(RepositoryError, match="no safetensors file"):
+            read(directory, "w.safetensors")

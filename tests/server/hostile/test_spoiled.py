@@ -73,7 +73,7 @@ def spoiled(draw: some.DrawFn, value: Any) -> bytes:
         for key in way:
             inside = inside[key]
         if draw(some.booleans()):
-            inside[last] = draw(ANYTHING)
+            inside[last] = deepcopy(draw(ANYTHING))  # what is drawn is shared by all draws
         else:
             del inside[last]
     return json.dumps(found).encode()

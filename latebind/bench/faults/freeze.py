@@ -6,51 +6,61 @@ A signal stops a process with all its threads. The thread goes on when this proc
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 
 from latebind.domain.errors import ConfigError
 
-SEIZE, INTERRUPT = 0x4206, 0x4207  # of <sys/ptrace.h>
+SEIZE, INTERRUPT, DETACH = 0x4206, 0x4207, 17  # of <sys/ptrace.h>
 EVERY_THREAD = 0x40000000  # __WALL of waitpid
+LOOK_SECONDS = 0.05  # between two looks whether the thread has ended
 
 
-def freeze(process: int) -> Thread:
-    """Stop a thread that runs at this moment, and return the thread of ours that holds it until it ends.
+class Frozen:
+    """A thread of another process that stands still until it is told to go on or its process ends."""
 
-    Waits for one to run. Raises `ConfigError` if this process may not, or the other has ended.
-    """
-    stopped, failed = Event(), list[OSError]()
-    holder = Thread(target=_hold, args=(process, stopped, failed), name="freezes", daemon=True)
-    holder.start()  # only the thread that has stopped another can wait for it
-    stopped.wait()
-    if failed:
-        raise ConfigError(
-            f"no thread of process {process} can be stopped ({failed[0]}): may this user trace processes?"
-        )
-    return holder
+    def __init__(self, process: int) -> None:
+        """Stop a thread that runs at this moment; waits for one to run.
+
+        Raises `ConfigError` if this process may not, or the other has ended.
+        """
+        self._stopped, self._go_on, self._failed = Event(), Event(), list[OSError]()
+        # Only the thread that has stopped another can wait for it.
+        self._holder = Thread(target=self._hold, args=(process,), name="freezes", daemon=True)
+        self._holder.start()
+        self._stopped.wait()
+        if self._failed:
+            why = self._failed[0]
+            raise ConfigError(f"no thread of process {process} can be stopped ({why}): may this user trace processes?")
+
+    def thaw(self) -> None:
+        """Have the thread go on, if it is still there."""
+        self._go_on.set()
+        self._holder.join()
+
+    def _hold(self, process: int) -> None:
+        """Root of the thread."""
+        ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+        ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        ptrace.restype = ctypes.c_long
+        try:
+            thread = _stopped(ptrace, process)
+        except OSError as error:
+            self._failed.append(error)
+            return
+        finally:
+            self._stopped.set()
+        while not self._go_on.wait(LOOK_SECONDS):
+            ended, status = os.waitpid(thread, EVERY_THREAD | os.WNOHANG)
+            if ended and not os.WIFSTOPPED(status):
+                return
+        ptrace(DETACH, thread, None, None)
 
 
-def _hold(process: int, stopped: Event, failed: list[OSError]) -> None:
-    """Root of the thread."""
-    try:
-        thread = _stopped(process)
-    except OSError as error:
-        failed.append(error)
-        return
-    finally:
-        stopped.set()
-    while os.WIFSTOPPED(os.waitpid(thread, EVERY_THREAD)[1]):
-        pass
-
-
-def _stopped(process: int) -> int:
+def _stopped(ptrace: Callable[..., int], process: int) -> int:
     """Stop a thread that runs and return it."""
-    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
-    ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-    ptrace.restype = ctypes.c_long
     for thread in _running(process):
         if not (ptrace(SEIZE, thread, None, None) or ptrace(INTERRUPT, thread, None, None)):
             os.waitpid(thread, EVERY_THREAD)  # until it has stopped

@@ -25,9 +25,11 @@ from torch import nn
 
 from latebind.bench.faults.clients import NO_ANSWER
 from latebind.bench.faults.crash import Log
-from latebind.bench.faults.freeze import freeze
+from latebind.bench.faults.freeze import Frozen
 from latebind.bench.faults.models import PICKED, SLOW_WIDTH, WIDTH, build_mixed
+from latebind.bench.parallel import Progress
 from latebind.bench.server import launched
+from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import read_log
 from latebind.queries.replay import replayed
 
@@ -78,8 +80,8 @@ class Report:
     """What clients saw of one fault, `seconds` after each of which a later call to every model had been answered.
 
     `late` are calls without an answer `GRACE` seconds after their deadline. `control` has the longest seconds of each
-    path, `refusals` how often it said something else than 200 (health says so when it is not well). `logs` were
-    replayed `REPLAYS` times each; `differs` says where that was not the same.
+    path. `logs` were replayed `REPLAYS` times each; `differs` says where that was not the same. `idle` is how often the
+    thread that was to be stuck in a stage had none, and all were answered without it; then another was stopped.
     """
 
     fault: Fault
@@ -90,27 +92,44 @@ class Report:
     longest: float = 0.0
     control: dict[str, float] = field(default_factory=dict)
     poisoned: dict[int, int] = field(default_factory=dict)
+    idle: int = 0
     logs: int = 0
     events: int = 0
     differs: list[str] = field(default_factory=list)
 
 
-def run(faults: Sequence[Fault], times: int, *, pause: float, patience: float) -> list[Report]:
+def run(
+    faults: Sequence[Fault], times: int, *, pause: float, patience: float, progress: Progress = lambda text, share: None
+) -> list[Report]:
     """Cause each fault so many times, `pause` seconds after the one before was over."""
     with tempfile.TemporaryDirectory() as folder:
+        progress("four models are built", 0.0)
         modules = build_mixed(Path(folder) / "models")
-        return [_cause(fault, times, Path(folder), modules, pause, patience) for fault in faults]
+        reports = []
+        for number, fault in enumerate(faults):
+
+            def told(done: int, number: int = number, fault: Fault = fault) -> None:
+                progress(f"{fault}: {done} of {times}", (number + done / times) / len(faults))
+
+            reports.append(_cause(fault, times, Path(folder), modules, pause, patience, told))
+        return reports
 
 
 def _cause(
-    fault: Fault, times: int, folder: Path, modules: dict[str, nn.Module], pause: float, patience: float
+    fault: Fault,
+    times: int,
+    folder: Path,
+    modules: dict[str, nn.Module],
+    pause: float,
+    patience: float,
+    told: Callable[[int], None],
 ) -> Report:
     report, log, settings = Report(fault), folder / f"{fault.name}.log", folder / "settings.toml"
     settings.write_text(SETTINGS.format(patience=patience))
     with tempfile.TemporaryDirectory(dir=folder) as logs:
         options = ("--config", str(settings), "--event-log", str(Path(logs) / "events"), "--dashboard")
         with launched(folder / "models", *options, log=log) as server:
-            asyncio.run(_run(server.url, Log(log), report, times, modules, pause))
+            asyncio.run(_run(server.url, Log(log), report, times, modules, pause, told))
         for file in sorted(Path(logs).iterdir()):
             _replay(file, report)
     return report
@@ -126,21 +145,29 @@ def _replay(file: Path, report: Report) -> None:
     report.events += events
 
 
-async def _run(url: str, log: Log, report: Report, times: int, modules: dict[str, nn.Module], pause: float) -> None:
+async def _run(
+    url: str,
+    log: Log,
+    report: Report,
+    times: int,
+    modules: dict[str, nn.Module],
+    pause: float,
+    told: Callable[[int], None],
+) -> None:
     timeout, connector = aiohttp.ClientTimeout(total=HANGS), aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(url, timeout=timeout, connector=connector) as session:
         clients = {name: Client(session, name, module) for name, module in modules.items()}
         async with _until_done([_looking(session, report), *_loads(clients, report)]):
-            for _ in range(times):
+            for done in range(times):
+                told(done)
                 await asyncio.sleep(pause)
                 begun = time.monotonic()
-                await _act(report, log, clients["pick"])
-                async with asyncio.timeout(RECOVERY_SECONDS):
-                    await asyncio.gather(*[_answered(client, report) for client in clients.values()])
+                await _act(report, log, clients)
+                await _all_answered(report, clients)
                 report.seconds.append(time.monotonic() - begun)
 
 
-async def _act(report: Report, log: Log, pick: "Client") -> None:
+async def _act(report: Report, log: Log, clients: "dict[str, Client]") -> None:
     """Cause the fault, and return once it is over or another engine serves."""
     engine = log.serves()
     match report.fault:
@@ -153,14 +180,41 @@ async def _act(report: Report, log: Log, pick: "Client") -> None:
                 os.kill(engine, signal.SIGCONT)
             return
         case Fault.STUCK:
-            await asyncio.to_thread(freeze, engine)
+            await _stick(report, log, engine, clients)
         case Fault.POISONED:
-            call = await pick.ask(poisoned=True)
+            call = await clients["pick"].ask(poisoned=True)
             report.poisoned[call.status] = report.poisoned.get(call.status, 0) + 1
             return
-    async with asyncio.timeout(RECOVERY_SECONDS):
+    async with _within("no other engine served"):
         while log.serves() == engine:
             await asyncio.sleep(0.05)
+
+
+async def _stick(report: Report, log: Log, engine: int, clients: "dict[str, Client]") -> None:
+    """Stop threads of the engine, one at a time, until one was in a stage: then nobody is answered any more."""
+    while True:
+        frozen = await asyncio.to_thread(Frozen, engine)
+        await _all_answered(report, clients)
+        if log.serves() != engine:
+            return
+        report.idle += 1
+        await asyncio.to_thread(frozen.thaw)
+
+
+async def _all_answered(report: Report, clients: "dict[str, Client]") -> None:
+    """Return once a call to each model that is sent from now on is answered."""
+    async with _within("a model did not answer again"):
+        await asyncio.gather(*[_answered(client, report) for client in clients.values()])
+
+
+@asynccontextmanager
+async def _within(what: str) -> AsyncIterator[None]:
+    """Raise `LatebindError` if the block takes longer than it may."""
+    try:
+        async with asyncio.timeout(RECOVERY_SECONDS):
+            yield
+    except TimeoutError:
+        raise LatebindError(f"{what} within {RECOVERY_SECONDS:g} s of a fault") from None
 
 
 class Client:

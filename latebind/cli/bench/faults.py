@@ -79,10 +79,12 @@ def faults(
                         report = hang_up.run(hang_ups, layers=layers, repeats=repeats, progress=tell)
                     found[one] = _tell_hang_up(report)
                 case Part.MIXED:
-                    found[one] = _tell_mixed(
-                        mixed.run(fault or list(mixed.Fault), times, pause=pause, patience=patience)
-                    )
-    save(json_file, found)
+                    with progress("faults under a mixed load") as tell:
+                        reports = mixed.run(
+                            fault or list(mixed.Fault), times, pause=pause, patience=patience, progress=tell
+                        )
+                    found[one] = _tell_mixed(reports)
+            save(json_file, found)
 
 
 def _tell_crash(report: crash.Report) -> crash.Report:
@@ -177,6 +179,7 @@ def _tell_mixed(reports: Sequence[mixed.Report]) -> Sequence[mixed.Report]:
                 "all answered again after s, median": f"{median(report.seconds):.2f}",
                 "longest": f"{max(report.seconds):.2f}",
                 "poisoned rows got": _counted(report.poisoned) or "none",
+                "threads stopped that had no stage": report.idle,
                 "logs": report.logs,
                 "events": report.events,
                 "replays that differ": len(report.differs),

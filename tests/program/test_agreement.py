@@ -146,6 +146,16 @@ def test_what_a_module_answers_all_the_same_is_not_limited(tmp_path: Path) -> No
     assert torch.equal(program.run(IDS)[0], run_module(module, (IDS,))[0])
 
 
+def test_what_a_module_answers_on_one_side_of_a_table_is_not_limited_and_eager_raises_on_the_other(
+    tmp_path: Path,
+) -> None:
+    module = Does(lambda net, ids: net.words(torch.where(ids >= 0, ids, 0)).sum(1))
+    report, program = built(module, (torch.zeros(2, 4, dtype=torch.int64),), tmp_path)
+    assert (report.inputs[0].least, report.inputs[0].limit, report.backend) == (0, None, "eager")
+    rows = torch.tensor([[-1, 6, 0, -(2**63)]])
+    assert torch.equal(program.run(rows)[0], run_module(module, (rows,))[0])
+
+
 def test_a_network_without_a_number_in_its_answers_is_not_built(tmp_path: Path) -> None:
     module = Does(lambda net, x: net.layer(x))
     with torch.no_grad():

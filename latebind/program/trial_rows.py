@@ -7,7 +7,7 @@ last come NaN and infinities. Rows are the same for each build of a graph.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, nan, prod
+from math import inf, log10, nan, prod
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from latebind.program.rebuild import run_eagerly
 
 USUAL = 1e6  # the magnitude of numbers up to which a backend must do as eager does, or is not taken
 MAGNITUDES = (USUAL, 1e9, 1e12, 1e15, 1e18, 1e21, 1e24, 1e27, 1e30, 1e33, 1e36)
-SMALL = (1e-3, 1e-6, 1e-12, 1e-20, 1e-30, 1e-37, 1e-40, 1e-44)
+SMALL = (1e-3, 1e-6, 1e-12, 1e-20, 1e-30, 1e-40)
+SMALLER = (1e-46, 1e-100, 1e-300)  # of float64: OpenVINO has them in 32 bits, where they are 0
 ROWS, FEW_ROWS = 24, 6  # of one group
 LARGE = 1 << 14  # values of a row from which few are drawn: they have many values each
 LARGE_INSIDE = 1 << 17  # the same of a row anywhere in the network
@@ -100,6 +101,7 @@ class _Drawn:
         self._generator = torch.Generator().manual_seed(0)
         self._count = count
         self._drawn = 0
+        self._alike = 0  # rows of one special number
 
     def up_to(self, size: float) -> tuple[Tensor, ...]:
         """Return rows of whole numbers of every kind and of floating-point numbers up to this magnitude."""
@@ -149,7 +151,8 @@ class _Drawn:
         """Return `(N, *shape)` numbers up to this size: all alike, by magnitude, normal ones, and whole ones."""
         dtype: torch.dtype = getattr(torch, spec.dtype)
         size = min(size, torch.finfo(dtype).max)
-        special = torch.tensor([0.0, 1.0, -1.0, 0.5, *SMALL, *self._constants, size, -size], dtype=torch.float64)
+        numbers = [0.0, 1.0, -1.0, 0.5, *_small(dtype), *self._constants, size, -size]
+        special = torch.tensor(numbers, dtype=torch.float64)
         special = special[special.abs() <= size]
         made, values = [], prod(spec.shape)
         for number in range(self._drawn, self._drawn + self._count):
@@ -157,11 +160,12 @@ class _Drawn:
             if size > USUAL and self._count < FEW_ROWS and number == self._drawn:  # one row at least is as large
                 kind = number // self._count % 2
             if kind == 0:
-                row = special[-2 if number == self._drawn else number // 6 % len(special)].expand(values)
+                row = special[-2 if number == self._drawn else self._alike % len(special)].expand(values)
+                self._alike += number != self._drawn
             elif kind == 1:
                 row = self._signed(values) * size * torch.rand(values, generator=self._generator, dtype=torch.float64)
             elif kind == 2:
-                row = self._signed(values) * self._spread(size, values)
+                row = self._signed(values) * self._spread(torch.finfo(dtype).smallest_normal, size, values)
             elif kind == 3:
                 row = torch.randn(values, generator=self._generator, dtype=torch.float64)
             elif kind == 4:
@@ -171,9 +175,9 @@ class _Drawn:
             made.append(row.clamp(-size, size).to(dtype).view(spec.shape))
         return torch.stack(made)
 
-    def _spread(self, size: float, values: int) -> Tensor:
-        """Return positive numbers whose exponents are drawn evenly, from subnormal to `size`."""
-        low, high = -44.0, float(torch.tensor(size, dtype=torch.float64).log10())
+    def _spread(self, least: float, size: float, values: int) -> Tensor:
+        """Return positive numbers whose exponents are drawn evenly, from a little below `least` to `size`."""
+        low, high = log10(least) - 6, log10(size)
         exponents = torch.rand(values, generator=self._generator, dtype=torch.float64) * (high - low) + low
         return torch.pow(10.0, exponents)
 
@@ -189,6 +193,12 @@ class _Drawn:
             return self._below(most - least + 1, values) + least
         bits = [self._below(1 << 32, values) for _ in range(2)]
         return (bits[0] << 32 | bits[1]).clamp(least, most)
+
+
+def _small(dtype: torch.dtype) -> tuple[float, ...]:
+    """Return small numbers of a dtype, down to subnormal ones."""
+    normal, smaller = torch.finfo(dtype).smallest_normal, SMALLER if dtype == torch.float64 else ()
+    return (normal * torch.finfo(dtype).eps, normal, *SMALL, *smaller)
 
 
 def _constants(graph: Graph, weights: Mapping[str, Tensor]) -> list[float]:

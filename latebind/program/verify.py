@@ -139,26 +139,29 @@ class Reference:
     tolerance: float
 
     def wrong(self, run: Run, given: Answered) -> bool:
-        """Return whether `run` answers a row otherwise than eager: all together, two, or each one alone.
+        """Return whether `run` answers any row otherwise than eager."""
+        return bool(self.wrong_rows(run, given).any())
+
+    def wrong_rows(self, run: Run, given: Answered) -> Tensor:
+        """Return which rows `(N,)` bool `run` answers otherwise than eager: all together, or each one alone.
 
         A row may differ by the tolerance, in proportion to its own largest number. Where that is less than what eager
         itself is away from the exact result, it may differ by some times as much: numbers that cancel leave nothing
         but rounding, of any order of the sums.
         """
+        rows, wrong = given.trial.rows, torch.zeros(given.size, dtype=torch.bool)
         if not given.size:
-            return False
-        rows = given.trial.rows
+            return wrong
         try:
             together = _copied(run(*rows))
             each = [together] if given.size == 1 else [_copied(run(*_row(rows, row))) for row in range(given.size)]
         except FAILURES:
-            return True
+            return ~wrong
         for found in (together, tuple(torch.cat(parts) for parts in zip(*each, strict=True))):
             if not _alike(found, given.expected):
-                return True
-            if bool((self._wrong(found, rows, given.expected) & self._wrong(found, rows, given.alone)).any()):
-                return True
-        return False
+                return ~wrong
+            wrong |= self._wrong(found, rows, given.expected) & self._wrong(found, rows, given.alone)
+        return wrong
 
     def differs(self, found: tuple[Tensor, ...], rows: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> bool:
         """Return whether `found` is another answer to these rows than `expected`, by the rule of `wrong`."""
@@ -238,22 +241,38 @@ def agreed_magnitude(run: Run, reference: Reference, answers: Sequence[Answered]
 
     A backend that takes NaN or infinities otherwise must not meet any inside of the network: large numbers may add up
     to one, sooner in some rows than in those compared. So the magnitude below the last one that agreed and gave numbers
-    is sure. It must be well above that of the usual rows.
+    is sure. It must be well above that of the usual rows. A row counts with its own largest number: rows of small
+    numbers are among those of each magnitude, and no limit keeps them out.
     """
-    wrong = next((number for number, given in enumerate(answers) if reference.wrong(run, given)), None)
-    if wrong is None:
+    differ: float | None = None  # from which magnitude on
+    for number, given in enumerate(answers):
+        wrong = reference.wrong_rows(run, given)
+        if wrong.any():
+            least = min(_least_magnitude([tensor[wrong] for tensor in given.trial.rows]), given.trial.magnitude)
+            differ = least if differ is None else min(least, differ)
+            if number == 0 or differ <= USUAL:
+                return None
+    if differ is None:
         return inf
-    if answers[-1].trial.magnitude <= USUAL:  # no floating-point numbers
-        return None
     first = next(number for number, given in enumerate(answers) if number and given.trial.magnitude > USUAL)
     always_finite = all(_is_finite(given) for given in answers[:first])
     agreed = []
-    for given in answers[first:wrong]:
-        if always_finite and not _is_finite(given):
+    for given in answers[first:]:
+        if given.trial.magnitude >= differ or (always_finite and not _is_finite(given)):
             break
         agreed.append(given.trial.magnitude)
     sure = agreed[-2] if len(agreed) > 1 else 0.0
     return sure if sure >= max(USUAL, ROUNDING * usual) else None
+
+
+def _least_magnitude(rows: Sequence[Tensor]) -> float:
+    """Return the largest floating-point number of the row where that is the least; 0 if rows have none."""
+    found = torch.zeros(len(rows[0]), dtype=torch.float64)
+    for tensor in rows:
+        if tensor.is_floating_point() and tensor.numel():
+            sizes = tensor.reshape(len(tensor), -1).double().abs().nan_to_num(inf, inf, inf)
+            found = torch.maximum(found, sizes.amax(1))
+    return float(found.min())
 
 
 def _is_finite(given: Answered) -> bool:

@@ -108,6 +108,14 @@ def test_numbers_with_which_a_backend_differs_are_refused_by_the_door(tmp_path: 
     assert not refused(spec, torch.tensor([[1e6, -1e6, 0.0, 1e-40]]))
 
 
+def test_numbers_that_only_float64_has_are_compared(tmp_path: Path) -> None:
+    module = Does(lambda net, x: x != 0)
+    report, program = built(module, (torch.ones(2, 4, dtype=torch.float64),), tmp_path)
+    rows = torch.tensor([[5e-324, 1e-300, -1e-46, 0.0]], dtype=torch.float64)
+    assert program.run(rows)[0].tolist() == [[True, True, True, False]]
+    assert report.backend == "eager"
+
+
 def test_eager_takes_any_number(tmp_path: Path) -> None:
     module = Does(lambda net, x: net.layer(torch.relu(net.layer(x))))
     report = build_program(module, (torch.randn(2, 4),), directory=tmp_path / "1", name="m", backends=("eager",))

@@ -1,5 +1,6 @@
 """The rows on which backends are compared: values over all that may be sent, and those at which a graph may decide."""
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -37,6 +38,15 @@ def test_magnitudes_ascend_to_the_largest_number_of_a_dtype_and_to_infinity() ->
     for trial in found[1:-1]:
         assert trial.rows[0].abs().max() == trial.magnitude
     assert {str(value) for value in found[-1].rows[0].flatten().tolist()} > {"nan", "inf", "-inf"}
+
+
+def test_each_small_number_of_a_dtype_is_in_all_places_of_a_row_of_usual_magnitude() -> None:
+    for dtype, least in (("float16", 2.0**-24), ("float32", 2.0**-149), ("float64", 2.0**-1074)):
+        graph = Graph((replace(X, dtype=dtype),), (), (("x", "x"),))
+        rows = (torch.ones(2, 4, dtype=getattr(torch, dtype)),)
+        usual = [trial for trial in trials(graph, {}, graph.inputs, [rows]) if trial.magnitude <= USUAL]
+        alike = {row[0] for trial in usual for row in trial.rows[0].tolist() if len(set(row)) == 1}
+        assert alike >= {0.0, least, torch.finfo(getattr(torch, dtype)).smallest_normal}
 
 
 def test_however_few_rows_there_are_one_is_about_as_large_as_its_magnitude(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,15 @@ def test_numbers_are_sure_up_to_the_magnitude_before_the_last_that_agreed(
     assert agreed(ABSOLUTE, other_from) == sure
 
 
+def test_no_limit_keeps_small_numbers_out_wherever_they_were_drawn() -> None:
+    answers = [asked(ABSOLUTE, 1e-40 if size == 1e15 else size, magnitude=size) for size in MAGNITUDES]
+
+    def without_subnormal(x: Tensor) -> tuple[Tensor]:
+        return (torch.where(x.abs() < 1e-38, 1.0, x.abs()),)
+
+    assert agreed_magnitude(without_subnormal, reference(ABSOLUTE), answers, 2.0) is None
+
+
 def test_what_agrees_on_everything_is_sure_of_any_number() -> None:
     answers = [asked(ABSOLUTE, size, magnitude=size) for size in MAGNITUDES]
     assert agreed_magnitude(lambda x: (x.abs(),), reference(ABSOLUTE), answers, 2.0) == inf

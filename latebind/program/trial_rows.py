@@ -25,7 +25,7 @@ SMALLER = (1e-46, 1e-100, 1e-300)  # of float64: OpenVINO has them in 32 bits, w
 ROWS, FEW_ROWS = 24, 6  # of one group
 LARGE = 1 << 14  # values of a row from which few are drawn: they have many values each
 LARGE_INSIDE = 1 << 17  # the same of a row anywhere in the network
-KINDS = 4  # groups of usual magnitude
+KINDS = 5  # groups of usual magnitude
 MOST_REAL = 64
 # Rows of one group, and of what is real, for networks of less than so many operations a row: each row is run some
 # twenty times, together and alone, by every backend.
@@ -125,7 +125,7 @@ class _Drawn:
         return tuple(made)
 
     def _whole(self, spec: TensorSpec) -> Tensor:
-        """Return `(N, *shape)` whole numbers: each row one special number, a mixture of these, or drawn by size."""
+        """Return `(N, *shape)` whole numbers: each row one number, special or any, a mixture, or drawn by size."""
         dtype: torch.dtype = getattr(torch, spec.dtype)
         whole = whole_range(spec.dtype)
         assert whole is not None
@@ -135,20 +135,26 @@ class _Drawn:
         chosen = torch.tensor(list(dict.fromkeys(special)), dtype=torch.int64)
         made, values = [], prod(spec.shape)
         for number in range(self._drawn, self._drawn + self._count):
-            kind = number % 4
+            kind = number % 5
             if kind == 0:
-                row = chosen[number // 4 % len(chosen)].expand(values)
+                row = chosen[number // 5 % len(chosen)].expand(values)
             elif kind == 1:
                 row = chosen[self._below(len(chosen), values)]
             elif kind == 2:
                 row = self._between(least, most, values)
+            elif kind == 3:
+                row = (self._between(least, most, 1) >> self._below(63, 1)).clamp(least, most).expand(values)
             else:
                 row = self._between(max(least, -16), min(most, 16) if most >= -16 else most, values)
             made.append(row.to(dtype).view(spec.shape))
         return torch.stack(made)
 
     def _numbers(self, spec: TensorSpec, size: float) -> Tensor:
-        """Return `(N, *shape)` numbers up to this size: all alike, by magnitude, normal ones, and whole ones."""
+        """Return `(N, *shape)` numbers up to this size: all alike, by magnitude, normal ones, and whole ones.
+
+        Rows that are all alike are special numbers, and any: what is left of those where their mean is taken off is
+        rounding, and not the same in each backend.
+        """
         dtype: torch.dtype = getattr(torch, spec.dtype)
         size = min(size, torch.finfo(dtype).max)
         numbers = [0.0, 1.0, -1.0, 0.5, *_small(dtype), *self._constants, size, -size]
@@ -156,9 +162,9 @@ class _Drawn:
         special = special[special.abs() <= size]
         made, values = [], prod(spec.shape)
         for number in range(self._drawn, self._drawn + self._count):
-            kind = number % 6
-            if size > USUAL and self._count < FEW_ROWS and number == self._drawn:  # one row at least is as large
-                kind = number // self._count % 2
+            kind = number % 7
+            if number == self._drawn:  # one row at least is as large
+                kind = number // self._count % 2 if size > USUAL and self._count < FEW_ROWS else 0
             if kind == 0:
                 row = special[-2 if number == self._drawn else self._alike % len(special)].expand(values)
                 self._alike += number != self._drawn
@@ -170,6 +176,8 @@ class _Drawn:
                 row = torch.randn(values, generator=self._generator, dtype=torch.float64)
             elif kind == 4:
                 row = self._between(-16, 16, values).double()
+            elif kind == 5:
+                row = (self._signed(1) * self._spread(1e-6, size, 1)).expand(values)
             else:
                 row = special[self._below(len(special), values)]
             made.append(row.clamp(-size, size).to(dtype).view(spec.shape))

@@ -20,7 +20,8 @@ ROUNDING = 16  # how many times as far from the exact result as eager a backend 
 TINY = 2.0**-116  # numbers of this size count as 0: 1024 times the smallest normal float32
 FAILURES = (LatebindError, RuntimeError, TypeError, ValueError, IndexError)
 
-Run = Callable[..., tuple[Tensor, ...]]
+Rows = tuple[Tensor, ...]
+Run = Callable[..., Rows]
 
 
 def relative_error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
@@ -180,30 +181,40 @@ class Reference:
     def _rounding(self, rows: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> list[Tensor]:
         """Return by how much rows `(N,)` of each output may differ because of rounding alone.
 
-        Eager's own distance is taken from the result in float64, and from results with weights in the last bit of which
-        something else stands: a single number may be exact by chance. A whole number that is another one in float64
-        stands on an edge, and may be either (inf).
+        This is what eager is away from the result in float64, or what its graph yields otherwise with weights in the
+        last bit of which something else stands: a single number may be exact by chance. The graph may overflow where
+        the module does not, so it is compared with itself. A whole number that is another one in float64 stands on an
+        edge, and may be either (inf).
         """
         none = [torch.zeros(len(tensor), dtype=torch.float64) for tensor in expected]
         if any(node.type is not None and node.type.dtype in {"float16", "bfloat16"} for node in self.graph.nodes):
             return none
+        precise, eager, *shaken = self._variants
+        pairs: list[tuple[Rows | None, Rows | None]] = [(_tried(precise, rows), expected)]
+        if shaken:
+            pairs += [(_tried(one, rows), _tried(eager, rows)) for one in shaken]
         far = none
-        for variant in self._variants:
-            try:
-                other = variant(*rows)
-            except FAILURES:
-                continue
-            far = [torch.maximum(most, _apart(a, b)) for most, a, b in zip(far, other, expected, strict=True)]
+        for other, same in pairs:
+            if other is not None and same is not None:
+                far = [torch.maximum(most, _apart(a, b)) for most, a, b in zip(far, other, same, strict=True)]
         return [most * ROUNDING for most in far]
 
     @cached_property
     def _variants(self) -> Sequence[Run]:
+        """In float64, as it is, and with weights of other last bits, if it has any such weights."""
         generator = torch.Generator().manual_seed(0)
         own = {name: self.weights[name] for name in self.graph.weights()}
+        precise = in_eager(_in_float64(self.graph), {name: _doubled(tensor) for name, tensor in own.items()})
         shaken = [{name: _shaken(tensor, generator) for name, tensor in own.items()} for _ in range(2)]
-        exact = {name: _doubled(tensor) for name, tensor in own.items()}
-        precise = in_eager(_in_float64(self.graph), exact)
-        return (lambda *rows: precise(*map(_doubled, rows)), *(in_eager(self.graph, weights) for weights in shaken))
+        others = [in_eager(self.graph, weights) for weights in shaken if any(weights[n] is not own[n] for n in own)]
+        return lambda *rows: precise(*map(_doubled, rows)), in_eager(self.graph, own), *others
+
+
+def _tried(run: Run, rows: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+    try:
+        return run(*rows)
+    except FAILURES:
+        return None
 
 
 def _apart(found: Tensor, expected: Tensor) -> Tensor:

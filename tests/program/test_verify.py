@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from latebind.domain.model import TensorSpec
-from latebind.program.graph import Graph, Node, TensorType, Value
+from latebind.program.graph import Graph, Node, TensorType, Value, Weight
 from latebind.program.rebuild import run_eagerly
 from latebind.program.trial_rows import Trial
 from latebind.program.verify import Answered, Reference, agreed_magnitude, answered, chain_agrees, relative_error
@@ -85,6 +85,20 @@ def test_where_numbers_cancel_an_answer_may_be_some_times_as_far_off_as_eager_it
 def test_where_eager_overflows_no_other_answer_is_excused_as_rounding(answer: float) -> None:
     given = asked(times(1e30), 1e9)
     assert reference(times(1e30)).wrong(lambda x: (torch.full((1, 1), answer),), given)
+
+
+def test_an_overflow_in_the_graph_that_the_module_does_not_have_excuses_no_other_answer() -> None:
+    type_ = TensorType("float32", (None, 1))
+    nodes = (
+        Node("large", "aten.mul.Tensor", (Value("x"), Weight("w")), (), type_),  # infinite from 1e9 on
+        Node("none", "aten.reciprocal.default", (Value("large"),), (), type_),
+        Node("y", "aten.mul.Tensor", (Value("none"), Weight("w")), (), type_),
+    )
+    graph = Graph((TensorSpec("x", "float32", (1,)),), nodes, (("y", "y"),))
+    judge = Reference(graph, {"w": torch.tensor([[1e30]])}, 1e-5)
+    given = answered(lambda x: (x.reciprocal(),), Trial("", 1e12, (torch.tensor([[1e12]]),)))
+    assert not judge.wrong(lambda x: (x.reciprocal(),), given)
+    assert judge.wrong(lambda x: (torch.zeros(1, 1),), given)
 
 
 @pytest.mark.parametrize(("answer", "wrong"), [(inf, False), (nan, False), (1.0, True)])

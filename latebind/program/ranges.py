@@ -346,6 +346,22 @@ def _part(ranges: Ranges, node: Node) -> Interval | None:
     return Interval(0, size - 1) if size else None
 
 
+BOUNDED = frozenset({"argmax", "argmin", "argsort", "sym_size", "full_like", "zeros_like", "ones_like"})
+
+
+def is_bounded(node: Node) -> bool:
+    """Return whether whole numbers are within their interval whoever computes them, and whatever of.
+
+    These are bool, sizes, places of what was ordered or is largest, and numbers with a least and a largest one.
+    """
+    name = node.op.removeprefix("aten.").partition(".")[0]
+    if name == "clamp":
+        return sum(bound is not None for bound in (*node.args[1:], *(value for _, value in node.kwargs))) == 2
+    if name == "getitem":
+        return node.args[1] == 1
+    return name in BOUNDED or (node.type is not None and node.type.dtype == "bool")
+
+
 ORDERED = {"topk": 2, "max": 1, "min": 1, "cummax": 1, "cummin": 1, "median": 1, "sort": 1, "kthvalue": 2}
 """Operators that give values and their places, by the argument that names the dimension."""
 

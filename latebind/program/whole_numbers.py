@@ -13,7 +13,7 @@ from latebind.domain.model import TensorSpec
 from latebind.program.cut import batch_only
 from latebind.program.graph import Argument, Graph, Node, Value, Weight
 from latebind.program.limits import find_limits
-from latebind.program.ranges import Interval, Ranges, whole_range
+from latebind.program.ranges import Interval, Ranges, is_bounded, whole_range
 
 LOOKED_UP = ("aten.embedding.default",)
 CAST = "aten._to_copy.default"
@@ -25,7 +25,8 @@ def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> tuple[Gr
     """Return what torch should compute first, None if nothing, and the rest, which takes what that returns.
 
     An input that nothing reads is not passed on: OpenVINO would not know it. The rest reads whole numbers only in 32
-    bits. Raises `ExportError` where it would need others beside floating-point numbers.
+    bits. Raises `ExportError` where it would need others beside floating-point numbers, and where it would compute an
+    index or a divisor of these: it has its own result for those that are too large, and writes anywhere.
     """
     types = graph.types()
     cheap = batch_only(graph)
@@ -48,7 +49,19 @@ def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> tuple[Gr
         found = ranges.of(Value(spec.name))
         if found is not None and not found.within(IN_32_BITS) and spec.name in read:
             raise ExportError(f"{spec.name!r} has whole numbers beyond 32 bits, which it computes with wrongly")
+    if (place := _unsure_index(rest, weights)) is not None:
+        raise ExportError(f"{place!r} takes an index or a divisor that is computed from floating-point numbers")
     return (None, graph) if rest.inputs == graph.inputs else (first, rest)
+
+
+def _unsure_index(graph: Graph, weights: Mapping[str, Tensor]) -> str | None:
+    """Return a node with an index or divisor that is made of floating-point numbers, and not bounded behind that."""
+    unsure = {spec.name for spec in graph.inputs if whole_range(spec.dtype) is None}
+    for node in graph.nodes:  # what no input is part of is a constant
+        if not unsure.isdisjoint(node.values()) and not is_bounded(node):
+            unsure.add(node.name)
+    demands = Ranges(graph, weights).demands()
+    return next((each.node for each in demands if isinstance(each.index, Value) and each.index.name in unsure), None)
 
 
 def _left(node: Node, ranges: Ranges, dtype: str) -> bool:

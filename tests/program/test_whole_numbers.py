@@ -44,3 +44,30 @@ def test_large_whole_numbers_that_only_the_compiler_could_compute_with_are_refus
 def test_a_graph_that_reads_only_how_many_rows_there_are_keeps_an_input() -> None:
     graph = graph_of(row("ids", "int64"), op="aten.full.default", args=((Value("size"), 4), 1.0))
     assert split_whole_numbers(graph, {}) == (None, graph)
+
+
+@pytest.mark.parametrize(
+    ("bound", "refused"),
+    [
+        (("aten.remainder.Scalar", (Value("whole"), 4)), True),
+        (("aten.abs.default", (Value("whole"),)), True),
+        (("aten.clamp.default", (Value("whole"), 0)), True),
+        (("aten.clamp.default", (Value("whole"), 0, 3)), False),
+        (("aten.argmax.default", (Value("x"), 1, True)), False),
+    ],
+)
+def test_an_index_that_only_the_compiler_could_compute_of_floating_point_numbers_is_refused_unless_bounded(
+    bound: tuple[str, tuple[Argument, ...]], refused: bool
+) -> None:
+    whole, (op, args) = TensorType("int64", (None, 4)), bound
+    nodes = (
+        Node("whole", "aten._to_copy.default", (Value("x"),), (("dtype", Constant("dtype", "int64")),), whole),
+        Node("place", op, args, (), whole),
+        Node("made", "aten.gather.default", (Value("x"), 1, Value("place")), (), TensorType("float32", (None, 4))),
+    )
+    graph = Graph((row("x", "float32"),), nodes, (("y", "made"),))
+    if refused:
+        with pytest.raises(ExportError, match="'made' takes an index or a divisor that is computed from floating"):
+            split_whole_numbers(graph, {})
+    else:
+        assert split_whole_numbers(graph, {}) == (None, graph)

@@ -45,6 +45,11 @@ def whole_range(dtype: str) -> Interval | None:
     return Interval(limits.min, limits.max)
 
 
+def _name(node: Node) -> str:
+    """Return an operator's name without its overload: "clamp" of "aten.clamp.Tensor"."""
+    return node.op.removeprefix("aten.").partition(".")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """A place of the graph that works only while `index`, a value or a number, is within `allowed`.
@@ -125,7 +130,7 @@ class Ranges:
 
     def _interval(self, node: Node) -> Interval | None:
         """Return the interval of a node's result; None if it is not one tensor of whole numbers or a size."""
-        name = node.op.removeprefix("aten.").partition(".")[0]
+        name = _name(node)
         if node.type is None:
             return self._of_no_tensor(node, name)
         whole = whole_range(node.type.dtype)
@@ -151,7 +156,7 @@ class Ranges:
         return size if size is not None and size >= 0 else None
 
     def _demands_of(self, node: Node) -> Iterator[Demand]:
-        name = node.op.removeprefix("aten.").partition(".")[0]
+        name = _name(node)
         if name == "embedding":
             yield self._index(node, node.args[1], node.args[0], 0)
         elif name in BY_DIMENSION and isinstance(node.args[1], int):
@@ -335,7 +340,7 @@ def _place_of_largest(ranges: Ranges, node: Node) -> Interval | None:
 def _part(ranges: Ranges, node: Node) -> Interval | None:
     """Return the interval of values (part 0) or places (part 1) of what was ordered along a dimension."""
     source = ranges.source_of(node)
-    name = "" if source is None else source.op.removeprefix("aten.").partition(".")[0]
+    name = "" if source is None else _name(source)
     if source is None or name not in ORDERED or node.args[1] not in {0, 1}:
         return None
     if node.args[1] == 0:
@@ -349,16 +354,18 @@ def _part(ranges: Ranges, node: Node) -> Interval | None:
 BOUNDED = frozenset({"argmax", "argmin", "argsort", "sym_size", "full_like", "zeros_like", "ones_like"})
 
 
-def is_bounded(node: Node) -> bool:
+def is_bounded(ranges: Ranges, node: Node) -> bool:
     """Return whether whole numbers are within their interval whoever computes them, and whatever of.
 
     These are bool, sizes, places of what was ordered or is largest, and numbers with a least and a largest one.
     """
-    name = node.op.removeprefix("aten.").partition(".")[0]
+    name = _name(node)
     if name == "clamp":
-        return sum(bound is not None for bound in (*node.args[1:], *(value for _, value in node.kwargs))) == 2
+        bounds = (*node.args[1:], *(value for _, value in node.kwargs))
+        return sum(isinstance(bound, int | float) for bound in bounds) == 2
     if name == "getitem":
-        return node.args[1] == 1
+        source = ranges.source_of(node)
+        return source is not None and _name(source) in ORDERED and node.args[1] == 1
     return name in BOUNDED or (node.type is not None and node.type.dtype == "bool")
 
 

@@ -57,11 +57,12 @@ def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> tuple[Gr
 def _unsure_index(graph: Graph, weights: Mapping[str, Tensor]) -> str | None:
     """Return a node with an index or divisor that is made of floating-point numbers, and not bounded behind that."""
     unsure = {spec.name for spec in graph.inputs if whole_range(spec.dtype) is None}
+    ranges = Ranges(graph, weights)
     for node in graph.nodes:  # what no input is part of is a constant
-        if not unsure.isdisjoint(node.values()) and not is_bounded(node):
+        if not unsure.isdisjoint(node.values()) and not is_bounded(ranges, node):
             unsure.add(node.name)
-    demands = Ranges(graph, weights).demands()
-    return next((each.node for each in demands if isinstance(each.index, Value) and each.index.name in unsure), None)
+    found = (each for each in ranges.demands() if isinstance(each.index, Value) and each.index.name in unsure)
+    return next((demand.node for demand in found), None)
 
 
 def _left(node: Node, ranges: Ranges, dtype: str) -> bool:

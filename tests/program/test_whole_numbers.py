@@ -53,6 +53,9 @@ def test_a_graph_that_reads_only_how_many_rows_there_are_keeps_an_input() -> Non
         (("aten.abs.default", (Value("whole"),)), True),
         (("aten.clamp.default", (Value("whole"), 0)), True),
         (("aten.clamp.default", (Value("whole"), 0, 3)), False),
+        (("aten.clamp.Tensor", (Value("whole"), Value("whole"), Value("whole"))), True),
+        (("getitem", (Value("parts"), 1)), True),
+        (("getitem", (Value("sorted"), 1)), False),
         (("aten.argmax.default", (Value("x"), 1, True)), False),
     ],
 )
@@ -62,6 +65,8 @@ def test_an_index_that_only_the_compiler_could_compute_of_floating_point_numbers
     whole, (op, args) = TensorType("int64", (None, 4)), bound
     nodes = (
         Node("whole", "aten._to_copy.default", (Value("x"),), (("dtype", Constant("dtype", "int64")),), whole),
+        Node("parts", "aten.split.Tensor", (Value("whole"), 4, 1)),
+        Node("sorted", "aten.sort.default", (Value("x"), 1)),
         Node("place", op, args, (), whole),
         Node("made", "aten.gather.default", (Value("x"), 1, Value("place")), (), TensorType("float32", (None, 4))),
     )

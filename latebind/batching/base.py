@@ -35,4 +35,4 @@ class Stacked:
 
     def in_turn(self, view: WorkView) -> list[ModelView]:
         """Return the models with waiting requests in the order in which they are served."""
-        return sorted(view.models.waiting, key=lambda model: model.queue.place(self.order))
+        return sorted(view.models.waiting, key=lambda model: model.queue.turn(self.order))

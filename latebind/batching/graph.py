@@ -17,14 +17,14 @@ class GraphBatching(Stacked):
         """Launch the batch that is due and has the oldest request, or wait until one is due."""
         if view.entries:
             return GoOn()
-        ripe, first, wake = None, inf, inf
+        ripe, wake = None, inf
         for model in view.models.waiting:
             arrived = model.queue.oldest.arrived
             due = arrived if len(model.queue) >= self.room(view, model) else arrived + self._config.window
             if due > now:
                 wake = min(wake, due)
-            elif arrived < first:
-                ripe, first = model, arrived
+            elif ripe is None or model.queue.turn(self.order) < ripe.queue.turn(self.order):
+                ripe = model
         if ripe is None:
             return Wait(wake)
         return launch(ripe, ripe.queue.first(self.room(view, ripe)))

@@ -48,7 +48,7 @@ class LazyPlus(Stacked):
         """Launch, shed or go on."""
         if view.entries:
             return self._at_a_boundary(view, now)
-        model = min(view.models.waiting, key=lambda model: model.queue.place(self.order))
+        model = min(view.models.waiting, key=lambda model: model.queue.turn(self.order))
         most = self._share(view, model, now)
         if not most:
             return Wait()

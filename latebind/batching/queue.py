@@ -67,9 +67,19 @@ class Queue(Mapping[int, Request]):
         requests = sorted(self._requests.values(), key=_rank) if self._prior else self._requests.values()
         return list(islice(requests, max(0, count)))
 
-    def place(self, order: Order) -> float:
-        """Return the lowest place of its requests in an order, which is its model's; the queue must not be empty."""
-        return self.soonest if order is Order.DEADLINE else self.oldest.arrived
+    def turn(self, order: Order) -> Turn:
+        """Return the turn of the request that goes first, which is its model's; the queue must not be empty.
+
+        Requests that arrived in the same moment go by their numbers, of whichever models they are.
+        """
+        if order is Order.DEADLINE:
+            place, number = self._deadlines[0]
+        else:
+            place, number = self.oldest.arrived, self.oldest.id
+        if not self._prior:
+            return place, LAST, place, number
+        turns = ((rank(r.priority), order.place(r.deadline, r.arrived), r.id) for r in self._prior.values())
+        return place, *min(turns)
 
     @property
     def prior(self) -> Iterable[Request]:

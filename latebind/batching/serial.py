@@ -18,5 +18,5 @@ class Serial(Stacked):
         del now
         if view.entries:
             return GoOn()
-        model = min(view.models.waiting, key=lambda model: model.queue.place(self.order))
+        model = min(view.models.waiting, key=lambda model: model.queue.turn(self.order))
         return launch(model, model.queue.first(1))

@@ -141,6 +141,24 @@ def test_requests_start_in_the_order_that_admission_counts_on(policy: str) -> No
             assert started == min(turns, key=turns.__getitem__)
 
 
+@pytest.mark.parametrize("policy", BY_ARRIVAL)
+@pytest.mark.parametrize("priorities", [(0, 0), (0, 1), (2, 1)])
+def test_requests_that_come_in_the_same_moment_start_in_the_order_that_admission_counts_on(
+    policy: str, priorities: tuple[int, int]
+) -> None:
+    scheduler = Scheduler(
+        SchedulerConfig(tuple(served(name, stages=1, max_batch=1) for name in "abc"), 1, PolicyConfig(policy))
+    )
+    calls = [("c", 0), ("b", priorities[0]), ("a", priorities[1]), ("b", 0)]
+    for number, (model, priority) in enumerate(calls):
+        scheduler.handle(Arrived(model, 50.0, (number,), (number,), priority=priority), 0.0)
+    for _ in calls[1:]:
+        turns = dict(scheduler._models.backlog._turns)
+        scheduler.handle(StageDone(0), 0.01)
+        (started,) = turns.keys() - scheduler._models.backlog._turns.keys()
+        assert started == min(turns, key=turns.__getitem__)
+
+
 def played(calls: list[Arrival], policy: str, *, shed: bool) -> list[Record]:
     """Two models of one stage and one row, which take 1 and 2 s; records are in the order of the calls."""
     both = tuple(served(name, stages=1, seconds=took, max_batch=1) for name, took in (("a", 1.0), ("b", 2.0)))

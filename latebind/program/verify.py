@@ -190,9 +190,8 @@ class Reference:
         if any(node.type is not None and node.type.dtype in {"float16", "bfloat16"} for node in self.graph.nodes):
             return none
         precise, eager, *shaken = self._variants
-        pairs: list[tuple[Rows | None, Rows | None]] = [(_tried(precise, rows), expected)]
-        if shaken:
-            pairs += [(_tried(one, rows), _tried(eager, rows)) for one in shaken]
+        usual = _tried(eager, rows) if shaken else None
+        pairs = [(_tried(precise, rows), expected), *((_tried(one, rows), usual) for one in shaken)]
         far = none
         for other, same in pairs:
             if other is not None and same is not None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from errno import EMFILE
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock, patch
 
 import pytest
 
@@ -234,9 +233,17 @@ def was_taken(*before: OSError, others: int = 0) -> bool:
     ours, theirs = socket.socketpair()
 
     async def accept() -> bool:
-        comes = AsyncMock(side_effect=[*before, (ours, None), asyncio.CancelledError()])
+        coming = iter([*before, (ours, None), asyncio.CancelledError()])
+
+        async def comes(_: socket.socket) -> object:
+            if isinstance(one := next(coming), BaseException):
+                raise one
+            return one
+
         context, company = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), [object()] * others
-        with patch.object(asyncio.get_running_loop(), "sock_accept", comes), socket.socket() as listening:
+        with pytest.MonkeyPatch.context() as patch, socket.socket() as listening:
+            patch.setattr(asyncio.get_running_loop(), "sock_accept", comes)
+            patch.setattr("latebind.server.tls.AGAIN_SECONDS", 0.0)
             server = TlsServer(listening, context, asyncio.Protocol, company, most=8, patience=PATIENCE)
             await asyncio.wait((server._accepting,))
         taken = set(server.arriving)
@@ -244,5 +251,5 @@ def was_taken(*before: OSError, others: int = 0) -> bool:
         assert all(task.cancelling() for task in taken), "a handshake would go on behind a closed door"
         return bool(taken)
 
-    with ours, theirs, patch("latebind.server.tls.AGAIN_SECONDS", 0.0):
+    with ours, theirs:
         return asyncio.run(accept())

@@ -43,6 +43,7 @@ LOOKS = 0.2  # seconds between two looks at the control plane
 STOPPED_SECONDS = 10.0
 RECOVERY_SECONDS = 120.0  # by which a call is answered again
 REPLAYS = 6
+TRIES = 20  # threads that are stopped until one of them was in a stage
 SETTINGS = "[generations]\ncrashes = 1000000\npatience = {patience}\n"  # else models would be left out
 CONTROL = (
     ("GET", "/v2/health/live"),
@@ -192,13 +193,14 @@ async def _act(report: Report, log: Log, clients: "dict[str, Client]") -> None:
 
 async def _stick(report: Report, log: Log, engine: int, clients: "dict[str, Client]") -> None:
     """Stop threads of the engine, one at a time, until one was in a stage: then nobody is answered any more."""
-    while True:
+    for _ in range(TRIES):
         frozen = await asyncio.to_thread(Frozen, engine)
         await _all_answered(report, clients)
         if log.serves() != engine:
             return
         report.idle += 1
         await asyncio.to_thread(frozen.thaw)
+    raise LatebindError(f"of {TRIES} threads that were stopped none was in a stage")
 
 
 async def _all_answered(report: Report, clients: "dict[str, Client]") -> None:

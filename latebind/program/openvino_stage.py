@@ -3,7 +3,7 @@
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -71,8 +71,6 @@ def compile_with_openvino(
     `copies`. If `frugal`, nothing of a batch of several rows is kept behind its run but the outputs. Raises
     `ExportError` if OpenVINO has no conversion for an operator of the graph.
     """
-    import openvino
-
     large = sum(weight.nbytes for weight in module.buffers()) >= SHARED_FROM
     shared = streams == 1 or (large and not copies)
     options = _options(threads, precision, streams if shared else 1)
@@ -83,7 +81,7 @@ def compile_with_openvino(
     inputs = tuple(port_of(spec) for spec in graph.inputs)
     outputs = tuple(port_of(spec) for place, spec in enumerate(graph.output_specs()) if place not in copied)
     model = _with_ports(_convert(graph, module), inputs, outputs, leave_out=copied)
-    core = openvino.Core()
+    core = _core()
 
     def bound() -> BoundRequest:
         if shared:
@@ -97,6 +95,19 @@ def compile_with_openvino(
 
     dynamic = sized(1) if lone else bound()
     return OpenVinoStage({} if lone else {size: sized(size) for size in sizes}, dynamic, copied, first)
+
+
+@cache
+def _core() -> Foreign:
+    """Return the one `Core` of this process, which is never let go.
+
+    A core gives the thread that first compiles with it a stack for signals (OpenVINO's pull request 11894), and takes
+    it back with the last model of that core. Where cores went in the order they came, the thread was given the stack of
+    one that was gone, and the next signal ended the process.
+    """
+    import openvino
+
+    return openvino.Core()
 
 
 def _taken(first: First | None, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -19,17 +18,6 @@ from latebind.bench.subject import Setting, Subject
 PATIENCE = 120.0  # with a machine that has much else to do
 
 
-@pytest.fixture
-def hears_signals() -> None:
-    """Leave a test out in a thread that hears none: a process of several that run tests may do so beside its main one.
-
-    A SIGINT would end that process.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        pytest.skip("the main thread alone hears signals, and this is another one")
-
-
-@pytest.mark.usefixtures("hears_signals")
 def test_the_first_interrupt_ends_behind_the_round_and_the_second_at_once() -> None:
     with interruptible():
         played = []
@@ -46,7 +34,6 @@ def test_the_first_interrupt_ends_behind_the_round_and_the_second_at_once() -> N
     assert list(in_rounds(3)) == [0, 1, 2]
 
 
-@pytest.mark.usefixtures("hears_signals")
 def test_outside_of_rounds_an_interrupt_ends_at_once() -> None:
     before = signal.getsignal(signal.SIGINT)  # none, where whoever runs the tests does so in the background
     with interruptible(), pytest.raises(KeyboardInterrupt):
@@ -54,7 +41,6 @@ def test_outside_of_rounds_an_interrupt_ends_at_once() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.usefixtures("hears_signals")
 def test_engines_that_are_interrupted_tell_of_the_rounds_that_were_played(models: Path) -> None:
     images = np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)
     plan = live.Plan((0.5,), 100, 0.1, ("GraphB(0, 8)",), saturation=False)

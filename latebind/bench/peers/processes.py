@@ -112,6 +112,7 @@ def turn_of(served: Served, polling: Iterable[Served]) -> Iterator[None]:
     processes = [one for other in polling if other is not served for one in tree(other.process)]
     try:
         _tell(processes, psutil.Process.suspend)
+        _tell(processes, _await_stopped)
         yield
     finally:
         _tell(processes, psutil.Process.resume)
@@ -138,6 +139,15 @@ def _tell(processes: Iterable[psutil.Process], what: Callable[[psutil.Process], 
     for one in processes:
         with suppress(psutil.NoSuchProcess):  # some live for a moment only
             what(one)
+
+
+def _await_stopped(process: psutil.Process) -> None:
+    # A signal acts only once its process has a core.
+    until = time.monotonic() + STOP_SECONDS
+    while process.status() not in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}:
+        if time.monotonic() > until:
+            raise ConfigError(f"process {process.pid} does not stop; end what else runs on this machine")
+        time.sleep(PAUSE / 10)
 
 
 def _await_ready(process: "subprocess.Popen[bytes]", port: int, path: str, log: Path) -> None:

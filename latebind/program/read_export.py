@@ -18,6 +18,8 @@ Foreign = Any  # an object of torch or the module, of any type
 # Operators that return their argument, and those that only check what the exporter knows already.
 ALIAS = "aten.alias.default"
 CHECKS = ("aten._assert", "aten.sym_constrain_range")
+# How torch.export notes an operator that does something besides returning tensors: `with_effects(token, operator, ...)`.
+EFFECT = "with_effects"
 
 AS_PARTS = "let the module take or return torch.view_as_real(x), which has both parts in float32"
 DTYPE_HINTS = {
@@ -84,6 +86,8 @@ class Reader:
             self._add_weight(name, self._signature.inputs_to_parameters[name])
         elif name in self._signature.inputs_to_buffers:
             self._add_weight(name, self._signature.inputs_to_buffers[name])
+        elif name in self._signature.input_tokens:
+            return  # of an `EFFECT`, which is refused
         else:
             self._add_weight(name, self._signature.inputs_to_lifted_tensor_constants[name])
 
@@ -98,6 +102,11 @@ class Reader:
         op = _op_name(node.target)
         if op.startswith(CHECKS):
             return
+        if op == EFFECT:
+            raise ExportError(
+                f"the module uses {_op_name(node.args[1])!r}, which cannot be served: it does more than return tensors. "
+                "Where it raises for some values, as torch.linalg.inv does, take what returns an answer for all: inv_ex"
+            )
         if op == "aten.as_strided.default" and _is_as_it_was(node):
             self._nodes.append(
                 Node(node.name, ALIAS, (self._argument(node.args[0]),), (), self._type(node.meta["val"]))

@@ -191,8 +191,9 @@ class Uses(nn.Module):
         (lambda x: x - x.max(), r"takes all rows of a batch together: .*x\.amax\(1\)"),
         (lambda x: x * max(x.shape[0], 10), "computes with the size of the batch"),
         (lambda x: x + torch.histc(x, 4), "not on the list of operators"),
+        (lambda x: torch.linalg.inv(x.view(-1, 2, 2)), r"_linalg_check_errors.*: inv_ex"),
     ],
-    ids=["random", "all rows", "batch size", "no kernel"],
+    ids=["random", "all rows", "batch size", "no kernel", "raises"],
 )
 def test_a_refused_operator_is_told_with_its_own_reason(function: Callable[[Tensor], Tensor], says: str) -> None:
     with pytest.raises(ExportError, match=says) as told:

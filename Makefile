@@ -23,13 +23,13 @@ check: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not slow"
 
 bench: $(INSTALLED)
-	$(BIN)/latebind bench scheduler
-	$(BIN)/latebind bench stages
+	$(BIN)/python -m research scheduler
+	$(BIN)/python -m research stages
 
 compiled: $(INSTALLED)
 	rm -rf out/compiled
 	LATEBIND_COMPILE=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --no-deps --target out/compiled .
-	cp -r tests examples docs pyproject.toml out/compiled
+	cp -r research tests examples docs pyproject.toml out/compiled
 	cd out/compiled && $(CURDIR)/$(BIN)/python -m latebind --version | grep compiled
 	cd out/compiled && $(CURDIR)/$(BIN)/python -m pytest $(OF_COMPILED)
 

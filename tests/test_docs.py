@@ -10,13 +10,17 @@ import pytest
 import typer
 
 from latebind.cli.main import app
+from research.__main__ import app as research
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 OF_TODAY = [page for page in PAGES if page.name not in {"LOG.md", "CHANGELOG.md"}]  # these tell of days gone by
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]+)")
-PATH = re.compile(r"`((?:latebind|tests|examples|docs|deploy)/[\w./-]+\.(?:py|md|toml|yaml|sh|service|js))`")
-COMMAND = re.compile(r"(?<![\w/-])(?<!generic )latebind ((?:bench )?[a-z][a-z-]*)((?:(?!latebind )[^`|])*)")
+PATH = re.compile(r"`((?:latebind|research|tests|examples|docs|deploy)/[\w./-]+\.(?:py|md|toml|yaml|sh|service|js))`")
+COMMAND = re.compile(
+    r"(?<![\w/-])(?<!generic )(?:latebind |python -m (?=research ))((?:bench |research )?[a-z][a-z-]*)"
+    r"((?:(?!latebind |research )[^`|])*)"
+)
 INSTALLED = re.compile(r"pip\s+install\s+(\S*?\w*\[[^\]]*\][\"']?)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 WORD = re.compile(r"`([^`\n]+)`")
@@ -30,14 +34,17 @@ THE_READERS_OWN = {
     "NAME.query.toml",
     "direct.py",
 }
+TOPS = ("latebind", "research", "tests", "examples", "docs", "deploy")
 OF_OTHERS = {"--build-arg", "--model-control-mode", "--request-count"}
 
 
 @cache
 def options(name: str) -> set[str]:
     """Return the options of a command, such as `serve` or `bench load`; only that command is imported."""
-    found: Any = typer.main.get_command(app)
-    for word in name.split():
+    words = name.split()
+    evaluation = words[0] == "research"
+    found: Any = typer.main.get_command(research if evaluation else app)
+    for word in words[evaluation:]:
         found = found.get_command(None, word)
         assert found is not None, f"there is no latebind {name}"
         found = found.load()
@@ -48,7 +55,9 @@ def code(page: Path) -> list[str]:
     """Return the blocks and the words in code, lines that go on joined."""
     text = page.read_text().replace("\\\n", " ")
     blocks = [line for block in re.findall(r"```\w*\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
-    return [line.partition("  #")[0] for line in blocks] + re.findall(r"`(latebind [^`]*)`", text)
+    return [line.partition("  #")[0] for line in blocks] + re.findall(
+        r"`((?:latebind|python -m research) [^`]*)`", text
+    )
 
 
 @cache
@@ -62,8 +71,8 @@ def commands() -> tuple[str, ...]:
 def tree() -> tuple[str, ...]:
     """Return the paths of all files and folders that a page may name, each beginning with a slash."""
     tops = [path for path in ROOT.iterdir() if path.is_file()]
-    below = [path for top in ("latebind", "tests", "examples", "docs", "deploy") for path in (ROOT / top).rglob("*")]
-    found = [*tops, *below, *(ROOT / top for top in ("latebind", "tests", "examples", "docs", "deploy"))]
+    below = [path for top in TOPS for path in (ROOT / top).rglob("*")]
+    found = [*tops, *below, *(ROOT / top for top in TOPS)]
     return tuple(f"/{path.relative_to(ROOT)}" for path in found if "__pycache__" not in path.parts)
 
 
@@ -78,7 +87,10 @@ def is_there(name: str) -> bool:
 def identifiers() -> frozenset[str]:
     """Return every name that is written in the package's code."""
     return frozenset(
-        word for path in (ROOT / "latebind").rglob("*.py") for word in re.findall(r"\w+", path.read_text())
+        word
+        for top in ("latebind", "research")
+        for path in (ROOT / top).rglob("*.py")
+        for word in re.findall(r"\w+", path.read_text())
     )
 
 
@@ -86,7 +98,8 @@ def identifiers() -> frozenset[str]:
 def known_options() -> frozenset[str]:
     """Return the options of commands and examples; those of benchmarks as their code writes them, to import none."""
     named = {option for name in commands() for option in options(name)}
-    benchmarks = "\n".join(path.read_text() for path in (ROOT / "latebind" / "cli" / "bench").glob("*.py"))
+    places = (ROOT / "latebind" / "cli" / "bench", ROOT / "research" / "commands")
+    benchmarks = "\n".join(path.read_text() for place in places for path in place.glob("*.py"))
     written = {f"--{word.replace('_', '-')}" for word in re.findall(r"\b(\w+): Annotated\[", benchmarks)}
     examples = "\n".join(path.read_text() for path in (ROOT / "examples").rglob("*.py"))
     return frozenset(named | written | set(re.findall(r'"(--[a-z-]+)"', benchmarks + examples)) | OF_OTHERS)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
-from latebind.bench.faults.models import WIDTH, Scale
 from latebind.program.build import build_program
+from research.faults.models import WIDTH, Scale
 
 __all__ = ["QUERY", "WIDTH", "add_version", "spoil"]
 

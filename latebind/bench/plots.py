@@ -1,15 +1,13 @@
-"""Plots of runs with exits off and on: latency, agreement with the base model, and both along a stream."""
+"""Plots of runs with exits off and on: latency, and agreement with the base model."""
 
 from pathlib import Path
 
 import numpy as np
 
-from latebind.bench.chart import Plot, blank, distributions, lines
+from latebind.bench.chart import Plot, blank, distributions
 from latebind.bench.load import LoadReport
-from latebind.bench.locality import LocalityReport
 from latebind.bench.page import write_plots
 
-STEP = 500  # requests of each point along a stream
 COLOURS = {"off": "#7f7f7f", "on": "#1f77b4"}
 
 
@@ -22,25 +20,6 @@ def write_page(report: LoadReport, file: Path, *, title: str) -> None:
     seconds = {f"exits {side.name}": side.seconds for side in (report.off, report.on)}
     latency = distributions("Latency distribution", seconds, x="latency, ms (from the intended time of sending)")
     write_plots(file, title, text, [report.rows()], (latency, accuracy_figure(report)))
-
-
-def write_locality_page(report: LocalityReport, file: Path, *, title: str) -> None:
-    """Write the page of a run of `bench.locality`."""
-    text = f"{len(report.calls['off'])} requests a side, one after another, paired (seed {report.seed})."
-    write_plots(file, title, text, [report.rows()], locality_figures(report))
-
-
-def locality_figures(report: LocalityReport) -> list[Plot]:
-    """Draw mean latency and fidelity of each side along the stream, over 500 requests each (GATI, figure 10)."""
-    steps = range(0, len(report.calls["off"]) - STEP + 1, STEP)
-    places = [start + STEP / 2 for start in steps]
-    seconds = {side: [report.engine[side][i : i + STEP].mean() * 1e3 for i in steps] for side in report.calls}
-    same = {side: [report.same(side)[i : i + STEP].mean() for i in steps] for side in report.calls if side != "off"}
-    titled = {"Mean latency in the engine, ms": seconds, "Answers equal to the base model's": same}
-    return [
-        lines(title, {side: (places, values) for side, values in sides.items()}, x="request", y="")
-        for title, sides in titled.items()
-    ]
 
 
 def accuracy_figure(report: LoadReport) -> Plot:

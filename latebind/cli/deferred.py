@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from latebind.cli.extras import what_to_install
 from latebind.cli.groups import flattened
 
 STYLE: dict[str, Any] = {"rich_markup_mode": "markdown", "pretty_exceptions_enable": False, "add_completion": False}
@@ -32,6 +33,16 @@ class DeferredCommands(TyperGroup):
     """A group that finds each command in a module: the function of its name, or `app` where it is a group itself."""
 
     modules: ClassVar[Mapping[str, str]] = {}  # by the command's name, in the order of the list
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; where a package is missing that is optional, say in one line how to get it."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if (said := what_to_install(error)) is None:
+                raise
+            typer.echo(f"error: {said}", err=True)
+            raise typer.Exit(2) from error
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands, in the order of the table."""

@@ -25,7 +25,7 @@ from latebind.program.verify import DEFAULT_TOLERANCE, chain_error
 from latebind.repository.directory import ModelDirectory
 
 MAX_OVERHEAD = 0.04  # of a chain's time over the uncut model's
-BOUNDARY_SECONDS = 31e-6  # the engine's time between two stages with nothing queued: `latebind bench boundary`
+BOUNDARY_SECONDS = 31e-6  # the engine's time between two stages with nothing queued: `python -m research boundary`
 MIN_STAGE_SECONDS = round(BOUNDARY_SECONDS / MAX_OVERHEAD, 4)  # so its boundary is at most that share of it
 
 Progress = Callable[[str, float], None]

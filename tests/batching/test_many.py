@@ -8,11 +8,11 @@ from latebind.batching import POLICIES
 from latebind.batching.decisions import Decision
 from latebind.batching.table import BatchTable
 from latebind.batching.view import BatchPolicy, ModelView, WorkView
-from latebind.bench import many_models
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
+from research.overhead import many_models
 from tests.batching.chains import STATIC, chain
 from tests.batching.views import models_of
 from tests.residency.limited import with_pieces

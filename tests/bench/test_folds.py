@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latebind.bench import calibration, exits
+from latebind.bench import exits
 from latebind.bench.folds import Folds, answerable
 from latebind.bench.subject import Setting, Subject
 from latebind.domain.errors import ConfigError
 from latebind.learned.promise import Promise
 from latebind.learned.stored import HELD_OUT, read_caches, read_rows
 from latebind.repository.directory import ModelDirectory
+from research.gati import calibration
 from tests.digits import Built
 
 ROWS = 240

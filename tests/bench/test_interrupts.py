@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latebind.bench.batching import live
 from latebind.bench.interrupts import STATUS, in_rounds, interrupted, interruptible
 from latebind.bench.subject import Setting, Subject
+from research.lazybatching import live
 
 PATIENCE = 120.0  # with a machine that has much else to do
 
@@ -61,7 +61,7 @@ def test_engines_that_are_interrupted_tell_of_the_rounds_that_were_played(models
 def test_parts_that_have_ended_are_written_and_no_process_is_left(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     words = ["--part", "bound", "--part", "loads", "--load", "1", "--seeds", "2", "--requests", "100"]
-    command = [sys.executable, "-m", "latebind", "bench", "batching", *words, "--processes", "2", "--json", str(file)]
+    command = [sys.executable, "-m", "research", "batching", *words, "--processes", "2", "--json", str(file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0) as run:
         until = time.monotonic() + PATIENCE
         while not (file.exists() and file.read_text().endswith("}\n")):

@@ -36,15 +36,6 @@ def test_a_part_that_needs_an_extra_names_it_in_one_line() -> None:
     assert said == "error: aiohttp is not installed: pip install 'latebind[bench]'\n"
 
 
-def test_a_page_that_cannot_be_drawn_is_refused_before_the_work() -> None:
-    said = printed_by("tests.cli.test_extras", "bench", "elastic", "--page", "page.html")
-    assert said == "error: plotly is not installed: pip install 'latebind[report]'\n"
-
-
-def test_a_part_that_needs_no_extra_tells_its_options_without_any() -> None:
-    assert "--policy" in printed_by("tests.cli.test_extras", "bench", "residency", "--help")
-
-
 @pytest.mark.parametrize("package", EXTRAS)
 def test_the_extra_that_is_named_brings_the_package(package: str) -> None:
     extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]

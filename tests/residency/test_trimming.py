@@ -11,8 +11,8 @@ from latebind.residency.base import Victim
 from latebind.residency.late import Late
 from latebind.residency.memory import Memory
 from latebind.residency.phase import Phase
-from latebind.simulation.sequential import SequentialReplay
 from latebind.simulation.traces import Request
+from research.hardware.sequential import SequentialReplay
 
 GRAIN = 10
 

@@ -9,11 +9,11 @@ import pytest
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.simulation.agenda import Agenda
-from latebind.simulation.chip import SIX, TITAN_RTX, Chip, Footprint, Sharing
 from latebind.simulation.driver import Record, Simulator
-from latebind.simulation.gpu import CopyEngine, HostBatched, Multiprocessors, Pooled
 from latebind.simulation.hardware import Hardware, Installed
 from latebind.simulation.workloads import Arrival, poisson
+from research.hardware.chip import SIX, TITAN_RTX, Chip, Footprint, Sharing
+from research.hardware.gpu import CopyEngine, HostBatched, Multiprocessors, Pooled
 from tests.batching.chains import STATIC, chain
 
 SLOW = Chip(multiprocessors=72, pcie=1.0, copy=0.0, host=float("inf"), launch=0.5)  # a byte a second

@@ -9,8 +9,8 @@ import pytest
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.simulation.agenda import Agenda
 from latebind.simulation.driver import Simulator
-from latebind.simulation.networks import NETWORKS
 from latebind.simulation.workloads import Lengths, poisson
+from research.hardware.networks import NETWORKS
 from tests.models import served
 
 EXITING = served(stages=4, seconds=0.001, per_row=0.0002, hit_rates={0: 0.3, 2: 0.2})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from latebind.simulation.lower_bound import least_seconds, shares_of
+from research.hardware.lower_bound import least_seconds, shares_of
 
 
 def test_whoever_is_alone_takes_what_it_takes_alone() -> None:

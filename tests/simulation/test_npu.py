@@ -5,8 +5,8 @@ from math import inf
 import pytest
 
 from latebind.batching.estimate import Estimate
-from latebind.simulation.networks import NETWORKS, WORDS_IN, WORDS_OUT
-from latebind.simulation.npu import Product, SystolicArray
+from research.hardware.networks import NETWORKS, WORDS_IN, WORDS_OUT
+from research.hardware.npu import Product, SystolicArray
 
 TABLE_2 = {"resnet": 1.1e-3, "gnmt": 7.2e-3, "transformer": 2.4e-3}
 

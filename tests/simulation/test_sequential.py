@@ -11,8 +11,8 @@ from latebind.domain.footprint import Footprint
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.lru import Lru
 from latebind.residency.model_state import ModelState
-from latebind.simulation.sequential import SequentialReplay, Served
 from latebind.simulation.traces import Request
+from research.hardware.sequential import SequentialReplay, Served
 
 
 class First:

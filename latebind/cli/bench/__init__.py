@@ -1,4 +1,4 @@
-"""`latebind bench`: every promise of speed as a command that prints what it measured."""
+"""`latebind bench`: measure models and servers of your own."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -8,35 +8,7 @@ import typer
 from latebind.bench.interrupts import STATUS, interruptible
 from latebind.cli.deferred import STYLE, DeferredCommands
 
-PARTS = {
-    "batching": "batching",
-    "live": "batching",
-    "joint": "joint",
-    "elastic": "elastic",
-    "elastic-live": "elastic_live",
-    "exits": "exits",
-    "engine": "exits",
-    "caches": "caches",
-    "calibration": "adaptation",
-    "locality": "adaptation",
-    "drift": "adaptation",
-    "load": "load",
-    "flood": "load",
-    "scheduler": "overhead",
-    "stages": "overhead",
-    "boundary": "overhead",
-    "memory": "memory",
-    "queries": "queries",
-    "residency": "residency",
-    "residency-live": "residency_live",
-    "queries-live": "queries_live",
-    "faults": "faults",
-    "peers": "peers",
-    "ledger": "ledger",
-    "ray": "ray",
-    "cluster": "cluster",
-    "validate": "validate",
-}
+PARTS = {name: name for name in ("load", "exits", "memory", "peers", "ledger")}
 """The module of this folder that has each part, as a function of the same name."""
 
 
@@ -63,7 +35,7 @@ app = typer.Typer(cls=Parts, no_args_is_help=True, **STYLE)
 
 @app.callback()
 def bench() -> None:
-    """Measure what latebind promises; every command prints its settings.
+    """Measure models and servers of your own; every command prints its settings.
 
     Ctrl-C ends a command behind the round under way, with what was measured by then, and exit code 130; a second one
     ends it at once.

@@ -1,11 +1,7 @@
-"""`latebind bench exits` and `engine`: what leaving early is worth, over HTTP and in the engine alone."""
+"""`latebind bench exits`: what leaving early is worth over HTTP."""
 
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
-
-from latebind.bench import engine as engine_bench
 from latebind.bench import exits as exits_bench
 from latebind.cli.bench.options import Backend, ServerLog
 from latebind.cli.bench.settings import Conditions, Subject, Tuning
@@ -46,32 +42,3 @@ def exits(
         json_file,
         {**asdict(report), "seconds_on": report.seconds_on.tolist(), "seconds_off": report.seconds_off.tolist()},
     )
-
-
-def engine(
-    subject: Subject,
-    *,
-    backend: Backend = None,
-    batch: Annotated[
-        list[int] | None, typer.Option(help="How many rows a call has; may be repeated. Default: 1, 2, 4 and 8.")
-    ] = None,
-    tuning: Tuning,
-    conditions: Conditions,
-    json_file: JsonFile = None,
-) -> None:
-    """Measure what leaving early is worth in the live engine without a door: by rows of a call, and in throughput.
-
-    Example: `latebind bench engine models --model resnet56 --data examples.cifar10.data:unseen --data-option
-    data=cifar10/ --folds 5`
-    """
-    setting = conditions.setting(backend)
-    with reporting(), kept_awake(conditions.awake), progress("asking two engines") as tell:
-        batches = batch or engine_bench.BATCHES
-        report = engine_bench.run(
-            subject.load(), setting=setting, folds=tuning.wanted(), batches=batches, progress=tell
-        )
-    kind = f"{tuning.folds} folds, target {tuning.fidelity:g}" if tuning.folds else "calibrated as it is"
-    show(f"{subject.model}: latency of rows in the engine, closed loop, {kind}, seed {conditions.seed}", report.rows())
-    show("throughput with more waiting than a batch takes", report.throughput_rows())
-    console.print(f"times more, each side with its better policy   {report.throughput()}")
-    save(json_file, {"latency": report.rows(), "throughput": report.throughput_rows()})

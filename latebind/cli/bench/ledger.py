@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import typer
 
 from latebind.bench.arrivals import poisson, traced
+from latebind.bench.azure import read_trace
 from latebind.bench.ledger import mixed as mixed_bench
 from latebind.bench.ledger import overload as overload_bench
 from latebind.bench.ledger import own, report
@@ -21,7 +22,6 @@ from latebind.bench.ledger.play import Played, Target, play
 from latebind.bench.ledger.plots import figures
 from latebind.bench.ledger.questions import KINDS, Mix, Protocol, Questions
 from latebind.bench.page import write_plots
-from latebind.bench.residency.azure import read_trace
 from latebind.bench.tables import Rows
 from latebind.cli.bench.options import Page, Seed, ServeWords
 from latebind.cli.bench.told import complain, show_tables

@@ -1,14 +1,12 @@
-"""`latebind bench load` and `flood`: requests through the port, many at once."""
+"""`latebind bench load`: requests through the port, many at once."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from latebind.bench import flood as flood_bench
 from latebind.bench import load as load_bench
 from latebind.bench.plots import write_page
-from latebind.cli.bench.options import Core, DoorCore, Page, Seed
+from latebind.cli.bench.options import Page, Seed
 from latebind.cli.bench.settings import Subject
 from latebind.cli.console import JsonFile, console, reporting, save, show
 
@@ -38,23 +36,3 @@ def load(
             write_page(report, page, title=f"latebind: {subject.model} with exits off and on")
             console.print(f"page written to {page}")
     save(json_file, {"sides": report.rows(), "exits": report.exit_rows()})
-
-
-def flood(
-    subject: Subject,
-    *,
-    rounds: Annotated[
-        int, typer.Option(help="How many pairs of phases to measure, one without and one with the flood.")
-    ] = 5,
-    seconds: Annotated[float, typer.Option(help="How many seconds a phase lasts.")] = 3.0,
-    engine_core: Core = 1,
-    door_core: DoorCore = 0,
-    json_file: JsonFile = None,
-) -> None:
-    """Throughput of the engine on its own core while 16 clients flood the door with small requests."""
-    with reporting():
-        report = flood_bench.run(
-            subject.load(), rounds=rounds, seconds=seconds, door_cores=(door_core,), engine_core=engine_core
-        )
-    show(f"{subject.model}: {rounds} rounds of {seconds:g} s, medians", [asdict(report)])
-    save(json_file, report)

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from latebind.bench.ledger.questions import Protocol
-from latebind.bench.live.sides import chosen
 from latebind.bench.parallel import Progress
 from latebind.bench.peers import goodput, identity, plots, report
 from latebind.bench.peers.loads import tool
 from latebind.bench.peers.sides import SIDES, Place
+from latebind.bench.sides import chosen
 from latebind.bench.tables import Rows
 from latebind.cli.bench.options import Page, Seed, ServeWords
 from latebind.cli.bench.told import ByPart, Files, Told, tell_parts

@@ -1,0 +1,324 @@
+"""Faults under a mixed load on four models: the engine killed, stopped, stuck in a stage, and rows that raise.
+
+Every answer is recomputed, and the figures, health and dashboard are asked all the while. What the engines decided is
+replayed from their event logs.
+"""
+
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import torch
+from torch import nn
+
+from latebind.bench.parallel import Progress
+from latebind.bench.server import launched
+from latebind.domain.errors import LatebindError
+from latebind.domain.eventlog import read_log
+from latebind.queries.replay import replayed
+from research.faults.clients import NO_ANSWER
+from research.faults.crash import Log
+from research.faults.freeze import Frozen
+from research.faults.models import PICKED, SLOW_WIDTH, WIDTH, build_mixed
+
+CLIENTS = 3  # of each model
+KNOWN = 32  # inputs of each model whose answers are known
+TIMEOUT = 1.0  # seconds that a call may take
+GRACE = 1.0  # seconds after its deadline by which a call must have an answer
+HANGS = 30.0  # seconds after which a client gives up
+PAUSE = 0.02  # seconds between an answer and the next call of a client
+LOOKS = 0.2  # seconds between two looks at the control plane
+STOPPED_SECONDS = 10.0
+RECOVERY_SECONDS = 120.0  # by which a call is answered again
+REPLAYS = 6
+TRIES = 20  # threads that are stopped until one of them was in a stage
+SETTINGS = "[generations]\ncrashes = 1000000\npatience = {patience}\n"  # else models would be left out
+CONTROL = (
+    ("GET", "/v2/health/live"),
+    ("GET", "/v2/health/ready"),
+    ("GET", "/metrics"),
+    ("GET", "/v2/models/stats"),
+    ("POST", "/v2/repository/index"),
+    ("GET", "/dashboard/data"),
+    ("GET", "/dashboard/picture"),
+)
+
+
+class Fault(StrEnum):
+    """What is done to the engine."""
+
+    KILLED = "killed"
+    STOPPED = "stopped"
+    STUCK = "stuck in a stage"
+    POISONED = "a poisoned row"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: when it was sent and had ended (`time.monotonic()`), its status, and whether its answer was right."""
+
+    model: str
+    sent: float
+    ended: float
+    status: int
+    right: bool = True
+
+
+@dataclass(slots=True)
+class Report:
+    """What clients saw of one fault, `seconds` after each of which a later call to every model had been answered.
+
+    `late` are calls without an answer `GRACE` seconds after their deadline. `control` has the longest seconds of each
+    path. `logs` were replayed `REPLAYS` times each; `differs` says where that was not the same. `idle` is how often the
+    thread that was to be stuck in a stage had none, and all were answered without it; then another was stopped.
+    """
+
+    fault: Fault
+    seconds: list[float] = field(default_factory=list)
+    statuses: dict[int, int] = field(default_factory=dict)
+    wrong: int = 0
+    late: int = 0
+    longest: float = 0.0
+    control: dict[str, float] = field(default_factory=dict)
+    poisoned: dict[int, int] = field(default_factory=dict)
+    idle: int = 0
+    logs: int = 0
+    events: int = 0
+    differs: list[str] = field(default_factory=list)
+
+
+def run(
+    faults: Sequence[Fault], times: int, *, pause: float, patience: float, progress: Progress = lambda text, share: None
+) -> list[Report]:
+    """Cause each fault so many times, `pause` seconds after the one before was over."""
+    with tempfile.TemporaryDirectory() as folder:
+        progress("four models are built", 0.0)
+        modules = build_mixed(Path(folder) / "models")
+        reports = []
+        for number, fault in enumerate(faults):
+
+            def told(done: int, number: int = number, fault: Fault = fault) -> None:
+                progress(f"{fault}: {done} of {times}", (number + done / times) / len(faults))
+
+            reports.append(_cause(fault, times, Path(folder), modules, pause, patience, told))
+        return reports
+
+
+def _cause(
+    fault: Fault,
+    times: int,
+    folder: Path,
+    modules: dict[str, nn.Module],
+    pause: float,
+    patience: float,
+    told: Callable[[int], None],
+) -> Report:
+    report, log, settings = Report(fault), folder / f"{fault.name}.log", folder / "settings.toml"
+    settings.write_text(SETTINGS.format(patience=patience))
+    with tempfile.TemporaryDirectory(dir=folder) as logs:
+        options = ("--config", str(settings), "--event-log", str(Path(logs) / "events"), "--dashboard")
+        with launched(folder / "models", *options, log=log) as server:
+            asyncio.run(_run(server.url, Log(log), report, times, modules, pause, told))
+        for file in sorted(Path(logs).iterdir()):
+            _replay(file, report)
+    return report
+
+
+def _replay(file: Path, report: Report) -> None:
+    report.logs += 1
+    for _ in range(REPLAYS):
+        with file.open("rb") as opened:
+            events, _, differs = replayed(*read_log(opened))
+        if differs:
+            report.differs.append(f"{file.name}: {differs}")
+    report.events += events
+
+
+async def _run(
+    url: str,
+    log: Log,
+    report: Report,
+    times: int,
+    modules: dict[str, nn.Module],
+    pause: float,
+    told: Callable[[int], None],
+) -> None:
+    timeout, connector = aiohttp.ClientTimeout(total=HANGS), aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(url, timeout=timeout, connector=connector) as session:
+        clients = {name: Client(session, name, module) for name, module in modules.items()}
+        async with _until_done([_looking(session, report), *_loads(clients, report)]):
+            for done in range(times):
+                told(done)
+                await asyncio.sleep(pause)
+                begun = time.monotonic()
+                await _act(report, log, clients)
+                await _all_answered(report, clients)
+                report.seconds.append(time.monotonic() - begun)
+
+
+async def _act(report: Report, log: Log, clients: "dict[str, Client]") -> None:
+    """Cause the fault, and return once it is over or another engine serves."""
+    engine = log.serves()
+    match report.fault:
+        case Fault.KILLED:
+            os.kill(engine, signal.SIGKILL)
+        case Fault.STOPPED:
+            os.kill(engine, signal.SIGSTOP)
+            await asyncio.sleep(STOPPED_SECONDS)
+            with suppress(ProcessLookupError):  # it may have been replaced
+                os.kill(engine, signal.SIGCONT)
+            return
+        case Fault.STUCK:
+            await _stick(report, log, engine, clients)
+        case Fault.POISONED:
+            call = await clients["pick"].ask(poisoned=True)
+            report.poisoned[call.status] = report.poisoned.get(call.status, 0) + 1
+            return
+    async with _within("no other engine served"):
+        while log.serves() == engine:
+            await asyncio.sleep(0.05)
+
+
+async def _stick(report: Report, log: Log, engine: int, clients: "dict[str, Client]") -> None:
+    """Stop threads of the engine, one at a time, until one was in a stage: then nobody is answered any more."""
+    for _ in range(TRIES):
+        frozen = await asyncio.to_thread(Frozen, engine)
+        await _all_answered(report, clients)
+        if log.serves() != engine:
+            return
+        report.idle += 1
+        await asyncio.to_thread(frozen.thaw)
+    raise LatebindError(f"of {TRIES} threads that were stopped none was in a stage")
+
+
+async def _all_answered(report: Report, clients: "dict[str, Client]") -> None:
+    """Return once a call to each model that is sent from now on is answered."""
+    async with _within("a model did not answer again"):
+        await asyncio.gather(*[_answered(client, report) for client in clients.values()])
+
+
+@asynccontextmanager
+async def _within(what: str) -> AsyncIterator[None]:
+    """Raise `LatebindError` if the block takes longer than it may."""
+    try:
+        async with asyncio.timeout(RECOVERY_SECONDS):
+            yield
+    except TimeoutError:
+        raise LatebindError(f"{what} within {RECOVERY_SECONDS:g} s of a fault") from None
+
+
+class Client:
+    """Calls one model with inputs whose answers are known."""
+
+    def __init__(self, session: aiohttp.ClientSession, model: str, module: nn.Module) -> None:
+        random, width = np.random.default_rng(len(model)), SLOW_WIDTH if model == "slow" else WIDTH
+        self.model = model
+        self._session = session
+        self._rows: list[dict[str, Any]] = [{"x": row} for row in random.standard_normal((KNOWN, width), np.float32)]
+        if model == "pick":
+            for row in self._rows:
+                row["i"] = random.integers(0, width, PICKED)
+        with torch.inference_mode():
+            self._right = [module(*[torch.from_numpy(each[None]) for each in row.values()])[0] for row in self._rows]
+        self._numbers = count()
+
+    async def ask(self, *, poisoned: bool = False) -> Call:
+        """Make a call and return what came of it; a `poisoned` one makes the model raise."""
+        number = next(self._numbers)
+        row, sent = dict(self._rows[number % KNOWN]), time.monotonic()
+        if poisoned:
+            row["i"] = row["i"] + 10**6
+        name, tensors = f"{self.model}-{number}", [_tensor(name, values) for name, values in row.items()]
+        body = {"id": name, "inputs": tensors, "parameters": {"timeout": round(TIMEOUT * 1e6)}}
+        try:
+            async with self._session.post(f"/v2/models/{self.model}/infer", json=body) as response:
+                reply = await response.json()
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return Call(self.model, sent, time.monotonic(), NO_ANSWER)
+        ended, right = time.monotonic(), True
+        if response.status == 200:
+            values = np.array(reply["outputs"][0]["data"], np.float32)
+            right = reply["id"] == name and np.allclose(values, self._right[number % KNOWN], rtol=1e-4, atol=1e-5)
+        return Call(self.model, sent, ended, response.status, right)
+
+
+def _tensor(name: str, values: Any) -> dict[str, object]:
+    datatype = "INT64" if values.dtype == np.int64 else "FP32"
+    return {"name": name, "shape": [1, len(values)], "datatype": datatype, "data": values.tolist()}
+
+
+def _note(report: Report, call: Call) -> Call:
+    report.statuses[call.status] = report.statuses.get(call.status, 0) + 1
+    report.wrong += not call.right
+    report.late += call.ended - call.sent > TIMEOUT + GRACE
+    report.longest = max(report.longest, call.ended - call.sent)
+    return call
+
+
+async def _answered(client: Client, report: Report) -> None:
+    """Return once a call that is sent from now on is answered."""
+    while _note(report, await client.ask()).status != 200:
+        await asyncio.sleep(PAUSE)
+
+
+def _loads(clients: dict[str, Client], report: Report) -> list[Callable[[asyncio.Event], Awaitable[None]]]:
+    def of(client: Client) -> Callable[[asyncio.Event], Awaitable[None]]:
+        async def ask_on(done: asyncio.Event) -> None:
+            while not done.is_set():
+                _note(report, await client.ask())
+                await asyncio.sleep(PAUSE)
+
+        return ask_on
+
+    return [of(client) for client in clients.values() for _ in range(CLIENTS)]
+
+
+def _looking(session: aiohttp.ClientSession, report: Report) -> Callable[[asyncio.Event], Awaitable[None]]:
+    """Return what asks the control plane again and again."""
+
+    async def look(method: str, path: str) -> None:
+        begun = time.monotonic()
+        with suppress(aiohttp.ClientError, TimeoutError):
+            async with session.request(method, path, data=b"{}" if method == "POST" else None) as response:
+                await response.read()
+        report.control[path] = max(report.control.get(path, 0.0), time.monotonic() - begun)
+
+    async def look_on(done: asyncio.Event) -> None:
+        while not done.is_set():
+            await asyncio.gather(*[look(method, path) for method, path in CONTROL])
+            await asyncio.sleep(LOOKS)
+
+    return look_on
+
+
+@asynccontextmanager
+async def _until_done(works: Sequence[Callable[[asyncio.Event], Awaitable[None]]]) -> AsyncIterator[None]:
+    """Do all this inside the block, and end it then."""
+    done = asyncio.Event()
+    tasks = [asyncio.ensure_future(work(done)) for work in works]
+    try:
+        yield
+    finally:
+        done.set()
+        await asyncio.gather(*tasks)
+
+
+def totals(statuses: dict[int, int]) -> Counter[str]:
+    """Return how many calls were answered, refused in time, and failed."""
+    names = {200: "answered", 429: "refused", 503: "refused", 504: "refused", NO_ANSWER: "no answer"}
+    found = Counter[str]()
+    for status, number in statuses.items():
+        found[names.get(status, "failed")] += number
+    return found

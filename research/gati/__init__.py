@@ -1,0 +1,1 @@
+"""GATI: learned caches, queries and adaptation, each beside its baselines."""

@@ -1,0 +1,201 @@
+"""The networks of LazyBatching's evaluation (table II and section VI-C) as layer shapes, on the accelerator of table I.
+
+A scheduler may switch to another batch after each stage. A stage is a block of layers in networks that run once, and
+one step of the encoder or the decoder in recurrent networks.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from latebind.domain.config import ServedModel
+from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.model import ModelSpec, StageKind, TensorSpec
+from research.hardware.npu import Product, SystolicArray
+from research.hardware.vision import Block, convolution, dense, plain, residual
+
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+LONG = 40  # steps of an input at which the slope of a stage is taken
+VOCABULARY = 32_000
+WORDS_IN, WORDS_OUT = 22, 21  # of the sentences whose mean latency is that of table II
+
+Layers = Callable[[int], Sequence[Product]]  # of the steps of an input
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A function that returns the layers of one stage, given the number of input steps, and the kind of the stage."""
+
+    layers: Layers
+    kind: StageKind = StageKind.STATIC
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The stages of a network in order.
+
+    `alone` is the time in seconds that one input of average length takes according to table II, None if it is not in
+    that table.
+    """
+
+    name: str
+    stages: tuple[Stage, ...]
+    array: SystolicArray = field(default_factory=SystolicArray)
+    alone: float | None = None
+
+    def served(self, *, output_steps: tuple[int, ...] = (1,), max_batch: int = 64) -> ServedModel:
+        """Return the network as the scheduler sees it. `output_steps` are the lengths of answers in the training data.
+
+        Costs are scaled so that an input of average length takes as long as table II says.
+        """
+        scale = 1.0 if self.alone is None else self.alone / self._alone()
+        kinds = tuple(stage.kind for stage in self.stages)
+        slopes = {}
+        for place, stage in enumerate(self.stages):
+            if stage.kind is StageKind.STATIC and stage.layers(1) != stage.layers(LONG):
+                short, long = self._curve(stage, 1, scale), self._curve(stage, LONG, scale)
+                rises = zip(short.seconds, long.seconds, strict=True)
+                slopes[place] = Curve(BATCHES, tuple((b - a) / (LONG - 1) for a, b in rises))
+        vector = TensorSpec("x", "float32", (1,))
+        recurrent = kinds if any(kind is not StageKind.STATIC for kind in kinds) else ()
+        return ServedModel(
+            ModelSpec(self.name, "1", (vector,), (vector,), len(kinds), max_batch, kinds=recurrent),
+            ModelCosts(
+                tuple(self._curve(stage, 1, scale) for stage in self.stages),
+                slopes=slopes,
+                output_steps=tuple(sorted(output_steps)),
+            ),
+            max_queued=1 << 30,
+        )
+
+    def _curve(self, stage: Stage, inputs: int, scale: float) -> Curve:
+        return Curve(BATCHES, tuple(scale * self.array.in_turn(stage.layers(inputs), batch) for batch in BATCHES))
+
+    def _alone(self) -> float:
+        steps = {StageKind.STATIC: 1, StageKind.ENCODER: WORDS_IN, StageKind.DECODER: WORDS_OUT}
+        return sum(steps[stage.kind] * self.array.in_turn(stage.layers(WORDS_IN), 1) for stage in self.stages)
+
+
+def _once(layers: Block) -> Stage:
+    return Stage(lambda inputs: layers)
+
+
+def _lstm(inside: int, hidden: int) -> Product:
+    return Product(inside + hidden, 4 * hidden)
+
+
+def resnet50() -> Network:
+    """Return ResNet-50 for 224 x 224 images (He et al. 2016), in 18 stages."""
+    stages = tuple(map(_once, residual((3, 4, 6, 3))))
+    return Network("ResNet", stages, SystolicArray(double_buffered=False), alone=1.1e-3)
+
+
+def gnmt(*, projected: bool = True) -> Network:
+    """Return GNMT (Wu et al. 2016) as in MLPerf: four layers of 1,024 units in the encoder and in the decoder.
+
+    The first layer of the encoder is bidirectional. If `projected`, the products of all words with the input weights
+    are computed at once, as cuDNN does, and each step only computes the products with the recurrent state. Otherwise
+    each step computes both.
+    """
+    h = 1024
+    inside = [(h, h), (h, h), (2 * h, h), (h, h), (h, h)]
+
+    def all_words(words: int) -> tuple[Product, ...]:
+        return tuple(Product(width, 4 * hidden, words) for width, hidden in inside)
+
+    def state(_words: int) -> tuple[Product, ...]:
+        return tuple(Product(hidden, 4 * hidden) for _, hidden in inside)
+
+    def word_and_state(_words: int) -> tuple[Product, ...]:
+        return tuple(_lstm(width, hidden) for width, hidden in inside)
+
+    def decode(_words: int) -> tuple[Product, ...]:
+        attention = (dense(h, h), Product(vector=2 * WORDS_IN * h))
+        return (*(_lstm(2 * h, h) for _ in range(4)), *attention, dense(h, VOCABULARY))
+
+    decoder = Stage(decode, StageKind.DECODER)
+    if projected:
+        return Network("GNMT", (Stage(all_words), Stage(state, StageKind.ENCODER), decoder), alone=7.2e-3)
+    return Network("GNMT, steps whole", (Stage(word_and_state, StageKind.ENCODER), decoder), alone=7.2e-3)
+
+
+def transformer() -> Network:
+    """Return the base Transformer (Vaswani et al. 2017): six encoder and six decoder layers of width 512.
+
+    The encoder runs once, for all words of the input.
+    """
+    d, wide = 512, 2048
+
+    def encode(words: int) -> tuple[Product, ...]:
+        layer = (dense(d, 3 * d, words), Product(vector=2 * words * words * d), dense(d, d, words))
+        feed = (dense(d, wide, words), dense(wide, d, words))
+        return (layer + feed) * 6 + (dense(d, 2 * d, words),) * 6  # and what the decoder attends to
+
+    def decode(words: int) -> tuple[Product, ...]:
+        own = (dense(d, 3 * d), Product(vector=2 * WORDS_OUT // 2 * d), dense(d, d))
+        cross = (dense(d, d), Product(vector=2 * WORDS_IN * d), dense(d, d))
+        return (own + cross + (dense(d, wide), dense(wide, d))) * 6 + (dense(d, VOCABULARY),)
+
+    return Network("Transformer", (Stage(encode), Stage(decode, StageKind.DECODER)), alone=2.4e-3)
+
+
+def vgg16() -> Network:
+    """Return VGG-16 for 224 x 224 images (Simonyan and Zisserman 2015): a stage for each size, one of dense layers."""
+    stages = tuple(map(_once, plain((2, 2, 3, 3, 3))))
+    return Network("VGGNet", stages, SystolicArray(double_buffered=False))
+
+
+def mobilenet() -> Network:
+    """Return MobileNet for 224 x 224 images (Howard et al. 2017). Depthwise convolutions run on the vector unit."""
+    stages, inside, side = [_once((convolution(3, 32, 112),))], 32, 112
+    for width, stride in (
+        *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2)),
+        *((512, 1),) * 5,
+        *((1024, 2), (1024, 1)),
+    ):
+        side //= stride
+        stages.append(_once((Product(vector=9 * inside * side * side), convolution(inside, width, side, 1))))
+        inside = width
+    stages.append(_once((dense(1024, 1000),)))
+    return Network("MobileNet", tuple(stages), SystolicArray(double_buffered=False))
+
+
+def las() -> Network:
+    """Return Listen, Attend and Spell (Chan et al. 2016): a pyramid encoder and a two-layer decoder of 512 units.
+
+    The encoder has three bidirectional layers of 256 units. A step of the input is eight frames, and a step of the
+    answer is one character.
+    """
+    listen = (
+        *((_lstm(240, 256),) * 16),
+        *((_lstm(1024, 256),) * 8),
+        *((_lstm(1024, 256),) * 4),
+        *((_lstm(1024, 256),) * 2),
+    )
+    spell = (_lstm(1024, 512), _lstm(512, 512), Product(vector=2 * WORDS_IN * 512), dense(1024, 64))
+    stages = (Stage(lambda frames: listen, StageKind.ENCODER), Stage(lambda frames: spell, StageKind.DECODER))
+    return Network("LAS", stages)
+
+
+def bert() -> Network:
+    """Return BERT-base (Devlin et al. 2019): twelve layers of width 768. Inputs are padded to the mean length."""
+    d, words = 768, WORDS_IN
+    layer = (
+        dense(d, 3 * d, words),
+        Product(vector=2 * words * words * d),
+        dense(d, d, words),
+        dense(d, 4 * d, words),
+        dense(4 * d, d, words),
+    )
+    return Network("BERT", tuple(_once(layer) for _ in range(12)))
+
+
+NETWORKS: dict[str, Callable[[], Network]] = {
+    "resnet": resnet50,
+    "gnmt": gnmt,
+    "gnmt-steps": lambda: gnmt(projected=False),
+    "transformer": transformer,
+    "vgg": vgg16,
+    "mobilenet": mobilenet,
+    "las": las,
+    "bert": bert,
+}

@@ -1,0 +1,232 @@
+"""Tables of simulated runs: latency by load, ratios against the baselines, deadlines, co-located networks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latebind.bench.statistics import ratio_of_means
+from latebind.bench.tables import Row, Rows
+from research.lazybatching.parts import Capacity
+from research.lazybatching.sides import Group
+from research.lazybatching.simulated import GROWING, Result
+
+PAST = "*"  # behind a ratio: the baseline does not keep up with the load, so it only tells how long the run was
+BASELINES = ("untuned windows", "best of 5 ms or more", "best of all", "best of all, leaving early")
+JUDGED = (Group.LAZY, Group.ORACLE, Group.OURS)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One policy at one load over all seeds: mean of means, their quartiles, mean of 99th percentiles. Seconds.
+
+    `means` and `tails`, the 99th percentiles, `(N,) float64`, are those of each seed, the same ones for all policies.
+    """
+
+    label: str
+    group: Group
+    mean: float
+    low: float
+    high: float
+    p99: float
+    late: float
+    kept_up: bool
+    means: NDArray[np.float64]
+    tails: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, runs: Sequence[Result]) -> "Figure":
+        """Sum up the runs of one policy at one load."""
+        means = np.array([run.mean for run in runs])
+        tails = np.array([run.p99 for run in runs])
+        low, high = np.percentile(means, [25, 75])
+        return cls(
+            label=runs[0].task.side.label,
+            group=runs[0].task.side.group,
+            mean=float(means.mean()),
+            low=float(low),
+            high=float(high),
+            p99=float(tails.mean()),
+            late=float(np.mean([run.late for run in runs])),
+            kept_up=float(np.mean([run.growth for run in runs])) < GROWING,
+            means=means,
+            tails=tails,
+        )
+
+
+Cell = Mapping[str, Figure]  # by label of the policy
+
+
+def cells(runs: Iterable[Result]) -> dict[tuple[tuple[str, ...], float], Cell]:
+    """Return the figures of each policy by networks and load."""
+    found: dict[tuple[tuple[str, ...], float], dict[str, list[Result]]] = {}
+    for run in runs:
+        cell = found.setdefault((run.task.networks, run.task.load), {})
+        cell.setdefault(run.task.side.label, []).append(run)
+    return {key: {label: Figure.of(some) for label, some in cell.items()} for key, cell in found.items()}
+
+
+def latency_rows(runs: Sequence[Result]) -> Rows:
+    """Return mean (25th to 75th percentile over seeds) and p99 in ms: each judged policy beside the best baselines."""
+    rows: Rows = []
+    for (networks, load), cell in cells(runs).items():
+        for label, figure in _shown(cell):
+            rows.append(
+                {
+                    "network": ", ".join(networks),
+                    "load/s": f"{load:g}",
+                    "policy": label,
+                    "mean ms": f"{figure.mean * 1e3:.2f} ({figure.low * 1e3:.2f} to {figure.high * 1e3:.2f})",
+                    "p99 ms": f"{figure.p99 * 1e3:.2f}",
+                    "late": f"{figure.late:.2%}",
+                    "keeps up": "yes" if figure.kept_up else "no",
+                }
+            )
+    return rows
+
+
+def ratio_rows(runs: Sequence[Result]) -> Rows:
+    """Return how many times less each judged policy takes than the baselines: of means, and of p99 the best of each.
+
+    Intervals hold 95 % of what other seeds would give, those of a policy and its baseline drawn together.
+    """
+    rows: Rows = []
+    for (networks, load), cell in cells(runs).items():
+        against = _baselines(cell)
+        for label, figure in cell.items():
+            if figure.group not in JUDGED:
+                continue
+            row: Row = {"network": ", ".join(networks), "load/s": f"{load:g}", "policy": label}
+            for name, some in against.items():
+                row[name] = _ratio(some, figure, tail=False) if some else ""
+            row["p99, best of all"] = _ratio(against["best of all"], figure, tail=True)
+            if against["best of all, leaving early"]:
+                row["p99, leaving early"] = _ratio(against["best of all, leaving early"], figure, tail=True)
+            else:
+                row["p99, leaving early"] = ""
+            rows.append(row)
+    return rows
+
+
+def summary_rows(runs: Sequence[Result]) -> Rows:
+    """Return the geometric means of the ratios over the loads that every baseline keeps up with."""
+    collected: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for (networks, _), cell in cells(runs).items():
+        for name, some in _baselines(cell).items():
+            for label, figure in cell.items():
+                if figure.group in JUDGED and some and all(one.kept_up for one in some):
+                    key = ", ".join(networks), label
+                    collected.setdefault(key, {}).setdefault(name, []).append(_mean(some, name) / figure.mean)
+    heads: Rows = [{"network": network, "policy": label} for network, label in collected]
+    return [
+        head | {name: f"{np.exp(np.mean(np.log(found[name]))):.2f}" if name in found else "" for name in BASELINES}
+        for head, found in zip(heads, collected.values(), strict=True)
+    ]
+
+
+def model_rows(runs: Sequence[Result]) -> Rows:
+    """Return mean and p99 in ms of each co-located network, by policy."""
+    found: dict[tuple[float, str], list[Result]] = {}
+    for run in runs:
+        found.setdefault((run.task.load, run.task.side.label), []).append(run)
+    rows: Rows = []
+    for (load, label), some in found.items():
+        row: Row = {"load/s each": f"{load:g}", "policy": label}
+        row["all"] = f"{np.mean([run.mean for run in some]) * 1e3:.2f}"
+        for name in some[0].models:
+            mean, p99 = np.mean([run.models[name] for run in some], axis=0)
+            row[name] = f"{mean * 1e3:.2f} / {p99 * 1e3:.2f}"
+        rows.append(row)
+    return rows
+
+
+def tail_rows(runs: Sequence[Result]) -> Rows:
+    """Return how many times less the p99 of each co-located network is than under the baselines with the least mean."""
+    rows: Rows = []
+    for (networks, load), cell in cells(runs).items():
+        some = [run for run in runs if (run.task.networks, run.task.load) == (networks, load)]
+        baselines = _baselines(cell)
+        for best in (baselines[name][0] for name in BASELINES[2:] if baselines[name]):
+            theirs = _tails(some, best.label)
+            for label in (label for label, figure in cell.items() if figure.group in JUDGED):
+                row: Row = {"load/s each": f"{load:g}", "policy": label, "than": best.label}
+                rows.append(row | {name: _over(theirs[name], tails) for name, tails in _tails(some, label).items()})
+    return rows
+
+
+def late_rows(runs: Sequence[Result]) -> Rows:
+    """Return the share of requests past their deadline, by deadline and policy."""
+    found: dict[tuple[str, float, str], dict[float, list[float]]] = {}
+    for run in runs:
+        key = ", ".join(run.task.networks), run.task.load, run.task.side.label
+        found.setdefault(key, {}).setdefault(run.task.allowed, []).append(run.late)
+    heads: Rows = [{"network": network, "load/s": f"{load:g}", "policy": label} for network, load, label in found]
+    return [
+        head | {f"{allowed * 1e3:g} ms": f"{np.mean(late):.3%}" for allowed, late in sorted(by_deadline.items())}
+        for head, by_deadline in zip(heads, found.values(), strict=True)
+    ]
+
+
+def capacity_rows(carried: Sequence[Capacity]) -> Rows:
+    """Return the throughput of each policy."""
+    return [
+        {
+            "network": one.network,
+            "policy": one.policy,
+            "highest/s": f"{one.highest:.0f}",
+            "saturated/s": f"{one.saturated:.0f}",
+            "in time at 120 %": f"{one.in_time:.3f}",
+        }
+        for one in carried
+    ]
+
+
+def _shown(cell: Cell) -> list[tuple[str, Figure]]:
+    """Return the best baseline of each kind, and all other sides."""
+    found = []
+    for group in (Group.WINDOW, Group.ZERO, Group.LEAVING):
+        some = [(label, figure) for label, figure in cell.items() if figure.group is group]
+        if some:
+            found.append(min(some, key=lambda pair: pair[1].mean))
+    return found + [(label, f) for label, f in cell.items() if f.group in (*JUDGED, Group.OTHER)]
+
+
+def _baselines(cell: Cell) -> dict[str, list[Figure]]:
+    """Return the sides over which each baseline takes the mean or the best."""
+    window = [figure for figure in cell.values() if figure.group is Group.WINDOW]
+    zero = [figure for figure in cell.values() if figure.group is Group.ZERO]
+    leaving = [figure for figure in cell.values() if figure.group is Group.LEAVING]
+    untuned, tuned, every, early = BASELINES
+    return {
+        untuned: window,
+        tuned: _best(window),
+        every: _best(window + zero),
+        early: _best(window + zero + leaving) if leaving else [],
+    }
+
+
+def _best(some: Sequence[Figure]) -> list[Figure]:
+    """Return the figures with the least mean and the least p99, in this order."""
+    return [min(some, key=lambda figure: figure.mean), min(some, key=lambda figure: figure.p99)] if some else []
+
+
+def _tails(runs: Sequence[Result], label: str) -> dict[str, NDArray[np.float64]]:
+    """Return the p99 of each network by seed, under one policy."""
+    of = [run.models for run in runs if run.task.side.label == label]
+    return {name: np.array([models[name][1] for models in of]) for name in of[0]}
+
+
+def _mean(some: Sequence[Figure], name: str) -> float:
+    return float(np.mean([figure.mean for figure in some])) if name == BASELINES[0] else some[0].mean
+
+
+def _ratio(some: Sequence[Figure], figure: Figure, *, tail: bool) -> str:
+    if tail:
+        return _over(some[1].tails, figure.tails) + ("" if some[1].kept_up else PAST)
+    means = np.mean([one.means for one in some], axis=0) if len(some) > 2 else some[0].means
+    return _over(means, figure.means) + ("" if all(one.kept_up for one in some) else PAST)
+
+
+def _over(theirs: NDArray[np.float64], ours: NDArray[np.float64]) -> str:
+    return str(ratio_of_means(theirs, ours))

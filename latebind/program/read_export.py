@@ -18,7 +18,7 @@ Foreign = Any  # an object of torch or the module, of any type
 # Operators that return their argument, and those that only check what the exporter knows already.
 ALIAS = "aten.alias.default"
 CHECKS = ("aten._assert", "aten.sym_constrain_range")
-# How torch.export notes an operator that does something besides returning tensors: `with_effects(token, operator, ...)`.
+# How torch.export notes an operator that does more than return tensors: `with_effects(token, operator, ...)`.
 EFFECT = "with_effects"
 
 AS_PARTS = "let the module take or return torch.view_as_real(x), which has both parts in float32"
@@ -104,8 +104,8 @@ class Reader:
             return
         if op == EFFECT:
             raise ExportError(
-                f"the module uses {_op_name(node.args[1])!r}, which cannot be served: it does more than return tensors. "
-                "Where it raises for some values, as torch.linalg.inv does, take what returns an answer for all: inv_ex"
+                f"the module uses {_op_name(node.args[1])!r}, which cannot be served: it does more than return "
+                "tensors. Where it raises for some values, as in torch.linalg.inv, take what answers for all: inv_ex"
             )
         if op == "aten.as_strided.default" and _is_as_it_was(node):
             self._nodes.append(

@@ -154,10 +154,13 @@ class Composer:
         ordered = np.take_along_axis(seen.scores, self._order, axis=1)
         self._ends = np.ones(ordered.shape, dtype=np.bool_)  # no threshold lies between samples of equal score
         self._ends[:, :-1] = ordered[:, :-1] > ordered[:, 1:]
+        self._descents: dict[tuple[float, Choice], tuple[Floats, float]] = {}  # a search comes to most choices again
 
     def restricted_to(self, lookups: Choice) -> "Composer":
         """Return a composer that chooses among these lookups only."""
-        return Composer(self.seen, self.costs, allows=set(lookups).issuperset, starts=[lookups])
+        restricted = Composer(self.seen, self.costs, allows=set(lookups).issuperset, starts=[lookups])
+        restricted._descents = self._descents
+        return restricted
 
     def choose(self, price: float) -> Floats:
         """Return the thresholds, infinity for lookups that do not pay, by local search over the choices."""
@@ -190,10 +193,15 @@ class Composer:
 
         If the descent drops the sure lookup, the others may cost more than was assumed; then it runs again.
         """
+        if (known := self._descents.get((price, choice))) is not None:
+            return known
         costs = self.costs.of(choice)
         found, value = self._coordinate_descent(price, choice, costs)
         left = _chosen(found)
-        return (found, value) if self.costs.of(left) == costs else self.coordinate_descent(price, left)
+        if self.costs.of(left) != costs:
+            found, value = self.coordinate_descent(price, left)
+        self._descents[price, choice] = found, value
+        return found, value
 
     def _coordinate_descent(self, price: float, choice: Choice, costs: Costs) -> tuple[Floats, float]:
         """Set each threshold to its optimum while the others are held, from the last lookup to the first; repeat."""

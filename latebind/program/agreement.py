@@ -19,7 +19,16 @@ from latebind.program.ranges import whole_range
 from latebind.program.rebuild import in_eager
 from latebind.program.trial_rows import USUAL, trials
 from latebind.program.tuning import Candidate, Chain
-from latebind.program.verify import FAILURES, Answered, Reference, Run, agreed_magnitude, answered, chain_agrees
+from latebind.program.verify import (
+    FAILURES,
+    Answered,
+    Reference,
+    Run,
+    agreed_magnitude,
+    answered,
+    stages_agree,
+    whole_agrees,
+)
 
 RAISING = "eager"  # the backend that raises where the module does
 
@@ -49,11 +58,16 @@ class Agreement:
         return replace(candidate, largest=largest)
 
     def holds(self, chain: Chain, largest: float) -> bool:
-        """Return whether each stage and the whole chain do as eager does on numbers up to `largest`."""
+        """Return whether the whole chain, and each stage, do as eager does on numbers up to `largest`.
+
+        A stage in eager is what stages are compared with, so of such a chain only the whole is compared.
+        """
         within = [
             given for given in self.answers if given.trial.magnitude <= max(largest, self.answers[0].trial.magnitude)
         ]
-        return chain_agrees(chain.stages, chain.graphs, self.reference, within)
+        if not whole_agrees(chain.stages, self.reference, within):
+            return False
+        return chain.backend == RAISING or stages_agree(chain.stages, chain.graphs, self.reference, within)
 
     def limited(self, largest: float) -> tuple[TensorSpec, ...]:
         """Return the inputs with all their limits, on a backend that does as the module does up to `largest`."""
@@ -120,11 +134,12 @@ def _defined(given: Answered, exported: Exported) -> Answered:
     """
     if given.trial.magnitude > USUAL or not given.size:
         return given
-    kept, graph = [], in_eager(exported.graph, exported.weights)
+    kept, graph = [], None
     for place, row in enumerate(_rows(given.trial.rows)):
         alone = tuple(tensor[place : place + 1] for tensor in given.alone)
         said = [tensor.isnan() for tensor in alone if tensor.is_floating_point()]
         if any(bool(nan.any()) for nan in said):
+            graph = graph or in_eager(exported.graph, exported.weights)
             found = [tensor.isnan() for tensor in graph(*row) if tensor.is_floating_point()]
             if not all(torch.equal(one, other) for one, other in zip(said, found, strict=True)):
                 continue

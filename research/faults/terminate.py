@@ -25,10 +25,10 @@ class Ending:
     left: int
 
 
-def run(times: int, *, in_flight: int) -> list[Ending]:
+def run(times: int, *, in_flight: int, layers: int = LAYERS, repeats: int = REPEATS) -> list[Ending]:
     """Start a server, send so many requests for a slow model, tell it to end while they run; so many times."""
     with tempfile.TemporaryDirectory() as folder:
-        build_slow(Path(folder), layers=LAYERS, repeats=REPEATS)
+        build_slow(Path(folder), layers=layers, repeats=repeats)
         return [_once(Path(folder), in_flight) for _ in range(times)]
 
 

@@ -11,14 +11,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TYPE_CHECKING
 
 import aiohttp
 
 from latebind.bench.client import Body, encode
 from latebind.bench.interrupts import in_rounds
 from latebind.bench.server import pinned, serving
-from latebind.bench.subject import Subject
 from latebind.domain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from latebind.bench.subject import Subject  # imports torch, for which the flood would wait
 
 FLOODERS = 16
 WORKLOAD = 16
@@ -38,7 +41,7 @@ class FloodReport:
 
 
 def run(
-    subject: Subject,
+    subject: "Subject",
     *,
     rounds: int = 5,
     seconds: float = 3.0,

@@ -26,8 +26,8 @@ from tests.building import build_stages, on_one_core
 
 TARGET, CONFIDENCE = 0.9, 0.9
 HELD_OUT, UNSEEN = 250, 300
-SLOW, WIDTH = 6, 1_448  # layers, and how wide they are
-SHARPNESS = 0.1  # so that logits of neighbouring classes are about ten apart
+SLOW, WIDTH = 4, 512  # layers, and how wide they are
+SHARPNESS = 0.3  # so that logits of neighbouring classes are about ten apart
 
 
 @dataclass(frozen=True)

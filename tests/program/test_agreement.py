@@ -205,11 +205,12 @@ def test_where_a_module_may_raise_only_eager_is_taken() -> None:
     assert [found.judged(one).refused for one in candidates] == [None, why]
 
 
-def test_a_chain_must_agree_as_far_as_numbers_are_taken() -> None:
+@pytest.mark.parametrize("backend", ["eager", "openvino"])
+def test_a_chain_must_agree_as_far_as_numbers_are_taken(backend: str) -> None:
     def wrong_from_1e9(x: Tensor) -> tuple[Tensor]:
         return (torch.where(x < 1e9, x.abs(), -1.0),)
 
-    chain = Chain("openvino", (), ABSOLUTE, (ABSOLUTE,), (wrong_from_1e9,), {})
+    chain = Chain(backend, (), ABSOLUTE, (ABSOLUTE,), (wrong_from_1e9,), {})
     assert [agreement().holds(chain, largest) for largest in (0.0, 1e6, 1e9)] == [True, True, False]
 
 

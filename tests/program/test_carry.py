@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from latebind.program.build import build_program
 from latebind.program.carry import find_carries, with_carries
 from latebind.program.cut import cut_points, split
-from latebind.program.export import export, run_module
+from latebind.program.export import Exported, export, run_module
 from latebind.program.graph_file import graph_from_json, graph_to_json
 from latebind.program.load import load_program
 from latebind.program.measure import run_chain
@@ -25,13 +25,17 @@ def reader() -> Reader:
     return Reader().eval()
 
 
+@pytest.fixture(scope="module")
+def exported(reader: Reader) -> Exported:
+    return export(reader, texts(2))
+
+
 def texts(rows: int) -> dict[str, Tensor]:
     counts = torch.arange(WORDS) < torch.randint(1, WORDS + 1, (rows, 1))
     return {"words": torch.randint(0, 20, (rows, WORDS)), "counts": counts.long()}
 
 
-def test_a_network_whose_blocks_share_a_mask_is_cut_between_them(reader: Reader) -> None:
-    exported = export(reader, texts(2))
+def test_a_network_whose_blocks_share_a_mask_is_cut_between_them(exported: Exported) -> None:
     plain = cut_points(exported.graph)
     graph = with_carries(exported.graph, find_carries(exported.graph))
     block = [place for place, node in enumerate(graph.nodes) if node.op.endswith("attention.default")]
@@ -40,8 +44,9 @@ def test_a_network_whose_blocks_share_a_mask_is_cut_between_them(reader: Reader)
     assert len(cuts) >= len(plain) + 4
 
 
-def test_stages_with_a_carried_mask_compute_what_the_module_does_for_any_batch(reader: Reader) -> None:
-    exported = export(reader, texts(2))
+def test_stages_with_a_carried_mask_compute_what_the_module_does_for_any_batch(
+    reader: Reader, exported: Exported
+) -> None:
     graph = graph_from_json(graph_to_json(with_carries(exported.graph, find_carries(exported.graph))))
     stages = split(graph, cut_points(graph))
     for rows in (1, 2, 5):
@@ -52,8 +57,8 @@ def test_stages_with_a_carried_mask_compute_what_the_module_does_for_any_batch(r
         assert relative_error(passed, run_module(reader, taken)) <= 1e-5
 
 
-def test_a_mask_of_words_goes_as_one_more_number_of_each_word(reader: Reader) -> None:
-    graph = export(reader, texts(2)).graph
+def test_a_mask_of_words_goes_as_one_more_number_of_each_word(exported: Exported) -> None:
+    graph = exported.graph
     first = find_carries(graph)[0]
     nodes = {node.name: node for node in with_carries(graph, [first]).nodes}
     found = nodes[first.name].type
@@ -61,8 +66,8 @@ def test_a_mask_of_words_goes_as_one_more_number_of_each_word(reader: Reader) ->
     assert found.row == (WORDS, 17)
 
 
-def test_nothing_is_carried_that_is_not_wanted(reader: Reader) -> None:
-    graph = export(reader, texts(2)).graph
+def test_nothing_is_carried_that_is_not_wanted(exported: Exported) -> None:
+    graph = exported.graph
     assert find_carries(graph)
     assert with_carries(graph, ()) == graph
 

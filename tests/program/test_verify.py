@@ -11,7 +11,15 @@ from latebind.domain.model import TensorSpec
 from latebind.program.graph import Graph, Node, TensorType, Value, Weight
 from latebind.program.rebuild import run_eagerly
 from latebind.program.trial_rows import Trial
-from latebind.program.verify import Answered, Reference, agreed_magnitude, answered, chain_agrees, relative_error
+from latebind.program.verify import (
+    Answered,
+    Reference,
+    agreed_magnitude,
+    answered,
+    relative_error,
+    stages_agree,
+    whole_agrees,
+)
 
 
 def graph_of(*calls: tuple[str] | tuple[str, float]) -> Graph:
@@ -154,10 +162,13 @@ def test_numbers_are_sure_only_where_they_are_far_above_usual_ones() -> None:
     assert agreed(ABSOLUTE, 1e15, usual=1e8) is None
 
 
-@pytest.mark.parametrize(("numbers", "agrees"), [((1.0, 2.0), True), ((2.0, 1.0), False), ((1.0, 3.0), False)])
+@pytest.mark.parametrize(
+    ("numbers", "whole", "each"), [((1.0, 2.0), True, True), ((2.0, 1.0), True, False), ((1.0, 3.0), False, False)]
+)
 def test_stages_of_which_each_undoes_what_another_did_wrong_do_not_agree(
-    numbers: tuple[float, float], agrees: bool
+    numbers: tuple[float, float], whole: bool, each: bool
 ) -> None:
     stages = [lambda x, number=number: (x - number,) for number in numbers]
     given = [asked(less(3.0), 5.0, 7.0)]
-    assert chain_agrees(stages, [less(1.0), less(2.0)], reference(less(3.0)), given) == agrees
+    assert whole_agrees(stages, reference(less(3.0)), given) == whole
+    assert stages_agree(stages, [less(1.0), less(2.0)], reference(less(3.0)), given) == each

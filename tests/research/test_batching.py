@@ -208,7 +208,7 @@ def test_live_and_simulated_stand_side_by_side(models: Path) -> None:
     images = np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)
     (path,) = find_models(models, ["chain"])
     (tensor,) = ModelDirectory.open(path).read_json("model.json", StoredModel).inputs
-    plan = live.Plan((0.5,), 1, 0.2, (other,))
+    plan = live.Plan((0.5,), 1, 0.2, (other,), calibration=0.15)
     found = live.run(Subject(models, "chain", {tensor.name: images}), setting=Setting(paced=0.02), plan=plan)
     assert {row["policy"] for row in found.rows()} == {SERIAL, other, OURS, TUNED}
     blocks = found.blocks[0.5]

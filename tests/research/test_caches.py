@@ -125,7 +125,8 @@ def test_the_network_in_eight_bits_is_one_of_the_kinds_and_sure_of_everybody(
         max_batch=2,
         min_stage_seconds=0.0,
     )
-    build_caches(built.directory, samples(0, FIT), samples(FIT, FIT + CALIBRATE), fidelity=0.9, presentations=1_000)
+    fit, held_out = samples(0, FIT), samples(FIT, FIT + CALIBRATE)
+    build_caches(built.directory, fit, held_out, fidelity=0.9, presentations=6_000, candidates=1, kinds=["plain"])
     model = load_model(tmp_path, "digits")
     given = replace(lessons, kinds=("bytes", "plain"), folder=None)
     found = explore(model, [0], given, checked(rows, model.program.spec), 0, tell=silent)

@@ -62,7 +62,7 @@ def test_after_a_crash_everybody_is_answered_and_the_next_engine_serves() -> Non
 @pytest.mark.slow
 @pytest.mark.usefixtures("nobody_lends")
 def test_a_server_that_is_told_to_end_answers_everybody_and_leaves_nothing() -> None:
-    (ending,) = terminate.run(1, in_flight=8)
+    (ending,) = terminate.run(1, in_flight=8, layers=2, repeats=64)
     assert (ending.statuses, ending.code, ending.left) == ({200: 8}, 0, 0)
 
 
@@ -77,7 +77,7 @@ def test_nobody_notices_new_versions(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_whoever_comes_after_clients_that_left_does_not_wait_for_them() -> None:
-    report = hang_up.run(3, layers=6, repeats=512)
+    report = hang_up.run(3, layers=2, repeats=512)
     assert report.stages > 1
     assert [one.stages for one in report.behind] == [1, 1, 1]  # behind all six it would be one for each of them all
 

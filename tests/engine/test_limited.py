@@ -24,6 +24,8 @@ from tests.building import build_stages
 from tests.engine.resident import MB, WIDTH, Tied, mapped_bytes
 from tests.forked import FORKS
 
+pytestmark = pytest.mark.usefixtures("frozen")
+
 
 def soon() -> float:
     return time.monotonic() + 30

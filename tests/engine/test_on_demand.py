@@ -34,6 +34,8 @@ from tests.engine.weighed import Weighed
 from tests.forked import printed_by
 from tests.program.test_backends import usable
 
+pytestmark = pytest.mark.usefixtures("frozen")
+
 
 def weights_of(opened: Opened) -> Path:
     return opened.model.directory.path / WEIGHTS

@@ -1,5 +1,7 @@
 """Models that tests of the engine share."""
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 from shutil import copytree
 
@@ -9,6 +11,17 @@ import torch
 from tests.building import build_stages, made_once
 from tests.engine.resident import WIDTH, Tied
 from tests.versions import add_version
+
+
+@pytest.fixture
+def frozen() -> Iterator[None]:
+    """Have a collection look at what a test makes alone, as in an engine: its fork server froze all that was there.
+
+    Each piece that is measured takes two, and what a process of tests has imported makes each take up to a second.
+    """
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

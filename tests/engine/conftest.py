@@ -1,7 +1,6 @@
 """Models that tests of the engine share."""
 
 import gc
-from collections.abc import Iterator
 from pathlib import Path
 from shutil import copytree
 
@@ -14,14 +13,10 @@ from tests.versions import add_version
 
 
 @pytest.fixture
-def frozen() -> Iterator[None]:
-    """Have a collection look at what a test makes alone, as in an engine: its fork server froze all that was there.
-
-    Each piece that is measured takes two, and what a process of tests has imported makes each take up to a second.
-    """
+def frozen() -> None:
+    """Have what was imported since the tests were collected be left out of collections too."""
+    gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Models that tests of the engine share."""
 
+import gc
 from pathlib import Path
 from shutil import copytree
 
@@ -9,6 +10,13 @@ import torch
 from tests.building import build_stages, made_once
 from tests.engine.resident import WIDTH, Tied
 from tests.versions import add_version
+
+
+@pytest.fixture
+def frozen() -> None:
+    """Have what was imported since the tests were collected be left out of collections too."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -15,17 +15,31 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from torch import Tensor
 
+from latebind.bench.faults.models import Scale
 from latebind.domain.config import EngineConfig, GenerationsConfig, PolicyConfig, RepositoryConfig
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, RepositoryError, Unavailable
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines, EngineStartFailed
 from latebind.engine.order import EngineOrder
+from latebind.program.build import build_program
 from latebind.repository.mirror import open_selection
 from latebind.repository.selection import Selection
 from tests.engine.started import loss_of
 from tests.forked import FORKS
 from tests.versions import QUERY, WIDTH, add_version, spoil
+
+TIMES = 1 << 14
+
+
+class Lasting(Scale):
+    """Multiplies too, but a run lasts long enough to be met: hardly one of a few microseconds is, on a single core."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, 16) float32` to `(B, 16) float32`."""
+        many: Tensor = super().forward(x).repeat(1, TIMES)
+        return many.view(-1, TIMES, WIDTH).amax(1)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +47,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Version 1 of `scale`, times 2, and of `other`, times 5; aside in `later/scale/2` times 3."""
     torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("versions")
-    add_version(root, "scale", 1, 2.0)
+    build_program(
+        Lasting(2.0).eval(),
+        {"x": torch.ones(2, WIDTH)},
+        directory=root / "scale" / "1",
+        name="scale",
+        backends=["eager"],
+        max_batch=2,
+        max_overhead=None,
+    )
     add_version(root, "other", 1, 5.0)
     add_version(root / "later", "scale", 2, 3.0)
     return root
@@ -339,10 +361,8 @@ WIDE_BYTES = 4 * WIDE * WIDE
 
 def add_wide(root: Path) -> None:
     """Build a model whose weights take `WIDE_BYTES`."""
-    from latebind.program.build import build_program
-
-    module = torch.nn.Linear(WIDE, WIDE, bias=False).eval()
-    rows = {"input": torch.ones(1, WIDE)}
+    module = torch.nn.Embedding(WIDE, WIDE).eval()  # a row of them takes next to no time
+    rows = {"input": torch.ones(1, 1, dtype=torch.int64)}
     build_program(module, rows, directory=root / "wide" / "1", name="wide", backends=["eager"], max_overhead=None)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +22,10 @@ from latebind.engine.slots import file_bytes
 from latebind.program.build import build_program
 from latebind.repository.directory import WEIGHTS
 from tests.building import build_stages
-from tests.engine.resident import MB, WIDTH, Tied, mapped_bytes
+from tests.engine.resident import MB, WIDTH, mapped_bytes
 from tests.forked import FORKS
+
+pytestmark = pytest.mark.usefixtures("frozen")
 
 
 def soon() -> float:
@@ -43,7 +46,7 @@ def test_slots_count_and_a_budget_that_leaves_nothing_is_refused(wide: Path) -> 
 
 
 class Broad(nn.Module):
-    """Next to no weights, and 8 MiB for each row while it runs."""
+    """Next to no weights, and 4 MiB for each row while it runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +54,7 @@ class Broad(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, 8) float32` to the same shape."""
-        moved: Tensor = self.linear(x) + x.repeat(1, 1 << 18).mean(1, keepdim=True)
+        moved: Tensor = self.linear(x) + x.repeat(1, 1 << 17).mean(1, keepdim=True)
         return moved
 
 
@@ -62,18 +65,18 @@ def test_what_the_largest_batches_of_all_workers_take_while_they_run_counts(tmp_
     )
     spec = open_model(path, config).model.spec
     slots = file_bytes([spec], {spec.name: config.slots})
-    _, _, left = open_crew([path], config, ResidencyConfig(slots + 200 * MB, "lru"))
-    assert left.budget == pytest.approx(200 * MB - at_once(config) * 40 * MB, abs=at_once(config) * 8 * MB)
+    _, _, left = open_crew([path], config, ResidencyConfig(slots + 100 * MB, "lru"))
+    assert left.budget == pytest.approx(100 * MB - at_once(config) * 18 * MB, abs=at_once(config) * 4 * MB)
     with pytest.raises(ConfigError, match="smaller --max-batch"):
-        open_crew([path], config, ResidencyConfig(slots + 20 * MB, "lru"))
+        open_crew([path], config, ResidencyConfig(slots + 10 * MB, "lru"))
 
 
 class Widening(nn.Module):
-    """Next to no weights, and 1 MiB for each row between its two stages."""
+    """Next to no weights, and 64 KiB for each row between its two stages."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(4, 1 << 18), nn.Linear(1 << 18, 3, bias=False)
+        self.first, self.second = nn.Linear(4, 1 << 14), nn.Linear(1 << 14, 3, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, 4) float32` to `(B, 3)`."""
@@ -87,8 +90,8 @@ def test_what_requests_keep_between_stages_counts_and_no_more_start_than_it_allo
     spec = open_model(path, config).model.spec
     slots = file_bytes([spec], {spec.name: config.slots})
     (models,), _, left = open_crew([path], config, ResidencyConfig(slots + 100 * MB, "lru"))
-    assert models[0].footprint.row == 1 << 20
-    assert left.resting == 4 << 20
+    assert models[0].footprint.row == 1 << 16
+    assert left.resting == 4 << 16
     assert left.budget <= 100 * MB - models[0].working - left.resting
 
 
@@ -162,8 +165,8 @@ def test_a_model_that_memory_does_not_hold_as_a_whole_is_told_with_what_it_takes
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_a_client_hears_that_a_model_could_not_be_loaded(tmp_path: Path) -> None:
-    build_program(Tied(), {"x": torch.randn(2, WIDTH)}, directory=tmp_path / "1", name="cut", backends=["eager"])
+def test_a_client_hears_that_a_model_could_not_be_loaded(wide: Path, tmp_path: Path) -> None:
+    shutil.copytree(wide / "one" / "1", tmp_path / "1")
     rows = np.zeros((1, WIDTH), np.float32)
 
     async def test() -> None:
@@ -172,10 +175,10 @@ def test_a_client_hears_that_a_model_could_not_be_loaded(tmp_path: Path) -> None
             os.truncate(tmp_path / "1" / WEIGHTS, 1000)
             for _ in range(2):
                 with pytest.raises(Unavailable, match="could not be brought into memory"):
-                    await client.infer("cut", {"x": rows}, deadline=soon())
+                    await client.infer("one", {"x": rows}, deadline=soon())
             memory = (await client.metrics()).get("memory")
             assert memory is not None
-            assert memory["models"]["cut"]["failures"] == 1
+            assert memory["models"]["one"]["failures"] == 1
         finally:
             await client.close()
 

@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
+from shutil import copytree
 
 import psutil
 import pytest
@@ -28,11 +29,13 @@ from latebind.repository.listing import find_models
 from latebind.repository.pages import BytesRead, MappedFile
 from latebind.repository.tensors import Pages
 from tests.digits import Built
-from tests.engine.resident import MB, WIDTH, Tied, mapped_bytes
+from tests.engine.resident import MB, WIDTH, mapped_bytes
 from tests.engine.test_crew import EACH, workers_over
 from tests.engine.weighed import Weighed
 from tests.forked import printed_by
 from tests.program.test_backends import usable
+
+pytestmark = pytest.mark.usefixtures("frozen")
 
 
 def weights_of(opened: Opened) -> Path:
@@ -107,26 +110,16 @@ def test_what_goes_to_the_tier_of_the_disk_is_read_from_there_again(wide: Path) 
 
 
 def test_a_file_that_was_cut_short_fails_loudly_and_nothing_of_it_stays(wide: Path, tmp_path: Path) -> None:
-    rows = {"x": torch.randn(2, WIDTH)}
-    build_program(
-        Tied(),
-        rows,
-        directory=tmp_path / "1",
-        name="cut",
-        backends=["eager"],
-        min_stage_seconds=0.0,
-        max_overhead=None,
-        max_batch=2,
-    )
+    copytree(wide / "one" / "1", tmp_path / "1")
     opened = open_model(tmp_path / "1", EngineConfig())
     file, heard = weights_of(opened), SimpleQueue[Loaded | LoadFailed]()
-    loader = Loader({"cut": opened.pieces})
+    loader = Loader({"one": opened.pieces})
     loader.start(heard.put)
     os.truncate(file, file.stat().st_size // 2)
     everything = tuple(range(len(opened.pieces)))
-    loader.perform(Load("cut", everything))
+    loader.perform(Load("one", everything))
     loader.close()
-    assert heard.get() == LoadFailed("cut", everything)
+    assert heard.get() == LoadFailed("one", everything)
     assert mapped_bytes(os.getpid(), file) == 0
     with pytest.raises(RepositoryError, match="differs from the manifest"):
         open_model(tmp_path / "1", EngineConfig())
@@ -193,7 +186,7 @@ def test_a_thousand_loads_leave_nothing_behind(wide: Path) -> None:
 
 def test_a_compiled_stage_gives_its_memory_back(tmp_path: Path) -> None:
     usable("openvino")
-    width, rows = 2048, torch.randn(2, 2048, generator=torch.Generator().manual_seed(0))
+    width, rows = 1024, torch.randn(2, 1024, generator=torch.Generator().manual_seed(0))
     module = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)).eval()
     build_program(
         module,

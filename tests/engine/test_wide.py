@@ -34,6 +34,12 @@ def loaded(models: Path, name: str) -> LoadedModel:
     return replace(model, wide=load_program(model.directory, threads=2, backend="openvino"))
 
 
+@pytest.fixture(scope="module")
+def chain(models: Path) -> LoadedModel:
+    """`chain` as `loaded` returns it, compiled once: nobody changes it."""
+    return loaded(models, "chain")
+
+
 def taking(model: LoadedModel, seconds: float) -> LoadedModel:
     """Return the model with a profile by which every stage takes so long."""
     return replace(model, costs=replace(model.costs, stages=(Curve((1,), (seconds,)),) * model.spec.stages))
@@ -48,24 +54,22 @@ def with_workers(model: LoadedModel, count: int) -> tuple[list[Worker], ModelSlo
     return [Worker({model.spec.name: one}, memory) for one in crew], memory.models[0]
 
 
-def test_stages_of_one_request_may_have_all_cores_or_not_in_any_order(models: Path) -> None:
-    model = loaded(models, "chain")
-    (worker, other), rows = with_workers(model, 2)
+def test_stages_of_one_request_may_have_all_cores_or_not_in_any_order(chain: LoadedModel) -> None:
+    (worker, other), rows = with_workers(chain, 2)
     rows.inputs[0][:] = np.random.default_rng(0).standard_normal(rows.inputs[0].shape)
     with torch.inference_mode():
-        for stage in range(model.spec.stages):
+        for stage in range(chain.spec.stages):
             worker.run(Run(0, "chain", stage, (1,), (1,), wide=stage % 2 == 0))
             other.run(Run(1, "chain", stage, (2,), (2,), wide=stage % 2 == 1))
         wanted = Chain()(torch.from_numpy(rows.inputs[0][1:3]))
     torch.testing.assert_close(torch.from_numpy(rows.outputs[0][1:3]), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_so_may_stages_of_a_batch(models: Path) -> None:
-    model = loaded(models, "chain")
-    (worker,), rows = with_workers(model, 1)
+def test_so_may_stages_of_a_batch(chain: LoadedModel) -> None:
+    (worker,), rows = with_workers(chain, 1)
     rows.inputs[0][:] = np.random.default_rng(0).standard_normal(rows.inputs[0].shape)
     with torch.inference_mode():
-        for stage in range(model.spec.stages):
+        for stage in range(chain.spec.stages):
             worker.run(Run(0, "chain", stage, (1, 2, 3), (1, 2, 3), wide=stage % 2 == 0))
         wanted = Chain()(torch.from_numpy(rows.inputs[0][1:4]))
     torch.testing.assert_close(torch.from_numpy(rows.outputs[0][1:4]), wanted, rtol=1e-4, atol=1e-5)
@@ -88,10 +92,9 @@ def test_so_may_reading_and_each_step_of_an_answer(models: Path) -> None:
     [(Share(0.5, True), True), (Share(0.89, True), True), (Share(0.91, True), False), (Share(1.0, False), True)],
 )
 def test_a_model_is_compiled_for_it_only_where_that_saves_a_tenth_or_nobody_is_sure(
-    models: Path, share: Share, keeps: bool
+    chain: LoadedModel, share: Share, keeps: bool
 ) -> None:
-    model = loaded(models, "chain")
-    wide, model = model.wide, replace(model, wide=None)
+    wide, model = chain.wide, replace(chain, wide=None)
     assert wide is not None
     count = model.spec.stages
     shares = {1: (share,) * count, 4: (Share(0.4, True),) * count}
@@ -114,9 +117,8 @@ def test_a_share_is_that_of_the_quickest_and_not_sure_where_most_runs_took_longe
     assert share_of(own, all_cores) == share
 
 
-def test_what_is_short_anyway_or_has_no_cores_to_borrow_stays_as_it_is(models: Path) -> None:
-    (path,) = find_models(models, ["chain"])
-    model = load_model(path, EngineConfig(backend=usable("openvino")))
+def test_what_is_short_anyway_or_has_no_cores_to_borrow_stays_as_it_is(chain: LoadedModel) -> None:
+    model = replace(chain, wide=None)
     slow = taking(model, 1.0)
     assert widen(taking(model, 1e-5), TWO, workers=2).wide is None
     assert widen(slow, TWO, workers=1).wide is None
@@ -133,9 +135,8 @@ def test_what_it_takes_is_measured_as_a_share_of_each_stage(models: Path, name: 
     assert all(0.0 < share <= 1.0 for curve in found.costs.wide for share in curve.seconds)
 
 
-def test_larger_batches_are_measured_where_their_requests_take_little_time(models: Path) -> None:
-    (path,) = find_models(models, ["chain"])
-    model = load_model(path, EngineConfig(backend=usable("openvino")), streams=2)
+def test_larger_batches_are_measured_where_their_requests_take_little_time(chain: LoadedModel) -> None:
+    model = replace(chain, wide=None)
     most, stages = model.spec.max_batch, model.spec.stages
     for seconds, wanted in ((0.01, (1, 2)), (0.001, (1, max(size for size in BATCHES if size <= most))), (0.1, (1,))):
         found = widen(taking(model, seconds / stages), TWO, workers=2)

@@ -20,6 +20,7 @@ import latebind
 from latebind.domain.errors import ConfigError, ExportError, Unavailable
 from latebind.hosting.building import build_once
 from latebind.hosting.child import READY
+from tests.forked import FORKS
 from tests.program.modules import Cached
 from tests.sequences import Backwards
 
@@ -102,17 +103,18 @@ def test_an_interrupt_ends_the_server_and_leaves_nothing_behind() -> None:
 def test_a_server_that_ends_is_an_error_unless_it_was_told_to(
     number: signal.Signals, status: int, said: str, tmp_path: Path
 ) -> None:
-    with (
-        (tmp_path / "said").open("w") as log,
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT], cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True
-        ) as process,
-    ):
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith(READY)
-        (server,) = psutil.Process(process.pid).children()
-        server.send_signal(number)
-        assert process.wait(60) == status
+    reading, writing = os.pipe()
+    with open(os.devnull, "rb") as nothing, (tmp_path / "said").open("w") as log, os.fdopen(reading) as out:
+        standard = (nothing.fileno(), writing, log.fileno())
+        process = FORKS.fork("tests.hosting.serves", (), name="script", standard=standard, imports=("torch._dynamo",))
+        os.close(writing)
+        try:
+            assert out.readline().startswith(READY)
+            (server,) = psutil.Process(process.pid).children()
+            server.send_signal(number)
+            assert process.wait(60) == status
+        finally:
+            process.kill()
     assert said in (tmp_path / "said").read_text()
 
 

@@ -106,6 +106,7 @@ def test_so_do_twins_with_a_copy_of_the_weights_each() -> None:
     check_twins(Wide(640), torch.randn(2, 640), "openvino", 2, copies=True)
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
 @pytest.mark.parametrize("copies", [False, True])
 def test_where_twins_have_copies_each_computes_on_the_thread_that_calls(*, copies: bool) -> None:
     exported = export(Wide(640), (torch.randn(2, 640),))

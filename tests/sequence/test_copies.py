@@ -1,5 +1,6 @@
 """Workers of a sequence model: whether a step is computed by the worker's own thread or handed to another one."""
 
+import os
 import time
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def computes_itself(program: SequenceProgram) -> bool:
         return time.thread_time() - here > 0.95 * (time.process_time() - whole)
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
 @pytest.mark.parametrize(("crew", "itself"), [((8, 8), True), ((1, 1, 8), False)])
 def test_a_crew_with_cores_for_all_computes_on_its_own_threads(
     models: Path, monkeypatch: pytest.MonkeyPatch, crew: tuple[int, ...], itself: bool
@@ -38,6 +40,7 @@ def test_a_crew_with_cores_for_all_computes_on_its_own_threads(
         assert computes_itself(worker.program) is itself
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
 def test_what_copies_take_is_bounded(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openvino_stage, "SHARED_FROM", 0)
     monkeypatch.setattr(copies, "SPARE_FOR_DECODERS", 0)

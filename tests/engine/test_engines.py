@@ -17,7 +17,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from latebind.bench.faults.models import Scale
 from latebind.domain.config import EngineConfig, GenerationsConfig, PolicyConfig, RepositoryConfig
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, RepositoryError, Unavailable
 from latebind.engine.catalogue import Catalogue
@@ -26,6 +25,7 @@ from latebind.engine.order import EngineOrder
 from latebind.program.build import build_program
 from latebind.repository.mirror import open_selection
 from latebind.repository.selection import Selection
+from research.faults.models import Scale
 from tests.engine.started import loss_of
 from tests.forked import FORKS
 from tests.versions import QUERY, WIDTH, add_version, spoil

@@ -1,9 +1,11 @@
 """The OpenVINO backends: conversion in memory, and a call with as little Python as possible."""
 
+import ctypes
+import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -71,6 +73,8 @@ def compile_with_openvino(
     `copies`. If `frugal`, nothing of a batch of several rows is kept behind its run but the outputs. Raises
     `ExportError` if OpenVINO has no conversion for an operator of the graph.
     """
+    import openvino
+
     large = sum(weight.nbytes for weight in module.buffers()) >= SHARED_FROM
     shared = streams == 1 or (large and not copies)
     options = _options(threads, precision, streams if shared else 1)
@@ -81,13 +85,13 @@ def compile_with_openvino(
     inputs = tuple(port_of(spec) for spec in graph.inputs)
     outputs = tuple(port_of(spec) for place, spec in enumerate(graph.output_specs()) if place not in copied)
     model = _with_ports(_convert(graph, module), inputs, outputs, leave_out=copied)
-    core = _core()
+    core = openvino.Core()
 
     def bound() -> BoundRequest:
         if shared:
-            return BoundRequest(partial(_request, core.compile_model(model, "CPU", options)), inputs, outputs, frugal)
+            return BoundRequest(partial(_request, _compiled(core, model, options)), inputs, outputs, frugal)
         own = model.clone()  # keeps the current batch size
-        return BoundRequest(lambda: _request(core.compile_model(own, "CPU", options)), inputs, outputs, frugal)
+        return BoundRequest(lambda: _request(_compiled(core, own, options)), inputs, outputs, frugal)
 
     def sized(size: int) -> BoundRequest:
         model.reshape({position: [size, *port.flat_shape] for position, port in enumerate(inputs)})
@@ -97,17 +101,28 @@ def compile_with_openvino(
     return OpenVinoStage({} if lone else {size: sized(size) for size in sizes}, dynamic, copied, first)
 
 
-@cache
-def _core() -> Foreign:
-    """Return the one `Core` of this process, which is never let go.
+class _SignalStack(ctypes.Structure):
+    """`stack_t` of Linux: the memory on which a thread handles signals."""
 
-    A core gives the thread that first compiles with it a stack for signals (OpenVINO's pull request 11894), and takes
-    it back with the last model of that core. Where cores went in the order they came, the thread was given the stack of
-    one that was gone, and the next signal ended the process.
+    _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+def _compiled(core: Foreign, model: Foreign, options: Mapping[str, object]) -> Foreign:
+    """Return a model compiled for the CPU, and leave this thread with the stack for signals that it had.
+
+    A core gives the thread that first compiles with it another one (OpenVINO's pull request 11894), and on its end
+    gives back the one before. Where cores end in the order they came, the thread has the stack of one that is gone,
+    and its next signal ends the process. One core for all models would be simpler, but a process of many models ended
+    by a segmentation fault within OpenVINO with it.
     """
-    import openvino
-
-    return openvino.Core()
+    if sys.platform != "linux":
+        return core.compile_model(model, "CPU", options)
+    own, system = _SignalStack(), ctypes.CDLL(None)
+    system.sigaltstack(None, ctypes.byref(own))
+    try:
+        return core.compile_model(model, "CPU", options)
+    finally:
+        system.sigaltstack(ctypes.byref(own), None)
 
 
 def _taken(first: First | None, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from latebind.domain.errors import ExportError, InvalidRequest
 from latebind.domain.model import TensorSpec
@@ -113,6 +114,14 @@ def test_numbers_that_only_float64_has_are_compared(tmp_path: Path) -> None:
     report, program = built(module, (torch.ones(2, 4, dtype=torch.float64),), tmp_path)
     rows = torch.tensor([[5e-324, 1e-300, -1e-46, 0.0]], dtype=torch.float64)
     assert program.run(rows)[0].tolist() == [[True, True, True, False]]
+    assert report.backend == "eager"
+
+
+def test_rows_of_one_whole_number_are_compared(tmp_path: Path) -> None:
+    def normalised(_: nn.Module, x: Tensor) -> Tensor:
+        return functional.layer_norm(x.abs().float(), x.shape[1:])  # of six times 1,700,000,000 OpenVINO makes -1
+
+    report, _ = built(Does(normalised), (torch.ones(2, 6, dtype=torch.int32),), tmp_path)
     assert report.backend == "eager"
 
 

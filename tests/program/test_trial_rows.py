@@ -52,7 +52,7 @@ def test_each_small_number_of_a_dtype_is_in_all_places_of_a_row_of_usual_magnitu
 def test_however_few_rows_there_are_one_is_about_as_large_as_its_magnitude(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_rows, "BY_WORK", ())  # one row of each
     for trial in drawn()[1:-1]:
-        assert len(trial.rows[0]) == 1
+        assert len(trial.rows[0]) == (2 if trial.title == "rows of one number" else 1)
         if trial.magnitude > USUAL:
             assert trial.rows[0].abs().max() > trial.magnitude / 100
 
@@ -60,6 +60,15 @@ def test_however_few_rows_there_are_one_is_about_as_large_as_its_magnitude(monke
 def test_whole_numbers_come_from_the_ends_of_their_range_and_around_what_a_graph_compares_with() -> None:
     near = {constant + more for constant in (41_000, 77_000) for more in (-1, 0, 1)}
     assert numbers(drawn()) >= {-(1 << 63), (1 << 63) - 1, 0, 1, -1, (1 << 53) + 1, *near}
+
+
+def test_rows_of_one_number_are_of_many_sizes() -> None:
+    (found,) = [trial for trial in drawn() if trial.title == "rows of one number"]
+    for tensor in found.rows:
+        assert (tensor == tensor[:, :1]).all()
+        sizes = {len(f"{abs(float(value)):.0f}") for value in tensor[:, 0]}
+        assert len(set(tensor[:, 0].tolist())) > 40
+        assert len(sizes) > 4
 
 
 def test_whole_numbers_keep_within_their_limits() -> None:

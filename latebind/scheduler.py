@@ -39,7 +39,7 @@ class Scheduler:
         self._lanes = {lane.spec.name: lane for lane in lanes}
         self._crew = Crew(config, self._policy, self._models)
         self._workers = self._crew.workers
-        self._models.load.workers = self._models.backlog.at_once = self._crew.at_once
+        self._models.backlog.at_once = self._crew.at_once
         self._residency: Residency | None = None
         if config.residency.budget:
             self._residency = Residency(config.residency, config.models, self._lanes, self._models, self._crew)
@@ -125,7 +125,6 @@ class Scheduler:
                 raise IllegalEvent(f"a request of {requests} has arrived twice")
         if lane.estimate.observed != lane.observed:
             self._update_work(lane)
-        lane.came(len(requests), now)
         refusal, seconds, slack = self._admission.refusal(lane, event, now, actions)
         if refusal is Outcome.REFUSED_LATE and self._learns and self._admission.doubts(lane, event, now):
             self._update_work(lane)
@@ -375,5 +374,5 @@ class Scheduler:
         requests, slots = batch.ids_and_slots()
         batch.ran = len(requests)
         rows = batch.padded or (0 if self._compact else batch.rows)
-        wide = self._crew.begin(worker, rows or batch.ran, now)
-        actions.append(Run(worker.number, batch.spec.name, batch.stage, requests, slots, rows, wide))
+        worker.launched = rows or batch.ran, now
+        actions.append(Run(worker.number, batch.spec.name, batch.stage, requests, slots, rows))

@@ -11,7 +11,6 @@ class Stacked:
 
     order = Order.ARRIVAL
     counts_exits = False
-    widens = False
 
     def __init__(self, config: PolicyConfig) -> None:
         self._config = config

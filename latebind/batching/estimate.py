@@ -4,12 +4,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import ceil, fsum
+from math import ceil
 from operator import itemgetter
 
 from latebind.batching.exits import Exits, sizes
-from latebind.batching.load import Load, shares_batches
-from latebind.batching.lone import Lone
 from latebind.batching.pace import CHANGED, Pace, PaceBySize
 from latebind.domain.costs import TYPICAL_STEPS, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
@@ -23,8 +21,7 @@ class Estimate:
     `outputs` is the assumed length of an answer in steps: the share `coverage` of the answers in training data is no
     longer (section IV-C). Corrections (`pace`) apply to all figures. Decoder steps have their own (`decoding`), because
     they follow each other, while earlier stages find their weights cold. Where sizes are compared, each size has what
-    its launches showed besides (`by_size`), for models without a decoder. What launches take on the cores of all
-    workers is learned from lone requests (`lone`); batches take as much longer there as was measured.
+    its launches showed besides (`by_size`), for models without a decoder.
     """
 
     def __init__(self, spec: ModelSpec, costs: ModelCosts, *, coverage: float = 0.9) -> None:
@@ -43,8 +40,6 @@ class Estimate:
         self._paces = [self.decoding if kind is StageKind.DECODER else self.pace for kind in kinds]
         self.by_size = PaceBySize({batch for curve in costs.stages for batch in curve.batches})
         self.exits = Exits(spec, costs, self.pace)
-        self.lone = _lone(spec, costs) if costs.wide else None
-        self._wide_batch = _wide_share(spec, costs, spec.max_batch) / self.lone.whole if self.lone else 1.0
         self._tables: dict[int, _Table] = {}
         self._worth: dict[int, int] = {}
         self._worth_at = 0.0, 0  # the fixed cost of a launch, and `by_size.changes`, when `_worth` was last cleared
@@ -76,42 +71,12 @@ class Estimate:
         """Return the assumed length of an answer that has `steps` steps already: `outputs` of the longer answers."""
         return self._covered[steps] if steps < len(self._covered) else steps + 1
 
-    def widens(self, stage: int, inputs: int, rate: float) -> bool:
-        """Return whether a request alone gets the cores of all workers for a step of a stage.
-
-        `rate` is the number of requests that arrive per second and would begin beside it.
-        """
-        if self.lone is None:
-            return False
-        pace = self._paces[stage]
-        seconds = pace.factor * self._costs.step(stage, 1, inputs) + pace.launch
-        return self.lone.pays(stage, seconds, rate)
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether batches may have the cores of all workers; where there is a decoder, only a request alone may."""
-        return self.lone is not None and self.decoder is None
-
-    def shares_batches(self, load: Load, now: float) -> bool:
-        """Return whether a batch gets the cores of all workers, one batch at a time."""
-        if self.lone is None or not self.takes_turns:
-            return False
-        alone = self.lone.whole
-        return shares_batches(alone, min(1.0, self._wide_batch * alone), load.workers, load.at(now))
-
-    def observe_alone(self, seconds: float, stage: int, inputs: int, *, wide: bool) -> None:
-        """Note the seconds of a step of a stage for a request alone; `wide`: on the cores of all workers."""
-        if self.lone is not None:
-            self.lone.observe(stage, self._costs.step(stage, 1, inputs), seconds, wide=wide)
-
-    def observe(self, seconds: float, batch: int, stage: int, inputs: int, *, wide: bool = False) -> None:
+    def observe(self, seconds: float, batch: int, stage: int, inputs: int) -> None:
         """Note the seconds of one step of a stage, from its launch until its end was reported."""
         table = self._tables.get(batch) or self._table(batch)
         expected = table.unit[stage]
         if inputs > 1:
             expected += (table.slope[stage] - table.slope[stage + 1]) * (inputs - 1)
-        if wide and self.lone is not None:
-            expected *= self.lone.share(stage) * self._costs.wide_share(stage, batch) / self._costs.wide_share(stage, 1)
         pace = self._paces[stage]
         line = pace.factor * expected + pace.launch
         if pace.known and self.decoder is None and line > 0.0:  # an empty stage may be taken to cost nothing
@@ -255,21 +220,6 @@ class _Table:
 def _covering(lengths: Sequence[int], coverage: float) -> int:
     """Return the length that the share `coverage` of `lengths`, ascending, does not exceed."""
     return lengths[max(0, ceil(coverage * len(lengths)) - 1)]
-
-
-def _lone(spec: ModelSpec, costs: ModelCosts) -> Lone:
-    """Return the measured seconds of one request on the cores of all workers over those on its worker's own."""
-    own = [costs.step(i, 1) for i in range(spec.stages)]
-    return Lone(
-        [costs.step(i, 1, wide=True) / seconds if seconds else 1.0 for i, seconds in enumerate(own)],
-        [seconds / fsum(own) for seconds in own],
-    )
-
-
-def _wide_share(spec: ModelSpec, costs: ModelCosts, batch: int) -> float:
-    """Return the measured seconds of the whole model on the cores of all workers over those on one worker's."""
-    own = fsum([costs.step(i, batch) for i in range(spec.stages)])
-    return fsum([costs.step(i, batch, wide=True) for i in range(spec.stages)]) / own
 
 
 def _sums(seconds: list[float]) -> list[float]:

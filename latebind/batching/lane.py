@@ -33,7 +33,6 @@ class Lane:
         self.view = ModelView(served.spec, self.estimate, self.queue)
         self._models = models
         models.append(self.view)
-        self._alone = 0.0  # work of a request that is not in a batch
         self.seconds_per_request = 0.0  # average work of a worker, in batches that the policy forms
         self._weighed = 0.0  # `seconds_per_request` when the work of waiting requests was last corrected
         self.observed = 0  # `Estimate.observed` when `seconds_per_request` was computed
@@ -83,11 +82,6 @@ class Lane:
     def waited(self, now: float) -> float:
         """Return the sum of the seconds that the requests have waited."""
         return self.queue.waited(now) + self.held.waited(now)
-
-    def came(self, requests: int, now: float) -> None:
-        """Note that so many requests have come, whether or not they will be accepted."""
-        for _ in range(requests):
-            self._models.load.add(now, self._alone, self.seconds_per_request, self._limit)
 
     def add(self, request: Request) -> None:
         """Queue a request, or hold it while the lane is closed."""
@@ -159,7 +153,7 @@ class Lane:
 
     def update_work(self, limit: int) -> None:
         """Recompute the work of each request, in batches of `limit`, from the launches observed so far."""
-        self._alone, seconds = self._work(1), self._work(limit)
+        seconds = self._work(limit)
         self._limit = limit
         self.seconds_per_request = seconds
         self.observed = self.estimate.observed

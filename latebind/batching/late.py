@@ -66,7 +66,6 @@ class Late(LazyPlus):
     """The default policy: decides over batches, workers, learned caches and deadlines together."""
 
     counts_exits = True
-    widens = True
 
     def table(self, granularity: int) -> BatchTable:
         """Return empty pools."""
@@ -82,17 +81,13 @@ class Late(LazyPlus):
     def _share(self, view: WorkView, model: ModelView, now: float) -> int:
         """Return how many requests a worker may start: where others are idle too, its share of the waiting ones.
 
-        It is 0 where a smaller worker that is idle fits better. Where batches should have the cores of all workers,
-        requests are not divided, and it is 0 while another worker has started any.
+        It is 0 where a smaller worker that is idle fits better.
         """
         most = super()._share(view, model, now)
         if len(view.crew) < 2 or view.entries:
             return most
         waiting = len(model.queue)
         idle = [one for one in view.crew if not one.entries and one is not view]
-        if model.estimate.shares_batches(view.models.load, now):
-            fitting = any(waiting <= one.granularity < view.granularity for one in idle)
-            return 0 if fitting or len(idle) < len(view.crew) - 1 else most
         if waiting < view.granularity and any(one.granularity < view.granularity for one in idle):
             return 0
         alike = 1 + sum(one.granularity == view.granularity for one in idle)

@@ -9,7 +9,6 @@ from typing import Protocol, overload
 from latebind.batching.backlog import Backlog
 from latebind.batching.decisions import Decision, Launch
 from latebind.batching.estimate import Estimate
-from latebind.batching.load import Load
 from latebind.batching.queue import Order, Queue
 from latebind.batching.request import Request
 from latebind.batching.table import BatchTable, SubBatch
@@ -35,7 +34,7 @@ class Models(Sequence[ModelView]):
 
     `waiting` are the models with requests that may start, in the same order; the cost of a decision is proportional to
     their number. `requests` counts these requests, and `backlog` has their work, with learned caches the average work,
-    in the `order` in which they are served. `load` is how busy the workers are.
+    in the `order` in which they are served.
     """
 
     def __init__(self, models: Iterable[ModelView] = (), order: Order = Order.ARRIVAL) -> None:
@@ -47,7 +46,6 @@ class Models(Sequence[ModelView]):
         self._waiting_places: list[int] = []
         self.waiting: list[ModelView] = []
         self.requests = 0
-        self.load = Load()
         self.decode = False  # whether any model has a decoder
         self.exit = False  # whether any model has requests that leave early
         for model in models:
@@ -152,13 +150,11 @@ class BatchPolicy(Protocol):
     """Decides which requests run together. A policy is a pure function of the view and the time.
 
     `order` says which model and which of its requests is served next; admission goes by it too.
-    Where it `counts_exits`, the admission of requests counts on learned caches. Where it `widens`, a request that is
-    alone may run on the cores of all workers, and so may batches while workers are not too busy.
+    Where it `counts_exits`, the admission of requests counts on learned caches.
     """
 
     order: Order
     counts_exits: bool
-    widens: bool
 
     def batch_limit(self, model: ModelView) -> int:
         """Return the largest batch that this policy ever forms for `model`."""

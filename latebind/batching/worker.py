@@ -22,8 +22,6 @@ class Worker:
         self.view = view
         self.running: SubBatch | None = None
         self.launched = 0, 0.0  # the rows of the current launch, and its time
-        self.alone = False  # whether that is one request, with no other waiting or started when it was launched
-        self.wide = False  # whether it runs on the cores of all workers
         self.aside: list[SubBatch] = view.aside
         self.halves: list[SubBatch] = []
         self.refills: Counter[str] = Counter()  # by model, requests that joined while the worker had started others
@@ -93,9 +91,7 @@ class Crew:
             views.append(WorkView(models, table.entries, granularity, views))
             self.workers.append(Worker(len(self.workers), views[-1], table))
         self.at_once = min(config.at_once or config.workers, config.workers)
-        self._models = models
         self._estimates = {model.name: model.estimate for model in models}
-        self._widens = policy.widens and self.at_once > 1
         self._largest_first = sorted(self.workers, key=lambda worker: -worker.view.granularity)
 
     @property
@@ -129,46 +125,14 @@ class Crew:
 
     @property
     def running(self) -> int:
-        """How many workers run; one that has the cores of all counts as `at_once`."""
-        return sum([self.at_once if worker.wide else 1 for worker in self.workers if worker.running is not None])
-
-    def begin(self, worker: Worker, rows: int, now: float) -> bool:
-        """Note that a worker launches `rows` rows; return whether it gets the cores of all workers for them.
-
-        It does where no other worker has started anything, and that pays: for a request alone by what it gains itself
-        and others lose who would begin beside it, for several by how busy the workers are.
-        """
-        worker.launched = rows, now
-        worker.alone = worker.wide = False
-        if self._widens and self._only(worker):
-            worker.alone = rows == 1 and not self._models.requests and len(worker.started) == 1
-            worker.wide = self._pays(worker, now)
-        return worker.wide
-
-    def _only(self, worker: Worker) -> bool:
-        """Return whether no other worker has started anything."""
-        return not any(one.started for one in self.workers if one is not worker)
-
-    def _pays(self, worker: Worker, now: float) -> bool:
-        batch = worker.running
-        assert batch is not None, "nothing runs"
-        estimate = self._estimates[batch.spec.name]
-        in_turn = estimate.shares_batches(self._models.load, now)
-        if not worker.alone:
-            return in_turn
-        inputs = batch.inputs if batch.spec.kinds else 1
-        others = [model for model in self._models if not (in_turn and model.estimate.takes_turns)]  # who would not wait
-        coming = sum([model.queue.rate(now) for model in others])
-        return estimate.widens(batch.stage, inputs, coming)
+        """How many workers run."""
+        return sum([worker.running is not None for worker in self.workers])
 
     def learn(self, worker: Worker, batch: SubBatch, now: float) -> None:
         """Learn from the time of a launch that has ended, of one step of a stage for the members of a batch."""
         size, launched_at = worker.launched
         inputs = batch.inputs if batch.spec.kinds else 1
-        estimate = self._estimates[batch.spec.name]
-        estimate.observe(now - launched_at, size, batch.stage, inputs, wide=worker.wide)
-        if worker.alone:
-            estimate.observe_alone(now - launched_at, batch.stage, inputs, wide=worker.wide)
+        self._estimates[batch.spec.name].observe(now - launched_at, size, batch.stage, inputs)
 
     def busy(self, number: int) -> tuple[Worker, SubBatch]:
         """Return a worker and the sub-batch that it runs; raises `IllegalEvent` where it runs none."""

@@ -83,8 +83,6 @@ def run(
 ) -> tuple[Taken, ...]:
     """Measure one worker, a worker for each granularity, and those with a copy each; the engine with the first two.
 
-    And the engine with a worker for each where a lone request has none but its worker's cores (decision 38).
-
     Without granularities they are `GRANULARITIES` up to the largest batch of the model. Raises `ConfigError`.
     """
     (path,) = find_models(repository, [model])
@@ -93,10 +91,9 @@ def run(
     if max(wanted) > largest:
         raise ConfigError(f"{model} was built for batches up to {largest}: give no granularity above")
     one, several = EngineConfig(backend=backend), EngineConfig(backend=backend, granularities=wanted)
-    narrow = msgspec.structs.replace(several, wide=False)
-    shared = [Side(str(path), config) for config in (one, several, narrow)]
+    shared = [Side(str(path), config) for config in (one, several)]
     engines = [asyncio.run(_ask_engine(side)) for side in shared]
-    return (*(measure_apart(side) for side in (*shared[:2], Side(str(path), narrow, copies=True))), *engines)
+    return (*(measure_apart(side) for side in (*shared, Side(str(path), several, copies=True))), *engines)
 
 
 def over_one(taken: Taken, every: Sequence[Taken]) -> float:

@@ -25,8 +25,7 @@ class Run(Struct, frozen=True, gc=False):
 
     At stage 0 the worker gathers the inputs from the slots; at a later stage it goes on with the activations it
     holds, of which only those of `requests` are still wanted. `rows` is the number of rows to compute, where batches
-    are padded or not compacted; 0: one for each request. A `wide` run has the cores of all workers; no other worker
-    runs meanwhile.
+    are padded or not compacted; 0: one for each request.
     """
 
     worker: int
@@ -35,7 +34,6 @@ class Run(Struct, frozen=True, gc=False):
     requests: tuple[int, ...]
     slots: tuple[int, ...]
     rows: int = 0
-    wide: bool = False
 
 
 class Reply(EqualButLast, frozen=True, gc=False):

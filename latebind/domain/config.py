@@ -141,7 +141,6 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `slots` is the number of requests of one model that may be in the server at once. `awake` keeps idle cores from
     sleeping. Where `granularities` are given, there is a worker for each, with batches no larger than that; on a CPU no
     more of them run at once than cores divided by threads. Stages compute on `device`: cpu, cuda, or cuda:0 and so on.
-    With `wide`, requests may run on the cores of all workers, one batch at a time, which needs a copy of the weights.
     """
 
     workers: int = 1
@@ -153,7 +152,6 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backend: str | None = None
     awake: bool = False
     device: str = "cpu"
-    wide: bool = True
 
     def __post_init__(self) -> None:
         if not DEVICE.fullmatch(self.device):

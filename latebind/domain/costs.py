@@ -62,8 +62,6 @@ class ModelCosts:
 
     The curve of a stage that repeats is that of one step. `slopes[i]` is what each further step of the input adds to a
     stage that runs once. `output_steps` are the lengths of answers in training data, ascending; any number of them.
-    `wide[i]` is the time of stage i on the cores of all workers as a share of its time on one worker's, by batch size,
-    the last for all larger ones; empty: such runs are not possible.
     """
 
     stages: tuple[Curve, ...]
@@ -74,26 +72,18 @@ class ModelCosts:
     aside: bool = False
     slopes: dict[int, Curve] = field(default_factory=dict)
     output_steps: tuple[int, ...] = (1,)
-    wide: tuple[Curve, ...] = ()
 
-    def step(self, stage: int, batch: int, inputs: int = 1, *, wide: bool = False) -> float:
+    def step(self, stage: int, batch: int, inputs: int = 1) -> float:
         """Return the seconds of a stage, and of the lookup that it waits for, for a batch of this size.
 
-        `inputs` are the steps of the longest input in it. A `wide` run has the cores of all workers.
+        `inputs` are the steps of the longest input in it.
         """
         seconds = self.stages[stage].at(batch)
         slope = self.slopes.get(stage)
         if slope is not None:
             seconds += slope.at(batch) * (inputs - 1)
-        if wide:
-            seconds *= self.wide_share(stage, batch)
         lookup = None if self.aside else self.lookups.get(stage)
         return seconds if lookup is None else seconds + lookup.at(batch)
-
-    def wide_share(self, stage: int, batch: int) -> float:
-        """Return the time of a stage on the cores of all workers over that on one worker's, without lookups."""
-        share = self.wide[stage]
-        return share.at(min(batch, share.batches[-1]))
 
     def longer(self, stage: int, batch: int, inputs: int) -> float:
         """Return the seconds of a stage with a longest input of `inputs` steps, over those with `TYPICAL_STEPS`."""

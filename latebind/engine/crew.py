@@ -19,7 +19,6 @@ from latebind.engine.aside import MOST_WAITING
 from latebind.engine.cores import usable_cores
 from latebind.engine.on_demand import ROW_COPIES, measure, open_model
 from latebind.engine.served import with_queries
-from latebind.engine.wide import widen
 from latebind.engine.worker import LoadedModel, load_model
 from latebind.program.device import HOST
 from latebind.program.pieces import Piece, mmap_large_blocks, release_memory
@@ -41,8 +40,7 @@ def load_crew(paths: Iterable[Path], config: EngineConfig) -> list[list[LoadedMo
 
     Memory that compiling left behind is returned to the system: 5 to 45 MB for models of 3 and 34.
     """
-    running = at_once(config)
-    first = [widen(load_model(path, config, streams=running), config, workers=running) for path in paths]
+    first = [load_model(path, config, streams=at_once(config)) for path in paths]
     crew = [first, *([model.twin() for model in first] for _ in range(1, config.crew))]
     with ThreadPoolExecutor(at_once(config)) as threads:
         list(threads.map(_warm_up, crew, config.granularities or repeat(None)))

@@ -17,7 +17,6 @@ from pathlib import Path
 import msgspec
 import torch
 
-from latebind.batching import make_policy
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import LatebindError
 from latebind.domain.events import Event
@@ -190,8 +189,7 @@ def _models(order: EngineOrder, running: Running) -> tuple[list[list[LoadedModel
     """
     paths, queries = marking_loading(map(Path, order.directories), running), list(map(Path, order.queries))
     if not order.residency.budget:
-        widens = make_policy(order.policy).widens and order.engine.wide
-        return load_crew(paths, msgspec.structs.replace(order.engine, wide=widens)), None, order.residency
+        return load_crew(paths, order.engine), None, order.residency
     workers, pieces, residency = open_crew(paths, order.engine, order.residency, queries)
     return workers, Loader(pieces, running), residency
 

@@ -44,8 +44,7 @@ class _Caches:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """One model as one worker runs it; other workers have twins of it. `wide` runs it on the cores of all workers: any
-    batch of a chain, one row of a sequence model.
+    """One model as one worker runs it; other workers have twins of it.
 
     `working` is the most bytes that a batch takes while it runs, beside weights and slots; 0 if that was not measured.
     """
@@ -56,14 +55,12 @@ class LoadedModel:
     lookups: Mapping[int, Lookup]
     directory: ModelDirectory
     footprint: Footprint = NOTHING
-    wide: Program | SequenceProgram | None = None
     working: int = 0
 
     def twin(self) -> "LoadedModel":
         """Return the model for another worker, over the same weights."""
         lookups = {stage: lookup.twin() for stage, lookup in self.lookups.items()}
-        wide = None if self.wide is None else self.wide.twin()
-        return replace(self, program=self.program.twin(), lookups=lookups, wide=wide)
+        return replace(self, program=self.program.twin(), lookups=lookups)
 
 
 def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedModel:
@@ -117,7 +114,6 @@ class Worker:
         self._stream = stream or HostStaging(list(models), memory)
         self._slots = memory.by_name
         self._chains = {name: model.program for name, model in models.items() if isinstance(model.program, Program)}
-        self._wide = {name: model.wide for name, model in models.items() if isinstance(model.wide, Program)}
         self._sequences = {
             name: _decoding(model, model.program, memory)
             for name, model in models.items()
@@ -164,8 +160,7 @@ class Worker:
 
         If this raises, no request has an answer from it, and it may run again for any of them.
         """
-        model, chains = self._models[action.model], self._wide if action.wide else self._chains
-        stages = chains[action.model].stages
+        model, stages = self._models[action.model], self._chains[action.model].stages
         if action.stage == 0:
             batch = self._begin(action, stages=len(stages))
         else:
@@ -235,17 +230,15 @@ def _without_ended(action: Run, batch: Batch) -> Run:
 
 
 def _decoding(model: LoadedModel, program: SequenceProgram, memory: SlotMemory) -> Decoding:
-    slots, wide = memory.by_name[model.spec.name], model.wide
-    return Decoding(
-        program, slots.inputs[0], slots.outputs[0], wide=wide if isinstance(wide, SequenceProgram) else None
-    )
+    slots = memory.by_name[model.spec.name]
+    return Decoding(program, slots.inputs[0], slots.outputs[0])
 
 
 def _run_sequence(sequence: Decoding, action: Run) -> StageDone:
     """Read the inputs or write one more token; requests whose answer is complete exit."""
     if action.stage == 0:
-        sequence.read(action.slots, wide=action.wide)
+        sequence.read(action.slots)
         return StageDone(action.worker)
-    complete = set(sequence.step(action.slots, wide=action.wide))
+    complete = set(sequence.step(action.slots))
     owners = zip(action.requests, action.slots, strict=True)
     return StageDone(action.worker, tuple([request for request, slot in owners if slot in complete]))

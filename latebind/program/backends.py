@@ -91,7 +91,7 @@ class CompileOptions:
 
     It runs on `threads` threads, mostly with the given batch `sizes`, on `device`, where its inputs, outputs and
     weights are. `streams` of its twins may run at the same time; if more are called, they may wait for each other.
-    Twins share weights unless each is to have `copies`. If `lone`, it only takes one row. If `frugal`, it gives back
+    Twins share weights unless each is to have `copies`. If `frugal`, it gives back
     what a batch took as soon as that has run, but for the outputs: only as many batches then have such memory as run.
     """
 
@@ -99,7 +99,6 @@ class CompileOptions:
     sizes: tuple[int, ...] = (1,)
     device: torch.device = HOST
     streams: int = 1
-    lone: bool = False
     copies: bool = False
     frugal: bool = False
 
@@ -108,15 +107,13 @@ class Backend(Protocol):
     """Compiles graphs. `exact` backends compute in the model's precision; others are only tried with a tolerance.
 
     If `fixed`, batch sizes that were compiled for are quicker than others. If it `compiles`, making a stage takes time
-    and memory. If it `copies`, weights are not read again after that. If it `divides`, several threads share the work
-    even of one row.
+    and memory. If it `copies`, weights are not read again after that.
     """
 
     exact: bool
     fixed: bool
     compiles: bool
     copies: bool
-    divides: bool
 
     def unavailable(self, device: str = HOST.type) -> str | None:
         """Return why this backend cannot be used on this machine and kind of device, and what to do; or None."""
@@ -132,7 +129,6 @@ class Eager:
     fixed = False
     compiles = False
     copies = False
-    divides = False  # ResNet-56 takes 1.2 times as long on two threads
 
     def unavailable(self, device: str = HOST.type) -> str | None:
         """Return None: eager can always be used."""
@@ -160,7 +156,6 @@ class Inductor:
     fixed = False
     compiles = True
     copies = False  # frozen weights may be used in place
-    divides = False
 
     def unavailable(self, device: str = HOST.type) -> str | None:
         """Check for a C++ compiler, and on CUDA for Triton, both of which Inductor needs."""
@@ -184,7 +179,6 @@ class OpenVino:
     fixed = True
     compiles = True
     copies = True
-    divides = True
     precision = "f32"
 
     def unavailable(self, device: str = HOST.type) -> str | None:
@@ -207,7 +201,6 @@ class OpenVino:
             precision=self.precision,
             sizes=use.sizes,
             streams=use.streams,
-            lone=use.lone,
             copies=use.copies,
             frugal=use.frugal,
         )

@@ -27,12 +27,11 @@ def load_program(
     device: torch.device = HOST,
     streams: int = 1,
     twins: int = 0,
-    lone: bool = False,
 ) -> Program:
     """Return the model of `directory` as a chain of stages on `threads` threads, or on a CUDA device.
 
     `streams` of its twins run at the same time. If there are `twins` in all, each may have a copy of the weights if
-    that takes little memory; with 0 they share large weights. If `lone`, stages only take one row.
+    that takes little memory; with 0 they share large weights.
 
     The backend is the one that `build` found best, unless another is named. Raises `RepositoryError` for a directory
     whose files do not fit together or whose graph does not run, `ConfigError` for a backend that cannot be used here.
@@ -46,7 +45,7 @@ def load_program(
     _check_weights(directory, graphs, weights)
     use = partial(compile_stages, graphs, weights, backend=chosen, threads=threads)
     copies = has_copies(sum(weight.nbytes for weight in weights.values()), twins)
-    stages = use(device=device, streams=streams, lone=lone, copies=copies)
+    stages = use(device=device, streams=streams, copies=copies)
     passed = made_up_inputs(model.inputs, 1, device=device)
     for number, (graph, stage) in enumerate(zip(graphs, stages, strict=True)):
         passed = try_stage(directory, number, graph, stage, passed)
@@ -123,20 +122,19 @@ def compile_graph(
     sizes: Sequence[int] = (1,),
     device: torch.device = HOST,
     streams: int = 1,
-    lone: bool = False,
     copies: bool = False,
     frugal: bool = False,
 ) -> StageFunction:
     """Compile a graph (a whole model or a stage) with the named backend; an empty stage returns its input.
 
     `sizes` are the most frequent batch sizes. `streams` twins may run at the same time, over the same weights unless
-    each is to have `copies`. If `lone`, the stage only takes one row; if `frugal`, it keeps no memory of a batch that
-    it has run but the outputs. Weights that are not on `device` are copied there.
+    each is to have `copies`. If `frugal`, the stage keeps no memory of a batch that it has run but the outputs.
+    Weights that are not on `device` are copied there.
     """
     if not graph.nodes:
         return pass_through
     there = _on(device, weights)
-    use = CompileOptions(threads, tuple(sizes), device, streams, lone, copies, frugal)
+    use = CompileOptions(threads, tuple(sizes), device, streams, copies, frugal)
     return backend_named(backend, device=device.type).compile(graph, there, use)
 
 
@@ -148,13 +146,12 @@ def compile_stages(
     threads: int,
     device: torch.device = HOST,
     streams: int = 1,
-    lone: bool = False,
     copies: bool = False,
 ) -> tuple[StageFunction, ...]:
     """Compile each graph of a chain; a weight that several stages read is on the device once."""
     there = _on(device, weights)
     use = partial(compile_graph, weights=there, backend=backend, threads=threads, device=device)
-    return tuple(use(graph, streams=streams, lone=lone, copies=copies) for graph in graphs)
+    return tuple(use(graph, streams=streams, copies=copies) for graph in graphs)
 
 
 def _on(device: torch.device, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

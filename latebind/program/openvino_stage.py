@@ -62,13 +62,12 @@ def compile_with_openvino(
     precision: str,
     sizes: Sequence[int] = (1,),
     streams: int = 1,
-    lone: bool = False,
     copies: bool = False,
     frugal: bool = False,
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Return the graph compiled for the CPU, for batches of these `sizes` and for any other size.
 
-    What `first` makes of the inputs is what the graph takes. A `lone` one is compiled for one row only. `precision` is
+    What `first` makes of the inputs is what the graph takes. `precision` is
     "f32" or "bf16". `streams` of its twins may run at the same time, over the same weights unless each is to have
     `copies`. If `frugal`, nothing of a batch of several rows is kept behind its run but the outputs. Raises
     `ExportError` if OpenVINO has no conversion for an operator of the graph.
@@ -97,8 +96,8 @@ def compile_with_openvino(
         model.reshape({position: [size, *port.flat_shape] for position, port in enumerate(inputs)})
         return bound()
 
-    dynamic = sized(1) if lone else bound()
-    return OpenVinoStage({} if lone else {size: sized(size) for size in sizes}, dynamic, copied, first)
+    dynamic = bound()
+    return OpenVinoStage({size: sized(size) for size in sizes}, dynamic, copied, first)
 
 
 class _SignalStack(ctypes.Structure):

@@ -19,36 +19,32 @@ Tokens = NDArray[Any]  # int64
 class Decoding:
     """The requests of one model that one worker decodes, by slot.
 
-    `inputs` `(slots, longest input)` and `answers` `(slots, longest output)` are the rows of the slots. `wide` is the
-    same program for one request on more cores, if there is one. Slots whose requests have ended are to be appended to
-    `ended`, from any thread: their rows are free for the next read or step.
+    `inputs` `(slots, longest input)` and `answers` `(slots, longest output)` are the rows of the slots. Slots whose
+    requests have ended are to be appended to `ended`, from any thread: their rows are free for the next read or step.
     """
 
-    def __init__(
-        self, program: SequenceProgram, inputs: Tokens, answers: Tokens, *, wide: SequenceProgram | None = None
-    ) -> None:
+    def __init__(self, program: SequenceProgram, inputs: Tokens, answers: Tokens) -> None:
         self._program = program
-        self._wide = wide or program
         self._inputs = inputs
         self._answers = answers
         self._rows = StateRows(program.parts, program.spec.max_batch)
         self._complete: set[int] = set()
         self.ended: deque[int] = deque()
 
-    def read(self, slots: Sequence[int], *, wide: bool = False) -> None:
+    def read(self, slots: Sequence[int]) -> None:
         """Read the inputs of these slots: the first stage of their requests."""
         places = list(slots)
         tokens = self._inputs[places]
         marks = self._program.marks
         counts = torch.tensor(lengths(tokens, marks.padding))
-        state = (self._wide if wide else self._program).encode(torch.from_numpy(tokens), counts)
+        state = self._program.encode(torch.from_numpy(tokens), counts)
         state[TOKEN] = torch.full((len(places),), marks.start)
         self._free_ended()
         self._complete.difference_update(places)
         self._rows.begin(places, state)
         self._answers[places] = marks.padding
 
-    def step(self, slots: Sequence[int], *, wide: bool = False) -> list[int]:
+    def step(self, slots: Sequence[int]) -> list[int]:
         """Write the next token of each of these slots; return those whose answer is complete, now or before.
 
         A complete request gives up its state row at the first step without it. It may still come again, if its batch
@@ -62,7 +58,7 @@ class Decoding:
         order = self._rows.to_front(slots)
         count = len(order)
         state = self._rows.first(self._program.step_size(count))  # rows past `count` are ignored
-        changed = (self._wide if wide else self._program).step(*state.values())
+        changed = self._program.step(*state.values())
         tokens = changed.pop(LOGITS).numpy()[:count].argmax(axis=1)  # torch takes 12 microseconds for each row of 8,192
         self._rows.change({name: rows[:count] for name, rows in changed.items()})
         self._write(order, tokens, state[POSITION][:count].numpy())

@@ -63,13 +63,12 @@ def load_sequence(
     backend: str | None = None,
     streams: int = 1,
     twins: int = 0,
-    lone: bool = False,
 ) -> SequenceProgram:
     """Return the sequence model of `directory`, on the backend that `build` found best unless another is named.
 
     `streams` of its twins may run at the same time. If there are `twins` in all, each may have a copy of the weights;
-    with 0 they share large ones. If `lone`, it only takes one row. Raises `RepositoryError` for a directory whose files
-    do not fit together, `ConfigError` for a backend that cannot be used here.
+    with 0 they share large ones. Raises `RepositoryError` for a directory whose files do not fit together,
+    `ConfigError` for a backend that cannot be used here.
     """
     files = _read(directory)
     weights = read_tensors(directory, WEIGHTS)
@@ -78,7 +77,7 @@ def load_sequence(
     graphs = files.graphs(chosen)
     *reading, step = [_compiled_bytes(graph, sizes, weights) for graph, sizes in graphs]
     step_copies, encoder_copies = has_copies_of_decoder(step, sum(reading), twins)
-    use = partial(compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams, lone=lone)
+    use = partial(compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams)
     calls = [use(graph, sizes=sizes, copies=encoder_copies) for graph, sizes in graphs[:-1]]
     calls.append(use(files.step, sizes=graphs[-1][1], copies=step_copies))
     return _sequence(files, calls, backend=chosen, threads=threads)

@@ -133,7 +133,7 @@ class Machine:
     def _run(self, action: Run, now: float) -> None:
         costs, batch = self._costs[action.model], action.rows or len(action.requests)
         inputs = max([self._arrivals[i].inputs for i in action.requests]) if costs.slopes else 1
-        seconds = costs.step(action.stage, batch, inputs, wide=action.wide)
+        seconds = costs.step(action.stage, batch, inputs)
         longer = costs.longer(action.stage, batch, inputs)
         work = Work(action.worker, action.model, action.stage, batch, seconds, longer)
         self.spent.busy += work.seconds

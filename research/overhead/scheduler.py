@@ -89,7 +89,6 @@ class _Timed:
         self.watch = watch
         self.order = policy.order
         self.counts_exits = policy.counts_exits
-        self.widens = policy.widens
 
     def batch_limit(self, model: ModelView) -> int:
         return self._policy.batch_limit(model)

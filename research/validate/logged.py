@@ -177,5 +177,5 @@ class _Reader:
         rows, inputs = run.rows or len(run.requests), max([self._inputs.get(one, 1) for one in run.requests])
         costs = self._costs[run.model]
         longer = costs.longer(run.stage, rows, inputs)
-        profiled = costs.step(run.stage, rows, inputs, wide=run.wide) / longer
+        profiled = costs.step(run.stage, rows, inputs) / longer
         return Launch(run.model, run.stage, rows, seconds, profiled, fresh, longer)

@@ -21,16 +21,11 @@ def chain(
     curve: Curve = FLAT,
     output_steps: tuple[int, ...] = (1,),
     hit_rates: Mapping[int, float] | None = None,
-    wide: float | None = None,
 ) -> ServedModel:
-    """A model of such stages, each of which takes what `curve` says; a share of requests leaves at some.
-
-    One request takes a share `wide` of that with the cores of all workers.
-    """
+    """A model of such stages, each of which takes what `curve` says; a share of requests leaves at some."""
     lookups = tuple(hit_rates or {})
     spec = ModelSpec(name, "1", (VECTOR,), (VECTOR,), len(kinds), max_batch, lookups, kinds)
-    shares = () if wide is None else (Curve((1,), (wide,)),) * len(kinds)
-    costs = ModelCosts((curve,) * len(kinds), hit_rates=dict(hit_rates or {}), output_steps=output_steps, wide=shares)
+    costs = ModelCosts((curve,) * len(kinds), hit_rates=dict(hit_rates or {}), output_steps=output_steps)
     return ServedModel(spec, costs, 1000)
 
 

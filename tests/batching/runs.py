@@ -95,10 +95,7 @@ def _model(random: Random, name: str) -> ServedModel:
     curve = Curve((1, LIMIT), (first, first * random.choice((1.0, 1.5, 4.0))))
     early = range(len(kinds) - 1) if set(kinds) == {STATIC} else ()
     hit_rates = {stage: random.choice((0.1, 0.3)) for stage in early if _perhaps(random)}
-    wide = random.choice((None, 0.5, 1.0))
-    return chain(
-        *kinds, name=name, max_batch=LIMIT, curve=curve, output_steps=(1, 2, 3, LONGEST), hit_rates=hit_rates, wide=wide
-    )
+    return chain(*kinds, name=name, max_batch=LIMIT, curve=curve, output_steps=(1, 2, 3, LONGEST), hit_rates=hit_rates)
 
 
 def _load(random: Random, served: Sequence[ServedModel]) -> list[Arrival]:

@@ -27,7 +27,6 @@ class LooksAtAll:
         self._policy = policy
         self.order = policy.order
         self.counts_exits = policy.counts_exits
-        self.widens = policy.widens
         self.asked = 0
 
     def batch_limit(self, model: ModelView) -> int:

@@ -186,7 +186,7 @@ def test_six_workers_have_the_weights_of_one(backend: str, wide: Path) -> None:
     weights = 2 * WIDTH * WIDTH * 4
     granularities = (1, 1, 2, 4, 8, 16)
     one, six, copies = (
-        private_bytes(Side(str(wide), EngineConfig(backend=backend, granularities=crew, wide=False), copies))
+        private_bytes(Side(str(wide), EngineConfig(backend=backend, granularities=crew), copies))
         for crew, copies in (((16,), False), (granularities, False), (granularities, True))
     )
     assert six < one + weights
@@ -196,7 +196,7 @@ def test_six_workers_have_the_weights_of_one(backend: str, wide: Path) -> None:
 def test_two_workers_have_what_is_large_once(wide: Path) -> None:
     usable("openvino")
     one, two = (
-        private_bytes(Side(str(wide), EngineConfig(backend="openvino", granularities=crew, wide=False)))
+        private_bytes(Side(str(wide), EngineConfig(backend="openvino", granularities=crew)))
         for crew in ((16,), (16, 16))
     )
     assert two < one + WIDTH * WIDTH * 4

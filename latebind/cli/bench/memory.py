@@ -8,7 +8,6 @@ from latebind.bench import memory as memory_bench
 from latebind.cli.bench.options import Backend, Model, Repository
 from latebind.cli.console import JsonFile, console, reporting, save, show
 from latebind.cli.numbers import numbers
-from latebind.engine import crew
 
 MEGABYTE = 1e6
 
@@ -52,10 +51,7 @@ def memory(
 
 
 def _copies(side: memory_bench.Side) -> str:
-    if side.copies:
-        return "a copy each"
-    wide = side.engine.wide and crew.at_once(side.engine) > 1
-    return "one copy, one more for all cores where they gain" if wide else "one copy"
+    return "a copy each" if side.copies else "one copy"
 
 
 def _written(taken: memory_bench.Resident) -> str:

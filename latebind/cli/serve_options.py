@@ -228,10 +228,6 @@ class Workers:
         typer.Option(help="Run stages on this backend instead of the one that build chose; no build has compared it."),
     ] = None
     device: Annotated[str | None, typer.Option(help="Compute on cpu, cuda or cuda:0. Default: cpu.")] = None
-    awake: Annotated[
-        bool | None,
-        typer.Option(help="Keep idle cores from sleeping: quicker at low load, more power. Needs root. Default: no."),
-    ] = None
 
     def parts(self) -> Parts:
         """Return what was given. Raises `ConfigError`."""
@@ -245,7 +241,6 @@ class Workers:
             "slots": self.slots,
             "backend": self.backend,
             "device": self.device,
-            "awake": self.awake,
         }
         return {"engine": engine}
 

@@ -138,9 +138,9 @@ class SchedulerConfig:
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the engine's process runs: workers of `threads` threads each, pinned to `cores` where any are named.
 
-    `slots` is the number of requests of one model that may be in the server at once. `awake` keeps idle cores from
-    sleeping. Where `granularities` are given, there is a worker for each, with batches no larger than that; on a CPU no
-    more of them run at once than cores divided by threads. Stages compute on `device`: cpu, cuda, or cuda:0 and so on.
+    `slots` is the number of requests of one model that may be in the server at once. Where `granularities` are given,
+    there is a worker for each, with batches no larger than that; on a CPU no more of them run at once than cores divided
+    by threads. Stages compute on `device`: cpu, cuda, or cuda:0 and so on.
     """
 
     workers: int = 1
@@ -150,7 +150,6 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: int = 256
     exits: bool = True
     backend: str | None = None
-    awake: bool = False
     device: str = "cpu"
 
     def __post_init__(self) -> None:

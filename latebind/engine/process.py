@@ -21,7 +21,6 @@ from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig, 
 from latebind.domain.errors import LatebindError
 from latebind.domain.events import Event
 from latebind.engine.adopting import Adopting
-from latebind.engine.awake import kept_awake
 from latebind.engine.cores import usable_cores
 from latebind.engine.crew import at_once, load_crew, open_crew, told_of_memory
 from latebind.engine.device_pool import DeviceStaging
@@ -78,7 +77,6 @@ class Engine:
         self._gpu = {} if (gpu := identity(order.engine.device)) is None else {"gpu": gpu}
         self._messages, self._control = messages, control
         self._exit = ExitStack()
-        self._exit.enter_context(kept_awake(order.engine.awake))
         self._waker, self._wakened = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         for sock in (messages, control, self._wakened):

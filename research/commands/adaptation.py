@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from latebind.bench.awake import kept_awake
 from latebind.cli.bench.options import Backend, Fidelity, Page, Seed, ServerLog
 from latebind.cli.bench.settings import Conditions, Subject
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
 from latebind.cli.promised import AnswersOption, answers_of
-from latebind.engine.awake import kept_awake
 from latebind.learned.promise import ANSWERS, Promise, over
 from research.gati import calibration as calibration_bench
 from research.gati import drift as drift_bench

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
+from latebind.bench.awake import kept_awake
 from latebind.bench.parallel import Progress
 from latebind.cli.bench.options import Backend, Page, Processes
 from latebind.cli.bench.settings import Conditions, Subject
 from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.domain.errors import ConfigError
-from latebind.engine.awake import kept_awake
 from research.hardware.networks import NETWORKS
 from research.lazybatching import live as live_bench
 from research.lazybatching import mixed as mixed_bench

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
+from latebind.bench.awake import kept_awake
 from latebind.bench.subject import Setting
 from latebind.cli.bench.options import Awake, Backend, DoorCore, Seed
 from latebind.cli.bench.settings import Subject
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.numbers import numbers
-from latebind.engine.awake import kept_awake
 from research.ebird import live
 
 

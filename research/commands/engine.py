@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
+from latebind.bench.awake import kept_awake
 from latebind.cli.bench.options import Backend
 from latebind.cli.bench.settings import Conditions, Subject, Tuning
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
-from latebind.engine.awake import kept_awake
 from research.gati import engine as engine_bench
 
 

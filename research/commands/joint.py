@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from latebind.bench import subject as bench
+from latebind.bench.awake import kept_awake
 from latebind.bench.parallel import Progress
 from latebind.bench.sides import Side
 from latebind.bench.tables import Rows
@@ -18,7 +19,6 @@ from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
 from latebind.cli.console import JsonFile, console, reporting
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
-from latebind.engine.awake import kept_awake
 from research.joint import batches, goodput, refill
 from research.joint.bound import least_work
 from research.joint.live import on_engines

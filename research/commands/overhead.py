@@ -7,10 +7,10 @@ import typer
 
 from latebind.batching import POLICIES
 from latebind.bench import stages as stages_bench
+from latebind.bench.awake import kept_awake
 from latebind.cli.bench.options import Core, DoorCore, Seed
 from latebind.cli.bench.settings import Conditions, Subject
 from latebind.cli.console import JsonFile, Row, console, reporting, save, show
-from latebind.engine.awake import kept_awake
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
 from research.overhead import boundary as boundary_bench
 from research.overhead import flood as flood_bench

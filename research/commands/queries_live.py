@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from latebind.bench.awake import kept_awake
 from latebind.bench.parallel import Progress
 from latebind.bench.server import pinned
 from latebind.cli.bench.options import Awake, Backend, Core, DataOption, DoorCore, Page, Repository, Seed
@@ -14,7 +15,6 @@ from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
 from latebind.cli.console import JsonFile, console, reporting
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
-from latebind.engine.awake import kept_awake
 from research.gati.queries.live import overhead, plots, replanning, report
 from research.gati.queries.live.asked import Rows
 from research.gati.queries.live.sides import Served, Setting, find_query, sides

@@ -11,6 +11,7 @@ from typing import Annotated
 import torch
 import typer
 
+from latebind.bench.awake import kept_awake
 from latebind.bench.client import Array
 from latebind.bench.parallel import Progress
 from latebind.bench.sides import chosen
@@ -21,7 +22,6 @@ from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
 from latebind.cli.console import JsonFile, console, reporting
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
-from latebind.engine.awake import kept_awake
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models

@@ -16,9 +16,8 @@ import uvloop
 
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
-from latebind.domain.errors import ConfigError, Expired, Failed, Refused, Unavailable
+from latebind.domain.errors import Expired, Failed, Refused, Unavailable
 from latebind.domain.eventlog import read_log
-from latebind.engine.awake import DEVICE
 from latebind.engine.client import PORTION, EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.engine.pool import Phase
@@ -69,21 +68,6 @@ def expected(rows: Images) -> Images:
 
 def soon() -> float:
     return time.monotonic() + 30
-
-
-def test_an_engine_that_shall_stay_awake_holds_the_device_or_says_why_not(models: Path) -> None:
-    async def test() -> None:
-        if not os.access(DEVICE, os.R_OK | os.W_OK):
-            with pytest.raises(ConfigError, match="leave --awake out"):
-                await EngineClient.start(order, FORKS)
-            return
-        client = await EngineClient.start(order, FORKS)
-        held = [link.readlink() for link in Path(f"/proc/{client.process_id}/fd").iterdir()]
-        await client.close()
-        assert DEVICE in held
-
-    order = EngineOrder(tuple(map(str, find_models(models))), EngineConfig(awake=True), PolicyConfig())
-    run(test())
 
 
 def test_rows_come_back_as_the_module_would_answer_them(models: Path) -> None:

@@ -3,10 +3,10 @@
 from dataclasses import asdict
 
 from latebind.bench import exits as exits_bench
+from latebind.bench.awake import kept_awake
 from latebind.cli.bench.options import Backend, ServerLog
 from latebind.cli.bench.settings import Conditions, Subject, Tuning
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
-from latebind.engine.awake import kept_awake
 
 
 def exits(

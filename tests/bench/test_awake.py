@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from latebind.bench.awake import kept_awake
 from latebind.domain.errors import ConfigError
-from latebind.engine.awake import kept_awake
 
 
 def holders(file: Path) -> int:

@@ -1,4 +1,4 @@
-"""Keeps idle cores from sleeping (`--awake`).
+"""Keeps idle cores from sleeping while a benchmark runs (`--awake`).
 
 A core that has slept for a millisecond takes half as long again for a short stage. A process that holds
 `/dev/cpu_dma_latency` open can set how many microseconds waking up may take (Linux, PM quality of service); with 0,

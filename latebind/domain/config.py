@@ -139,8 +139,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the engine's process runs: workers of `threads` threads each, pinned to `cores` where any are named.
 
     `slots` is the number of requests of one model that may be in the server at once. Where `granularities` are given,
-    there is a worker for each, with batches no larger than that; on a CPU no more of them run at once than cores divided
-    by threads. Stages compute on `device`: cpu, cuda, or cuda:0 and so on.
+    there is a worker for each, with batches no larger than that; on a CPU no more of them run at once than cores
+    divided by threads. Stages compute on `device`: cpu, cuda, or cuda:0 and so on.
     """
 
     workers: int = 1

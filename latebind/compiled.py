@@ -1,4 +1,4 @@
-"""Whether what each launch and each call goes through was compiled ahead of time here (`setup.py`, decision 47)."""
+"""Whether what each launch and each call goes through was compiled ahead of time here (`setup.py`)."""
 
 from importlib.util import find_spec
 

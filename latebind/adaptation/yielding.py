@@ -1,4 +1,4 @@
-"""Has a thread that computes in the background yield its core some thousand times a second (decision 93).
+"""Has a thread that computes in the background yield its core some thousand times a second.
 
 Linux runs a thread of the class `SCHED_IDLE` when nobody else wants the core. But it decides so only where a thread
 wakes, sleeps or yields, and at its ticks, milliseconds apart; and between them it may well choose the idle one while
@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from struct import Struct
 from threading import get_native_id
 
-YIELD_SECONDS = 2e-4  # what the thread computes takes a tenth longer (decision 93)
+YIELD_SECONDS = 2e-4  # what the thread computes takes a tenth longer
 EVENT = Struct("=QiiI44x")  # struct sigevent: value, signal, what is to be done, thread
 PERIOD = Struct("=qqqq")  # struct itimerspec: seconds and nanoseconds between two signals, and until the first
 SIGEV_THREAD_ID = 4

@@ -24,7 +24,7 @@ BOUND_PASSING = 0.25  # the most delay by requests of another model, which never
 HELD_ONCE = 0.25  # the usual delay of a request
 PATIENCE = 0.6  # after requests of another model have waited for this, no request joins the batch any more
 
-BELIEVED = 0.9  # of the highest throughput: no arrival rate above it is believed (decision 90)
+BELIEVED = 0.9  # of the highest throughput: no arrival rate above it is believed
 
 ALIKE = 0.9  # of the most tokens a second counts as equally many: costs are not known better
 
@@ -154,7 +154,7 @@ def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
     T(b). All together spend T(b) (Q + O) + r T(b)^2 / 2 seconds here until it ends, and Q - b + r T(b) of the model
     wait then. Let V(Q) be the seconds that all requests together will spend here. Expanded to second order, its slope
     is V'(Q) = (Q + b / 2 + O) / (b / T(b) - r), and the b for which that is least starts. A server of batches is a
-    Markov decision process; value iteration, which knows r, finds hardly anything better (decision 90).
+    Markov decision process; value iteration, which knows r, finds hardly anything better.
 
     The rate is the mean of some twenty gaps, so it is often above the throughput of all batches, where the cost means
     nothing. No more than `BELIEVED` of the highest throughput is taken. A decoder takes others in at each step, so what

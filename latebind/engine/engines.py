@@ -1,7 +1,7 @@
 """The `Gateway` of a server, which outlives its engines: one may die, or be replaced by one with other models.
 
 A generation is one engine process with one set of models. `catalogue` changes the set; this module starts, replaces and
-restarts engines accordingly. Decision 20 says why.
+restarts engines accordingly. `docs/decisions.md` says why.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Keeps the door's event loop from sleeping while the reply to a lone request is expected (decision 43).
+"""Keeps the door's event loop from sleeping while the reply to a lone request is expected.
 
 `spin_wait` does the same for an engine.
 """

@@ -1,4 +1,4 @@
-"""Waits for messages: spins for a moment while calls follow each other closely, and otherwise blocks (decision 34).
+"""Waits for messages: spins for a moment while calls follow each other closely, and otherwise blocks.
 
 Waking a process takes a while, and one that has slept is slow at first. If nothing arrives for longer than
 `SPIN_SECONDS`, the next wait blocks at once: so a pause costs one vain spin, however long it is.

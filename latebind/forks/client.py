@@ -1,4 +1,4 @@
-"""The client of the fork server: starts it, asks it for processes and learns how they ended. Decision 28 says why."""
+"""The client of the fork server: starts it, asks it for processes and learns how they ended."""
 
 import asyncio
 import errno

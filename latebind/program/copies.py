@@ -2,8 +2,8 @@
 
 An OpenVINO stage that workers share hands each call to a thread of OpenVINO (`openvino_stage`). With two models in
 turn, as in a query, the system often wakes a thread on a busy core while the other core is idle: of two cores 1.57 were
-busy. If each worker has a copy of its own, it computes on its own thread, and 1.90 are busy. Decision 69. Steps of a
-decoder are so short that handing them over takes longer than they do, so copies of them may take more (decision 97).
+busy. If each worker has a copy of its own, it computes on its own thread, and 1.90 are busy. Steps of a
+decoder are so short that handing them over takes longer than they do, so copies of them may take more.
 """
 
 SPARE = 32 << 20  # bytes that the further copies of a model may take

@@ -1,6 +1,6 @@
 """What a planner sees of a query, and what it returns. Pure.
 
-These are msgspec classes, which are not compiled (decision 47).
+These are msgspec classes, which are not compiled.
 """
 
 from collections.abc import Callable

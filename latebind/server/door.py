@@ -217,10 +217,7 @@ class _Server(uvicorn.Server):
         self.servers.append(await loop.create_unix_server(self._protocol(), local, backlog=BACKLOG))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close, but first serve connections that the kernel accepted and nobody here did: they would be reset.
-
-        Decision 76.
-        """
+        """Close, but first serve connections that the kernel accepted and nobody here did: they would be reset."""
         come = [one for listening in sockets or () for one in waiting_at(listening)]
         for server in self.servers:
             server.close()

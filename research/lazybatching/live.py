@@ -7,7 +7,7 @@ them.
 
 Arrivals keep to the pace that the machine has (`bench.live.pace`), and seconds are given at the mean pace of the whole
 run. Before and after each block, a calibration shows what launches and messages take, and the block is simulated with
-those figures (`bench.validate`, decision 27). Of the block itself the simulator only knows when requests were sent, and
+those figures (`research.validate`). Of the block itself the simulator only knows when requests were sent, and
 how long they were. Near saturation the pace within a block decides, and calibrations do not show it. So blocks are also
 simulated with what their own launches took.
 """

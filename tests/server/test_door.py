@@ -62,7 +62,7 @@ def test_a_client_that_hangs_up_cancels_its_call() -> None:
 
 
 def test_a_client_that_closes_only_its_sending_side_has_hung_up_too() -> None:
-    """Decision 84."""
+    # it looks the same as a hang-up until something is written, so it gets no answer
     with opened() as site, begin_stuck_call(site) as connection:
         connection.shutdown(socket.SHUT_WR)
         site.await_(site.gateway.cancelled.wait())

@@ -1,7 +1,7 @@
 """HTTP/1.1 on one connection: httptools parses, requests are answered in order, limits are counted as bytes arrive.
 
 uvicorn's server accepts connections, keeps the date and drains. Its own protocol, with ASGI in between, took a third of
-what a small request costs the door; this one takes an eighth (decision 2).
+what a small request costs the door; this one takes an eighth.
 """
 
 from asyncio import AbstractEventLoop, CancelledError, Protocol, Transport, get_running_loop

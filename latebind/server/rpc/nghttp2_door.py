@@ -1,6 +1,6 @@
 """The gRPC door by nghttp2: HTTP/2 on the door's own event loop, with no other thread between socket and verb.
 
-Used like `rpc/official_door.py`, which has the official server; decision 18 says what each is good for.
+Used like `rpc/official_door.py`, which has the official server.
 """
 
 import asyncio

@@ -14,7 +14,9 @@ from research.__main__ import app as research
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
-OF_TODAY = [page for page in PAGES if page.name not in {"LOG.md", "CHANGELOG.md"}]  # these tell of days gone by
+OF_TODAY = [
+    page for page in PAGES if page.name != "CHANGELOG.md" and page.parent.name != "log"
+]  # these tell of days gone by
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]+)")
 PATH = re.compile(r"`((?:latebind|research|tests|examples|docs|deploy)/[\w./-]+\.(?:py|md|toml|yaml|sh|service|js))`")
 COMMAND = re.compile(

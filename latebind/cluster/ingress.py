@@ -13,7 +13,6 @@ from latebind.cluster.relay import Relay
 from latebind.cluster.replica import Application
 from latebind.cluster.routes import relayed as relayed_routes
 from latebind.cluster.rpc import relayed as relayed_methods
-from latebind.cluster.shortcut import IngressShortcut
 from latebind.cluster.upstream import Lost
 from latebind.server.door import Door, Verbs
 from latebind.server.limits import Limits
@@ -43,15 +42,13 @@ class Ingress:
         fleet = Fleet(most=settings.cluster.calls, homes=Homes(allowed=server.deadline, workers=workers))
         await look(fleet.see)
         relay = Relay(fleet, limits, application.secret)
-        shortcut = IngressShortcut(relay)
         door = Door(
             fleet,
             replace(server, dashboard=False),
             limits=limits,
             verbs=Verbs(
-                routes=relayed_routes(relay, shortcut),
+                routes=relayed_routes(relay),
                 methods=None if server.grpc_port is None else relayed_methods(relay),
-                short=shortcut,
             ),
         )
         await door.open()

@@ -40,7 +40,7 @@ def labelled(texts: Mapping[str, str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def own_figures(*, replies: Mapping[int, int], replicas: int, moved: int, short: int) -> str:
+def own_figures(*, replies: Mapping[int, int], replicas: int, moved: int) -> str:
     """Return the exposition of the ingress's own counters."""
     statuses = "".join(
         f'latebind_ingress_replies_total{{status="{status}"}} {count}\n' for status, count in sorted(replies.items())
@@ -50,8 +50,6 @@ def own_figures(*, replies: Mapping[int, int], replicas: int, moved: int, short:
         f"# TYPE latebind_ingress_replies_total counter\n{statuses}"
         "# HELP latebind_ingress_moved_total Calls that another replica was asked after one was lost\n"
         f"# TYPE latebind_ingress_moved_total counter\nlatebind_ingress_moved_total {moved}\n"
-        "# HELP latebind_ingress_short_total Calls that took the short way, for their head had come before\n"
-        f"# TYPE latebind_ingress_short_total counter\nlatebind_ingress_short_total {short}\n"
         "# HELP latebind_ingress_replicas Replicas that the ingress knows\n"
         f"# TYPE latebind_ingress_replicas gauge\nlatebind_ingress_replicas {replicas}\n"
     )

@@ -67,20 +67,18 @@ class Relay:
         finally:
             body.release()
 
-    async def one(self, model: str, parts: Parts, *, begun: float | None = None) -> Reply:
+    async def one(self, model: str, parts: Parts) -> Reply:
         """Return the reply of one replica or, if that is lost, of another: repeating such a call is harmless.
 
-        `begun` (`time.monotonic()`) is when the call was first sent, to a replica that was lost since; None: it is sent
-        now. Later replicas are told how much of its time is gone. Raises `Unavailable`, and `Refused` if too much is
-        under way.
+        Later replicas are told how much of its time is gone. Raises `Unavailable`, and `Refused` if too much is under
+        way.
         """
         tried: list[str] = []
-        now = time.monotonic()
+        begun = time.monotonic()
         while True:
             peer = self.fleet.choose(model, tried)
-            late = begun is not None or bool(tried)
             try:
-                return await peer.ask(_later(parts, begun or now) if late else parts)
+                return await peer.ask(_later(parts, begun) if tried else parts)
             except Lost as lost:
                 self.fleet.suspect(peer)
                 tried.append(peer.info.name)

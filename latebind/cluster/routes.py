@@ -7,7 +7,6 @@ import orjson
 
 from latebind.cluster.merging import labelled, merged_statistics, own_figures
 from latebind.cluster.relay import Relay
-from latebind.cluster.shortcut import IngressShortcut
 from latebind.domain.errors import Unavailable
 from latebind.server.rest import about, regions, repository, settings
 from latebind.server.rest.about import TEXT
@@ -24,21 +23,21 @@ ALL_REPLICAS: frozenset[Any] = frozenset(
 )
 
 
-def relayed(relay: Relay, shortcut: IngressShortcut) -> tuple[Route, ...]:
-    """Return the routes of the ingress, whose verbs ask replicas. `shortcut` remembers the heads of infer calls."""
-    ways = _ways(relay, shortcut)
+def relayed(relay: Relay) -> tuple[Route, ...]:
+    """Return the routes of the ingress, whose verbs ask replicas."""
+    ways = _ways(relay)
     return tuple((path, method, access, ways.get(verb) or _one(relay)) for path, method, access, verb in ROUTES)
 
 
-def _ways(relay: Relay, shortcut: IngressShortcut) -> Mapping[Any, Verb]:
+def _ways(relay: Relay) -> Mapping[Any, Verb]:
     """Return the verbs that not just any single replica can answer."""
     return {
-        infer: _infer(relay, shortcut),
+        infer: _infer(relay),
         about.live: about.live,
         about.ready: _ready(relay),
         about.statistics: _statistics(relay),
         about.traces: _traces(relay),
-        about.metrics: _metrics(relay, shortcut),
+        about.metrics: _metrics(relay),
         **dict.fromkeys(ALL_REPLICAS, _all(relay)),
         **dict.fromkeys((repository.load, repository.unload), _wish(relay)),
     }
@@ -55,14 +54,11 @@ def _one(relay: Relay) -> Verb:
     return verb
 
 
-def _infer(relay: Relay, shortcut: IngressShortcut) -> Verb:
+def _infer(relay: Relay) -> Verb:
     async def verb(context: Context, request: Request) -> Reply:
         relay.fleet.require_room()  # before its body is read
         async with relay.read(request.exchange, context.held) as parts:
-            reply = await while_connected(relay.one(request.model, parts), request.exchange)
-            if reply.status == 200:
-                shortcut.learn_passed(request, parts)
-            return reply
+            return await while_connected(relay.one(request.model, parts), request.exchange)
 
     return verb
 
@@ -125,17 +121,12 @@ def _traces(relay: Relay) -> Verb:
     return verb
 
 
-def _metrics(relay: Relay, shortcut: IngressShortcut) -> Verb:
+def _metrics(relay: Relay) -> Verb:
     async def verb(context: Context, request: Request) -> Reply:
         async with relay.read(request.exchange, context.held) as parts:
             replies = await relay.each(parts)
         texts = {name: reply.body.decode() for name, reply in replies.items() if reply.status == 200}
-        own = own_figures(
-            replies=context.replies + shortcut.replies,
-            replicas=len(relay.fleet.peers),
-            moved=relay.moved,
-            short=shortcut.taken,
-        )
+        own = own_figures(replies=context.replies, replicas=len(relay.fleet.peers), moved=relay.moved)
         return Reply((labelled(texts) + own).encode(), TEXT)
 
     return verb

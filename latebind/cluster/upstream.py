@@ -10,14 +10,11 @@ from typing import cast
 import httptools
 
 from latebind.server.rest.request import Headers, Reply
-from latebind.server.rest.shortcut import END
 
 Parts = Sequence[bytes]  # a request as it is written: its head, then its body
 
 STATUS = b"latebind-status"  # header: the status of a gRPC call that failed; the reply's own status is 200
 OURS = frozenset((b"connection", b"content-length", b"date", b"transfer-encoding"))  # headers that each door sets
-USUAL = b"HTTP/1.1 200 OK\r\n"
-LENGTH = b"\r\ncontent-length: "  # the last header of a reply, if the connection stays open
 CONNECT_SECONDS = 1.0  # a machine that has gone answers nothing at all
 TOGETHER = 1 << 15  # a body of up to so many bytes is joined with the head, for one write
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))  # a machine that has gone
@@ -33,7 +30,6 @@ class Lost(Exception):
 
 
 OnReply = Callable[[Reply | Lost], None]
-OnWrittenReply = Callable[[Reply | Lost | bytes], None]
 
 
 class Upstream(asyncio.Protocol):
@@ -49,9 +45,7 @@ class Upstream(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
-        self._within = False  # the parser has a part of a reply
-        self._on_reply: OnWrittenReply | None = None
-        self._as_written = False
+        self._on_reply: OnReply | None = None
 
     @classmethod
     async def open(cls, host: str, port: int, local: str = "") -> "Upstream":
@@ -85,18 +79,7 @@ class Upstream(asyncio.Protocol):
 
     def send(self, parts: Parts, on_reply: OnReply) -> None:
         """Send a request; `on_reply` is called with the reply, or with `Lost`."""
-        self._on_reply, self._as_written = cast(OnWrittenReply, on_reply), False
-        self._write(parts)
-
-    def send_on(self, parts: Parts, on_reply: OnWrittenReply) -> None:
-        """Send a request; `on_reply` is called with the reply, as parsed or as written, or with `Lost`.
-
-        It gets the bytes that the replica wrote only for a usual reply: status 200, and all of it arrived at once.
-        """
-        self._on_reply, self._as_written = on_reply, True
-        self._write(parts)
-
-    def _write(self, parts: Parts) -> None:
+        self._on_reply = on_reply
         self.moved = time.monotonic()
         if sum(map(len, parts)) <= TOGETHER:
             self._transport.write(b"".join(parts))
@@ -127,11 +110,8 @@ class Upstream(asyncio.Protocol):
         self._tell(Lost(f"the connection was closed: {exc or 'by the replica'}"))
 
     def data_received(self, data: bytes) -> None:
-        """Pass on a usual reply as it is; feed all other data to the parser."""
+        """Feed data to the parser."""
         self.moved = time.monotonic()
-        if self._as_written and not self._within and is_whole(data):
-            self._tell(data)
-            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -142,7 +122,6 @@ class Upstream(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Begin a reply."""
-        self._within = True
         self._headers, self._body = [], []
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -156,23 +135,14 @@ class Upstream(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Hand the reply over."""
-        self._within = False
         self.usable = self.usable and self._parser.should_keep_alive()
         headers: Headers = tuple(self._headers)
         self._tell(Reply(b"".join(self._body), headers, self._parser.get_status_code()))
 
-    def _tell(self, what: Reply | Lost | bytes) -> None:
+    def _tell(self, what: Reply | Lost) -> None:
         on_reply, self._on_reply = self._on_reply, None
         if on_reply is not None:
             on_reply(what)
-
-
-def is_whole(data: bytes) -> bool:
-    """Tell whether `data` are exactly one usual reply of a door, after which the connection stays open."""
-    end = data.find(END)
-    _, length, size = data[: max(end, 0)].rpartition(LENGTH)
-    usual = data.startswith(USUAL) and bool(length) and size.isdigit()
-    return usual and len(data) - end - len(END) == int(size)
 
 
 def _here(local: str) -> socket.socket | None:

@@ -78,43 +78,20 @@ class Dying(Dead):
         writer.transport.abort()
 
 
-class Once(Dead):
-    """A replica that answers one call and dies at the next, or says nothing more where it `lingers`."""
-
-    def __init__(self, *, lingers: bool = False) -> None:
-        super().__init__()
-        self.left = threading.Event()
-        self._lingers = lingers
-
-    async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while await reader.read(1 << 16):
-            self.called += 1
-            if self.called == 1:
-                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nonce")
-            elif not self._lingers:
-                break
-        writer.transport.abort()
-        self.left.set()
-
-
 class Later(Dead):
-    """A replica that answers one call; of answers to others it sends so many bytes `at_once`, the rest when told."""
+    """A replica that sends the first bytes of its reply at once, and the others after it is told to."""
 
-    def __init__(self, *, at_once: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.told = asyncio.Event()
-        self._at_once = at_once
 
     async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answer = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nonce"
-        while await reader.read(1 << 16):
-            self.called += 1
-            if self.called > 1:
-                writer.write(answer[: self._at_once])
-                await self.told.wait()
-                writer.write(answer[self._at_once :])
-            else:
-                writer.write(answer)
+        reply = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nonce"
+        self.called += bool(await reader.read(1))
+        writer.write(reply[:30])
+        await self.told.wait()
+        writer.write(reply[30:])
+        await reader.read()
         writer.transport.abort()
 
 

@@ -45,7 +45,7 @@ def test_statistics_are_added_up_model_by_model() -> None:
 
 
 def test_each_sample_says_whose_it_is_and_families_stay_together() -> None:
-    text = labelled({"one": TEXT, "two": TEXT}) + own_figures(replies={200: 7}, replicas=2, moved=1, short=3)
+    text = labelled({"one": TEXT, "two": TEXT}) + own_figures(replies={200: 7}, replicas=2, moved=1)
     families = {family.name: family.samples for family in text_string_to_metric_families(text)}
     assert [(s.labels, s.value) for s in families["b"]] == [({"replica": "one"}, 3.0), ({"replica": "two"}, 3.0)]
     assert [s.labels for s in families["a"]] == [

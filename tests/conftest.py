@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from latebind.forks.lending import VARIABLE, Lender
+from latebind.forks.client import VARIABLE, Lender
 from latebind.learned.report import CacheReport
 from latebind.program.build import build_program
 from latebind.sequence.build import build_sequence

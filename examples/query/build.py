@@ -22,9 +22,8 @@ from latebind.learned.stored import LIST, read_caches, with_caches
 from latebind.program.backends import BACKENDS
 from latebind.program.build import MIN_STAGE_SECONDS, Progress, build_program
 from latebind.program.stored import read_spec_and_costs
-from latebind.repository.directory import ModelDirectory
+from latebind.repository.directory import MANIFEST, ModelDirectory
 from latebind.repository.listing import Repository
-from latebind.repository.manifest import MANIFEST
 
 FITTED, VIEWS = 15_000, 2  # pictures that learned caches are fitted to at most, and altered copies of each
 TRIED = ("eager", "openvino")

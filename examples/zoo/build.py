@@ -17,9 +17,8 @@ from latebind.domain.errors import ConfigError
 from latebind.program.backends import BACKENDS
 from latebind.program.build import Progress, build_program
 from latebind.program.stored import read_model, read_profile, read_stages
-from latebind.repository.directory import WEIGHTS, ModelDirectory
+from latebind.repository.directory import MANIFEST, WEIGHTS, ModelDirectory
 from latebind.repository.listing import Repository
-from latebind.repository.manifest import MANIFEST
 
 ABOUT = "zoo.json"  # what all models of a folder were made with
 MAX_BATCH = 4

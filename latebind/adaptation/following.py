@@ -11,7 +11,7 @@ from latebind.adaptation.messages import AdaptationOrder
 from latebind.domain.errors import LatebindError
 from latebind.domain.model import ModelSpec
 from latebind.forks.client import ForkServer
-from latebind.repository.selection import Fingerprint
+from latebind.repository.listing import Fingerprint
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 
 logger = logging.getLogger(__name__)

@@ -9,14 +9,12 @@ from torch import nn
 
 from latebind.bench.statistics import Interval, median_interval
 from latebind.cli.sources import load_function
+from latebind.program.agreement import DEFAULT_TOLERANCE
 from latebind.program.backends import BACKENDS
-from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
+from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, RUNS, Candidate, StageLimits, Tuner, chain_and_uncut
 from latebind.program.cut import cut_points, fusion_safe_points
 from latebind.program.export import Exported, export, run_module
 from latebind.program.measure import with_batch
-from latebind.program.settings import StageLimits
-from latebind.program.tuning import RUNS, Candidate, Tuner, chain_and_uncut
-from latebind.program.verify import DEFAULT_TOLERANCE
 
 NETWORKS = {"resnet18": "examples.cifar10.resnet18:resnet18", "resnet56": "examples.cifar10.model:resnet56"}
 BATCHES = (1, 16)

@@ -19,8 +19,7 @@ from latebind.learned.networks import EVERY, check_kinds
 from latebind.learned.promise import CACHE_BYTES, Promise
 from latebind.learned.samples import Samples
 from latebind.learned.task import Task
-from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
-from latebind.program.settings import Settings
+from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, Settings
 from latebind.repository.listing import Repository
 
 ALL = "all"

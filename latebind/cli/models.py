@@ -18,8 +18,7 @@ from latebind.learned.stored import read_caches
 from latebind.program.stored import read_model, read_profile
 from latebind.queries.file.definition import model_names, read_query
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.listing import find_queries, sort_out
-from latebind.repository.selection import Selection
+from latebind.repository.listing import Selection, find_queries, sort_out
 
 MACHINE = "profiled on"
 WEIGHTS = "weights MB"

@@ -37,11 +37,11 @@ from latebind.domain.model import ModelSpec
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
-from latebind.forks import lending
+from latebind.forks.client import fork_server
 from latebind.heap import settle
 from latebind.logs import write_logs
+from latebind.repository.listing import Selection
 from latebind.repository.mirror import open_selection
-from latebind.repository.selection import Selection
 from latebind.server.descriptors import raise_file_limit
 from latebind.server.door import Door
 from latebind.server.limits import Limits
@@ -146,7 +146,7 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
     security = Security.by(settings.server)  # what is wrong there is told before an engine is started
     raise_file_limit(Limits().connections * (1 if settings.server.grpc_port is None else 2))
     async with AsyncExitStack() as stack:
-        forks = stack.enter_context(lending.own())
+        forks = stack.enter_context(fork_server())
         forks.warm()
         engines = await Engines.start(_order(settings, event_log), selection.first(), forks, settings.generations)
         stack.push_async_callback(engines.close)

@@ -14,8 +14,8 @@ from typing import Any
 from latebind.cluster.replica import Application
 from latebind.domain.config import ClusterConfig, ServeConfig
 from latebind.domain.errors import ConfigError
-from latebind.forks import lending
-from latebind.repository.selection import Selection
+from latebind.forks.client import Lender, fork_server
+from latebind.repository.listing import Selection
 
 NAME = "latebind"
 SAFE = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_LOG_TO_STDERR": "0"}
@@ -62,10 +62,10 @@ def serving(selection: Selection, settings: ServeConfig) -> Iterator[tuple[int, 
 @contextmanager
 def _lending() -> Iterator[Path]:
     """Let engines on this machine be forked from a process that has imported the slow packages; yields its path."""
-    with TemporaryDirectory(prefix="latebind-") as folder, lending.own() as forks:
+    with TemporaryDirectory(prefix="latebind-") as folder, fork_server() as forks:
         forks.warm()
         place = Path(folder) / "lender"
-        with lending.Lender(forks, place):
+        with Lender(forks, place):
             yield place
 
 

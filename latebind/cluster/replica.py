@@ -21,7 +21,7 @@ from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
 from latebind.forks.client import ForkServer
-from latebind.repository.selection import Selection
+from latebind.repository.listing import Selection
 from latebind.server.access import Guard
 from latebind.server.door import Door, Verbs
 from latebind.server.gateway import Snapshot

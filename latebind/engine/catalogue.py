@@ -12,7 +12,7 @@ from contextlib import suppress
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, RepositoryError
 from latebind.domain.names import instead
 from latebind.engine.engines import Engines, EngineStartFailed
-from latebind.repository.selection import Fingerprint, Selection, Serving
+from latebind.repository.listing import Fingerprint, Selection, Serving
 from latebind.server.gateway import IndexEntry
 
 logger = logging.getLogger(__name__)

@@ -32,8 +32,7 @@ from latebind.engine.query_steps import steps_of_queries
 from latebind.engine.reply_spin import ReplySpin
 from latebind.engine.running import LISTENS, LOADS, Lateness, Place, models_of, note_start, read_running
 from latebind.engine.slots import Rows, SlotMemory, create_file
-from latebind.forks import lending
-from latebind.forks.client import Forked, ForkServer
+from latebind.forks.client import Forked, ForkServer, fork_server
 from latebind.sequence.padding import room
 from latebind.server.gateway import Answer, Snapshot
 
@@ -95,7 +94,7 @@ class EngineClient:
         Without `forks`, the client starts a fork server of its own, which ends with it.
         """
         with ExitStack() as own:
-            client = await cls.prepare(order.log_format, forks or own.enter_context(lending.own()))
+            client = await cls.prepare(order.log_format, forks or own.enter_context(fork_server()))
             await client.begin(order)
             client._own = own.pop_all()
         return client

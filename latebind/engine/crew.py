@@ -22,8 +22,7 @@ from latebind.engine.served import with_queries
 from latebind.engine.worker import LoadedModel, load_model
 from latebind.program.device import HOST
 from latebind.program.pieces import Piece, mmap_large_blocks, release_memory
-from latebind.sequence.measure import warm_up
-from latebind.sequence.program import SequenceProgram
+from latebind.sequence.program import SequenceProgram, warm_up
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from latebind.engine.crashes import Crashes
 from latebind.engine.order import EngineOrder, InUse, backend_imports
 from latebind.engine.probe import ProbeFailed, probe
 from latebind.forks.client import ForkServer
-from latebind.repository.selection import Serving
+from latebind.repository.listing import Serving
 from latebind.server.gateway import Snapshot
 
 T = TypeVar("T")

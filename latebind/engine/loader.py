@@ -13,7 +13,7 @@ from latebind.domain.errors import LatebindError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.engine.running import LOAD_SECONDS, LOADS, Running
 from latebind.program.pieces import Piece, trim_heap
-from latebind.repository.pages import BytesRead
+from latebind.repository.tensors import BytesRead
 
 logger = logging.getLogger(__name__)
 

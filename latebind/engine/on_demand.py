@@ -31,8 +31,7 @@ from latebind.program.measure import made_up_inputs, median_seconds, profiled_ba
 from latebind.program.pieces import Piece, peak_growth, release_memory, resident_bytes
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
-from latebind.sequence.measure import profile_sequence, warm_up
-from latebind.sequence.program import SequenceProgram
+from latebind.sequence.program import SequenceProgram, profile_sequence, warm_up
 from latebind.sequence.stored import is_stored_sequence, open_sequence
 
 MIB = 1 << 20

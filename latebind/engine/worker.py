@@ -28,9 +28,7 @@ from latebind.program.device import HOST, find_device
 from latebind.program.load import load_program
 from latebind.program.program import Program, profile_program
 from latebind.repository.directory import ModelDirectory
-from latebind.sequence.decoding import Decoding
-from latebind.sequence.measure import profile_sequence
-from latebind.sequence.program import SequenceProgram
+from latebind.sequence.program import Decoding, SequenceProgram, profile_sequence
 from latebind.sequence.stored import is_stored_sequence, load_sequence
 
 

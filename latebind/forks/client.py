@@ -1,4 +1,9 @@
-"""The client of the fork server: starts it, asks it for processes and learns how they ended."""
+"""The client of the fork server: starts it, asks it for processes and learns how they ended.
+
+Processes of a machine share imports: a `Lender` has one's fork server fork another's, without importing torch again.
+The borrower sends the socket on which its fork server will serve. That server ends with the borrower, not with the
+lender. Replicas are told the lender's path, other processes find it in their environment.
+"""
 
 import asyncio
 import errno
@@ -8,18 +13,28 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
-from latebind.forks.messages import MESSAGE_BYTES, STATUS, Fork, ForkResult
-from latebind.forks.socket_path import short_path
+from latebind.forks.process import MESSAGE_BYTES, STATUS, Fork, ForkResult
+
+
+@contextmanager
+def short_path(place: Path) -> Iterator[str]:
+    """Yield a name to bind or connect a socket at `place`. Raises `OSError` if its folder cannot be opened."""
+    folder = os.open(place.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{place.name}"
+    finally:
+        os.close(folder)
+
 
 HANDLES = 2  # that are sent for each process: on the process itself, and on the news of its end
 UNKNOWN = 255  # the status of a process that outlived the fork server, or whose fork server stands still
@@ -245,3 +260,59 @@ def _started(theirs: socket.socket) -> subprocess.Popen[bytes]:
 
 class EndedError(OSError):
     """The fork server has ended."""
+
+
+BORROWED, NAME = "latebind.forks.process", "latebind-forks"
+VARIABLE = "LATEBIND_LENDER"  # environment variable with the path of a lender
+PATIENCE = 5.0  # seconds to wait for a borrower's message
+
+
+def fork_server() -> ForkServer:
+    """Return a fork server for this process, forked from a lender's if the environment names one."""
+    place = os.environ.get(VARIABLE)
+    return ForkServer(Path(place) if place else None)
+
+
+class Lender:
+    """Lends what `forks` has imported, at the path `place`, within the context.
+
+    Whoever may open the path may borrow.
+    """
+
+    def __init__(self, forks: ForkServer, place: Path) -> None:
+        self._forks = forks
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with short_path(place) as name:
+            self._socket.bind(name)
+        self._socket.listen()
+        self._thread = Thread(target=self._serve, name="lender", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)  # which wakes the thread
+        self._thread.join()
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                asked, _ = self._socket.accept()
+            except OSError:
+                return
+            with asked, suppress(OSError):  # a borrower that gets no answer starts its own fork server
+                asked.settimeout(PATIENCE)
+                self._lend(asked)
+
+    def _lend(self, asked: socket.socket) -> None:
+        _, theirs, _, _ = socket.recv_fds(asked, len(LENT), 1)
+        try:
+            self._forks.fork(BORROWED, (), name=NAME, inherited=theirs)
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        asked.send(LENT)

@@ -11,16 +11,51 @@ import os
 import selectors
 import signal
 import socket
+import struct
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
-from latebind.forks.messages import MESSAGE_BYTES, MOST_DESCRIPTORS, STANDARD, STATUS, Fork, ForkResult
 from latebind.prompt import be_usual
+
+MESSAGE_BYTES = 1 << 18
+MOST_DESCRIPTORS = 16
+STANDARD = 3  # descriptors that come first: input, output and errors
+STATUS = struct.Struct("=i")  # an exit status in `subprocess`'s form
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Asks for a process that calls `main` of a module, with the numbers of its further descriptors, then `words`.
+
+    It gets the caller's directory, environment and cores. `name` is shown by `top` and `ps -o comm`, 15 bytes at most.
+    `imports` are modules that it will need: they are imported before it is forked, once for all that follow.
+    """
+
+    module: str
+    words: list[str]
+    name: str
+    directory: str
+    environment: dict[str, str]
+    cores: list[int]
+    imports: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ForkResult:
+    """The process id, or the `error` (an errno) that prevented the fork.
+
+    A handle of the process and the pipe on which its exit status will be sent come with it.
+    """
+
+    process: int = 0
+    error: int | None = None
+
 
 IMPORTED = ("latebind.engine.process", "latebind.adaptation.process", "latebind.learned.training_process")
 TRAINING = ("torch._dynamo",)  # imported by the first step of an optimizer, for more than a second of a core
@@ -28,11 +63,11 @@ FURTHER = {"latebind.adaptation.process": TRAINING, "latebind.learned.training_p
 LINGER_SECONDS = 60.0
 
 
-def main(descriptor: int) -> None:
-    """Fork processes until the other end is closed; in each forked process, run its module."""
+def main(words: list[str]) -> None:
+    """Serve the socket of this descriptor until the other end is closed; in each forked process, run its module."""
     be_usual()  # forked processes compute: they do not need the short time slices of a door that started this one
     _import(IMPORTED)
-    with socket.socket(fileno=descriptor) as asked:
+    with socket.socket(fileno=int(words[0])) as asked:
         server = ForkServer(asked)
         born = server.serve()
         signal.set_wakeup_fd(-1)  # before its socket is closed: forked processes may end later
@@ -171,4 +206,4 @@ def _leave() -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(sys.argv[1:])

@@ -18,7 +18,7 @@ from latebind.learned.samples import Samples
 from latebind.learned.task import Task, doubt, task_of
 from latebind.program.build import Progress, build_program, ignore_progress
 from latebind.program.export import export, made_of_another
-from latebind.program.graph_file import graph_to_json
+from latebind.program.graph import graph_to_json
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 from latebind.sequence.export import is_sequence

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from latebind.domain.costs import Curve
-from latebind.forks import lending
+from latebind.forks.client import fork_server
 from latebind.learned.activations import empty_activations, record_activations
 from latebind.learned.compiled import compile_lookup
 from latebind.learned.exploration_folder import ExplorationFolder
@@ -138,7 +138,7 @@ class Explorer:
         missing = [job for job in jobs if self.kept.network(job.boundary, job.kind) is None]
         rows = _RowSplit.of(fit, self.seed)
         work = self._work(missing, rows, len(planned), processes)
-        with lending.own() as forks:
+        with fork_server() as forks:
             if processes > 1 and missing:
                 forks.warm()  # while activations are recorded
             limited = self._train(missing, fit, rows, work, partial(train_all, forks=forks, processes=processes))

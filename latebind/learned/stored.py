@@ -10,8 +10,7 @@ from latebind.domain.costs import MOST_SECONDS, Curve, ModelCosts, in_turn
 from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ModelSpec
 from latebind.learned.head import SURE, Head
-from latebind.program.graph import Graph
-from latebind.program.graph_file import graph_to_json, read_graph_file
+from latebind.program.graph import Graph, graph_to_json, read_graph_file
 from latebind.program.stored import MOST_WEIGHT_BYTES, files_with_entry, read_model
 from latebind.repository.directory import CACHES, ModelDirectory, json_bytes
 from latebind.repository.tensors import check_weights, read_tensors, tensor_bytes

@@ -13,9 +13,9 @@ from latebind.domain.errors import ConfigError, LatebindError
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.inductor_stage import compile_with_inductor
-from latebind.program.limits import find_limits
-from latebind.program.openvino_stage import OpenVinoStage, compile_with_openvino
+from latebind.program.openvino import OpenVinoStage, compile_with_openvino
 from latebind.program.operators import resolve
+from latebind.program.ranges import find_limits
 from latebind.program.rebuild import copy_input_views, rebuild
 from latebind.program.whole_numbers import split_whole_numbers
 

@@ -5,10 +5,14 @@ clock of the process runs beside that on the wall: where it stands still during 
 the run is repeated.
 """
 
+import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from math import sqrt
+from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
 from typing import TypeVar
@@ -16,7 +20,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from latebind.domain.costs import Curve
+from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.model import TensorSpec
 from latebind.program.backends import StageFunction
 from latebind.program.device import HOST, synchronize
@@ -202,3 +206,63 @@ def made_up_inputs(specs: Sequence[TensorSpec], batch: int, *, device: torch.dev
         )
         made.append(numbers.to(device, dtype))
     return tuple(made)
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What a latency depends on besides the program."""
+
+    cpu: str
+    cores: int
+    threads: int
+    torch: str
+    openvino: str
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Latencies of each stage by batch size, seconds to load, bytes of weights.
+
+    For `slopes` and `output_steps` see `ModelCosts`.
+    """
+
+    hardware: Hardware
+    backend: str
+    stages: tuple[Curve, ...]
+    weight_bytes: int
+    load_seconds: float
+    slopes: dict[int, Curve] = field(default_factory=dict)
+    output_steps: tuple[int, ...] = (1,)
+
+    def matches_this_machine(self, *, threads: int, backend: str) -> bool:
+        """Return whether the figures are valid for this machine, this number of threads and this backend."""
+        return self.backend == backend and self.hardware == this_hardware(threads)
+
+    def costs(self) -> ModelCosts:
+        """Return the figures in the scheduler's form."""
+        return ModelCosts(
+            stages=self.stages,
+            weight_bytes=self.weight_bytes,
+            load_seconds=self.load_seconds,
+            slopes=self.slopes,
+            output_steps=self.output_steps,
+        )
+
+
+def this_hardware(threads: int) -> Hardware:
+    """Return the description of this machine, with `threads` threads for a program."""
+    return Hardware(_cpu_name(), os.cpu_count() or 1, threads, _version("torch"), _version("openvino"))
+
+
+def _cpu_name() -> str:
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+    found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return found or platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -10,8 +10,7 @@ from typing import Protocol, TypeVar
 
 from latebind.domain.errors import RepositoryError
 from latebind.program.backends import EvictableStage, StageFunction, backend_named
-from latebind.repository.pages import BytesRead
-from latebind.repository.tensors import Pages
+from latebind.repository.tensors import BytesRead, Pages
 
 Done = TypeVar("Done")
 

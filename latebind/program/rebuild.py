@@ -11,8 +11,7 @@ from torch.fx import Node as FxNode
 
 from latebind.domain.errors import RepositoryError
 from latebind.program.device import HOST
-from latebind.program.graph import Argument, Constant, Graph, Value, Weight
-from latebind.program.graph_file import torch_constant
+from latebind.program.graph import Argument, Constant, Graph, Value, Weight, torch_constant
 from latebind.program.operators import called
 
 TorchArgument = Any  # an fx node, a torch constant, a number, or a list of these

@@ -14,8 +14,8 @@ from torch import Tensor
 from latebind.domain.errors import ExportError
 from latebind.domain.model import TensorSpec
 from latebind.program.graph import Argument, Constant, Graph
-from latebind.program.limits import find_limits
 from latebind.program.measure import with_batch
+from latebind.program.ranges import find_limits
 from latebind.program.rebuild import in_eager
 
 Rows = tuple[Tensor, ...]

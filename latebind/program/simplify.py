@@ -1,18 +1,16 @@
 """Passes that simplify a freshly exported graph without changing its outputs (within rounding)."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from latebind.program.graph import Argument, Constant, Graph, Node, Value, Weight, map_argument
-from latebind.program.graph_file import torch_constant
-from latebind.program.hoist import hoist_comparisons
-from latebind.program.operators import called
-from latebind.program.rms_norms import join_rms_norms
+from latebind.program.cut import CHEAP_OPERATORS, batch_only
+from latebind.program.graph import Argument, Constant, Graph, Node, Value, Weight, map_argument, torch_constant
+from latebind.program.operators import called, is_pointwise
 
 BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"
 CONVOLUTION = "aten.convolution.default"
@@ -189,3 +187,99 @@ def _folded(argument: Argument, known: Mapping[str, Any]) -> Argument:
 
 def _folded_name(name: str) -> str:
     return f"{name}.constant"
+
+
+WHOLE = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8"})
+
+
+def hoist_comparisons(graph: Graph) -> Graph:
+    """Return the graph with comparisons of integer inputs before all else, equal ones made only once."""
+    cheap = batch_only(graph)
+    known = {spec.name for spec in graph.inputs if spec.dtype in WHOLE} | cheap
+    wanted: set[str] = set()
+    for node in graph.nodes:
+        if node.name not in cheap and _is_of_whole_numbers(node) and all(name in known for name in node.values()):
+            known.add(node.name)
+            if node.type is not None and node.type.dtype == "bool":
+                wanted.add(node.name)
+    for node in reversed(graph.nodes):
+        if node.name in wanted:
+            wanted.update(node.values())
+    first, alias = _shared(node for node in graph.nodes if node.name in wanted)
+    rest = (node.rename_values(alias) for node in graph.nodes if node.name not in wanted)
+    outputs = tuple((name, alias.get(value, value)) for name, value in graph.outputs)
+    return Graph(graph.inputs, (*first, *rest), outputs)
+
+
+def _is_of_whole_numbers(node: Node) -> bool:
+    return node.type is not None and node.type.dtype in WHOLE and (node.op in CHEAP_OPERATORS or is_pointwise(node.op))
+
+
+def _shared(nodes: Iterable[Node]) -> tuple[list[Node], dict[str, str]]:
+    """Return those nodes that compute something new, and for each other node the one that computes the same."""
+    first: dict[object, str] = {}
+    alias: dict[str, str] = {}
+    kept = []
+    for given in nodes:
+        node = given.rename_values(alias)
+        name = first.setdefault((node.op, repr(node.args), repr(node.kwargs)), node.name)  # 1, 1.0 and True differ
+        if name == node.name:
+            kept.append(node)
+        else:
+            alias[node.name] = name
+    return kept, alias
+
+
+MULTIPLY = "aten.mul.Tensor"
+RMS_NORM = "aten.rms_norm.default"
+
+
+def join_rms_norms(graph: Graph, weights: Mapping[str, Tensor]) -> Graph:
+    """Return the graph with `weight * (x * rsqrt(mean(x ** 2) + epsilon))` as one node; the parts remain, unused."""
+    nodes = {node.name: node for node in graph.nodes}
+    readers = Counter(value for node in graph.nodes for value in node.values())
+    readers.update(value for _, value in graph.outputs)
+
+    def made(argument: Argument, op: str) -> Node | None:
+        """Return the node that yields the argument if it is such a one and nothing else reads it."""
+        node = nodes.get(argument.name) if isinstance(argument, Value) else None
+        return node if node is not None and node.op == op and readers[node.name] == 1 else None
+
+    def source(scaled: Node | None) -> tuple[Argument, float] | None:
+        """Return x and epsilon where the node is x * rsqrt(mean(x ** 2) + epsilon)."""
+        if scaled is None:
+            return None
+        for x, factor in (scaled.args, scaled.args[::-1]):
+            root = made(factor, "aten.rsqrt.default")
+            total = made(root.args[0], "aten.add.Tensor") if root else None
+            mean = made(total.args[0], "aten.mean.dim") if total else None
+            square = made(mean.args[0], "aten.pow.Tensor_Scalar") if mean else None
+            if total is None or mean is None or square is None or total.kwargs or mean.kwargs:
+                continue
+            epsilon = total.args[1]
+            if square.args == (x, 2) and mean.args[1:] == ((-1,), True) and isinstance(epsilon, float):
+                return x, epsilon
+        return None
+
+    def whole(node: Node) -> Node:
+        if node.op != MULTIPLY or node.type is None:
+            return node
+        for weight, rest in (node.args, node.args[::-1]):
+            found = source(made(rest, MULTIPLY)) if isinstance(weight, Weight) else None
+            if found is None or not isinstance(weight, Weight):
+                continue
+            x, epsilon = found
+            tensor, width = weights[weight.name], node.type.shape[-1]
+            if tuple(tensor.shape) == (width,) and str(tensor.dtype) == f"torch.{_dtype(x, nodes, graph)}":
+                return replace(node, op=RMS_NORM, args=(x, (width,), weight, epsilon))
+        return node
+
+    return replace(graph, nodes=tuple(whole(node) for node in graph.nodes))
+
+
+def _dtype(argument: Argument, nodes: Mapping[str, Node], graph: Graph) -> str:
+    """Return the dtype of a tensor, without `torch.`."""
+    if not isinstance(argument, Value):
+        return ""
+    kind = nodes[argument.name].type if argument.name in nodes else None
+    return kind.dtype if kind is not None else next((s.dtype for s in graph.inputs if s.name == argument.name), "")

@@ -11,20 +11,20 @@ from latebind.domain.costs import EMPTY_STAGE, ModelCosts, are_seconds
 from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ITEM_BYTES, ModelSpec, StageKind, TensorSpec
 from latebind.program.cut import ENTRY, cut_points, has_entry, split
-from latebind.program.graph import Graph
-from latebind.program.graph_file import graph_to_json, read_graph_file
-from latebind.program.limits import without_limits
-from latebind.program.profile import Profile
+from latebind.program.graph import Graph, graph_to_json, read_graph_file
+from latebind.program.measure import Profile
+from latebind.program.ranges import without_limits
 from latebind.repository.directory import (
     GRAPH,
     MODEL,
+    NAME,
     PROFILE,
+    VERSION,
     WEIGHTS,
     ModelDirectory,
     Writer,
     json_bytes,
 )
-from latebind.repository.manifest import NAME, VERSION
 from latebind.repository.tensors import tensor_file
 
 FORMAT = 1

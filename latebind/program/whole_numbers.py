@@ -12,8 +12,7 @@ from latebind.domain.errors import ExportError
 from latebind.domain.model import TensorSpec
 from latebind.program.cut import batch_only
 from latebind.program.graph import Argument, Graph, Node, Value, Weight
-from latebind.program.limits import find_limits
-from latebind.program.ranges import Interval, Ranges, is_bounded, whole_range
+from latebind.program.ranges import Interval, Ranges, find_limits, is_bounded, whole_range
 
 LOOKED_UP = ("aten.embedding.default",)
 CAST = "aten._to_copy.default"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,24 +14,155 @@ from torch import Tensor, nn
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.errors import ConfigError, ExportError, LatebindError, TooBusy
 from latebind.domain.model import TensorSpec
+from latebind.program.agreement import DEFAULT_TOLERANCE, relative_error
 from latebind.program.backends import backend_named
-from latebind.program.build import Progress, ignore_progress, too_busy
+from latebind.program.build import Progress, Settings, ignore_progress, too_busy
+from latebind.program.export import run_module
 from latebind.program.graph import Graph
 from latebind.program.load import compile_graph
-from latebind.program.measure import STEADY, compared
-from latebind.program.profile import Profile, this_hardware
-from latebind.program.settings import Settings
+from latebind.program.measure import STEADY, Profile, compared, this_hardware, with_batch
+from latebind.program.rows import check_rows
 from latebind.program.stored import FORMAT, StoredModel
-from latebind.program.verify import DEFAULT_TOLERANCE
 from latebind.repository.directory import ModelDirectory
-from latebind.sequence.decoding import answer_all
-from latebind.sequence.export import TOKENS, ExportedSequence, SequenceModule, as_sequence, export_sequence
-from latebind.sequence.measure import measure_sequence
+from latebind.sequence.export import (
+    LOGITS,
+    TOKENS,
+    EncodeModule,
+    ExportedSequence,
+    SequenceModule,
+    StepModule,
+    as_sequence,
+    export_sequence,
+)
 from latebind.sequence.padding import lengths
-from latebind.sequence.program import KINDS, Named, SequenceProgram, SpecialTokens, step_sizes
-from latebind.sequence.rows import check_sequence
+from latebind.sequence.program import (
+    KINDS,
+    Named,
+    SequenceProgram,
+    SpecialTokens,
+    answer_all,
+    measure_sequence,
+    step_sizes,
+)
+from latebind.sequence.state import POSITION, TOKEN, StateRows
 from latebind.sequence.stored import write_sequence
-from latebind.sequence.verify import sequence_error
+
+STEPS = 3
+
+
+@torch.inference_mode()
+def sequence_error(program: SequenceProgram, module: nn.Module, tokens: Tensor) -> float:
+    """Return the worst relative error of encoders and the first steps against the module, over batch sizes.
+
+    Each encoder reads rows cut to its length. The steps follow the module's tokens.
+    """
+    worst = 0.0
+    for batch in sorted({1, 2, program.spec.max_batch}):
+        (rows,) = with_batch((tokens,), batch)
+        for length in program.encoders:
+            cut = rows.clone()
+            cut[:, length:] = program.marks.padding
+            worst = max(worst, _error(program, cast(SequenceModule, module), cut))
+    return worst
+
+
+def _error(program: SequenceProgram, module: SequenceModule, tokens: Tensor) -> float:
+    counts = torch.tensor(lengths(tokens.numpy(), program.marks.padding))
+    size = next(size for size in program.encoders if size >= int(counts.max()))
+    wanted, found = module.encode(tokens[:, :size].clone(), counts.clone()), program.encode(tokens, counts)
+    worst = relative_error([found[name] for name in wanted], list(wanted.values()))
+    rows = StateRows(program.parts, len(tokens))
+    owners = range(len(tokens))
+    rows.begin(owners, {**wanted, TOKEN: torch.full((len(tokens),), program.marks.start)})
+    for _ in range(min(STEPS, program.longest_output - 1)):
+        state = rows.first(len(tokens))
+        expected = module.step(**{name: part.clone() for name, part in state.items()})  # it may write to them
+        changed = program.step(*state.values())
+        worst = max(worst, relative_error([changed[name] for name in expected], list(expected.values())))
+        token = expected.pop(LOGITS).argmax(dim=1)
+        rows.change(expected)
+        state[TOKEN][:] = token
+        state[POSITION].add_(1)
+    return worst
+
+
+ROWS = 8  # of each length
+PADDED = 1e-3  # of the largest number: what rounding over other lengths never makes
+
+
+@torch.inference_mode()
+def check_sequence(module: nn.Module, exported: ExportedSequence, tokens: Tensor, *, most: int) -> None:
+    """Raise `ExportError` if other rows, or their lengths, change what is written for a row.
+
+    `tokens` `(N, longest input)` are rows that the module takes; further ones are drawn. `most` is the largest batch.
+    """
+    generator = torch.Generator().manual_seed(0)
+    padding = cast(SequenceModule, module).padding
+    drawn = _drawn(tokens, exported.words, padding, generator)
+    longest = tokens.shape[1]
+    length = torch.randint(1, longest + 1, (ROWS,), generator=generator)
+    read = drawn.masked_fill(torch.arange(longest) >= length[:, None], padding)
+    encoder, step = EncodeModule(module), StepModule(module)
+    graph = exported.encoders[longest]
+    check_rows(lambda rows: run_module(encoder, rows), graph, exported.weights, (read, length), most=most)
+    state = _begun(module, exported, read, length).first(ROWS)
+    names = list(state)
+    given = tuple(tensor.clone() for tensor in state.values())
+    check_rows(
+        lambda rows: run_module(step, dict(zip(names, rows, strict=True))),
+        exported.step,
+        exported.weights,
+        given,
+        most=most,
+    )
+    for size in exported.encoders:
+        _check_padding(module, exported, drawn, size, padding)
+
+
+def _check_padding(module: nn.Module, exported: ExportedSequence, tokens: Tensor, size: int, padding: int) -> None:
+    """Raise `ExportError` if rows of `size` tokens are written other answers where a longer row is beside them."""
+    length = torch.full((len(tokens),), size)
+    padded = tokens.masked_fill(torch.arange(tokens.shape[1]) >= size, padding)
+    alone, beside = (_begun(module, exported, rows, length) for rows in (padded[:, :size], padded))
+    for _ in range(min(STEPS, cast(SequenceModule, module).longest_output - 1)):
+        expected, found = (_step(module, rows) for rows in (alone, beside))
+        words = expected.pop(LOGITS).double()
+        most = PADDED * float(words.abs().max())
+        if not torch.allclose(found.pop(LOGITS).double(), words, rtol=0, atol=most, equal_nan=True):
+            raise ExportError(
+                f"rows depend on each other: for a row of {size} tokens, other words are likely where it is padded to "
+                f"{tokens.shape[1]}, as it is beside a longer row. encode must not count what is behind `length`, and "
+                "step must not read the state there"
+            )
+        for rows, changed in ((alone, expected), (beside, found)):
+            rows.change(changed)
+            state = rows.first(len(tokens))
+            state[TOKEN][:] = words.argmax(dim=1)
+            state[POSITION].add_(1)
+
+
+def _begun(module: nn.Module, exported: ExportedSequence, tokens: Tensor, length: Tensor) -> StateRows:
+    """Return the state of rows that have been read, before the first step."""
+    sequence = cast(SequenceModule, module)
+    rows = StateRows(exported.parts, len(tokens))
+    state = sequence.encode(tokens.clone(), length.clone())
+    rows.begin(range(len(tokens)), {**state, TOKEN: torch.full((len(tokens),), sequence.start)})
+    return rows
+
+
+def _step(module: nn.Module, rows: StateRows) -> dict[str, Tensor]:
+    state = {name: part.clone() for name, part in rows.first(ROWS).items()}
+    return dict(cast(SequenceModule, module).step(**state))
+
+
+def _drawn(tokens: Tensor, words: int | None, padding: int, generator: torch.Generator) -> Tensor:
+    """Return random rows without padding, of words that the module knows."""
+    known = torch.tensor(sorted(set(tokens.flatten().tolist()))) if words is None else torch.arange(words)
+    known = known[known != padding]
+    if not len(known):
+        return tokens[torch.arange(ROWS) % len(tokens)]
+    return known[torch.randint(len(known), (ROWS, tokens.shape[1]), generator=generator)]
+
 
 QUICK = ("eager", "openvino")  # backends that compile quickly: an encoder may have a thousand operators
 VERIFIED = 16  # rows

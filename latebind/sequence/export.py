@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from latebind.domain.errors import ExportError
 from latebind.program.export import Exported, export
 from latebind.program.graph import Argument, Graph, Weight
-from latebind.program.limits import find_limits
+from latebind.program.ranges import find_limits
 from latebind.sequence.state import POSITION, TOKEN, Part, State, change_of
 
 TOKENS, LENGTH, LOGITS = "tokens", "length", "logits"

@@ -10,11 +10,10 @@ from torch import Tensor
 from latebind.domain.errors import RepositoryError
 from latebind.program.backends import StageFunction
 from latebind.program.copies import has_copies_of_decoder
-from latebind.program.graph import Graph
-from latebind.program.graph_file import graph_to_json, read_graph_file
+from latebind.program.graph import Graph, graph_to_json, read_graph_file
 from latebind.program.load import compile_graph
+from latebind.program.measure import Profile
 from latebind.program.pieces import Piece, make_piece
-from latebind.program.profile import Profile
 from latebind.program.stored import StoredModel, read_model, read_profile
 from latebind.repository.directory import MODEL, PROFILE, SEQUENCE, WEIGHTS, ModelDirectory, Writer, json_bytes
 from latebind.repository.tensors import MappedTensors, check_weights, read_tensors, tensor_file

@@ -28,7 +28,7 @@ from latebind.engine.probe import probe
 from latebind.learned.stored import LIST, read_caches, read_lookup, with_caches
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory, json_bytes
-from latebind.repository.selection import Serving
+from latebind.repository.listing import Serving
 from tests.adaptation.in_use import Noted
 from tests.digits import Built
 from tests.forked import FORKS

@@ -19,7 +19,7 @@ from latebind.cluster.replica import Application, local_name
 from latebind.cluster.rpc import replica_route
 from latebind.domain.config import ClusterConfig, DoorConfig, ServeConfig
 from latebind.domain.model import ModelSpec
-from latebind.repository.selection import Selection
+from latebind.repository.listing import Selection
 from latebind.server.access import Guard
 from latebind.server.door import Door, Verbs
 from latebind.server.gateway import AdaptationFigures, Answer, Array

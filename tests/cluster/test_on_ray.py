@@ -22,7 +22,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
 from latebind.cli.serve import GRPC_READY, READY
-from latebind.forks.lending import VARIABLE
+from latebind.forks.client import VARIABLE
 from latebind.sequence.build import build_sequence
 from tests.cluster.small import until
 from tests.sequences import Backwards, backwards, rows_of, some_sentences

@@ -14,7 +14,7 @@ from latebind.cluster.ingress import Ingress
 from latebind.cluster.replica import Application, Replica
 from latebind.cluster.scaling import Load
 from latebind.domain.config import DoorConfig, ResidencyConfig, ServeConfig
-from latebind.repository.selection import Selection
+from latebind.repository.listing import Selection
 from tests.versions import WIDTH, add_version
 
 BYTES = 1 << 24

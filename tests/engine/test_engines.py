@@ -23,8 +23,8 @@ from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines, EngineStartFailed
 from latebind.engine.order import EngineOrder
 from latebind.program.build import build_program
+from latebind.repository.listing import Selection
 from latebind.repository.mirror import open_selection
-from latebind.repository.selection import Selection
 from research.faults.models import Scale
 from tests.engine.started import loss_of
 from tests.forked import FORKS

@@ -26,8 +26,7 @@ from latebind.program.pieces import GRAIN, CompiledPiece, resident_bytes
 from latebind.program.program import Program
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.listing import find_models
-from latebind.repository.pages import BytesRead, MappedFile
-from latebind.repository.tensors import Pages
+from latebind.repository.tensors import BytesRead, MappedFile, Pages
 from tests.digits import Built
 from tests.engine.resident import MB, WIDTH, mapped_bytes
 from tests.engine.test_crew import EACH, workers_over

@@ -18,7 +18,7 @@ from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder, backend_imports
 from latebind.forks.client import Forked, ForkServer
 from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
-from latebind.repository.selection import Selection
+from latebind.repository.listing import Selection
 from tests.engine.test_engines import ask, ended, kill, run
 from tests.forked import FORKS
 from tests.versions import add_version, spoil

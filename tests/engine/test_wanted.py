@@ -15,7 +15,7 @@ from latebind.engine.client import EngineClient
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder, InUse
 from latebind.forks.client import ForkServer
-from latebind.repository.selection import Serving
+from latebind.repository.listing import Serving
 
 PATH = Path("net/1")
 SERVING = Serving({"net": PATH})

@@ -8,9 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from latebind.forks.client import UNKNOWN, ForkServer
-from latebind.forks.lending import NAME, Lender
-from latebind.forks.socket_path import short_path
+from latebind.forks.client import NAME, UNKNOWN, ForkServer, Lender, short_path
 from tests.forked import FORKS
 from tests.forks.test_forks import DOING, PATIENCE, told_by
 

@@ -7,8 +7,7 @@ from torch import nn
 from latebind.learned.networks import DEEP, RESIDUAL, make_predictor
 from latebind.learned.quantise import PER_CHANNEL, PER_TENSOR, quantise
 from latebind.program.export import Exported, export
-from latebind.program.graph import Graph
-from latebind.program.graph_file import graph_from_json, graph_to_json
+from latebind.program.graph import Graph, graph_from_json, graph_to_json
 from latebind.program.load import compile_graph
 from latebind.program.rebuild import run_eagerly
 

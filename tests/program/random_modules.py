@@ -22,11 +22,11 @@ from torch.nn import functional
 
 from latebind.domain.errors import ExportError, InvalidRequest
 from latebind.domain.model import TensorSpec
+from latebind.program.agreement import FAILURES, Reference
 from latebind.program.build import build_program
 from latebind.program.export import export, run_module
 from latebind.program.load import load_program
 from latebind.program.program import Program
-from latebind.program.verify import FAILURES, Reference
 from latebind.server.tensors import Tensor as WireTensor
 from tests.working import measured_by_work
 

@@ -6,12 +6,12 @@ from torch import nn
 
 from examples.cifar10.model import resnet20
 from latebind.domain.errors import ConfigError, ExportError
+from latebind.program.agreement import chain_error, relative_error
 from latebind.program.backends import BACKENDS, StageFunction, backend_named, exact_backends
 from latebind.program.cut import cut_points, fusion_safe_points, split
 from latebind.program.export import Exported, export, run_module
 from latebind.program.load import compile_graph, compile_stages
 from latebind.program.measure import run_chain
-from latebind.program.verify import chain_error, relative_error
 from tests.program.modules import Branchy, Translator, TwoInputs, TwoOutputs, Uncuttable
 
 FAST_EXACT = ("eager", "openvino")

@@ -5,15 +5,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from latebind.program.agreement import relative_error
 from latebind.program.build import build_program
-from latebind.program.carry import find_carries, with_carries
-from latebind.program.cut import cut_points, split
+from latebind.program.cut import cut_points, find_carries, split, with_carries
 from latebind.program.export import Exported, export, run_module
-from latebind.program.graph_file import graph_from_json, graph_to_json
+from latebind.program.graph import graph_from_json, graph_to_json
 from latebind.program.load import load_program
 from latebind.program.measure import run_chain
 from latebind.program.rebuild import run_eagerly
-from latebind.program.verify import relative_error
 from tests.program.modules import Reader, Uncuttable
 
 WORDS = 6

@@ -5,12 +5,11 @@ from torch import Tensor, nn
 from examples.cifar10.model import resnet20
 from examples.cifar10.resnet18 import resnet18
 from latebind.domain.model import TensorSpec
-from latebind.program.cut import ENTRY, cut_points, fusion_safe_points, has_entry, split
+from latebind.program.agreement import relative_error
+from latebind.program.cut import ENTRY, cut_points, fusion_safe_points, has_entry, join_by_bytes, join_by_seconds, split
 from latebind.program.export import Exported, export, run_module
 from latebind.program.graph import Graph, Node, TensorType, Value
-from latebind.program.join import join_by_bytes, join_by_seconds
 from latebind.program.rebuild import run_eagerly
-from latebind.program.verify import relative_error
 from tests.program.modules import Branchy, Translator, TwoInputs, TwoOutputs, Uncuttable
 
 

@@ -8,12 +8,12 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from latebind.domain.errors import ExportError
 from latebind.domain.model import TensorSpec
+from latebind.program.agreement import relative_error
 from latebind.program.cut import cut_points
 from latebind.program.export import export, run_module
-from latebind.program.graph_file import graph_from_json, graph_to_json
+from latebind.program.graph import graph_from_json, graph_to_json
 from latebind.program.operators import SYM_SIZE
 from latebind.program.rebuild import run_eagerly
-from latebind.program.verify import relative_error
 from tests.program.modules import (
     Branchy,
     Cached,

@@ -6,8 +6,7 @@ import torch
 
 from latebind.domain.errors import RepositoryError
 from latebind.program.export import export
-from latebind.program.graph import Constant, Graph, Node, Value
-from latebind.program.graph_file import graph_from_json, graph_to_json
+from latebind.program.graph import Constant, Graph, Node, Value, graph_from_json, graph_to_json
 from latebind.program.operators import resolve
 from latebind.program.rebuild import rebuild, run_eagerly
 from tests.program.modules import Branchy, Translator, TwoInputs

@@ -4,13 +4,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from latebind.program.carry import find_carries, with_carries
-from latebind.program.cut import cut_points, fusion_safe_points, split
+from latebind.program.agreement import relative_error
+from latebind.program.cut import cut_points, find_carries, fusion_safe_points, split, with_carries
 from latebind.program.export import export, run_module
 from latebind.program.graph import Graph
 from latebind.program.load import compile_graph
 from latebind.program.rebuild import run_eagerly
-from latebind.program.verify import relative_error
 
 WORDS, WIDTH = 6, 16
 

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from latebind.domain.model import TensorSpec
 from latebind.program.export import export
 from latebind.program.graph import Graph, Node, TensorType, Value
-from latebind.program.limits import Limits, find_limits, without_limits
-from latebind.program.ranges import Interval, Ranges
+from latebind.program.ranges import Interval, Limits, Ranges, find_limits, without_limits
 from tests.program.modules import Translator, TwoOutputs
 
 WIDTH = 5

@@ -87,7 +87,7 @@ def unsteady(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(measure, "timed", timed)
     monkeypatch.setattr(measure, "PATIENCE", 0.01)
-    monkeypatch.setattr("latebind.program.tuning.FEWEST_RUNS", MIN_RUNS)
+    monkeypatch.setattr("latebind.program.build.FEWEST_RUNS", MIN_RUNS)
 
 
 def build(folder: Path, *, trust_timings: bool) -> BuildReport:

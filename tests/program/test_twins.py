@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from latebind.bench.memory import Resident, Side
 from latebind.domain.config import EngineConfig
-from latebind.program import openvino_stage
+from latebind.program import openvino
+from latebind.program.agreement import chain_error
 from latebind.program.backends import StageFunction, twin
 from latebind.program.cut import cut_points, split
 from latebind.program.export import Exported, export
 from latebind.program.graph import Graph
 from latebind.program.load import compile_graph, compile_stages
-from latebind.program.verify import chain_error
 from tests.building import build_stages
 from tests.forked import printed_by
 from tests.networks import Chain
@@ -98,7 +98,7 @@ def test_twins_that_run_at_the_same_time_give_what_each_gives_alone(backend: str
 @pytest.mark.parametrize("streams", [1, 2])
 def test_so_do_twins_that_share_weights_and_streams(streams: int) -> None:
     width = 640
-    assert width * width * 4 * 2 > openvino_stage.SHARED_FROM
+    assert width * width * 4 * 2 > openvino.SHARED_FROM
     check_twins(Wide(width), torch.randn(2, width), "openvino", streams)
 
 

@@ -8,10 +8,7 @@ import torch
 from torch import Tensor
 
 from latebind.domain.model import TensorSpec
-from latebind.program.graph import Graph, Node, TensorType, Value, Weight
-from latebind.program.rebuild import run_eagerly
-from latebind.program.trial_rows import Trial
-from latebind.program.verify import (
+from latebind.program.agreement import (
     Answered,
     Reference,
     agreed_magnitude,
@@ -20,6 +17,9 @@ from latebind.program.verify import (
     stages_agree,
     whole_agrees,
 )
+from latebind.program.graph import Graph, Node, TensorType, Value, Weight
+from latebind.program.rebuild import run_eagerly
+from latebind.program.trial_rows import Trial
 
 
 def graph_of(*calls: tuple[str] | tuple[str, float]) -> Graph:

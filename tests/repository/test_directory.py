@@ -6,9 +6,21 @@ import pytest
 import torch
 
 from latebind.domain.errors import NotFound, RepositoryError
-from latebind.repository.directory import MODEL, MOST_CHANGES, READY, WEIGHTS, ModelDirectory, _locked, json_bytes
+from latebind.repository.directory import (
+    MANIFEST,
+    MODEL,
+    MOST_CHANGES,
+    READY,
+    WEIGHTS,
+    Manifest,
+    ModelDirectory,
+    _locked,
+    entry_of,
+    json_bytes,
+    read_manifest,
+    verify,
+)
 from latebind.repository.listing import Repository
-from latebind.repository.manifest import MANIFEST, Manifest, entry_of, read_manifest, verify
 from latebind.repository.tensors import read_tensors, tensor_bytes, tensor_file
 
 FILES = {MODEL: b'{"a": 1}', WEIGHTS: tensor_bytes({"w": torch.arange(3.0)}), "caches/one.json": b"{}"}

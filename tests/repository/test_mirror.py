@@ -11,11 +11,9 @@ import pytest
 
 from latebind.domain.config import RepositoryConfig
 from latebind.domain.errors import ConfigError, NotFound, RepositoryError
-from latebind.repository.directory import ModelDirectory
-from latebind.repository.manifest import FileEntry
-from latebind.repository.mirror import Mirror, open_selection
-from latebind.repository.remote import Remote, RemoteFile, arrange
-from latebind.repository.selection import Selection
+from latebind.repository.directory import FileEntry, ModelDirectory
+from latebind.repository.listing import Selection
+from latebind.repository.mirror import Mirror, Remote, RemoteFile, arrange, open_selection
 
 fsspec = pytest.importorskip("fsspec")
 

@@ -12,8 +12,15 @@ from safetensors.torch import load, save
 
 from latebind.domain.errors import RepositoryError
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.pages import PAGE, BytesRead, MappedFile
-from latebind.repository.tensors import ALIGNMENT, MappedTensors, read_tensors, tensor_bytes
+from latebind.repository.tensors import (
+    ALIGNMENT,
+    PAGE,
+    BytesRead,
+    MappedFile,
+    MappedTensors,
+    read_tensors,
+    tensor_bytes,
+)
 from tests.engine.resident import mapped_bytes
 
 PAGES = 64

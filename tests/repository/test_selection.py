@@ -6,7 +6,7 @@ import pytest
 
 from latebind.domain.errors import NotFound, RepositoryError
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.selection import Selection, Serving
+from latebind.repository.listing import Selection, Serving
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_byte
 from latebind.engine.worker import LoadedModel, Worker, load_model
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
-from latebind.sequence.decoding import answer_all
-from latebind.sequence.program import SequenceProgram
+from latebind.sequence.program import SequenceProgram, answer_all
 from tests.playing import play
 from tests.sequences import backwards, rows_of, some_sentences
 

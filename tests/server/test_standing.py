@@ -17,7 +17,7 @@ from latebind.domain.config import DoorConfig, EngineConfig, PolicyConfig
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
-from latebind.repository.selection import Selection
+from latebind.repository.listing import Selection
 from latebind.server.door import Door
 from latebind.server.rpc.messages import service_pb2
 from tests.engine.test_engines import is_stopped

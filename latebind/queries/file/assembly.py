@@ -10,7 +10,7 @@ from latebind.queries.file.scope import Scope
 from latebind.queries.file.steps import Step, read_expression
 from latebind.queries.file.tables import Table
 from latebind.queries.file.wiring import INPUT, Kind, Ref, Tensor, Wiring, all_of, needs, nodes_of, refs_in, renumbered
-from latebind.repository.manifest import NAME
+from latebind.repository.directory import NAME
 
 
 class Assembly:

@@ -16,7 +16,7 @@ from latebind.queries.file.scope import read_scope
 from latebind.queries.file.steps import read_step
 from latebind.queries.file.tables import Table
 from latebind.queries.file.wiring import DefinedQuery
-from latebind.repository.manifest import NAME
+from latebind.repository.directory import NAME
 
 ENDING = ".query.toml"
 LONGEST_MS = 3_600_000.0

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from latebind import __version__
-from latebind.repository.manifest import NAME
+from latebind.repository.directory import NAME
 from latebind.server.rest.context import Context
 from latebind.server.rest.request import Reply, Request, json_reply
 from latebind.server.rest.schemas import SCHEMAS

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from latebind.repository.manifest import NAME
+from latebind.repository.directory import NAME
 from latebind.server.access import Access
 from latebind.server.rest import about, dashboard, openapi, regions, repository, settings
 from latebind.server.rest.context import Context

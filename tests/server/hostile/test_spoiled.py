@@ -18,13 +18,21 @@ from latebind.domain.errors import LatebindError, QueryError, RepositoryError
 from latebind.engine.worker import load_model
 from latebind.learned.accuracy import ACCURACY, read_accuracy
 from latebind.learned.stored import LIST, read_caches
-from latebind.program import graph_file
-from latebind.program.graph_file import MOST_BYTES, read_graph_file
+from latebind.program import graph
+from latebind.program.graph import MOST_BYTES, read_graph_file
 from latebind.program.load import open_program
 from latebind.program.stored import read_spec_and_costs
 from latebind.queries.file.definition import read_query
-from latebind.repository.directory import GRAPH, MODEL, PROFILE, WEIGHTS, ModelDirectory
-from latebind.repository.manifest import MANIFEST, entry_of, manifest_bytes
+from latebind.repository.directory import (
+    GRAPH,
+    MANIFEST,
+    MODEL,
+    PROFILE,
+    WEIGHTS,
+    ModelDirectory,
+    entry_of,
+    manifest_bytes,
+)
 from latebind.repository.tensors import MOST_HEADER
 from latebind.sequence.stored import load_sequence
 from tests.server.hostile.handmade import GRAPH as GOOD_GRAPH
@@ -192,7 +200,7 @@ def test_a_query_is_read_or_refused(tmp_path: Path, text: str, key: str) -> None
 def test_a_graph_of_too_many_nodes_is_refused_before_any_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_file, "resolve", lambda name: pytest.fail(f"{name} is looked at"))
+    monkeypatch.setattr(graph, "resolve", lambda name: pytest.fail(f"{name} is looked at"))
     node = {"name": "n", "op": "aten.relu.default", "args": [{"value": "x"}]}
     many = json.dumps({**GOOD_GRAPH, "nodes": [node] * 200_000}).encode()
     for number, content in enumerate((many, b" " * (MOST_BYTES + 1))):

@@ -1,8 +1,10 @@
 """The layers hold: what decides is pure, the door knows no torch, the engine knows no HTTP."""
 
+import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "latebind"
@@ -21,9 +23,11 @@ import {module}
 
 
 def modules(*places: str) -> list[str]:
-    files = [file for place in places for file in sorted(PACKAGE.glob(place))]
-    names = [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in files]
-    return [name.removesuffix(".__init__") for name in names]
+    return [name_of(file) for place in places for file in sorted(PACKAGE.glob(place))]
+
+
+def name_of(file: Path) -> str:
+    return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
 def import_without(module: str, *blocked: str) -> subprocess.CompletedProcess[str]:
@@ -90,3 +94,21 @@ def test_nothing_that_runs_code_from_data_is_used() -> None:
         if RUNS_CODE.search(line)
     }
     assert not found
+
+
+def imported_by(file: Path) -> set[str]:
+    """Return which modules of the package a file imports as it is imported itself: within functions does not count."""
+    known = set(modules("**/*.py"))
+    found = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {full if (full := f"{node.module}.{name.name}") in known else node.module for name in node.names}
+    return found & known
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {name_of(file): imported_by(file) - {name_of(file)} for file in PACKAGE.rglob("*.py")}
+    assert graph["latebind.engine.driver"]
+    TopologicalSorter(graph).prepare()  # raises a CycleError that names the circle

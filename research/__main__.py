@@ -6,7 +6,7 @@ from typing import ClassVar
 import typer
 
 from latebind.cli.bench import Parts
-from latebind.cli.deferred import STYLE
+from latebind.cli.commands import STYLE
 
 PARTS = {
     "batching": "batching",
@@ -31,6 +31,7 @@ PARTS = {
     "ray": "ray",
     "cluster": "cluster",
     "validate": "validate",
+    "peers": "peers",
 }
 """The module of `research.commands` that has each command, as a function of the same name."""
 

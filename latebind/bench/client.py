@@ -1,12 +1,13 @@
-"""The HTTP client of the benchmarks: binary v2 requests, sent one after another or at Poisson times."""
+"""The HTTP client of the benchmarks: binary v2 requests, one after another or at times that are drawn."""
 
 import asyncio
 import json
 import re
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from random import Random
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ import httptools
 import numpy as np
 from numpy.typing import NDArray
 
+LOWEST, HIGHEST = 0.7, 1.3  # times a load: the rates between which calibrations rise
 READ_BYTES = 1 << 16
 IDLE = 5.0  # seconds: a door closes connections that nobody uses for twice as long
 DURATION = re.compile(r"dur=([\d.]+)")
@@ -197,6 +199,34 @@ class Reply:
     def on_message_complete(self) -> None:
         """Called by the parser."""
         self.whole = True
+
+
+def poisson(rate: float, random: Random) -> Iterator[float]:
+    """Yield arrival times in seconds, `rate` a second on average, without end."""
+    time = 0.0
+    while True:
+        time += random.expovariate(rate)
+        yield time
+
+
+def past(seconds: float, rate: float, random: Random) -> list[float]:
+    """Return Poisson times up to and including the first one after `seconds`."""
+    found, times = [0.0], poisson(rate, random)
+    while found[-1] < seconds:
+        found.append(next(times))
+    return found[1:]
+
+
+def during(seconds: float, rate: float, random: Random) -> list[float]:
+    """Return Poisson times within `seconds`, the first at 0."""
+    return [0.0, *takewhile(lambda at: at < seconds, poisson(rate, random))]
+
+
+def rising(seconds: float, rate: float, random: Random) -> list[float]:
+    """Return arrival times of a calibration, whose rate rises from `LOWEST` to `HIGHEST` times `rate`."""
+    low, high = LOWEST * rate, HIGHEST * rate
+    first, *others = during(seconds, high, random)
+    return [first, *(at for at in others if random.random() * high < low + (high - low) * at / seconds)]
 
 
 async def poisson_load(url: str, model: str, bodies: Sequence[Body], *, rate: float, seed: int) -> list[Answered]:

@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.client import Answered, Array, Body, Caller, encode
-from latebind.bench.folds import Folds, answerable
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned, serving
 from latebind.bench.statistics import Interval, ratio_of_means
-from latebind.bench.subject import Setting, Subject
-from latebind.bench.tables import Rows
+from latebind.bench.subject import Folds, Setting, Subject, answerable
+from latebind.cli.console import Rows
 from latebind.domain.errors import ConfigError
 
 BLOCK = 25

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from latebind.bench.client import Answered, Body, Caller, encode, poisson_load
 from latebind.bench.server import serving
 from latebind.bench.subject import Subject
-from latebind.bench.tables import Row, Rows
+from latebind.cli.console import Row, Rows
 from latebind.domain.errors import ConfigError
 
 PHASES = 4

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from latebind.bench.chart import Plot, blank, distributions
 from latebind.bench.load import LoadReport
-from latebind.bench.page import write_plots
+from latebind.bench.report import Plot, blank, distributions, write_plots
 
 COLOURS = {"off": "#7f7f7f", "on": "#1f77b4"}
 

@@ -8,15 +8,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from latebind.cli.serve import READY
+import psutil
+
+from latebind.cli.serve import GRPC_READY, READY
+from latebind.domain.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A server that answers: its process and its URL."""
+    """A server that answers: its process, its URL, and where it speaks gRPC, as 127.0.0.1:8001, if it does."""
 
     process: subprocess.Popen[str]
     url: str
+    grpc: str | None = None
 
 
 @contextmanager
@@ -45,7 +49,7 @@ def launched(repository: Path, *options: str, cores: Sequence[int] = (), log: Pa
         if cores:
             os.sched_setaffinity(process.pid, cores)
         try:
-            yield Launched(process, _url(process))
+            yield Launched(process, *_addresses(process, log))
         finally:
             process.terminate()
             process.wait(timeout=30)
@@ -62,9 +66,27 @@ def pinned(cores: Sequence[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _url(process: subprocess.Popen[str]) -> str:
+def _addresses(process: subprocess.Popen[str], log: Path | None) -> tuple[str, str | None]:
+    """Wait until a server says where it serves; returns its URL, and the address for gRPC if there is one."""
     assert process.stdout is not None
+    grpc = None
     for line in process.stdout:
+        if line.startswith(GRPC_READY):
+            grpc = line.removeprefix(GRPC_READY).strip()
         if line.startswith(READY):
-            return line.removeprefix(READY).strip()
-    raise RuntimeError(f"the server ended with status {process.wait()} before it was ready: see its messages above")
+            return line.removeprefix(READY).strip(), grpc
+    raise ConfigError(
+        f"the server ended with status {process.wait()} before it was ready: see {log or 'its messages above'}"
+    )
+
+
+def tree(process: int) -> list[psutil.Process]:
+    """Return a process and all that come from it."""
+    first = psutil.Process(process)
+    return [first, *first.children(recursive=True)]
+
+
+def cpu_seconds(process: int) -> float:
+    """Return the CPU time that a process and all that come from it have taken so far."""
+    times = [one.cpu_times() for one in tree(process)]
+    return float(sum(one.user + one.system for one in times))

@@ -26,14 +26,15 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from latebind.bench.tables import written
 from latebind.domain.errors import LatebindError
 
 console = Console()
 errors = Console(stderr=True)
 
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to FILE as JSON.")]
-Row = Mapping[str, object]
+Row = dict[str, object]  # cells by the titles of their columns
+Rows = list[Row]
+SomeRows = Sequence[Mapping[str, object]]
 ESTIMATE_SECONDS = 600.0
 SAY_SECONDS = 10.0
 FEW = 10  # rows that are still read one below another
@@ -58,7 +59,7 @@ def reporting() -> Iterator[None]:
     raise typer.Exit(2)
 
 
-def show(title: str, rows: Sequence[Row]) -> None:
+def show(title: str, rows: SomeRows) -> None:
     """Print rows of equal keys as a table. Where that is too wide for its words, nothing is cut off.
 
     A few rows are then printed one below another. Many become several tables, each with the first column, which names
@@ -74,7 +75,7 @@ def show(title: str, rows: Sequence[Row]) -> None:
             console.print(_table(title, rows, part))
 
 
-def _table(title: str, rows: Sequence[Row], keys: Sequence[str]) -> Table:
+def _table(title: str, rows: SomeRows, keys: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold")
     widths = _widths(rows, keys)
     for key, width in zip(keys, widths, strict=True):
@@ -85,7 +86,7 @@ def _table(title: str, rows: Sequence[Row], keys: Sequence[str]) -> Table:
     return table
 
 
-def _widths(rows: Sequence[Row], keys: Sequence[str]) -> list[int | None]:
+def _widths(rows: SomeRows, keys: Sequence[str]) -> list[int | None]:
     """Return how wide each column is: its longest word, and of the room that is left, what it lacks, shortest first.
 
     None where there is no room for every word. Rich alone takes room from the widest columns without regard to their
@@ -106,11 +107,11 @@ def _widths(rows: Sequence[Row], keys: Sequence[str]) -> list[int | None]:
     return list(needed)
 
 
-def _fits(rows: Sequence[Row], keys: Sequence[str]) -> bool:
+def _fits(rows: SomeRows, keys: Sequence[str]) -> bool:
     return None not in _widths(rows, keys)
 
 
-def _parts(rows: Sequence[Row], keys: Sequence[str]) -> list[list[str]]:
+def _parts(rows: SomeRows, keys: Sequence[str]) -> list[list[str]]:
     """Return the columns of each table: the first, and as many others as fit beside it, but at least one."""
     first, *others = keys
     parts = [[first]]
@@ -121,13 +122,28 @@ def _parts(rows: Sequence[Row], keys: Sequence[str]) -> list[list[str]]:
     return parts
 
 
-def _upright(title: str, rows: Sequence[Row], keys: Sequence[str]) -> Table:
+def _upright(title: str, rows: SomeRows, keys: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", show_header=False)
     for row in rows:
         for key in keys:
             table.add_row(key, written(row[key]))
         table.add_section()
     return table
+
+
+def show_tables(tables: Mapping[str, SomeRows]) -> None:
+    """Print each table that has rows, under its title."""
+    for title, rows in tables.items():
+        if rows:
+            show(title, rows)
+
+
+def complain(problems: Sequence[str]) -> None:
+    """Print each problem on a line, and exit with code 1 if there is any."""
+    for line in problems:
+        errors.print(line, highlight=False, markup=False, soft_wrap=True)
+    if problems:
+        raise typer.Exit(1)
 
 
 def save(file: Path | None, figures: Any) -> None:
@@ -194,6 +210,13 @@ def in_words(task: Task) -> str:
     rest = stepped * (1 - share) / share - since if TELLING <= share < 1.0 else 0.0
     left = f", about {_clock(rest)} left" if rest > 0.0 and since <= stepped else ""
     return f"{task.description}, {share:.0%} after {_clock(now)}{left}"
+
+
+def written(value: object) -> str:
+    """Write a number with four digits, and shares by name as percent."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {share:.0%}" for name, share in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def milliseconds(seconds: float) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from latebind import __version__
-from latebind.cli.deferred import STYLE, DeferredCommands
+from latebind.cli.commands import STYLE, DeferredCommands
 from latebind.compiled import is_compiled
 
 COMMANDS = ("build", "calibrate", "serve", "simulate", "plan", "bench", "models", "versions", "replay")

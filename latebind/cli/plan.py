@@ -135,7 +135,7 @@ def _show(tables: Sequence[Rows], said: str, assumed: Sequence[str]) -> None:
 
 
 def _write(page: Path, text: Sequence[str], tables: Sequence[Rows], question: Question, found: Plan) -> None:
-    from latebind.bench.page import write_plots
+    from latebind.bench.report import write_plots
     from latebind.planning.plots import figures
 
     write_plots(page, "How many machines", "<br>".join(map(escape, text)), tables, figures(question, found))

@@ -2,8 +2,8 @@
 
 from statistics import fmean
 
-from latebind.bench.chart import MARKED, Plot, blank
-from latebind.bench.tables import Row, Rows
+from latebind.bench.report import MARKED, Plot, blank
+from latebind.cli.console import Row, Rows
 from research.cluster.placement import SIDES, Contest
 
 OTHERS = ("usual", "random homes, our router")

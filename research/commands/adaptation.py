@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-from latebind.bench.awake import kept_awake
-from latebind.cli.bench.options import Backend, Fidelity, Page, Seed, ServerLog
-from latebind.cli.bench.settings import Conditions, Subject
+from latebind.cli.bench.options import Backend, Conditions, Fidelity, Page, Seed, ServerLog, Subject
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
 from latebind.cli.promised import AnswersOption, answers_of
 from latebind.learned.promise import ANSWERS, Promise, over
@@ -92,7 +90,7 @@ def locality(
     data=cifar10/ --alpha 1.5`
     """
     services = adapting.each()
-    with reporting(), kept_awake(conditions.awake), progress(f"asking {2 + len(services)} servers") as tell:
+    with reporting(), progress(f"asking {2 + len(services)} servers") as tell:
         asked = subject.load()
         report = locality_bench.run(
             asked.repository,

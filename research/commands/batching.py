@@ -8,11 +8,8 @@ from typing import Annotated
 
 import typer
 
-from latebind.bench.awake import kept_awake
-from latebind.bench.parallel import Progress
-from latebind.cli.bench.options import Backend, Page, Processes
-from latebind.cli.bench.settings import Conditions, Subject
-from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
+from latebind.bench.rounds import Progress
+from latebind.cli.bench.options import Backend, Conditions, Page, Processes, Subject
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.domain.errors import ConfigError
 from research.hardware.networks import NETWORKS
@@ -24,6 +21,7 @@ from research.lazybatching.plots import load_figures
 from research.lazybatching.scene import Scene, measured_models
 from research.lazybatching.sentences import read_sentences
 from research.lazybatching.simulated import Result
+from research.told import ByPart, Files, Told, tell_parts
 
 PAGE_TEXT = "Simulated on the accelerator of LazyBatching's table I; baselines are the best of their kind at each load."
 
@@ -175,7 +173,7 @@ def live(
 
     Example: `python -m research live models --model resnet56 --data images.npz --load 0.8`
     """
-    with reporting(), progress("batching") as tell, kept_awake(conditions.awake):
+    with reporting(), progress("batching") as tell:
         found = live_bench.run(
             subject.load(),
             setting=conditions.setting(backend),

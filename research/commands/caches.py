@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 import typer
 
-from latebind.bench.page import write_plots
+from latebind.bench.report import write_plots
 from latebind.cli.bench.options import Backend, DataOption, Fidelity, Page, Repository, Seed
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.numbers import in_bytes

@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from latebind.bench.azure import services_of
 from latebind.cli.bench.options import Page, Processes, Trace
-from latebind.cli.bench.told import Files, Told, show_tables
-from latebind.cli.console import JsonFile, console, progress, reporting
+from latebind.cli.console import JsonFile, console, progress, reporting, show_tables
 from latebind.domain.errors import ConfigError
 from latebind.planning.runs import playing
 from research.cluster.placement import Scene, asked, contest
 from research.cluster.report import contest_figure, gain_rows, side_rows
+from research.mcache.azure import services_of
+from research.told import Files, Told
 
 SHARES = (0.75, 1.0, 1.5, 2.0, 4.0)
 SERVICES = 386  # that are drawn: as many as HTTP and timers call in a sample of 500 of the trace

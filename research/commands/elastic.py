@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.cli.bench.options import Page, Processes
-from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
 from latebind.cli.console import JsonFile, console, reporting
 from latebind.domain.errors import ConfigError
 from research.ebird import parts, plots, report
 from research.ebird.sides import ELASTIC, EVALUATED, OPTIMAL, PARTS, Kind
 from research.ebird.simulated import QOS, Burst, Stable
 from research.hardware.chip import SIX, TITAN_RTX, Chip, Sharing
+from research.told import ByPart, Files, Told, tell_parts
 
 PAGE_TEXT = "Simulated on a Titan RTX; baselines are the best of their kind in each cell."
 

@@ -5,10 +5,8 @@ from typing import Annotated
 
 import typer
 
-from latebind.bench.awake import kept_awake
 from latebind.bench.subject import Setting
-from latebind.cli.bench.options import Awake, Backend, DoorCore, Seed
-from latebind.cli.bench.settings import Subject
+from latebind.cli.bench.options import Backend, DoorCore, Seed, Subject
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.numbers import numbers
 from research.ebird import live
@@ -44,7 +42,6 @@ def elastic_live(
     seconds: Annotated[float, typer.Option(help="How many seconds a block of requests lasts.")] = 2.0,
     backend: Backend = None,
     door_core: DoorCore = 0,
-    awake: Awake = False,
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
@@ -55,7 +52,7 @@ def elastic_live(
 
     Example: `python -m research elastic-live models --model resnet56 --data images.npz --load 0.1 --load 1`
     """
-    with reporting(), progress("elastic batches") as tell, kept_awake(awake):
+    with reporting(), progress("elastic batches") as tell:
         setting = Setting(backend, (door_core,), seed=seed)
         loads, sides = tuple(judged.load or live.LOADS), tuple(judged.side or ())
         plan = live.Plan(loads, judged.target, rounds, seconds, sides)

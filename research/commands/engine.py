@@ -4,9 +4,7 @@ from typing import Annotated
 
 import typer
 
-from latebind.bench.awake import kept_awake
-from latebind.cli.bench.options import Backend
-from latebind.cli.bench.settings import Conditions, Subject, Tuning
+from latebind.cli.bench.options import Backend, Conditions, Subject, Tuning
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from research.gati import engine as engine_bench
 
@@ -28,7 +26,7 @@ def engine(
     data=cifar10/ --folds 5`
     """
     setting = conditions.setting(backend)
-    with reporting(), kept_awake(conditions.awake), progress("asking two engines") as tell:
+    with reporting(), progress("asking two engines") as tell:
         batches = batch or engine_bench.BATCHES
         report = engine_bench.run(
             subject.load(), setting=setting, folds=tuning.wanted(), batches=batches, progress=tell

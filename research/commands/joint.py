@@ -9,14 +9,9 @@ from typing import Annotated
 import typer
 
 from latebind.bench import subject as bench
-from latebind.bench.awake import kept_awake
-from latebind.bench.parallel import Progress
-from latebind.bench.sides import Side
-from latebind.bench.tables import Rows
-from latebind.cli.bench.options import Backend, DataOption, Model, Page, Repository
-from latebind.cli.bench.settings import Conditions, Tuning
-from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
-from latebind.cli.console import JsonFile, console, reporting
+from latebind.bench.rounds import Progress
+from latebind.cli.bench.options import Backend, Conditions, DataOption, Model, Page, Repository, Tuning
+from latebind.cli.console import JsonFile, Rows, console, reporting
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from research.joint import batches, goodput, refill
@@ -27,6 +22,8 @@ from research.joint.report import JointReport
 from research.joint.sides import engines
 from research.joint.simulated import Costs, Scaling, on_costs
 from research.live.contest import Contest, Part
+from research.live.sides import Side
+from research.told import ByPart, Files, Told, tell_parts
 
 PAGE_TEXT = "All sides get the same requests in the same rounds."
 
@@ -176,7 +173,7 @@ def joint(
     Example: `python -m research joint models --model resnet56 --data examples.cifar10.data:unseen --data-option
     data=cifar10/ --folds 5 --load 1 --deadline 3 --rounds 2`
     """
-    with reporting(), kept_awake(conditions.awake):
+    with reporting():
         live = None if clock.simulated else subject.load()
         costs, setting = clock.costs(subject), conditions.setting(backend)
 

@@ -6,16 +6,14 @@ from typing import Annotated
 import typer
 
 from latebind.batching import POLICIES
-from latebind.bench import stages as stages_bench
-from latebind.bench.awake import kept_awake
-from latebind.cli.bench.options import Core, DoorCore, Seed
-from latebind.cli.bench.settings import Conditions, Subject
+from latebind.cli.bench.options import Conditions, Core, DoorCore, Seed, Subject
 from latebind.cli.console import JsonFile, Row, console, reporting, save, show
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
 from research.overhead import boundary as boundary_bench
 from research.overhead import flood as flood_bench
 from research.overhead import many_models, stage_length
 from research.overhead import scheduler as scheduler_bench
+from research.overhead import stages as stages_bench
 
 NODE_REQUESTS, NODE_SEEDS = 500, 2
 
@@ -160,9 +158,9 @@ def boundary(
 ) -> None:
     """Measure what a stage boundary costs in the engine, and how long a stage must be to make that cost small.
 
-    Example: `python -m research boundary --awake`
+    Example: `python -m research boundary`
     """
-    with reporting(), kept_awake(conditions.awake):
+    with reporting():
         found = boundary_bench.run(
             policies=tuple(policy or ("graph", "lazy+")),
             backend=backend,

@@ -6,16 +6,15 @@ from typing import Annotated
 
 import typer
 
-from latebind.bench.parallel import Progress
-from latebind.bench.tables import Rows
+from latebind.bench.rounds import Progress
 from latebind.cli.bench.options import Page, Processes, Seed
-from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
-from latebind.cli.console import JsonFile, console, reporting
+from latebind.cli.console import JsonFile, Rows, console, reporting
 from latebind.domain.errors import ConfigError
 from research.gati.queries import parts, plots, report
 from research.gati.queries.decision import decision
 from research.gati.queries.sides import EVERY
 from research.gati.queries.traffic import Traffic
+from research.told import ByPart, Files, Told, tell_parts
 
 PAGE_TEXT = (
     "The traffic application of GATI, one request after another; baselines have no learned caches and do not replan."

@@ -7,17 +7,16 @@ from typing import Annotated
 
 import typer
 
-from latebind.bench.awake import kept_awake
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned
-from latebind.cli.bench.options import Awake, Backend, Core, DataOption, DoorCore, Page, Repository, Seed
-from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
+from latebind.cli.bench.options import Backend, Core, DataOption, DoorCore, Page, Repository, Seed
 from latebind.cli.console import JsonFile, console, reporting
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from research.gati.queries.live import overhead, plots, replanning, report
 from research.gati.queries.live.asked import Rows
 from research.gati.queries.live.sides import Served, Setting, find_query, sides
+from research.told import ByPart, Files, Told, tell_parts
 
 PAGE_TEXT = "Every side has an engine of its own, asked for the same rows in turn."
 
@@ -95,7 +94,6 @@ class Engines:
         int | None,
         typer.Option(help="For overhead: the core of a second worker. Default: the core of the door and the client."),
     ] = None
-    awake: Awake = False
     seed: Seed = 0
 
     def setting(self) -> Setting:
@@ -150,7 +148,7 @@ def queries_live(
     * `python -m research queries-live out/query/models --data examples.query.scenes:unseen --data-option data=cifar10/`
     * `python -m research queries-live out/query/models --part overhead --data examples.query.scenes:unseen`
     """
-    with reporting(), kept_awake(engines.awake), pinned((engines.door_core,)):
+    with reporting(), pinned((engines.door_core,)):
         plan, setting = asking.plan(engines.seed), engines.setting()
         inputs, labels = load_rows(data, data_option)
         if labels is None:

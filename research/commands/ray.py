@@ -11,10 +11,8 @@ import typer
 
 from latebind.bench.ledger import report as ledger_report
 from latebind.bench.ledger.questions import Mix, Protocol
-from latebind.bench.tables import Rows
 from latebind.cli.bench.options import Seed, ServeWords
-from latebind.cli.bench.told import complain, show_tables
-from latebind.cli.console import JsonFile, console, progress, reporting, save
+from latebind.cli.console import JsonFile, Rows, complain, console, progress, reporting, save, show_tables
 from research.cluster.ray import kill, latency, report, scale
 
 Tables = dict[str, Rows]

@@ -6,21 +6,20 @@ from typing import Annotated
 
 import typer
 
-from latebind.bench.azure import services_of
-from latebind.bench.parallel import Progress
-from latebind.bench.tables import Rows
+from latebind.bench.rounds import Progress
 from latebind.cli.bench.options import Page, Trace
-from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
-from latebind.cli.console import JsonFile, console, reporting
+from latebind.cli.console import JsonFile, Rows, console, reporting
 from latebind.domain.errors import ConfigError
 from latebind.residency import POLICIES
 from latebind.simulation.traces import REQUESTS, Pairing
 from research.mcache import parts, plots, report
+from research.mcache.azure import services_of
 from research.mcache.crowd import CLIENTS, PATIENCE, SERVERS, crowd
 from research.mcache.decision import decision_table
 from research.mcache.models import BANDWIDTH, EVEN, FIXED, UNEVEN, Family, Storage
 from research.mcache.paper import EXECUTION
 from research.mcache.sides import Policy, policy
+from research.told import ByPart, Files, Told, tell_parts
 
 PAGE_TEXT = "Requests one after another; intervals are paired with LRU in the very same hours."
 

@@ -8,19 +8,19 @@ from typing import Annotated
 
 import typer
 
-from latebind.bench.azure import services_of
-from latebind.bench.parallel import Progress
-from latebind.bench.sides import chosen
+from latebind.bench.rounds import Progress
 from latebind.cli.bench.options import Page, Seed
-from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
 from latebind.cli.console import JsonFile, console, progress, reporting, show
 from latebind.domain.config import TIERS
 from latebind.domain.errors import ConfigError
 from latebind.simulation.traces import Pairing
+from research.live.sides import chosen
 from research.mcache import leaks
+from research.mcache.azure import services_of
 from research.mcache.live import cold, crowd, plots, report, trace
 from research.mcache.live.sides import SIDES, Setting
 from research.mcache.live.zoo import Zoo, weigh
+from research.told import ByPart, Files, Told, tell_parts
 
 PAGE_TEXT = "Every side has an engine of its own, asked the same things at the same times."
 

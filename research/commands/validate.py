@@ -11,23 +11,21 @@ from typing import Annotated
 import torch
 import typer
 
-from latebind.bench.awake import kept_awake
 from latebind.bench.client import Array
-from latebind.bench.parallel import Progress
-from latebind.bench.sides import chosen
+from latebind.bench.rounds import Progress
 from latebind.bench.subject import Setting
-from latebind.cli.bench.options import Backend, DataOption, Page
-from latebind.cli.bench.settings import Conditions
-from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
+from latebind.cli.bench.options import Backend, Conditions, DataOption, Page
 from latebind.cli.console import JsonFile, console, reporting
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
+from research.live.sides import chosen
 from research.mcache.live.sides import LATE, LRU, SIDES
 from research.mcache.live.sides import Setting as MemorySetting
 from research.mcache.live.zoo import made_up, weigh
+from research.told import ByPart, Files, Told, tell_parts
 from research.validate import live, loads, memory, plots
 from research.validate.networks import NETWORKS, build, build_many
 from research.validate.pauses import Pauses, pauses
@@ -136,10 +134,10 @@ def validate(
 
     Examples:
 
-    * `python -m research validate --awake --page out/validate.html`
+    * `python -m research validate --page out/validate.html`
     * `python -m research validate models --part loads --model resnet56 --data images.npz`
     """
-    with reporting(), kept_awake(conditions.awake), tempfile.TemporaryDirectory() as scratch:
+    with reporting(), tempfile.TemporaryDirectory() as scratch:
         asked = Asked(
             repository,
             Path(scratch),

@@ -16,17 +16,16 @@ from random import Random
 import numpy as np
 
 from latebind.batching.estimate import Estimate
-from latebind.bench.arrivals import past
-from latebind.bench.interrupts import in_rounds
-from latebind.bench.parallel import Progress
+from latebind.bench.client import past
+from latebind.bench.rounds import Progress, in_rounds
 from latebind.bench.server import pinned
-from latebind.bench.sides import SERIAL, Side, chosen
 from latebind.bench.statistics import ratio_of_means
 from latebind.bench.subject import Setting, Subject
-from latebind.bench.tables import Row, Rows
+from latebind.cli.console import Row, Rows
 from latebind.domain.config import PolicyConfig, ServedModel
 from research.live.played import Played, joined
 from research.live.session import Session, session
+from research.live.sides import SERIAL, Side, chosen
 from research.live.tuning import Figures, least, most
 
 WINDOWS = (0.005, 0.010, 0.020, 0.030)  # seconds; the best of them is TF-Serving's optimal wait (Ebird, section III)

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from latebind.bench.parallel import Progress, in_parallel
+from latebind.bench.rounds import Progress, in_parallel
 from latebind.simulation.agenda import Agenda
 from research.ebird.sides import (
     ELASTIC,

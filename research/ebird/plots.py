@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from latebind.bench.chart import Plot, bars, lines
+from latebind.bench.report import Plot, bars, lines
 from research.ebird.parts import Found, Split
 from research.ebird.report import BASELINES, OURS, PHASES, best, grouped, mean_latencies
 from research.ebird.simulated import QOS, Result

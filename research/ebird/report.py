@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from latebind.bench.statistics import ratio_of_means
-from latebind.bench.tables import Row, Rows
+from latebind.cli.console import Row, Rows
 from research.ebird.parts import RISING, STEP, Found, Split
 from research.ebird.sides import PAPERS_WINDOW, Kind, Side
 from research.ebird.simulated import AT_LOW, QOS, Figures, Result

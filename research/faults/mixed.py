@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.bench.server import launched
 from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import read_log

@@ -32,8 +32,7 @@ from latebind.adaptation.controller import (
 )
 from latebind.adaptation.process import SINCE_ALARM, SINCE_MOVED
 from latebind.adaptation.sampling import Sampler
-from latebind.bench.folds import copied
-from latebind.bench.subject import Subject
+from latebind.bench.subject import Subject, copied
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.errors import ConfigError
 from latebind.learned.activations import Observed

@@ -18,17 +18,16 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.bench.folds import Folds, answerable
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned
-from latebind.bench.sides import begun
 from latebind.bench.statistics import Interval, ratio_of_means
-from latebind.bench.subject import Setting, Subject
-from latebind.bench.tables import Row, Rows
+from latebind.bench.subject import Folds, Setting, Subject, answerable
+from latebind.cli.console import Row, Rows
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.server.gateway import Answer
+from research.live.sides import begun
 
 BATCHES = (1, 2, 4, 8)
 BLOCK = 24  # rows that one engine is asked for before the other has its turn

@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
 from latebind.bench.client import Answered, Array, Body, Caller, encode
-from latebind.bench.folds import copied
 from latebind.bench.server import pinned, serving
 from latebind.bench.statistics import Interval, ratio_of_means
-from latebind.bench.subject import Setting
-from latebind.bench.tables import Row, Rows
+from latebind.bench.subject import Setting, copied
+from latebind.cli.console import Row, Rows
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import recalibrate
 from latebind.learned.samples import Samples

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from latebind.bench.chart import Plot, lines
-from latebind.bench.page import write_plots
+from latebind.bench.report import Plot, lines, write_plots
 from research.gati.locality import LocalityReport
 
 STEP = 500  # requests of each point along a stream

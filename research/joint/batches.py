@@ -10,16 +10,15 @@ from random import Random
 
 import numpy as np
 
-from latebind.bench.arrivals import past
-from latebind.bench.interrupts import in_rounds
-from latebind.bench.parallel import Progress
-from latebind.bench.requests import PATIENCE
-from latebind.bench.sides import SERIAL, Side
+from latebind.bench.client import past
+from latebind.bench.rounds import Progress, in_rounds
 from latebind.bench.statistics import Interval, median_interval
-from latebind.bench.tables import Row, Rows
+from latebind.cli.console import Row, Rows
 from latebind.domain.config import PolicyConfig
 from latebind.domain.errors import ConfigError
 from research.live.contest import Contest
+from research.live.requests import PATIENCE
+from research.live.sides import SERIAL, Side
 from research.live.tuning import Figures
 
 SIZES = (1, 2, 4, 8, 16)

@@ -6,15 +6,14 @@ from random import Random
 
 import numpy as np
 
-from latebind.bench.arrivals import past
-from latebind.bench.interrupts import in_rounds
-from latebind.bench.parallel import Progress
-from latebind.bench.sides import SERIAL, chosen
+from latebind.bench.client import past
+from latebind.bench.rounds import Progress, in_rounds
 from research.joint.bound import most_in_time
 from research.joint.report import Block, Capacity, Cell, JointReport
 from research.joint.sides import OURS, Contender, Kind, contenders, knowing, of_kind
 from research.live.contest import Contest
 from research.live.played import Played
+from research.live.sides import SERIAL, chosen
 
 LOADS = (0.8, 1.0, 1.2)
 DEADLINES = (2.0, 3.0, 5.0, 10.0)

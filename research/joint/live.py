@@ -8,13 +8,12 @@ import asyncio
 from collections.abc import Mapping
 from random import Random
 
-from latebind.bench.folds import Folds, answerable
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned
-from latebind.bench.sides import Side
-from latebind.bench.subject import Setting, Subject
+from latebind.bench.subject import Folds, Setting, Subject, answerable
 from research.live.contest import Part
 from research.live.session import session
+from research.live.sides import Side
 
 KNOWN = 2_000  # rows, at most, that are asked for: the right answers come first, one after another
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from latebind.bench.chart import Plot, lines
+from latebind.bench.report import Plot, lines
 from research.joint.report import Block, JointReport
 from research.live.played import joined
 

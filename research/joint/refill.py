@@ -12,14 +12,14 @@ from random import Random
 import numpy as np
 
 from latebind.batching.exits import alive
-from latebind.bench.parallel import Progress
-from latebind.bench.sides import SERIAL, Side
+from latebind.bench.rounds import Progress
 from latebind.bench.statistics import ratio_of_means
-from latebind.bench.tables import Rows
+from latebind.cli.console import Rows
 from latebind.domain.config import PolicyConfig, ServedModel
 from latebind.domain.costs import Curve
 from latebind.domain.model import StageKind
 from research.live.contest import Contest
+from research.live.sides import SERIAL, Side
 
 ALONE = "compaction alone"
 

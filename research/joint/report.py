@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
-from latebind.bench.tables import Row, Rows
+from latebind.cli.console import Row, Rows
 from research.joint.sides import BASELINES, OURS, Contender, Kind, of_kind
 from research.live.played import Flags, Played, joined
 from research.live.tuning import Figures, most

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from latebind.bench.sides import SERIAL, Side
 from latebind.domain.config import PolicyConfig
+from research.live.sides import SERIAL, Side
 
 SIZES = (2, 4, 8, 16)
 FEW_SIZES = (4, 16)

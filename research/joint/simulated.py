@@ -10,10 +10,7 @@ from random import Random
 
 import numpy as np
 
-from latebind.bench.costs import alone
-from latebind.bench.interrupts import in_rounds
-from latebind.bench.parallel import Progress
-from latebind.bench.sides import Side
+from latebind.bench.rounds import Progress, in_rounds
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts, in_turn
@@ -26,6 +23,7 @@ from latebind.simulation.workloads import Arrival, leaving_stage
 from research.hardware.networks import NETWORKS
 from research.live.contest import Part
 from research.live.played import Played
+from research.live.sides import Side, alone
 
 UNLIMITED = 1 << 30  # requests that may wait
 FOR_EVER = 1e9  # seconds

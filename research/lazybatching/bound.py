@@ -13,9 +13,9 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.bench.statistics import ratio_of_means
-from latebind.bench.tables import Rows
+from latebind.cli.console import Rows
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec

@@ -23,12 +23,9 @@ from random import Random
 import numpy as np
 
 from latebind.batching.estimate import Estimate
-from latebind.bench.arrivals import during, rising
-from latebind.bench.interrupts import in_rounds
-from latebind.bench.parallel import Progress, in_parallel
-from latebind.bench.requests import Sent, Visit
+from latebind.bench.client import during, rising
+from latebind.bench.rounds import Progress, in_parallel, in_rounds
 from latebind.bench.server import pinned
-from latebind.bench.sides import SERIAL, Side, chosen
 from latebind.bench.subject import Setting, Subject
 from latebind.domain.config import PolicyConfig
 from latebind.domain.costs import TYPICAL_STEPS
@@ -37,7 +34,9 @@ from latebind.repository.directory import ModelDirectory
 from research.hardware.lower_bound import least_seconds, shares_of
 from research.lazybatching.live_report import OURS, Block, Floor, LiveReport, Means
 from research.live.played import Seconds
+from research.live.requests import Sent, Visit
 from research.live.session import Session, session
+from research.live.sides import SERIAL, Side, chosen
 from research.validate.live import Played
 from research.validate.logged import Logged, check_can_replay
 from research.validate.simulated import Run, simulated, told_all

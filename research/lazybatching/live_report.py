@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from latebind.bench.statistics import ratio_of_means
-from latebind.bench.tables import Row, Rows
+from latebind.cli.console import Row, Rows
 from research.live.played import Seconds
 from research.live.tuning import tuned
 

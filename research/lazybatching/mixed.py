@@ -12,8 +12,8 @@ from random import Random
 
 import msgspec
 
-from latebind.bench.parallel import Progress, in_parallel
-from latebind.bench.tables import Rows
+from latebind.bench.rounds import Progress, in_parallel
+from latebind.cli.console import Rows
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from research.lazybatching.scene import Scene
 from research.lazybatching.sides import Group, Side, sides
 from research.lazybatching.simulated import Result, Task, covering, run_all, shedding

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from latebind.bench.chart import Plot, lines
+from latebind.bench.report import Plot, lines
 from research.lazybatching.report import cells
 from research.lazybatching.sides import Group
 from research.lazybatching.simulated import Result

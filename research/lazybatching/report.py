@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.statistics import ratio_of_means
-from latebind.bench.tables import Row, Rows
+from latebind.cli.console import Row, Rows
 from research.lazybatching.parts import Capacity
 from research.lazybatching.sides import Group
 from research.lazybatching.simulated import GROWING, Result

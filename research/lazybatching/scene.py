@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from latebind.bench.costs import alone
 from latebind.domain.config import ServedModel
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
@@ -12,6 +11,7 @@ from latebind.repository.listing import find_models
 from latebind.simulation.workloads import Lengths
 from research.hardware.networks import NETWORKS
 from research.lazybatching.sentences import ONE, Sentences
+from research.live.sides import alone
 
 UNLIMITED = 1 << 30  # requests that may wait
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.bench.parallel import in_parallel
+from latebind.bench.rounds import in_parallel
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.costs import ModelCosts, in_turn

@@ -9,10 +9,10 @@ from math import ceil, inf
 
 import numpy as np
 
-from latebind.bench.requests import PATIENCE, Sent, ask, in_time
 from latebind.domain.errors import Expired, Refused
 from latebind.engine.client import EngineClient
 from research.live.played import Played
+from research.live.requests import PATIENCE, Sent, ask, in_time
 from research.live.rows import Rows
 
 WAITING = 3  # batches' worth of rows under way while throughput is measured

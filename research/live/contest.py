@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any, Protocol
 
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from research.live.played import Played
 
 

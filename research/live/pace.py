@@ -6,9 +6,9 @@ arrivals and deadlines are scaled to it, and results are given at the mean pace 
 
 import numpy as np
 
-from latebind.bench.costs import alone
 from latebind.domain.config import ServedModel
 from research.live.asked import Asked
+from research.live.sides import alone
 
 WARM_UP = 40
 

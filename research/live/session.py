@@ -7,10 +7,7 @@ from pathlib import Path
 from random import Random
 
 from latebind.bench.client import Array
-from latebind.bench.interrupts import in_rounds
-from latebind.bench.parallel import Progress
-from latebind.bench.requests import PATIENCE, Visit
-from latebind.bench.sides import SERIAL, Side, started
+from latebind.bench.rounds import Progress, in_rounds
 from latebind.bench.subject import Setting
 from latebind.domain.config import ServedModel
 from latebind.program.stored import read_spec_and_costs
@@ -18,7 +15,9 @@ from latebind.repository.directory import ModelDirectory
 from research.live.asked import Asked
 from research.live.pace import WARM_UP, Pace
 from research.live.played import Played
+from research.live.requests import PATIENCE, Visit
 from research.live.rows import Rows
+from research.live.sides import SERIAL, Side, started
 
 Stretches = Sequence[Sequence[float]]  # seconds at which requests are sent, each since it began
 Visits = dict[str, tuple[float, Visit]]  # by side

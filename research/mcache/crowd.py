@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from latebind.bench.parallel import Progress, in_parallel
+from latebind.bench.rounds import Progress, in_parallel
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts

@@ -6,7 +6,7 @@ Queues, loads beside runs and clients that wait for their replies are in `crowd`
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from latebind.bench.parallel import Progress, in_parallel
+from latebind.bench.rounds import Progress, in_parallel
 from latebind.simulation.traces import HTTP, REQUESTS, Pairing, Service
 from research.mcache.models import Family, Storage
 from research.mcache.scenes import Many, Scene, Seven, hours

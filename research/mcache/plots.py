@@ -1,6 +1,6 @@
 """Figures 6 to 10 of mCache as plots, and memory against loading time."""
 
-from latebind.bench.chart import SHARES, Plot, bars, lines
+from latebind.bench.report import SHARES, Plot, bars, lines
 from research.mcache.parts import Found
 from research.mcache.report import loading, shares_within
 from research.mcache.sides import TIMES, Bound, Cell, Side

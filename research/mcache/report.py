@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.statistics import mean_interval, ratio_of_means
-from latebind.bench.tables import Row, Rows
+from latebind.cli.console import Row, Rows
 from latebind.simulation.traces import Pairing
 from research.mcache.crowd import Crowded, Server
 from research.mcache.decision import Decision

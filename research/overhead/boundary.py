@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from latebind.bench.server import pinned
-from latebind.bench.sides import begun
 from latebind.bench.statistics import Interval, median_interval
 from latebind.bench.subject import Setting
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.program.build import build_program
+from research.live.sides import begun
 
 LAYERS = 16
 BLOCK = 10  # requests of one side before it is the other's turn

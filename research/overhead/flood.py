@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from latebind.bench.client import Body, encode
-from latebind.bench.interrupts import in_rounds
+from latebind.bench.rounds import in_rounds
 from latebind.bench.server import pinned, serving
 from latebind.domain.errors import ConfigError
 

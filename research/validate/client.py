@@ -7,8 +7,8 @@ from functools import partial
 from itertools import cycle
 
 from latebind.bench.client import Array
-from latebind.bench.requests import PATIENCE, Sent, ask, in_time
 from latebind.engine.client import EngineClient
+from research.live.requests import PATIENCE, Sent, ask, in_time
 
 
 class Clients:

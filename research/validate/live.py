@@ -7,16 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from latebind.bench.arrivals import during, rising
-from latebind.bench.client import Array
-from latebind.bench.costs import SLOTS
-from latebind.bench.interrupts import in_rounds
-from latebind.bench.parallel import Progress
-from latebind.bench.requests import Sent, Visit
-from latebind.bench.sides import begun
+from latebind.bench.client import Array, during, rising
+from latebind.bench.rounds import Progress, in_rounds
 from latebind.bench.subject import Setting
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.engine.order import EngineOrder
+from research.live.requests import Sent, Visit
+from research.live.sides import SLOTS, begun
 from research.validate.client import Clients
 from research.validate.logged import Logged, check_can_replay
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from latebind.bench.client import Array
-from latebind.bench.parallel import Progress, in_parallel
-from latebind.bench.requests import Visit
+from latebind.bench.rounds import Progress, in_parallel
 from latebind.bench.server import pinned
 from latebind.bench.subject import Setting
+from research.live.requests import Visit
 from research.validate.counts import average, summed
 from research.validate.live import Plan, Played, play
 from research.validate.report import Load, Round

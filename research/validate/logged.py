@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from latebind.bench.requests import Sent
 from latebind.compiled import is_compiled
 from latebind.domain.actions import Load, Outcome, Reply, Run
 from latebind.domain.config import SchedulerConfig
@@ -19,6 +18,7 @@ from latebind.domain.eventlog import Entry, read_log
 from latebind.domain.events import Arrived, Loaded, StageDone
 from latebind.queries.scheduler import AnyScheduler, make_scheduler
 from latebind.simulation.measured import Hop, Launch, Loading, Rests, Seen, Timed
+from research.live.requests import Sent
 from research.validate.counts import Counts
 
 T = TypeVar("T")

@@ -9,10 +9,10 @@ from random import Random
 
 import numpy as np
 
-from latebind.bench.parallel import Progress
-from latebind.bench.requests import Visit
+from latebind.bench.rounds import Progress
 from latebind.engine.client import EngineClient
 from latebind.simulation.traces import drawn
+from research.live.requests import Visit
 from research.mcache.live import trace
 from research.mcache.live.sides import LATE, LRU, SIDES, Setting, order
 from research.mcache.live.zoo import Zoo, made_up

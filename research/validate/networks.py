@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.program.build import build_program
 
 PERCEPTRON, RESIDUAL = "perceptron", "residual"

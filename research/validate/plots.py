@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from latebind.bench.chart import SHARES, Plot, lines
+from latebind.bench.report import SHARES, Plot, lines
 from research.validate.report import Load
 
 POINTS = 400

@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 
 from latebind.bench.statistics import Interval, median_interval
-from latebind.bench.tables import Row, Rows
+from latebind.cli.console import Row, Rows
 from research.live.played import Seconds
 from research.validate.counts import NOTHING, Counts
 

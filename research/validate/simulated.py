@@ -10,7 +10,6 @@ from statistics import median
 
 import numpy as np
 
-from latebind.bench.requests import Sent, Visit
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig
 from latebind.queries.scheduler import AnyScheduler
@@ -18,6 +17,7 @@ from latebind.simulation.driver import Simulator
 from latebind.simulation.measured import Kind, Measured, Pace, Seen, Usual, at_pace, joined, typical
 from latebind.simulation.workloads import Arrival
 from research.live.played import Seconds
+from research.live.requests import Sent, Visit
 from research.validate.counts import Counts, counted
 from research.validate.live import Played
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from latebind.bench import exits
-from latebind.bench.folds import Folds, answerable
-from latebind.bench.subject import Setting, Subject
+from latebind.bench.subject import Folds, Setting, Subject, answerable
 from latebind.domain.errors import ConfigError
 from latebind.learned.promise import Promise
 from latebind.learned.stored import HELD_OUT, read_caches, read_rows

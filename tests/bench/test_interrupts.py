@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latebind.bench.interrupts import STATUS, in_rounds, interrupted, interruptible
+from latebind.bench.rounds import STATUS, in_rounds, interrupted, interruptible
 from latebind.bench.subject import Setting, Subject
 from research.lazybatching import live
 

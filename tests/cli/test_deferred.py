@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from latebind.cli.deferred import docstring
+from latebind.cli.commands import docstring
 from latebind.cli.main import COMMANDS, app
 from tests.forked import printed_by
 

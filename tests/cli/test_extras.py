@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from latebind.cli.bench import PARTS
-from latebind.cli.extras import EXTRAS, what_to_install
+from latebind.cli.commands import EXTRAS, what_to_install
 from latebind.cli.main import app
 from tests.forked import printed_by
 

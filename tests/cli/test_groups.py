@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from latebind.cli.groups import flattened
+from latebind.cli.commands import flattened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

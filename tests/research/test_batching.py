@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from latebind.bench.sides import SERIAL, chosen
 from latebind.bench.subject import Setting, Subject
 from latebind.domain.errors import ConfigError
 from latebind.program.stored import StoredModel
@@ -22,6 +21,7 @@ from research.lazybatching.scene import Scene, measured_models
 from research.lazybatching.sentences import read_sentences
 from research.lazybatching.sides import Group, sides
 from research.lazybatching.simulated import Result, Task, run
+from research.live.sides import SERIAL, chosen
 from research.live.tuning import tuned
 
 SCENE = Scene(read_sentences(None))

@@ -9,7 +9,7 @@ import pytest
 from sklearn.neighbors import KNeighborsClassifier
 from typer.testing import CliRunner
 
-from latebind.bench.page import write_plots
+from latebind.bench.report import write_plots
 from latebind.bench.statistics import Interval
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches

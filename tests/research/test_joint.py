@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from latebind.bench.parallel import Progress
-from latebind.bench.sides import SERIAL
+from latebind.bench.rounds import Progress
 from latebind.bench.subject import Setting, Subject
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import EMPTY_STAGE, Curve, ModelCosts
@@ -27,6 +26,7 @@ from research.joint.sides import OURS, Kind, contenders, engines, of_kind
 from research.joint.simulated import Costs, Scaling, on_costs, relative
 from research.live.contest import Contest
 from research.live.played import Played
+from research.live.sides import SERIAL
 from tests.digits import Built
 
 VECTOR = TensorSpec("x", "float32", (1,))

@@ -3,7 +3,7 @@
 import sys
 from contextlib import suppress
 
-from latebind.cli.extras import EXTRAS
+from latebind.cli.commands import EXTRAS
 from research.__main__ import app
 
 

@@ -22,7 +22,8 @@ import psutil
 import tritonclient.grpc as triton_grpc
 
 from latebind.bench.ledger.questions import KINDS, LONGEST, MARKS, WORDS
-from latebind.bench.peers.processes import end, free_port, tree
+from latebind.bench.server import tree
+from research.peers.processes import end, free_port
 from tests.soak.beside import PATIENCE, REFUSALS, STREAMED
 from tests.soak.network import FORK, SUM, VECTORS, body, check, draw
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 import psutil
 
 from latebind.bench.ledger.books import Ledger
-from latebind.bench.peers.processes import tree
+from latebind.bench.server import tree
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import NAME as ENGINE
 

@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 
 from latebind.bench.memory import resident
-from latebind.bench.peers.processes import tree
+from latebind.bench.server import tree
 
 INTERVAL = 1.0  # seconds
 SETTLING = 0.1  # share of the samples that come before everything has been used once

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 
-from latebind.bench.arrivals import poisson
+from latebind.bench.client import poisson
 from latebind.bench.ledger.books import End
 from latebind.bench.ledger.overload import ramp
 from latebind.bench.ledger.play import Played, Target, play
 from latebind.bench.ledger.questions import Mix, Questions
-from latebind.bench.parallel import Progress
-from latebind.bench.tables import Rows
+from latebind.bench.rounds import Progress
+from latebind.cli.console import Rows
 
 NEVER_REFUSES = "[policy]\nshed = false\n"  # the configuration of the server without admission
 DEADLINES = (0.1, 0.3, 2.0, 30.0)

@@ -13,11 +13,11 @@ from statistics import fmean
 
 import numpy as np
 
-from latebind.bench.arrivals import poisson
+from latebind.bench.client import poisson
 from latebind.bench.ledger.books import End, Ledger
 from latebind.bench.ledger.play import Played, Target, connected, play
 from latebind.bench.ledger.questions import Mix, Questions
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 
 CLIENTS = (1, 2, 4, 8, 16, 32)
 PATIENCE = 60.0  # seconds for one answer

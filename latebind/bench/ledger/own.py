@@ -4,15 +4,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from latebind.bench.ledger.networks import build
 from latebind.bench.ledger.play import Target
-from latebind.bench.peers.processes import latebind
+from latebind.bench.server import launched
 
 
 @contextmanager
 def serving(folder: Path, models: Sequence[str], options: Sequence[str] = ()) -> Iterator[Target]:
     """Make these models in a folder and serve them with these options of `latebind serve`."""
-    repository, grpc = build(folder / "models", models), find_spec("tritonclient") is not None
-    with latebind(repository, options, ready=models[-1], log=folder / "log", grpc=grpc) as served:
-        yield Target("127.0.0.1", served.http, f"127.0.0.1:{served.grpc}" if grpc else None, served.process)
+    speaks_grpc = ("--grpc-port", "0") if find_spec("tritonclient") is not None else ()
+    with launched(build(folder / "models", models), *speaks_grpc, *options, log=folder / "log") as server:
+        yield Target("127.0.0.1", urlsplit(server.url).port or 80, server.grpc, server.process.pid)

@@ -11,7 +11,7 @@ from latebind.bench.ledger.http import HttpClient
 from latebind.bench.ledger.inject import Injected
 from latebind.bench.ledger.memory import Memory
 from latebind.bench.ledger.questions import Protocol, Question, Questions
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.prompt import be_prompt, be_usual
 
 PATIENCE = 15.0  # seconds past its deadline after which a request counts as lost

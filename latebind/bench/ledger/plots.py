@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from latebind.bench.chart import SHARES, Plot, lines
 from latebind.bench.ledger.books import End, Times
 from latebind.bench.ledger.play import Played
+from latebind.bench.report import SHARES, Plot, lines
 
 POINTS = 2000  # of a distribution
 

@@ -6,7 +6,7 @@ from latebind.bench.ledger.books import Fault
 from latebind.bench.ledger.memory import growth
 from latebind.bench.ledger.overload import Overload
 from latebind.bench.ledger.play import Played
-from latebind.bench.tables import Row, Rows
+from latebind.cli.console import Row, Rows
 
 MB = 1e6
 LEAST_KEPT, LATEST_REFUSAL = 0.9, 0.02  # of the peak's goodput under overload; seconds at p99

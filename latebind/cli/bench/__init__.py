@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 
 import typer
 
-from latebind.bench.interrupts import STATUS, interruptible
-from latebind.cli.deferred import STYLE, DeferredCommands
+from latebind.bench.rounds import STATUS, interruptible
+from latebind.cli.commands import STYLE, DeferredCommands
 
-PARTS = {name: name for name in ("load", "exits", "memory", "peers", "ledger")}
+PARTS = {name: name for name in ("load", "exits", "memory", "ledger")}
 """The module of this folder that has each part, as a function of the same name."""
 
 

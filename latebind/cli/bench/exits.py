@@ -3,9 +3,7 @@
 from dataclasses import asdict
 
 from latebind.bench import exits as exits_bench
-from latebind.bench.awake import kept_awake
-from latebind.cli.bench.options import Backend, ServerLog
-from latebind.cli.bench.settings import Conditions, Subject, Tuning
+from latebind.cli.bench.options import Backend, Conditions, ServerLog, Subject, Tuning
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
 
 
@@ -27,7 +25,7 @@ def exits(
     data=cifar10/ --folds 5`
     """
     setting = conditions.setting(backend, log)
-    with reporting(), kept_awake(conditions.awake), progress("asking two servers") as tell:
+    with reporting(), progress("asking two servers") as tell:
         report = exits_bench.run(subject.load(), setting=setting, folds=tuning.wanted(), progress=tell)
     show(
         f"{subject.model}: {report.requests} requests a side, closed loop, batch 1, seed {conditions.seed}",

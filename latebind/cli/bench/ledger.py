@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from latebind.bench.arrivals import poisson, traced
-from latebind.bench.azure import read_trace
+from latebind.bench.client import poisson
 from latebind.bench.ledger import mixed as mixed_bench
 from latebind.bench.ledger import overload as overload_bench
 from latebind.bench.ledger import own, report
@@ -21,11 +20,9 @@ from latebind.bench.ledger.inject import Fault, Injector
 from latebind.bench.ledger.play import Played, Target, play
 from latebind.bench.ledger.plots import figures
 from latebind.bench.ledger.questions import KINDS, Mix, Protocol, Questions
-from latebind.bench.page import write_plots
-from latebind.bench.tables import Rows
+from latebind.bench.report import write_plots
 from latebind.cli.bench.options import Page, Seed, ServeWords
-from latebind.cli.bench.told import complain, show_tables
-from latebind.cli.console import JsonFile, console, progress, reporting, save
+from latebind.cli.console import JsonFile, Rows, complain, console, progress, reporting, save, show_tables
 from latebind.domain.errors import ConfigError
 from latebind.heap import settle
 
@@ -62,18 +59,10 @@ class Traffic:
 
     requests: Annotated[int, typer.Option(min=1, help="How many requests to send.")] = 20_000
     rate: Annotated[float, typer.Option(min=0.1, help="How many requests to send in a second.")] = 500.0
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="Vary the rate by the minute as this day of the Azure Functions trace does (CSV or .npz)."),
-    ] = None
-    minute: Annotated[float, typer.Option(min=0.01, help="How many seconds a minute of the trace lasts.")] = 1.0
 
     def arrivals(self, seed: int) -> Iterator[float]:
         """Yield the times at which requests are sent, in seconds."""
-        random = Random(seed)
-        if self.trace is None:
-            return poisson(self.rate, random)
-        return traced(read_trace(self.trace), self.rate, self.minute, random)
+        return poisson(self.rate, Random(seed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,7 @@ import typer
 
 from latebind.bench import load as load_bench
 from latebind.bench.plots import write_page
-from latebind.cli.bench.options import Page, Seed
-from latebind.cli.bench.settings import Subject
+from latebind.cli.bench.options import Page, Seed, Subject
 from latebind.cli.console import JsonFile, console, reporting, save, show
 
 

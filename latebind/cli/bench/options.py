@@ -1,10 +1,14 @@
-"""Options that several commands of `latebind bench` share."""
+"""Options that several benchmarks share, and groups of them: what is asked, on which cores, calibrated how."""
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from latebind.bench import subject as bench
+from latebind.cli.sources import load_rows
 
 
 def _drawable(file: Path | None) -> Path | None:
@@ -44,12 +48,6 @@ Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at ran
 Core = Annotated[int, typer.Option(help="The core that the engine runs on.")]
 DoorCore = Annotated[int, typer.Option(help="The core that the door and the client run on.")]
 ServerLog = Annotated[Path | None, typer.Option(help="Write what the servers log to FILE.")]
-Awake = Annotated[
-    bool,
-    typer.Option(
-        "--awake", help="Keep idle cores from sleeping during the measurement, for all sides alike. Needs root."
-    ),
-]
 Processes = Annotated[int, typer.Option(help="How many runs go on at the same time. Default: one for each core.")]
 Trace = Annotated[
     Path | None,
@@ -63,3 +61,42 @@ ServeWords = Annotated[
     list[str] | None,
     typer.Option(help="An option to pass on to `latebind serve`, as in --serve=--slots=64; may be repeated."),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model in a folder, and the rows to send to it."""
+
+    repository: Repository
+    model: Model
+    data: Data
+    data_option: DataOption = None
+
+    def load(self) -> bench.Subject:
+        """Return the model with its rows, and with labels if there are any. Raises `ConfigError`."""
+        return bench.Subject(self.repository, self.model, *load_rows(self.data, self.data_option))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What all sides have in common: the cores and the seed."""
+
+    engine_core: Core = 1
+    door_core: DoorCore = 0
+    seed: Seed = 0
+
+    def setting(self, backend: str | None = None, log: Path | None = None) -> bench.Setting:
+        """Return how each side is served."""
+        return bench.Setting(backend, (self.door_core,), self.engine_core, self.seed, log)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Whether to calibrate thresholds on other rows than those that are sent, and for which fidelity."""
+
+    folds: FoldCount = 0
+    fidelity: FoldFidelity = 0.97
+
+    def wanted(self) -> bench.Folds | None:
+        """Return the folds, or None to use the thresholds of the model."""
+        return bench.Folds(self.folds, self.fidelity) if self.folds else None

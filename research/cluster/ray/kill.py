@@ -7,13 +7,13 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
-from latebind.bench.arrivals import poisson
+from latebind.bench.client import poisson
 from latebind.bench.ledger import own
 from latebind.bench.ledger.books import Ledger
 from latebind.bench.ledger.inject import Fault, Injected
 from latebind.bench.ledger.play import Played, Target, play
 from latebind.bench.ledger.questions import Mix, Questions
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from research.cluster.ray.replicas import LOOK, busiest_replica, engines, known
 
 PAUSE = 0.02

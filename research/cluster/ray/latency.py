@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.client import Line, answered, encode, written
-from latebind.bench.interrupts import in_rounds
 from latebind.bench.ledger import own
 from latebind.bench.ledger.questions import KINDS, LONGEST, MARKS, WIDTH, WORDS
-from latebind.bench.parallel import Progress
-from latebind.bench.peers.processes import tree
+from latebind.bench.rounds import Progress, in_rounds
+from latebind.bench.server import tree
 from latebind.bench.statistics import Interval, ratio_of_means, ratio_of_quantiles
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import NAME as ENGINE

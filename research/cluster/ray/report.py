@@ -1,7 +1,7 @@
 """Tables of `python -m research ray`."""
 
 from latebind.bench.ledger.books import Fault
-from latebind.bench.tables import Rows
+from latebind.cli.console import Rows
 from research.cluster.ray.kill import Killed
 from research.cluster.ray.latency import ALONE, Found
 from research.cluster.ray.scale import Scaled

@@ -9,7 +9,7 @@ from random import Random
 from latebind.bench.ledger import own
 from latebind.bench.ledger.play import Played, play
 from latebind.bench.ledger.questions import Mix, Questions
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from research.cluster.ray.replicas import Watch
 
 SETTINGS = "[cluster]\nup_after = {up:g}\ndown_after = {down:g}\n"

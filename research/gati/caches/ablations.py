@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.learned.compose import Costs, Floats, Seen
 from latebind.learned.lookup import compile_lookup_files
 from latebind.learned.samples import Samples

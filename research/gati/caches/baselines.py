@@ -10,7 +10,7 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.domain.errors import ConfigError
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.learned.compose import Choice, Costs, Floats, Seen
 from latebind.learned.composition import ALPHAS, Composition, Trial
 from latebind.learned.ilp import Variant, relaxed

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
 from latebind.domain.errors import ConfigError
 from latebind.learned.calibrate import calibrate

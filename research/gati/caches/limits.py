@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.bench.statistics import ratio_of_means
 from latebind.learned.samples import Samples
 from research.gati.caches.composition import SEARCH, Rules, Thresholds, composition_of, methods_of

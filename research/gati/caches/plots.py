@@ -1,6 +1,6 @@
 """The comparison of learned caches as plots: distributions, fidelity against latency, sweeps."""
 
-from latebind.bench.chart import MARKED, Plot, blank, distributions
+from latebind.bench.report import MARKED, Plot, blank, distributions
 from research.gati.caches.contest import Standings
 from research.gati.caches.limits import UnderLimits
 from research.gati.caches.suite import Part, Result

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.domain.errors import ConfigError
 from latebind.learned.samples import Samples, checked
 from latebind.learned.train import DISTILLATION

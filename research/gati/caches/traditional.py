@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.domain.errors import ConfigError
 from latebind.learned.activations import record_activations
 from latebind.learned.compose import Costs, send

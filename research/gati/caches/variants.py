@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.learned.compose import Costs
 from latebind.learned.eight_bits import eight_bit_lookup
 from latebind.learned.exploration_folder import ExplorationFolder, Origin

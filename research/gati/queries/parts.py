@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from latebind.bench.parallel import Progress, in_parallel
+from latebind.bench.rounds import Progress, in_parallel
 from research.gati.queries.loaded import LoadedResult, LoadedTask, run_loaded
 from research.gati.queries.sides import Side, sides
 from research.gati.queries.simulated import Result, Task, run

@@ -1,6 +1,6 @@
 """Figures 11 and 12 as plots, and accuracy beside latency."""
 
-from latebind.bench.chart import MARKED, Plot, bars, blank, lines
+from latebind.bench.report import MARKED, Plot, bars, blank, lines
 from research.gati.queries.parts import Found
 from research.gati.queries.report import gain, models
 from research.gati.queries.sides import EVERY, baseline, replanned

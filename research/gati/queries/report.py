@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from latebind.bench.statistics import mean_interval, ratio_of_means
-from latebind.bench.tables import Row, Rows
+from latebind.cli.console import Row, Rows
 from latebind.domain.query import NOT_RUN
 from research.gati.queries.decision import Decision
 from research.gati.queries.parts import Found, FoundLoaded

@@ -9,12 +9,12 @@ from functools import partial
 from math import inf, nan
 from random import Random
 
-from latebind.bench.requests import in_time
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.errors import LatebindError
 from latebind.engine.client import EngineClient
 from latebind.server.gateway import MemoryMetrics
 from latebind.simulation.traces import Request
+from research.live.requests import in_time
 from research.mcache.live.sides import Setting, order
 from research.mcache.live.watched import Taken, Watch, taken
 from research.mcache.live.zoo import Zoo, made_up

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import cycle
 
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from research.mcache.live.asked import Asked, asked
 from research.mcache.live.sides import LATE, LRU, SIDES, Setting
 from research.mcache.live.trace import loads

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from random import Random
 
-from latebind.bench.interrupts import in_rounds
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress, in_rounds
 from latebind.simulation.traces import HOUR
 from research.mcache.live.asked import Call, asked
 from research.mcache.live.sides import SIDES, Setting

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from latebind.bench.chart import Plot, bars, blank, distributions, lines
+from latebind.bench.report import Plot, bars, blank, distributions, lines
 from research.mcache.live.cold import First, Start
 from research.mcache.live.crowd import Crowds, throughput
 from research.mcache.live.trace import Blocks, Plan

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.statistics import ratio_of_means
-from latebind.bench.tables import Rows
+from latebind.cli.console import Rows
 from research.mcache.leaks import Leaks
 from research.mcache.live.asked import Call
 from research.mcache.live.cold import First, Start

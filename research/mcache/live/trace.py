@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from latebind.bench.interrupts import in_rounds
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress, in_rounds
 from latebind.domain.errors import ConfigError
 from latebind.engine.crew import at_once
 from latebind.simulation.traces import HOUR, REQUESTS, Pairing, Request, Service, hour_of, invocations, paired

@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 
 from latebind.bench.client import Array
-from latebind.bench.parallel import Progress
+from latebind.bench.rounds import Progress
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latebind.bench.arrivals import poisson, traced
+from latebind.bench.client import poisson
 from latebind.bench.ledger.books import Answer, End, Fault, Ledger
 from latebind.bench.ledger.inject import busiest_engine
 from latebind.bench.ledger.memory import growth
@@ -21,7 +21,6 @@ from latebind.bench.ledger.play import Played, play
 from latebind.bench.ledger.questions import KINDS, Manner, Mix, Protocol, Questions, number_in
 from latebind.bench.ledger.report import end_rows, fault_rows, overload_rows, overload_verdict
 from latebind.domain.errors import ConfigError
-from latebind.simulation.traces import Service
 from tests.bench.ledger.liar import EVERY, Lie, lying
 
 MIX = Mix(models=("affine", "chain", "words"), protocols=(Protocol.JSON,), deadlines=(5.0,), leave=0.0, break_off=0.0)
@@ -137,15 +136,6 @@ def test_poisson_times_have_their_rate() -> None:
     times = list(islice(poisson(100.0, Random(0)), 5000))
     assert times[-1] == pytest.approx(50.0, rel=0.1)
     assert all(before < after for before, after in pairwise(times))
-
-
-def test_traced_times_are_as_uneven_as_the_trace() -> None:
-    services = (Service((1, 0, 3)), Service((1, 0, 1)))
-    times = np.array(list(islice(traced(services, 100.0, 1.0, Random(0)), 3000)))
-    assert times[-1] == pytest.approx(30.0, rel=0.1)
-    share = np.bincount(times.astype(int) % 3) / len(times)
-    assert share[1] == 0.0
-    assert share[0] == pytest.approx(1 / 3, abs=0.05)
 
 
 def test_growth_is_counted_from_when_everything_was_used_once() -> None:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from latebind.bench.arrivals import poisson
+from latebind.bench.client import poisson
 from latebind.bench.ledger import overload, own
 from latebind.bench.ledger.inject import Fault, Injector
 from latebind.bench.ledger.play import Played, Target, play

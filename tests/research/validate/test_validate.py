@@ -9,8 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from latebind.bench.arrivals import during, rising
-from latebind.bench.requests import Sent, Visit
+from latebind.bench.client import during, rising
 from latebind.bench.subject import Setting
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
@@ -23,6 +22,7 @@ from latebind.queries.scheduler import AnyScheduler
 from latebind.repository.directory import ModelDirectory
 from latebind.scheduler import Scheduler
 from latebind.simulation.measured import Launch, Loading, Pace, Seen, Usual
+from research.live.requests import Sent, Visit
 from research.mcache.live.zoo import Weighed, Zoo, made_up
 from research.validate import live, loads, memory
 from research.validate.counts import Counts, average, summed

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.client import Array
-from latebind.bench.requests import in_time
 from latebind.domain.errors import ConfigError, Expired
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import Query
@@ -21,6 +20,7 @@ from latebind.queries.file.definition import read_query
 from latebind.repository.directory import ModelDirectory
 from latebind.server.gateway import Answer, StepAnswer
 from research.gati.queries.live.sides import Served
+from research.live.requests import in_time
 
 PATIENCE = 60.0  # seconds that a request without a deadline may take
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from time import process_time
 
-from latebind.bench.interrupts import in_rounds
-from latebind.bench.parallel import Progress
-from latebind.bench.peers.processes import cpu_seconds
+from latebind.bench.rounds import Progress, in_rounds
+from latebind.bench.server import cpu_seconds
 from research.gati.queries.live.asked import Asked, Call, Rows
 from research.gati.queries.live.replanning import BLOCK, begun
 from research.gati.queries.live.sides import BEST, Served, Setting

@@ -1,6 +1,6 @@
 """Plots of live runs of queries: accuracy against latency."""
 
-from latebind.bench.chart import MARKED, Plot, blank
+from latebind.bench.report import MARKED, Plot, blank
 from research.gati.queries.live.asked import mean
 from research.gati.queries.live.replanning import Found
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from random import Random
 from statistics import median
 
-from latebind.bench.arrivals import past
-from latebind.bench.parallel import Progress
+from latebind.bench.client import past
+from latebind.bench.rounds import Progress
 from latebind.domain.query import Query
 from research.gati.queries.live.asked import Asked, Call, Rows
 from research.gati.queries.live.sides import REPLANNED, STATIC, Served, Setting, Side, started

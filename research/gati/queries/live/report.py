@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.statistics import mean_interval, ratio_of_means
-from latebind.bench.tables import Row, Rows
+from latebind.cli.console import Row, Rows
 from research.gati.queries.live.asked import Call
 from research.gati.queries.live.overhead import BY_CLIENTS, QUERY, Overhead, step_name
 from research.gati.queries.live.replanning import BLOCK, Found

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from latebind.bench.ledger.questions import Protocol
-from latebind.bench.peers.calls import Call
-from latebind.bench.peers.closed import closed_loop
-from latebind.bench.peers.processes import Served, cpu_seconds
+from latebind.bench.server import cpu_seconds
 from latebind.domain.errors import ConfigError
+from research.peers.calls import Call
+from research.peers.closed import closed_loop
+from research.peers.processes import Served
 
 SCRIPT = """
 local file = io.open("{body}", "rb")

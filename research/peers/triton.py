@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from latebind.bench.peers.environments import site_packages
-from latebind.bench.peers.frameworks import APPS
-from latebind.bench.peers.processes import Served, free_port, running
+from research.peers.environments import site_packages
+from research.peers.frameworks import APPS
+from research.peers.processes import Served, free_port, running
 
 CONFIG = """name: "{name}"
 backend: "python"

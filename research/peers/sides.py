@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from latebind.bench.ledger.questions import Protocol
-from latebind.bench.peers import frameworks, ours, triton
-from latebind.bench.peers.environments import environment
-from latebind.bench.peers.processes import Served, latebind
+from research.peers import frameworks, ours, triton
+from research.peers.environments import environment
+from research.peers.processes import Served, latebind
 
 LATEBIND, TRITON = "latebind", "triton"
 

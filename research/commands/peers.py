@@ -1,4 +1,4 @@
-"""`latebind bench peers`: latebind beside other servers."""
+"""`python -m research peers`: latebind beside other servers."""
 
 import tempfile
 from dataclasses import dataclass, replace
@@ -9,15 +9,14 @@ from typing import Annotated
 import typer
 
 from latebind.bench.ledger.questions import Protocol
-from latebind.bench.parallel import Progress
-from latebind.bench.peers import goodput, identity, plots, report
-from latebind.bench.peers.loads import tool
-from latebind.bench.peers.sides import SIDES, Place
-from latebind.bench.sides import chosen
-from latebind.bench.tables import Rows
+from latebind.bench.rounds import Progress
 from latebind.cli.bench.options import Page, Seed, ServeWords
-from latebind.cli.bench.told import ByPart, Files, Told, tell_parts
-from latebind.cli.console import JsonFile, console, reporting
+from latebind.cli.console import JsonFile, Rows, console, reporting
+from research.live.sides import chosen
+from research.peers import goodput, identity, plots, report
+from research.peers.loads import tool
+from research.peers.sides import SIDES, Place
+from research.told import ByPart, Files, Told, tell_parts
 
 PAGE_TEXT = "Servers and client share this machine; all take turns in every round."
 
@@ -111,9 +110,9 @@ def peers(
 
     Examples:
 
-    * `latebind bench peers --peers out/peers --part identity`
-    * `latebind bench peers --peers out/peers --part identity --protocol grpc --side latebind --side triton --rounds 10`
-    * `latebind bench peers --peers out/peers --part goodput --backend eager --load 1.4 --rounds 3`
+    * `python -m research peers --peers out/peers --part identity`
+    * `python -m research peers --peers out/peers --part identity --protocol grpc --side triton --rounds 10`
+    * `python -m research peers --peers out/peers --part goodput --backend eager --load 1.4 --rounds 3`
     """
     with reporting(), tempfile.TemporaryDirectory() as scratch:
         spoken = compared.protocols()

@@ -14,15 +14,16 @@ import psutil
 import pytest
 
 from latebind.bench.ledger.questions import Protocol
-from latebind.bench.peers.calls import answer, check, written
-from latebind.bench.peers.environments import PACKAGES, environment
-from latebind.bench.peers.frameworks import as_base64, serve_echo
-from latebind.bench.peers.goodput import Found, Played, play
-from latebind.bench.peers.identity import Run
-from latebind.bench.peers.loads import Loaded, load
-from latebind.bench.peers.processes import Served, cpu_seconds, free_port, restless, running, turn_of
-from latebind.bench.peers.report import goodput_rows, identity_rows
+from latebind.bench.server import cpu_seconds
 from latebind.domain.errors import ConfigError
+from research.peers.calls import answer, check, written
+from research.peers.environments import PACKAGES, environment
+from research.peers.frameworks import as_base64, serve_echo
+from research.peers.goodput import Found, Played, play
+from research.peers.identity import Run
+from research.peers.loads import Loaded, load
+from research.peers.processes import Served, free_port, restless, running, turn_of
+from research.peers.report import goodput_rows, identity_rows
 from tests.cluster.small import until
 from tests.server.conftest import Site, opened
 

@@ -15,15 +15,14 @@ import aiohttp
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.bench.arrivals import past
-from latebind.bench.interrupts import in_rounds
-from latebind.bench.parallel import Progress
-from latebind.bench.peers import resnet
-from latebind.bench.peers.calls import Call, check
-from latebind.bench.peers.loads import load
-from latebind.bench.peers.processes import Served, restless, turn_of
-from latebind.bench.peers.sides import Place
-from latebind.bench.requests import in_time
+from latebind.bench.client import past
+from latebind.bench.rounds import Progress, in_rounds
+from research.live.requests import in_time
+from research.peers import resnet
+from research.peers.calls import Call, check
+from research.peers.loads import load
+from research.peers.processes import Served, restless, turn_of
+from research.peers.sides import Place
 
 CLIENTS = 16  # of the closed loop that tells what can be answered
 WARM_UP = 2.0  # seconds

@@ -11,8 +11,8 @@ import numpy as np
 from latebind.bench.client import HEADER_LENGTH, Array, decode, encode
 from latebind.bench.ledger.questions import Protocol
 from latebind.bench.ledger.wire import GRPC_METHOD
-from latebind.bench.peers.processes import Served
 from latebind.domain.errors import ConfigError
+from research.peers.processes import Served
 
 PATIENCE = 60.0  # seconds
 

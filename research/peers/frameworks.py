@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from latebind.bench.client import Array
-from latebind.bench.peers.calls import Call
-from latebind.bench.peers.processes import Served, free_port, running
+from research.peers.calls import Call
+from research.peers.processes import Served, free_port, running
 
 APPS = Path(__file__).parent / "apps"
 

@@ -11,13 +11,13 @@ from safetensors.torch import save_file
 
 from latebind.bench.client import Array
 from latebind.bench.ledger.questions import Protocol
-from latebind.bench.peers import frameworks, triton
-from latebind.bench.peers.calls import Call, written
-from latebind.bench.peers.environments import TORCH, environment
-from latebind.bench.peers.processes import Served, latebind
-from latebind.bench.peers.sides import LATEBIND, TRITON, Place, Side
-from latebind.bench.stages import make_network
 from latebind.program.build import build_program
+from research.overhead.stages import make_network
+from research.peers import frameworks, triton
+from research.peers.calls import Call, written
+from research.peers.environments import TORCH, environment
+from research.peers.processes import Served, latebind
+from research.peers.sides import LATEBIND, TRITON, Place, Side
 
 RESNET, SHAPE, CLASSES = "resnet18", (3, 32, 32), 10
 WORKERS = 2
@@ -25,7 +25,7 @@ BATCH = 4  # of the peers: a thread answers about a hundred images a second, so 
 TIMED = "triton, time-outs"
 NEEDED = (TORCH, "openvino", "safetensors")
 TIME_OUT = 50_000  # microseconds in Triton's queue: who waited so long would come too late
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from latebind.bench.chart import Plot, blank, lines
-from latebind.bench.peers.goodput import Found
-from latebind.bench.peers.identity import Run
+from latebind.bench.report import Plot, blank, lines
+from research.peers.goodput import Found
+from research.peers.identity import Run
 
 
 def rate_figure(runs: Sequence[Run]) -> Plot:

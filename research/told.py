@@ -6,14 +6,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-import typer
-
-from latebind.bench.chart import Plot
-from latebind.bench.interrupts import interrupted
-from latebind.bench.page import write_plots
-from latebind.bench.parallel import Progress
-from latebind.bench.tables import Rows
-from latebind.cli.console import errors, progress, save, show
+from latebind.bench.report import Plot, write_plots
+from latebind.bench.rounds import Progress, interrupted
+from latebind.cli.console import Rows, progress, save, show_tables
 
 Part = TypeVar("Part", bound=StrEnum)
 Asked = TypeVar("Asked")
@@ -47,21 +42,6 @@ class Files:
             tables = [rows for one in found.values() for rows in one.tables.values()]
             write_plots(self.page, self.title, self.text, tables, [p for one in found.values() for p in one.draw()])
         save(self.json_file, self.figures(found))
-
-
-def show_tables(tables: Mapping[str, Rows]) -> None:
-    """Print each table that has rows, under its title."""
-    for title, rows in tables.items():
-        if rows:
-            show(title, rows)
-
-
-def complain(problems: Sequence[str]) -> None:
-    """Print each problem on a line, and exit with code 1 if there is any."""
-    for line in problems:
-        errors.print(line, highlight=False, markup=False, soft_wrap=True)
-    if problems:
-        raise typer.Exit(1)
 
 
 def tell_parts(parts: Iterable[Part], runs: ByPart[Part, Asked], asked: Asked, files: Files) -> dict[Part, Told]:

@@ -6,17 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from latebind.bench.costs import SLOTS
+import numpy as np
+
+from latebind.batching.estimate import Estimate
 from latebind.bench.subject import Setting
-from latebind.domain.config import EngineConfig, PolicyConfig
+from latebind.domain.config import EngineConfig, PolicyConfig, ServedModel
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 
+SLOTS = 4096
 SERIAL = "serial"  # the side that takes part wherever the pace is taken
 
 S = TypeVar("S")
+Lengths = Sequence[tuple[int, int]]  # of inputs and answers, in steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +86,9 @@ async def begun(stack: AsyncExitStack, order: EngineOrder) -> EngineClient:
     engine = await EngineClient.start(order)
     stack.push_async_callback(engine.close)
     return engine
+
+
+def alone(served: ServedModel, lengths: Lengths) -> float:
+    """Return the mean seconds that rows of these lengths take alone, by profile."""
+    estimate = Estimate(served.spec, served.costs)
+    return float(np.mean([estimate.whole(1, inputs, outputs) for inputs, outputs in lengths]))

@@ -14,14 +14,13 @@ import numpy as np
 import psutil
 
 from latebind.bench.client import Array
-from latebind.bench.interrupts import in_rounds
 from latebind.bench.ledger.questions import Protocol
-from latebind.bench.parallel import Progress
-from latebind.bench.peers.calls import Call, check, written
-from latebind.bench.peers.loads import Loaded, load
-from latebind.bench.peers.ours import IDENTITY, WIDTH
-from latebind.bench.peers.processes import Served, restless, turn_of
-from latebind.bench.peers.sides import Place, Side
+from latebind.bench.rounds import Progress, in_rounds
+from research.peers.calls import Call, check, written
+from research.peers.loads import Loaded, load
+from research.peers.ours import IDENTITY, WIDTH
+from research.peers.processes import Served, restless, turn_of
+from research.peers.sides import Place, Side
 
 WARM_UP = 1.0  # seconds of each cell that do not count
 

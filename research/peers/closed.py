@@ -5,8 +5,8 @@ import time
 
 from latebind.bench.client import READ_BYTES, Reply
 from latebind.bench.ledger.questions import Protocol
-from latebind.bench.peers.calls import Call
-from latebind.bench.peers.processes import Served
+from research.peers.calls import Call
+from research.peers.processes import Served
 
 
 async def closed_loop(served: Served, call: Call, *, clients: int, seconds: float) -> tuple[list[float], int]:

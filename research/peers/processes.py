@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from latebind.bench.server import cpu_seconds, tree
 from latebind.domain.errors import ConfigError
 
 START_SECONDS = 240.0
@@ -42,18 +43,6 @@ def free_port() -> int:
         listening.bind(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]
         return port
-
-
-def tree(process: int) -> list[psutil.Process]:
-    """Return a process and all that come from it."""
-    first = psutil.Process(process)
-    return [first, *first.children(recursive=True)]
-
-
-def cpu_seconds(process: int) -> float:
-    """Return the CPU time that a process and all that come from it have taken so far."""
-    times = [one.cpu_times() for one in tree(process)]
-    return float(sum(one.user + one.system for one in times))
 
 
 @contextmanager

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.bench.peers.goodput import Found, Played
-from latebind.bench.peers.identity import Run
-from latebind.bench.peers.loads import Loaded
-from latebind.bench.peers.sides import LATEBIND, TRITON
 from latebind.bench.statistics import ratio_of_means
-from latebind.bench.tables import Rows
+from latebind.cli.console import Rows
+from research.peers.goodput import Found, Played
+from research.peers.identity import Run
+from research.peers.loads import Loaded
+from research.peers.sides import LATEBIND, TRITON
 
 
 def identity_rows(runs: Sequence[Run], seed: int) -> Rows:

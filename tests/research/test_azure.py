@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latebind.bench.azure import read_trace
 from latebind.domain.errors import ConfigError
 from latebind.simulation.traces import Service
+from research.mcache.azure import read_trace
 
 SERVICES = [Service((1, 0, 2), "http"), Service((0, 5, 0), "timer")]
 

@@ -1,0 +1,162 @@
+"""How a command of the command line is found, imported and read: only when it runs, with its options in groups.
+
+Listing commands needs neither torch nor an extra. Options that belong together are fields of a dataclass: a command
+that takes one as a parameter takes all of its options, in a panel of their own where the class has a `PANEL`.
+"""
+
+import ast
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from dataclasses import MISSING, fields, is_dataclass
+from functools import wraps
+from importlib.util import find_spec
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.models import OptionInfo
+
+STYLE: dict[str, Any] = {"rich_markup_mode": "markdown", "pretty_exceptions_enable": False, "add_completion": False}
+"""How every application of the command line speaks."""
+
+
+EXTRAS = {
+    "aiohttp": "bench",
+    "grpc": "grpc",
+    "grpc_health": "grpc",
+    "openvino": "openvino",
+    "plotly": "report",
+    "psutil": "bench",
+    "ray": "ray",
+    "sklearn": "demo",
+    "tritonclient": "grpc",
+}
+"""Packages by the name that they are imported by, and the extra of latebind that brings each."""
+
+
+class Deferred(TyperCommand):
+    """A command of which a list tells what the docstring of its function says, read from its source."""
+
+    def __init__(self, name: str, module: str, load: Callable[[], TyperCommand | TyperGroup]) -> None:
+        super().__init__(name, help=docstring(module, name.replace("-", "_")))
+        self.load = load
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Import the command, whose context this is from now on."""
+        return self.load().make_context(info_name, args, parent, **extra)
+
+
+class DeferredCommands(TyperGroup):
+    """A group that finds each command in a module: the function of its name, or `app` where it is a group itself."""
+
+    modules: ClassVar[Mapping[str, str]] = {}  # by the command's name, in the order of the list
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; where a package is missing that is optional, say in one line how to get it."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if (said := what_to_install(error)) is None:
+                raise
+            typer.echo(f"error: {said}", err=True)
+            raise typer.Exit(2) from error
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands, in the order of the table."""
+        del ctx
+        return list(self.modules)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Deferred | None:
+        """Return the command of this name, or None if there is no such command."""
+        del ctx
+        if cmd_name not in self.modules:
+            return None
+        module = self.modules[cmd_name]
+        return Deferred(cmd_name, module, lambda: _imported(cmd_name, module))
+
+
+def _imported(name: str, module: str) -> TyperCommand | TyperGroup:
+    """Import a module and return its application, else its function of this name, as a command."""
+    found = importlib.import_module(module)
+    app = getattr(found, "app", None)
+    if app is None:
+        app = typer.Typer(**STYLE)
+        app.command()(flattened(getattr(found, name.replace("-", "_"))))
+    command = typer.main.get_command(app)
+    assert isinstance(command, TyperCommand | TyperGroup)
+    command.name = name
+    return command
+
+
+def docstring(module: str, function: str) -> str:
+    """Return the docstring of a function, read from its module's source without importing it; "" if there is none."""
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    found = (node for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body)
+    functions = (node for node in found if isinstance(node, ast.FunctionDef) and node.name == function)
+    return next((ast.get_docstring(node) or "" for node in functions), "")
+
+
+def what_to_install(error: ModuleNotFoundError) -> str | None:
+    """Return what is missing and how to get it; None for a module that no extra brings."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        return None
+    return f"{package} is not installed: pip install 'latebind[{EXTRAS[package]}]'"
+
+
+def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `command` as a function that has the fields of each group in the group's place, for Typer to read.
+
+    A group is a parameter whose type is a dataclass. Its fields are annotated as parameters of commands are; those
+    without a default are required. No name may stand in two groups, or as a parameter too: that raises `ValueError`.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+
+    @wraps(command)
+    def with_groups(**given: Any) -> Any:
+        made = {
+            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        return command(**given, **made)
+
+    flat = [
+        one
+        for parameter in signature(command).parameters.values()
+        for one in _options(parameter.replace(annotation=hints[parameter.name]))
+    ]
+    with_groups.__signature__ = Signature(flat)  # type: ignore[attr-defined]
+    with_groups.__annotations__ = {one.name: one.annotation for one in flat}
+    return with_groups
+
+
+def _options(parameter: Parameter) -> Iterator[Parameter]:
+    """Yield the parameter itself, or one parameter for each field of its group; all are keyword-only."""
+    group = parameter.annotation
+    if not (isinstance(group, type) and is_dataclass(group)):
+        yield parameter.replace(kind=Parameter.KEYWORD_ONLY)
+        return
+    hints, panel = get_type_hints(group, include_extras=True), getattr(group, "PANEL", None)
+    for field in fields(group):
+        default = Parameter.empty if field.default is MISSING else field.default
+        yield Parameter(
+            field.name, Parameter.KEYWORD_ONLY, default=default, annotation=_titled(hints[field.name], panel)
+        )
+
+
+def _titled(hint: Any, panel: str | None) -> Any:
+    """Return the annotation of an option so that its help stands in this panel; arguments have one of their own."""
+    if panel is None or get_origin(hint) is not Annotated:
+        return hint
+    kind, said = get_args(hint)
+    if not isinstance(said, OptionInfo):
+        return hint
+    titled = copy(said)
+    titled.rich_help_panel = panel
+    return Annotated[kind, titled]

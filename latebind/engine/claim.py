@@ -12,12 +12,10 @@ import msgspec
 from latebind.domain.actions import Outcome
 from latebind.domain.errors import Expired, Failed, LatebindError, Loading, Refused, StepFailed, Unavailable
 from latebind.domain.model import ModelSpec
-from latebind.engine.ends import Ended, Stepped
 from latebind.engine.lane import Lane
-from latebind.engine.messages import pack_arrived, pack_cancelled
+from latebind.engine.messages import Ended, Stepped, pack_arrived, pack_cancelled
 from latebind.engine.pieces import in_pieces
-from latebind.engine.pool import Move
-from latebind.engine.slots import Rows
+from latebind.engine.slots import Move, Rows
 from latebind.sequence.padding import steps, trimmed
 from latebind.server.gateway import Answer, Shown, StepAnswer, Then
 

@@ -24,12 +24,10 @@ from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim
-from latebind.engine.ends import Ended, Stepped, Wrote
 from latebind.engine.lane import Lane
-from latebind.engine.messages import EndedReader
+from latebind.engine.messages import Ended, EndedReader, Stepped, Wrote
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted, InUse
 from latebind.engine.query_steps import steps_of_queries
-from latebind.engine.reply_spin import ReplySpin
 from latebind.engine.running import LISTENS, LOADS, Lateness, Place, models_of, note_start, read_running
 from latebind.engine.slots import Rows, SlotMemory, create_file
 from latebind.forks.client import Forked, ForkServer, fork_server
@@ -76,7 +74,6 @@ class EngineClient:
         self._lanes: dict[str, Lane] = {}
         self.sent: dict[int, Claim] = {}  # claims of requests that the engine has not answered, by request
         self.lost_calls = Counter[str]()  # that were under way when the engine was lost, by model
-        self._reply_spin = ReplySpin(self.sent)
         self._numbers = count(1)
         self._alive = False
         self._expires = inf  # when claims are looked through for those whose deadline has passed
@@ -232,7 +229,6 @@ class EngineClient:
         assert self._messages is not None
         if not self._messages.is_closing():  # uvloop raises if the other end has gone, even before it reports that
             self._messages.write(b"".join(self._unsent))
-            self._reply_spin.sent()
         self._unsent.clear()
 
     async def metrics(self) -> Snapshot:
@@ -316,7 +312,6 @@ class EngineClient:
         elif isinstance(ended, Wrote):
             self.sent[ended.request].wrote(ended.tokens)
         else:
-            self._reply_spin.replied()
             self.sent.pop(ended.request).end(ended)
             if not self.sent and self._emptied is not None:
                 self._emptied.set()

@@ -15,11 +15,10 @@ import msgspec
 
 from latebind.domain.config import TIERS, EngineConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError
-from latebind.engine.aside import MOST_WAITING
 from latebind.engine.cores import usable_cores
 from latebind.engine.on_demand import ROW_COPIES, measure, open_model
 from latebind.engine.served import with_queries
-from latebind.engine.worker import LoadedModel, load_model
+from latebind.engine.worker import MOST_WAITING, LoadedModel, load_model
 from latebind.program.device import HOST
 from latebind.program.pieces import Piece, mmap_large_blocks, release_memory
 from latebind.sequence.program import SequenceProgram, warm_up

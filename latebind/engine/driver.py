@@ -19,27 +19,25 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
 from threading import Event as Signal
 from threading import Lock, Thread, get_ident
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from latebind.domain.actions import Action, Branch, Evict, Load, Map, Reply, Run, StepEnded, WakeAt
 from latebind.domain.config import SchedulerConfig
-from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, Event, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
+from latebind.domain.model import StageKind
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace, Tracer
-from latebind.engine.event_log_file import EventLogFile
-from latebind.engine.failures import Failures
 from latebind.engine.loader import Loader
-from latebind.engine.messages import pack_ended, pack_stepped
-from latebind.engine.owners import Owners
+from latebind.engine.mapping import Mappings, Steps, TensorAction, step_request
+from latebind.engine.messages import pack_ended, pack_stepped, pack_wrote
 from latebind.engine.running import COMPILE_SECONDS, SLOWEST_DISK, Running, longest_seconds, worker_place
+from latebind.engine.slots import Owners
 from latebind.engine.staging import Staging
-from latebind.engine.steps import NoTensors, Steps, TensorAction, Tensors
-from latebind.engine.token_streams import TokenStreams
-from latebind.engine.worker import Worker
+from latebind.engine.worker import Failures, Worker
 from latebind.queries.scheduler import make_scheduler
 
 logger = logging.getLogger(__name__)
@@ -51,14 +49,22 @@ MOST_TRACES = 1024  # kept until they are collected
 MOST_UNCOUNTED = 64  # events that may wait to be counted
 
 
+class Log(Protocol):
+    """What takes every event with its actions: an event log, or the file of one (`process.EventLogFile`)."""
+
+    def write(self, now: float, event: Event, actions: Iterable[Action]) -> None:
+        """Append one entry."""
+        ...
+
+
 class Driver:
     """Owns the scheduler and its workers.
 
     `listen(seconds)` waits at most so long (None: without limit) and returns events, or None when no more will come;
-    `wake()` makes it return early. `send` takes packed replies. `tensors` performs the actions of queries, if any are
-    served. `owners` hears of every end before the door does. Workers note in `running` which stage they run, and until
-    when it should be done (`engine.running`). Stages of `recompiled` models may be compiled whenever they meet a new
-    batch size.
+    `wake()` makes it return early. `send` takes packed replies. `mappings` perform the actions of queries, if any are
+    served. `owners` hear of every end before the frontend does. Workers note in `running` which stage they run, and
+    until when it should be done (`engine.running`). Stages of `recompiled` models may be compiled whenever they meet a
+    new batch size.
     """
 
     def __init__(
@@ -71,9 +77,9 @@ class Driver:
         send: Callable[[bytes], None],
         staging: Staging,
         owners: Owners,
-        tensors: Tensors | None = None,
+        mappings: Mappings | None = None,
         loader: Loader | None = None,
-        log: EventLog | EventLogFile | None = None,
+        log: Log | None = None,
         running: Running | None = None,
         recompiled: Collection[str] = (),
     ) -> None:
@@ -92,8 +98,13 @@ class Driver:
         self._listen = listen
         self._wake = wake
         self._send = send
-        self._steps = Steps(config, tensors or NoTensors(), staging, owners)
-        self._streams = TokenStreams(config)
+        self._staging = staging
+        self._owners = owners
+        self._steps = None if mappings is None else Steps(config, mappings, staging)
+        self._nodes = {query.name: range(len(query.nodes)) for query in config.queries}
+        last = {served.spec.name: (served.spec, served.spec.stages - 1) for served in config.models}
+        self._decoders = {name: stage for name, (spec, stage) in last.items() if spec.kind(stage) is StageKind.DECODER}
+        self._tokens: dict[int, int] = {}  # that are written, by request of those whose clients get each by itself
         self._failures = Failures(logger)
         self._uncounted: list[tuple[float, Event, Sequence[Action]]] = []  # not yet in the metrics
         self._ended_steps: list[bytes] = []  # packed; they are sent with the next replies
@@ -101,7 +112,12 @@ class Driver:
         self._log = log
         self._deciding = Lock()  # guards the scheduler, the metrics, the log, the order of replies and the timer
         self._wake_time = inf
-        self._short_batches = _largest_short_batches(config)
+        self._short_batches: dict[tuple[str, int], int] = {}  # the largest that takes `SHORT_SECONDS`, by stage
+        for served in config.models:
+            for stage in set(range(served.spec.stages)) - served.costs.slopes.keys():
+                sizes = range(1, served.spec.max_batch + 1)
+                short = [size for size in sizes if served.costs.step(stage, size) <= SHORT_SECONDS]
+                self._short_batches[served.spec.name, stage] = max(short, default=0)
         self._listening = Lock()  # held by the thread that listens, the `_listener`
         self._listener = NO_THREAD
         self._ready: deque[Run | list[TensorAction]] = deque()
@@ -164,9 +180,15 @@ class Driver:
             return self._scheduler.picture(time.monotonic())
 
     def _serve_thread(self) -> None:
-        """Root of every thread: serve; an error ends all threads."""
+        """Root of every thread: listen until there is a run, perform it and those that follow, listen again.
+
+        An error ends all threads.
+        """
         try:
-            self._serve_runs()
+            # Expressions of queries take any values; to set this for each of them takes longer than most of them.
+            with torch.inference_mode(), np.errstate(all="ignore"):
+                while (run := self._next_run()) is not None:
+                    self._run_and_follow(run)
         except Exception as error:
             self._fail(error)
         finally:
@@ -176,13 +198,6 @@ class Driver:
         """Make all threads end, and `run` raise `error`."""
         self._failure, self._closed = error, True
         self._wake()
-
-    def _serve_runs(self) -> None:
-        """Listen until there is a run, perform it and those that follow from it, listen again."""
-        # Expressions of queries take any values; to set this for each of them takes longer than most of them.
-        with torch.inference_mode(), np.errstate(all="ignore"):
-            while (run := self._next_run()) is not None:
-                self._run_and_follow(run)
 
     def _next_run(self) -> Run | None:
         """Become the listener and return the first run for this thread to perform; None once all is closed.
@@ -194,43 +209,47 @@ class Driver:
             self._listener = get_ident()
             try:
                 while True:
-                    if self._ready:
-                        work = self._ready.popleft()
-                        if not isinstance(work, Run):
-                            self._ready.extend(self._perform_tensor_actions(work)[0])
-                        elif self._is_short(work):
-                            tensor_actions, runs, _ = self._handle((self._run(work),))
-                            self._ready.extend((tensor_actions, *runs) if tensor_actions else runs)
-                            if self._ready:
-                                self._listen_once(0.0)  # also read what arrived during the short run
-                        else:
-                            return work
-                    elif self._closed:
-                        return None
+                    if not self._ready:
+                        if self._closed:
+                            return None
+                        self._listen_once(None if self._wake_time == inf else self._wake_time - time.monotonic())
+                        continue
+                    work = self._ready.popleft()
+                    if not isinstance(work, Run):
+                        self._ready.extend(self._perform_tensor_actions(work)[0])
+                    elif len(work.requests) > self._short_batches.get((work.model, work.stage), 0):
+                        return work
                     else:
-                        self._listen_once(self._seconds_to_timer())
+                        self._queue(*self._handle((self._run(work),)))
+                        if self._ready:
+                            self._listen_once(0.0)  # also read what arrived during the short run
             finally:
                 self._listener = NO_THREAD
 
     def _listen_once(self, seconds: float | None) -> None:
         """Wait for events, at most `seconds`, and let the scheduler handle them."""
-        events = self._listen(seconds)
+        events = self._listen(seconds if seconds is None else max(0.0, seconds))
         if events is None:
             self._closed = True
             return
         for event in events:
             if isinstance(event, Arrived):
-                self._steps.arrived(event)
-                self._streams.arrived(event)
+                if self._staging.tracks_requests and event.model not in self._nodes:  # queries: the host reads theirs
+                    self._staging.arrived(event)
+                if event.streams and event.model in self._decoders:
+                    self._tokens.update(dict.fromkeys(event.requests, 0))
         with self._deciding:
             if time.monotonic() >= self._wake_time:
                 self._wake_time = inf
                 events.append(Woke())
-        tensor_actions, runs, _ = self._handle(events)
-        self._ready.extend((tensor_actions, *runs) if tensor_actions else runs)
+        self._queue(*self._handle(events))
 
-    def _is_short(self, run: Run) -> bool:
-        return len(run.requests) <= self._short_batches.get((run.model, run.stage), 0)
+    def _queue(self, tensor_actions: list[TensorAction], runs: list[Run], timer_moved: bool) -> bool:
+        """Leave work to the listener; return whether it has to look again, at that or at the timer."""
+        if tensor_actions:
+            self._ready.append(tensor_actions)
+        self._ready.extend(runs)
+        return bool(tensor_actions or runs or timer_moved)
 
     def _wake_listener(self) -> None:
         """Wake the listener to look at the ready work and the timer, unless this thread is the listener."""
@@ -240,13 +259,10 @@ class Driver:
     def _handle_report(self, event: Event) -> None:
         """Handle an event reported by another thread (lookups aside, the loader); what results goes to the listener."""
         try:
-            tensor_actions, runs, timer_moved = self._handle((event,))
+            if self._queue(*self._handle((event,))):
+                self._wake_listener()
         except Exception as error:
             self._fail(error)
-            return
-        if tensor_actions or runs or timer_moved:
-            self._ready.extend((tensor_actions, *runs) if tensor_actions else runs)
-            self._wake_listener()
 
     def _run_and_follow(self, run: Run) -> None:
         """Perform a run and report it, then the runs that result from it, one at a time."""
@@ -269,6 +285,7 @@ class Driver:
 
     def _perform_tensor_actions(self, tensor_actions: list[TensorAction]) -> tuple[list[Run], bool]:
         """Perform actions and what follows from them; return the resulting runs and whether the timer moved forward."""
+        assert self._steps is not None, "an action of a query, and none is served"
         runs, timer_moved = list[Run](), False
         while tensor_actions:
             tensor_actions, more, rings = self._handle(self._steps.perform_all(tensor_actions))
@@ -277,7 +294,10 @@ class Driver:
         return runs, timer_moved
 
     def _run(self, run: Run) -> StageDone | StageFailed:
-        """Run a stage; `running` names it meanwhile, in case this process does not survive it, or it never ends."""
+        """Run a stage and return the event. The scheduler has several requests whose stage raised try again.
+
+        `running` names the stage meanwhile, in case this process does not survive it, or it never ends.
+        """
         model, stage, place = run.model, run.stage, worker_place(run.worker)
         seconds, recompiled = self._longest[model][stage], model in self._recompiled
         what = run.worker, model, stage, len(run.requests) if recompiled else 0
@@ -285,25 +305,45 @@ class Driver:
             self._ran.add(what)
             seconds += self._reading[model] + (COMPILE_SECONDS if recompiled else 0.0)
         self._running.begin(place, self._numbers[model], stage, seconds)
-        event = self._report(run)
+        event: StageDone | StageFailed
+        try:
+            event = self._workers[run.worker].run(run)
+        except Exception as error:
+            event = StageFailed(run.worker)
+            if len(run.requests) == 1:
+                self._failures.log(f"stage {stage} of {model}", error, f" for request {run.requests[0]}")
         self._running.rest(place)
-        if self._streams.tokens and isinstance(event, StageDone) and (told := self._streams.ran(run, event)):
-            with self._deciding:
-                self._send(told)
+        if self._tokens and stage == self._decoders.get(model) and isinstance(event, StageDone):
+            self._tell_tokens(run, event)
         return event
 
-    def _report(self, run: Run) -> StageDone | StageFailed:
-        """Run a stage and return the event. The scheduler has several requests try again."""
-        try:
-            return self._workers[run.worker].run(run)
-        except Exception as error:
-            if len(run.requests) == 1:
-                self._failures.log(f"stage {run.stage} of {run.model}", error, f" for request {run.requests[0]}")
-            return StageFailed(run.worker)
+    def _tell_tokens(self, run: Run, done: StageDone) -> None:
+        """Tell the frontend how many tokens the requests have that stream; the end of a request tells its last one.
 
-    def _seconds_to_timer(self) -> float | None:
-        """Return the seconds until the timer, None if none is set."""
-        return None if self._wake_time == inf else max(0.0, self._wake_time - time.monotonic())
+        The tokens lie in the request's slot, where the worker writes them. A request is run by one thread at a time.
+        """
+        told = list[bytes]()
+        for request in run.requests:
+            tokens = self._tokens.get(request)
+            if tokens is not None and request not in done.exited:
+                self._tokens[request] = tokens + 1
+                told.append(pack_wrote(request, tokens + 1))
+        if told:
+            with self._deciding:
+                self._send(b"".join(told))
+
+    def _end(self, request: int) -> None:
+        """Have whoever keeps something of a request or a step forget it, before the frontend hears of its end."""
+        self._owners.end(request)
+        if self._staging.tracks_requests:
+            self._staging.ended(request)
+
+    def _end_all(self, reply: Reply) -> None:
+        """Have a request forgotten, or all steps of a query: some may be mapped and never begin."""
+        nodes = self._nodes.get(reply.model)
+        for number in [reply.request] if nodes is None else [step_request(reply.request, node) for node in nodes]:
+            self._end(number)
+        self._tokens.pop(reply.request, None)
 
     def _handle(self, events: Iterable[Event]) -> tuple[list[TensorAction], list[Run], bool]:
         """Let the scheduler decide and send its replies.
@@ -323,15 +363,14 @@ class Driver:
                         case Run():
                             runs.append(action)
                         case Reply():
-                            self._steps.ended(action)
-                            self._streams.ended(action.request)
+                            self._end_all(action)
                             replies.append(pack_ended(action))
                         case WakeAt(wake_at):
                             self._wake_time = wake_at
                         case Map() | Branch():
                             tensor_actions.append(action)
                         case StepEnded():
-                            self._steps.step_ended(action)
+                            self._end(step_request(action.request, action.node))
                             self._ended_steps.append(pack_stepped(action))
                         case Load() | Evict():
                             assert self._loader is not None, "memory is limited and nobody loads"
@@ -355,15 +394,3 @@ class Driver:
             self._metrics.observe(event, actions, now=now)
         self._traces.extend(self._tracer.observe_all(self._uncounted))
         self._uncounted.clear()
-
-
-def _largest_short_batches(config: SchedulerConfig) -> dict[tuple[str, int], int]:
-    """Return, by model and stage, the largest batch that runs within `SHORT_SECONDS`, if there is one."""
-    found = {}
-    for served in config.models:
-        costs = served.costs
-        for stage in set(range(served.spec.stages)) - costs.slopes.keys():
-            short = [size for size in range(1, served.spec.max_batch + 1) if costs.step(stage, size) <= SHORT_SECONDS]
-            if short:
-                found[served.spec.name, stage] = short[-1]
-    return found

@@ -11,9 +11,8 @@ import numpy as np
 from latebind.batching.queue import LAST
 from latebind.domain.errors import Expired, LatebindError, Refused
 from latebind.domain.model import ModelSpec
-from latebind.engine.pool import FREE, Move, Pool
 from latebind.engine.query_steps import QuerySteps
-from latebind.engine.slots import ModelSlots, Rows
+from latebind.engine.slots import FREE, ModelSlots, Move, Pool, Rows
 
 Claimed = tuple[tuple[int, ...], tuple[int, ...]]  # request numbers, and the slot of each
 

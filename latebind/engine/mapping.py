@@ -1,26 +1,31 @@
-"""Performs `Map` and `Branch`: copies tensors from row to row as the wiring of a query says. It decides nothing.
+"""Performs `Map` and `Branch`, the actions of queries: copies tensors from row to row as the wiring of a query says.
 
-All expressions are compiled to closures once. An action is performed for all of its requests together: rows that lie
-side by side are one array, not copied. A tensor that is passed through is copied once. What several conditions that are
-judged together have in common is computed once. Values may be any: the driver's threads have numpy ignore
-floating-point errors.
+It decides nothing. All expressions are compiled to closures once. An action is performed for all of its requests
+together: rows that lie side by side are one array, not copied. A tensor that is passed through is copied once. What
+several conditions that are judged together have in common is computed once. Values may be any: the driver's threads
+have numpy ignore floating-point errors.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from latebind.domain.actions import Branch, Map
+from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent, InvalidRequest
+from latebind.domain.events import Arrived, Branched, MapFailed, Mapped
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.domain.query import StepRows
+from latebind.domain.query import StepRows, lay_out
 from latebind.engine.operations import COMPUTED, LOGIC, Array, numbers
 from latebind.engine.slots import ModelSlots, Rows
-from latebind.engine.staging import are_contiguous
+from latebind.engine.staging import Staging, are_contiguous
+from latebind.engine.worker import Failures
 from latebind.queries.file.wiring import (
     EITHER,
     INPUT,
@@ -30,9 +35,13 @@ from latebind.queries.file.wiring import (
     Groups,
     Literal,
     Ref,
-    Tensor,
     needs,
 )
+
+logger = logging.getLogger(__name__)
+
+TensorAction: TypeAlias = Map | Branch
+Looked: TypeAlias = Branched | Mapped | MapFailed
 
 
 class Group(NamedTuple):
@@ -57,7 +66,7 @@ class Mappings:
         rows: StepRows,
         models: Mapping[str, ModelSpec],
     ) -> None:
-        self._queries = {defined.query.name: _Mapping.of(defined, slots, rows, models) for defined in queries}
+        self._queries = {defined.query.name: _Mapping(defined, slots, rows, models) for defined in queries}
 
     def map(self, action: Map) -> None:
         """Write the inputs of a step for the chosen model, or the outputs of the query; raises whatever goes wrong."""
@@ -77,67 +86,59 @@ def _group(action: Map | Branch) -> Group:
     return Group(rows, len(slots), action.chosen)
 
 
-@dataclass(frozen=True, slots=True)
 class _Mapping:
-    """One query: the writes of each node, and behind the last node those of its outputs; the conditions of nodes."""
+    """One query: the `writes` of each node, and behind the last node those of its outputs; the `conditions` of nodes.
 
-    writes: tuple[tuple[Write, ...], ...]
-    conditions: Mapping[int, Read]
+    What reads a tensor of a node is given where each of the node's models has its rows that belong to the query.
+    """
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         defined: DefinedQuery,
         slots: Mapping[str, ModelSlots],
         rows: StepRows,
         models: Mapping[str, ModelSpec],
-    ) -> "_Mapping":
-        places = _TensorRows(defined, slots, rows)
-        takes = [[models[model].inputs for model in node.models] for node in defined.query.nodes]
-        wiring = defined.wiring
+    ) -> None:
+        query, wiring = defined.query, defined.wiring
+        own = slots[query.name]
+        places = [
+            [(slots[model], slice(first, first + rows.slots)) for model, first in zip(node.models, firsts, strict=True)]
+            for node, firsts in zip(query.nodes, rows.first[query.name], strict=True)
+        ]
+
+        def ref(node: int, place: int) -> Read:
+            if node == INPUT:
+                array = own.inputs[place]
+                return lambda group: array[group.rows]
+            return _output(node, [option.outputs[place][part] for option, part in places[node]])
+
+        judged = {node: one for node, one in enumerate(wiring.conditions) if one is not None}
+        common = _common(judged.values())
+        self.conditions = {node: _reader(one, ref, common) for node, one in judged.items()}
         steps = [
             tuple(
-                _to_step(node, places.taken(node, place), one, places, [specs[place] for specs in takes[node]])
-                for place, one in enumerate(inputs)
+                _to_step(
+                    node,
+                    [option.inputs[place][part] for option, part in places[node]],
+                    _reader(tensor, ref),
+                    [models[model].inputs[place] for model in query.nodes[node].models],
+                )
+                for place, tensor in enumerate(inputs)
             )
             for node, inputs in enumerate(wiring.inputs)
         ]
-        own = slots[defined.query.name].outputs
-        outputs = tuple(_to_output(array, one, places) for array, one in zip(own, wiring.outputs, strict=True))
-        judged = {node: one for node, one in enumerate(wiring.conditions) if one is not None}
-        common = _common(judged.values())
-        conditions = {node: _reader(one, places, common) for node, one in judged.items()}
-        return cls((*steps, outputs), conditions)
+        outputs = zip(own.outputs, wiring.outputs, strict=True)
+        self.writes = (
+            *steps,
+            tuple(_to_output(array, _reader(tensor, ref), _presence(needs(tensor))) for array, tensor in outputs),
+        )
 
 
-class _TensorRows:
-    """Where the tensors of one query are in shared memory."""
-
-    def __init__(self, defined: DefinedQuery, slots: Mapping[str, ModelSlots], rows: StepRows) -> None:
-        self._first = rows.first[defined.query.name]
-        self._slots = rows.slots
-        self._options = [[slots[model] for model in node.models] for node in defined.query.nodes]
-        self.inputs = slots[defined.query.name].inputs
-
-    def taken(self, node: int, place: int) -> tuple[Rows, ...]:
-        """Return where each option of a node reads an input."""
-        return self._of_query(node, [option.inputs[place] for option in self._options[node]])
-
-    def given(self, node: int, place: int) -> tuple[Rows, ...]:
-        """Return where each option of a node writes an output."""
-        return self._of_query(node, [option.outputs[place] for option in self._options[node]])
-
-    def _of_query(self, node: int, arrays: Sequence[Rows]) -> tuple[Rows, ...]:
-        """Return the rows that belong to the slots of the query."""
-        return tuple([rows[first : first + self._slots] for rows, first in zip(arrays, self._first[node], strict=True)])
-
-
-def _to_step(node: int, to: Sequence[Rows], tensor: Tensor, places: _TensorRows, specs: Sequence[TensorSpec]) -> Write:
+def _to_step(node: int, to: Sequence[Rows], read: Read, specs: Sequence[TensorSpec]) -> Write:
     """Write an input of a step, of which each model has a spec; raises for values that the chosen one does not take.
 
-    The door checks what clients send, but not what models and expressions make of it.
+    The frontend checks what clients send, but not what models and expressions make of it.
     """
-    read = _reader(tensor, places)
 
     def write(group: Group) -> None:
         option = group.chosen[node]
@@ -153,9 +154,8 @@ def _to_step(node: int, to: Sequence[Rows], tensor: Tensor, places: _TensorRows,
     return write
 
 
-def _to_output(array: Rows, tensor: Tensor, places: _TensorRows) -> Write:
+def _to_output(array: Rows, read: Read, there: Callable[[Group], bool]) -> Write:
     """Write an output, or zeros if none of the steps that it is made of has run."""
-    read, there = _reader(tensor, places), _presence(needs(tensor))
 
     def write(group: Group) -> None:
         array[group.rows] = read(group) if there(group) else 0
@@ -176,12 +176,15 @@ def _computed(expression: Expression) -> Iterator[Apply]:
             yield from _computed(argument)
 
 
-def _reader(expression: Expression, places: _TensorRows, common: AbstractSet[Expression] = frozenset()) -> Read:
+def _reader(
+    expression: Expression, ref: Callable[[int, int], Read], common: AbstractSet[Expression] = frozenset()
+) -> Read:
+    """Return what reads an expression; `ref` returns what reads a tensor of a node, or of the query itself."""
     match expression:
         case Ref(node, place):
-            return _input(places.inputs[place]) if node == INPUT else _output(node, places.given(node, place))
+            return ref(node, place)
         case Apply(operation, arguments):
-            given = [one.value if isinstance(one, Literal) else _reader(one, places, common) for one in arguments]
+            given = [one.value if isinstance(one, Literal) else _reader(one, ref, common) for one in arguments]
             read = _applied(operation, arguments, given)
             return _once(read) if expression in common else read
         case _:
@@ -203,10 +206,6 @@ def _once(read: Read) -> Read:
     return read_once
 
 
-def _input(array: Rows) -> Read:
-    return lambda group: array[group.rows]
-
-
 def _output(node: int, places: Sequence[Rows]) -> Read:
     def read(group: Group) -> Array:
         option = group.chosen[node]
@@ -217,23 +216,19 @@ def _output(node: int, places: Sequence[Rows]) -> Read:
     return read
 
 
-def _either(arguments: Sequence[Expression], reads: Sequence[Read]) -> Read:
-    """Read the first argument whose steps have run."""
-    choices = [(_presence(needs(argument)), read) for argument, read in zip(arguments, reads, strict=True)]
-
-    def read_first(group: Group) -> Array:
-        for there, read in choices:
-            if there(group):
-                return read(group)
-        raise IllegalEvent("none of the steps has run that a tensor is to be taken from")
-
-    return read_first
-
-
 def _applied(operation: str, arguments: Sequence[Expression], given: Sequence[Any]) -> Read:
     """Return what computes an operation; `given` are literals, and `Read`s of tensors."""
     if operation == EITHER:
-        return _either(arguments, given)
+        choices = [(_presence(needs(argument)), read) for argument, read in zip(arguments, given, strict=True)]
+
+        def read_first(group: Group) -> Array:
+            """Read the first argument whose steps have run."""
+            for there, read in choices:
+                if there(group):
+                    return read(group)  # type: ignore[no-any-return]
+            raise IllegalEvent("none of the steps has run that a tensor is to be taken from")
+
+        return read_first
     if operation in ("and", "or"):
         return _joined(given, until=operation == "or")
     if operation in LOGIC:
@@ -245,9 +240,6 @@ def _applied(operation: str, arguments: Sequence[Expression], given: Sequence[An
 
         return judge
     compute = COMPUTED[operation]
-    first, *others = given
-    if not any(map(callable, others)):  # most: a tensor, and literals of the file
-        return lambda group: compute(first(group), *others)
     return lambda group: compute(*[one(group) if callable(one) else one for one in given])
 
 
@@ -288,3 +280,52 @@ def _presence(needed: Groups) -> Callable[[Group], bool]:
 
 def _missing(node: int) -> IllegalEvent:
     return IllegalEvent(f"step {node} has no model, but something of it is wanted")
+
+
+def step_request(request: int, node: int) -> int:
+    """Return the request number of a step of a query."""
+    return request + 1 + node
+
+
+class Steps:
+    """Performs `Map` and `Branch`, and tells `staging` of steps whose inputs are complete. From any thread."""
+
+    def __init__(self, config: SchedulerConfig, mappings: Mappings, staging: Staging) -> None:
+        self._queries = {query.name: query for query in config.queries}
+        self._rows = lay_out([served.spec.name for served in config.models], config.queries, config.slots)
+        self._mappings = mappings
+        self._staging = staging
+        self._failures = Failures(logger)
+
+    def perform_all(self, actions: Sequence[TensorAction], *, more: bool = False) -> list[Looked]:
+        """Perform actions one after another; return the events, which are to be reported together."""
+        last = len(actions) - 1
+        found = [self.perform(action, more=more or place < last) for place, action in enumerate(actions)]
+        return [event for events in found for event in events]
+
+    def perform(self, action: TensorAction, *, more: bool = False) -> list[Looked]:
+        """Perform one action for all of its requests together. For `more` see `Branched`.
+
+        If that raises, it is performed for each of them alone, and fails those for which it raises again.
+        """
+        nodes = self._queries[action.query].nodes
+        try:
+            if isinstance(action, Branch):
+                return [Branched(action.requests, action.nodes, self._mappings.branch(action), more)]
+            self._mappings.map(action)
+            if self._staging.tracks_requests and action.node < len(nodes):  # its model's device is to get the inputs
+                option = action.chosen[action.node]
+                places = tuple([self._rows.row(action.query, action.node, option, slot) for slot in action.slots])
+                steps = tuple([step_request(request, action.node) for request in action.requests])
+                self._staging.arrived(Arrived(nodes[action.node].models[option], inf, steps, places))
+            return [Mapped(action.requests, action.node, more)]
+        except Exception as raised:
+            error = raised
+        rows = list(zip(action.requests, action.slots, strict=True))
+        if len(rows) > 1:
+            alone = [replace(action, requests=(request,), slots=(slot,)) for request, slot in rows]
+            return self.perform_all(alone, more=more)
+        doing, failed = ("judging", action.nodes) if isinstance(action, Branch) else ("mapping", (action.node,))
+        names = ", ".join([f"step {nodes[node].name!r}" if node < len(nodes) else "the outputs" for node in failed])
+        self._failures.log(f"{doing} {names} of {action.query}", error, f" for request {action.requests[0]}")
+        return [MapFailed(action.requests, failed, more)]

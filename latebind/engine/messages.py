@@ -1,33 +1,58 @@
-"""The messages between door and engine, of fixed size. Tensors never cross here, and nothing is pickled."""
+"""The messages between frontend and engine, of fixed size. Tensors never cross here, and nothing is pickled."""
 
 from collections.abc import Sequence
-from enum import IntEnum
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from latebind.domain.actions import Outcome, Reply, StepEnded
 from latebind.domain.events import Arrived, Cancelled
-from latebind.engine.ends import Ended, Stepped, Wrote
 
 # kind, more follows, priority, streams, model, trace, slot, input length, request, deadline
 TO_ENGINE = Struct("<BBB?HIIIQd")
-TO_DOOR = Struct("<BxhhHQff")  # outcome, stage, node, option, request, two times in seconds
+TO_FRONTEND = Struct("<BxhhHQff")  # outcome, stage, node, option, request, two times in seconds
 OUTCOMES = tuple(Outcome)  # indexed by value: calling the class takes five times as long
 Numbers = tuple[int, ...]
 Message = tuple[Any, ...]  # one message to the engine, unpacked by `TO_ENGINE`
 NO_STEP = -1  # the node in a message about a whole request; its two times are then `waited` and `ran`
 WROTE = -2  # the node in a message about tokens; its option is then their number
 MOST_TOKENS = (1 << 16) - 1  # of which a message can tell; the end of the request tells of the others
+ARRIVED, CANCELLED = 0, 1  # the kinds of message to the engine
 
 
-class Kind(IntEnum):
-    """The kinds of message from door to engine."""
+class Ended(NamedTuple):
+    """A request has ended. If the outcome is ANSWERED, its outputs are in its slot.
 
-    ARRIVED = 0
-    CANCELLED = 1
+    `stage` is the stage at which it left, of a query the step that it had reached. `waited` and `ran` are the seconds
+    that it spent in the queue and with a worker.
+    """
+
+    request: int
+    outcome: Outcome
+    stage: int
+    waited: float
+    ran: float
 
 
-ARRIVED, CANCELLED = Kind.ARRIVED, Kind.CANCELLED  # looking a member up in its class takes ten times as long
+class Stepped(NamedTuple):
+    """A step of a query has ended: step `node`, run by the model of index `option`, which it left at `stage`.
+
+    `budget` and `spent` are the seconds that it was planned to take and that it took.
+    """
+
+    request: int
+    node: int
+    option: int
+    outcome: Outcome
+    stage: int
+    budget: float
+    spent: float
+
+
+class Wrote(NamedTuple):
+    """The first `tokens` tokens of the answer to a request are in its slot; the last one is reported by its end."""
+
+    request: int
+    tokens: int
 
 
 def pack_arrived(
@@ -61,21 +86,21 @@ def pack_cancelled(request: int) -> bytes:
 
 def pack_ended(ended: Reply | Ended) -> bytes:
     """Pack a message that a request has ended."""
-    return TO_DOOR.pack(ended.outcome, ended.stage, NO_STEP, 0, ended.request, ended.waited, ended.ran)
+    return TO_FRONTEND.pack(ended.outcome, ended.stage, NO_STEP, 0, ended.request, ended.waited, ended.ran)
 
 
 def pack_stepped(step: StepEnded | Stepped) -> bytes:
     """Pack a message that a step of a query has ended."""
-    return TO_DOOR.pack(step.outcome, step.stage, step.node, step.option, step.request, step.budget, step.spent)
+    return TO_FRONTEND.pack(step.outcome, step.stage, step.node, step.option, step.request, step.budget, step.spent)
 
 
 def pack_wrote(request: int, tokens: int) -> bytes:
     """Pack a message that so many tokens of the answer to a request are written."""
-    return TO_DOOR.pack(Outcome.ANSWERED, 0, WROTE, min(tokens, MOST_TOKENS), request, 0.0, 0.0)
+    return TO_FRONTEND.pack(Outcome.ANSWERED, 0, WROTE, min(tokens, MOST_TOKENS), request, 0.0, 0.0)
 
 
 class EventReader:
-    """Unpacks bytes from the door into events; keeps an incomplete message or call until the rest arrives."""
+    """Unpacks bytes from the frontend into events; keeps an incomplete message or call until the rest arrives."""
 
     def __init__(self, models: Sequence[str]) -> None:
         self._models = models
@@ -123,14 +148,14 @@ class EndedReader:
 
     def feed(self, data: bytes) -> list[Ended | Stepped | Wrote]:
         """Return the requests, steps and tokens that `data` completes; a request comes after its steps and tokens."""
-        self._bytes, whole = _split(self._bytes + data, TO_DOOR.size)
+        self._bytes, whole = _split(self._bytes + data, TO_FRONTEND.size)
         return [
             Ended(request, OUTCOMES[outcome], stage, first, second)
             if node == NO_STEP
             else Wrote(request, option)
             if node == WROTE
             else Stepped(request, node, option, OUTCOMES[outcome], stage, first, second)
-            for outcome, stage, node, option, request, first, second in TO_DOOR.iter_unpack(whole)
+            for outcome, stage, node, option, request, first, second in TO_FRONTEND.iter_unpack(whole)
         ]
 
 

@@ -1,25 +1,39 @@
-"""The memory that door and engine share: rows ("slots") of inputs and outputs for every model and query.
+"""The memory that frontend and engine share, row by row ("slots"), and who may write to a slot when.
 
-The door decides which slots are free. A slot belongs to one request until the engine has reported that it ended. Behind
-a model's own slots lie the rows of query steps (`domain.query.lay_out`), which belong to the slot of their query.
+The slot of a request passes through the hands of both processes. Each keeps the part of the record that it decides on:
 
-With each answer of a model that has learned caches, the worker notes there which version of them it used: what was
-adopted between a request and its reply must not be blamed for it.
+    frontend (`Pool`)   FREE -> FILLING -> READY -> ANSWERED -> FREE     TRANSITIONS has all moves
+    engine (`Owners`)                      |  NOBODY -> LOOKUP or NETWORK, whichever answers first (MAY_ANSWER)
+
+While a slot is FILLING, the call that claimed it writes the inputs. While it is READY (or ABANDONED: its call has
+gone), the engine alone writes to it, on behalf of one request, and the first answer counts. The engine forgets the
+request before the frontend hears of its end, and so before the slot can have another owner: no late lookup writes to
+it.
+
+Behind a model's own slots lie the rows of query steps (`domain.query.lay_out`), which belong to the slot of their
+query. With each answer of a model that has learned caches, the worker notes there which version of them it used: what
+was adopted between a request and its reply must not be blamed for it.
 """
 
 import mmap
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import IntEnum, auto
+from itertools import chain, islice
 from math import prod
-from typing import TypeAlias
+from threading import Lock
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from latebind.domain.actions import Run
+from latebind.domain.errors import IllegalEvent
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.engine.owners import Owners
 
 ALIGNMENT = 64
 VERSION = TensorSpec("version", "int32", ())  # of the learned caches that answered
@@ -40,11 +54,8 @@ class ModelSlots:
 
     def first(self, count: int) -> "ModelSlots":
         """Return the first `count` slots."""
-        return ModelSlots(
-            tuple(rows[:count] for rows in self.inputs),
-            tuple(rows[:count] for rows in self.outputs),
-            self.versions[:count],
-        )
+        inputs, outputs = (tuple([rows[:count] for rows in each]) for each in (self.inputs, self.outputs))
+        return ModelSlots(inputs, outputs, self.versions[:count])
 
 
 class SlotMemory:
@@ -96,3 +107,199 @@ def create_file() -> int:
 
 def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class Phase(IntEnum):
+    """How far the request in a slot has come."""
+
+    FREE = 0
+    FILLING = 1  # the call that claimed it writes the input
+    READY = 2  # the input is complete and has been sent to the engine
+    ANSWERED = 3  # the engine has ended the request; the call may still read the outputs
+    ABANDONED = 4  # the call has released it, but the engine may use it until it reports the request's end
+
+
+class Move(IntEnum):
+    """What may happen to a slot that is not free."""
+
+    SEND = auto()  # the call sends the request to the engine
+    END = auto()  # the engine reports the end of the request
+    RELEASE = auto()  # the call needs the slot no longer
+
+
+TRANSITIONS: Final[dict[tuple[int, Move], Phase]] = {
+    (Phase.FILLING, Move.SEND): Phase.READY,
+    (Phase.FILLING, Move.RELEASE): Phase.FREE,
+    (Phase.READY, Move.END): Phase.ANSWERED,
+    (Phase.READY, Move.RELEASE): Phase.ABANDONED,
+    (Phase.ANSWERED, Move.RELEASE): Phase.FREE,
+    (Phase.ABANDONED, Move.END): Phase.FREE,
+}
+FREE: Final = Phase.FREE  # looking the member up in its class takes ten times as long
+FILLING: Final = Phase.FILLING
+NO_REQUEST: Final = 0
+
+
+class Pool:
+    """The slots of one model at the frontend: a ring, after Ebird's memory pool (section V, table I).
+
+    An entry of table I corresponds to a slot: its serial number is the request, its input and output pointers are the
+    number of the slot, and its two events are the phases READY and ANSWERED. Requests are numbers above 0, each used
+    once; a slot holds one request or none. `free` is the number of free slots.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._phases = bytearray(slots)
+        self._requests = [NO_REQUEST] * slots
+        self._next = 0
+        self.free = slots
+
+    def __len__(self) -> int:
+        return len(self._phases)
+
+    def phase(self, slot: int) -> Phase:
+        """Return the phase of a slot."""
+        return Phase(self._phases[slot])
+
+    def claim(self, requests: Sequence[int]) -> tuple[int, ...] | None:
+        """Give each of the requests (at least one) a slot to fill, in order; None if too few are free.
+
+        The slots are contiguous, and follow those given before, if such slots are free: then a batch of them is a view.
+        If the slot given last is free again, there is no batch to be contiguous with, and the search starts at slot 0:
+        the processor's caches still hold the rows used last.
+        """
+        wanted = len(requests)
+        if wanted > self.free:
+            return None
+        if self._phases[self._next - 1] == FREE:
+            self._next = 0
+        run = bytes(wanted)  # this many phases that are FREE
+        first = self._phases.find(run, self._next)
+        if first < 0:
+            first = self._phases.find(run)
+        if first >= 0:
+            slots = tuple(range(first, first + wanted))
+        else:
+            around = chain(range(self._next, len(self)), range(self._next))
+            slots = tuple(islice((slot for slot in around if self._phases[slot] == FREE), wanted))
+        for slot, request in zip(slots, requests, strict=True):
+            self._phases[slot] = FILLING
+            self._requests[slot] = request
+        self.free -= wanted
+        self._next = slots[-1] + 1
+        return slots
+
+    def move(self, slot: int, request: int, move: Move) -> Phase:
+        """Apply a move of the request that owns the slot and return the new phase.
+
+        Raises `IllegalEvent`, changing nothing, if another request owns the slot or the move is illegal in its phase.
+        """
+        after = TRANSITIONS.get((self._phases[slot], move))
+        if after is None or self._requests[slot] != request:
+            has = f"{self._requests[slot]} has it, {self.phase(slot).name}"
+            raise IllegalEvent(f"request {request} cannot {move.name} slot {slot}: {has}")
+        self._phases[slot] = after
+        if after is FREE:
+            self._requests[slot] = NO_REQUEST
+            self.free += 1
+        return after
+
+    def check(self) -> None:
+        """Raise `AssertionError` unless used slots have distinct owners, free ones none, and the count is right."""
+        owners = [request for request in self._requests if request != NO_REQUEST]
+        assert len(set(owners)) == len(owners), "a request has two slots"
+        assert self.free == len(self) - len(owners), "the count of free slots is wrong"
+        for phase, request in zip(self._phases, self._requests, strict=True):
+            assert (phase == FREE) == (request == NO_REQUEST), "a slot is taken by nobody or free with an owner"
+
+
+class By(IntEnum):
+    """What answers a request. The first answer counts."""
+
+    NOBODY = 0
+    LOOKUP = 1
+    NETWORK = 2
+
+
+MAY_ANSWER: Final = {
+    By.LOOKUP: (By.NOBODY,),  # each request at most once, also where two lookups run aside
+    By.NETWORK: (By.NOBODY, By.NETWORK),  # again, if the last stage raised for others of its batch
+}
+
+
+class Owner:
+    """What the engine knows of one request that runs: its slot, the output it goes on from, and what answers it.
+
+    `activation` is a `worker.Batch`; the frontend maps slots too, and imports no torch. The slot goes to `ended`, if
+    there is such a queue, when the request ends: a decoder frees its row.
+    """
+
+    __slots__ = ("activation", "answered", "ended", "slot")
+
+    def __init__(self, slot: int, ended: deque[int] | None) -> None:
+        self.slot = slot
+        self.activation: object | None = None
+        self.answered = By.NOBODY
+        self.ended = ended
+
+
+class Owners:
+    """The requests that run in one engine, by number; each number is used once. From any thread.
+
+    A request owns its slot from its first stage until the scheduler ends it. From then on nothing writes to the slot on
+    its behalf, and what was kept for the request is gone: its activation lies in the record.
+    """
+
+    def __init__(self) -> None:
+        self._live: dict[int, Owner] = {}
+        self._answering = Lock()  # held where a lookup writes to slots, and where a request ends
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def begin(self, action: Run, ended: deque[int] | None = None) -> None:
+        """Register the requests of a first stage, also when it runs again."""
+        for request, slot in zip(action.requests, action.slots, strict=True):
+            self._live[request] = Owner(slot, ended)
+
+    def end(self, request: int) -> None:
+        """Forget a request, if it has begun. On return nothing writes to its slot and nothing is kept for it."""
+        if request not in self._live:  # it has not begun
+            return
+        with self._answering:
+            owner = self._live.pop(request)
+        if owner.ended is not None:
+            owner.ended.append(owner.slot)
+
+    def keep(self, requests: Iterable[int], activation: object) -> None:
+        """Keep the activation that these requests go on from; of those that have ended nothing is kept."""
+        for request in requests:
+            owner = self._live.get(request)
+            if owner is not None:
+                owner.activation = activation
+
+    def activation(self, request: int) -> object | None:
+        """Return what a request goes on from; None if it has ended or nothing is kept."""
+        owner = self._live.get(request)
+        return None if owner is None else owner.activation
+
+    def any_unanswered(self, requests: Iterable[int]) -> bool:
+        """Return whether a lookup could still answer one of these requests."""
+        owners = [self._live.get(request) for request in requests]
+        return any(owner is not None and owner.answered is By.NOBODY for owner in owners)
+
+    @contextmanager
+    def answering(self, by: By, requests: Sequence[int], places: Iterable[int]) -> Iterator[list[int]]:
+        """Yield which of these places are to be answered, as `MAY_ANSWER` says; within, none of their requests can end.
+
+        Lookups write within the context. The network need not: the scheduler ends no request of a batch that runs
+        unless a lookup has answered it, and from here on none does.
+        """
+        with self._answering:
+            found = list[int]()
+            for place in places:
+                owner = self._live.get(requests[place])
+                if owner is not None and owner.answered in MAY_ANSWER[by]:
+                    owner.answered = by
+                    found.append(place)
+            yield found

@@ -60,7 +60,10 @@ class Staging(Protocol):
 
 
 class HostStaging:
-    """Staging on the CPU: a batch is a view of contiguous slots, else a copy of their rows."""
+    """Staging on the CPU: nothing is staged. A batch is a view of contiguous slots, else a copy of their rows.
+
+    It is its own stream: calls return when everything is computed, so all streams are alike.
+    """
 
     tracks_requests = False
 
@@ -69,24 +72,24 @@ class HostStaging:
         self._outputs = {name: Views(memory.by_name[name].outputs) for name in models}
 
     def arrived(self, event: Arrived) -> None:
-        """Do nothing: inputs are where they are read."""
+        """Do nothing."""
 
     def ended(self, request: int) -> None:
-        """Do nothing: nothing was kept."""
+        """Do nothing."""
 
     def stream(self) -> "HostStaging":
-        """Return itself: a thread computes what it calls, so all streams are alike."""
+        """Return itself."""
         return self
 
     def close(self) -> None:
-        """Do nothing: no resources were taken."""
+        """Do nothing."""
 
     def running(self) -> AbstractContextManager[object]:
-        """Return an empty context: calls return when everything is computed."""
+        """Return an empty context."""
         return AT_ONCE
 
     def wait(self) -> None:
-        """Do nothing: calls return when everything is computed."""
+        """Do nothing."""
 
     def inputs(self, action: Run) -> tuple[Tensor, ...]:
         """Return views if the slots are contiguous, else copies."""

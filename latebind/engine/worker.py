@@ -1,13 +1,19 @@
 """Runs stages for one worker: gathers inputs, keeps activations, asks lookups, and writes outputs to slots."""
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Condition, Lock, Thread
+from typing import Final, NamedTuple
+from weakref import ref
 
 import msgspec
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, stack
 
 from latebind.adaptation.controller import BUILT, number_of
 from latebind.domain.actions import Run
@@ -17,13 +23,12 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.events import Exited, StageDone
 from latebind.domain.footprint import NOTHING, Footprint
 from latebind.domain.model import ModelSpec
-from latebind.engine.activations import Activations, Batch
-from latebind.engine.aside import Aside
-from latebind.engine.slots import SlotMemory
+from latebind.engine.slots import By, Owners, SlotMemory
 from latebind.engine.staging import HostStaging, Stream
 from latebind.learned.head import Head
 from latebind.learned.lookup import Lookup, load_lookups
 from latebind.learned.stored import read_caches, with_caches
+from latebind.program.backends import NotResident
 from latebind.program.device import HOST, find_device
 from latebind.program.load import load_program
 from latebind.program.program import Program, profile_program
@@ -31,13 +36,13 @@ from latebind.repository.directory import ModelDirectory
 from latebind.sequence.program import Decoding, SequenceProgram, profile_sequence
 from latebind.sequence.stored import is_stored_sequence, load_sequence
 
+logger = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class _Caches:
-    """The learned caches that a worker uses of a model: lookups by stage, of this version."""
-
-    version: int
-    lookups: Mapping[int, Lookup]
+# How many lookups aside of one worker wait for the one that runs. Where lookups are slower than stages, the oldest
+# gives way: its network is the furthest on, so an answer would save it the least.
+MOST_WAITING: Final = 2
+MOST_KINDS: Final = 256  # of failures that are told apart
+OTHERS: Final = "others", ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,35 +97,209 @@ def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedM
     return LoadedModel(spec, costs, program, lookups, directory)
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Batch:
+    """Inputs of a stage, each tensor `(B, ...)`, and the request that each row belongs to; some may have ended."""
+
+    requests: tuple[int, ...]
+    tensors: tuple[Tensor, ...]
+
+    def row(self, request: int) -> Tensor:
+        """Return the row of one request, of a single tensor."""
+        (activation,) = self.tensors
+        return activation[self.requests.index(request)]
+
+
+class Activations:
+    """The activations of one worker, for its thread alone. The `owners` of rows keep them, and they go with these.
+
+    A stage that raised leaves its inputs here: its requests may run it again, apart.
+    """
+
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
+        self._last: ref[Batch] | None = None  # the output of the last stage, in memory that the stage will reuse
+
+    def keep(self, batch: Batch) -> None:
+        """Keep the output of a stage for those of its requests that have not ended."""
+        self._owners.keep(batch.requests, batch)
+        self._last = ref(batch)
+
+    def put_aside(self, but: Collection[int] = ()) -> None:
+        """Copy the rows of the last output that others than `but` go on from, because another batch is to run.
+
+        Each row is a copy by itself, to be freed by itself.
+        """
+        last = None if self._last is None else self._last()
+        for place, request in enumerate(() if last is None else last.requests):
+            if last is not None and request not in but and self._owners.activation(request) is last:
+                row = tuple([tensor[place : place + 1].clone() for tensor in last.tensors])
+                self._owners.keep((request,), Batch((request,), row))
+
+    def take(self, action: Run) -> Batch:
+        """Return what the requests of `action` go on from, in their order.
+
+        Requests that a lookup aside has answered since the scheduler decided have ended: they are left out, and perhaps
+        none is left. The batch stays kept until `keep` replaces it.
+        """
+        kept = {one: batch for one in action.requests if isinstance(batch := self._owners.activation(one), Batch)}
+        requests, last = tuple(kept), None if self._last is None else self._last()
+        if not kept:
+            return Batch((), ())
+        if last is None or any(batch is not last for batch in kept.values()):
+            self.put_aside()
+            batch = Batch(requests, (stack([kept[one].row(one) for one in requests]),))
+        else:
+            self.put_aside(but=kept)
+            if requests == last.requests:
+                return last
+            (activation,) = last.tensors
+            places = {request: place for place, request in enumerate(last.requests)}
+            batch = Batch(requests, (activation[[places[request] for request in requests]],))
+        self.keep(batch)
+        return batch
+
+
+class Failures:
+    """What is logged of models that raise: each kind of failure once with its traceback, then only how often.
+
+    A kind is what failed, the type of error and the line that raised it. From any thread.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._counts: dict[tuple[str, str], int] = {}
+        self._counting = Lock()
+
+    def log(self, what: str, error: Exception, request: str = "") -> None:
+        """Count a failure of `what`; log the first of its kind, and the tenth, the hundredth and so on.
+
+        `request` says whose it was. What differs between requests belongs there, not into `what`.
+        """
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        line = "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        kind = what, f"{type(error).__name__} at {line}"
+        with self._counting:
+            if kind not in self._counts and len(self._counts) >= MOST_KINDS:
+                kind = OTHERS
+            count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        if count == 1:
+            self._logger.error("%s failed%s", what, request, exc_info=error)
+        elif str(count).strip("0") == "1":
+            self._logger.error("%s has failed %d times with %s", what, count, kind[1] or "other errors")
+
+
+class Asked(NamedTuple):
+    """A lookup, of this `version` of the learned caches, of an activation `(B, ...)` behind `action.stage`."""
+
+    lookup: Lookup
+    version: int
+    action: Run
+    activation: Tensor
+
+
+class Aside:
+    """Lookups on a thread beside a worker, while the network runs on (GATI, section 6), performed by `look_up`.
+
+    Few wait (`MOST_WAITING`), and those that nobody waits for any more, as the `owners` know, are not performed. If a
+    lookup raises, the network answers.
+    """
+
+    def __init__(self, owners: Owners, look_up: Callable[[Asked], tuple[int, ...]]) -> None:
+        self._owners = owners
+        self._look_up = look_up
+        self._failures = Failures(logger)
+        self._waiting: deque[Asked] = deque(maxlen=MOST_WAITING)
+        self._changed = Condition()  # guards `_waiting` and `_closed`
+        self._closed = False
+        self._thread: Thread | None = None
+
+    def start(self, report: Callable[[Exited], None]) -> None:
+        """Perform lookups as they are asked for, until this is closed; call `report` with the requests answered."""
+        self._thread = Thread(target=self._serve, args=(report,), name="lookups", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Return when the lookup under way has ended; those that wait are dropped."""
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def ask(self, asked: Asked) -> None:
+        """Queue a lookup; nobody else may change its activation."""
+        with self._changed:
+            self._waiting.append(asked)
+            self._changed.notify()
+
+    def take(self) -> Asked | None:
+        """Return the next lookup that is of use, if one waits."""
+        with self._changed:
+            while self._waiting:
+                asked = self._waiting.popleft()
+                if self._owners.any_unanswered(asked.action.requests):
+                    return asked
+        return None
+
+    def perform(self, asked: Asked) -> Exited | None:
+        """Look up, and return who is answered, if anybody is."""
+        action = asked.action
+        try:
+            answered = self._look_up(asked)
+        except NotResident:  # it was evicted from memory while it waited for its turn
+            return None
+        except Exception as error:
+            what = f"a lookup of {action.model} behind stage {action.stage}"
+            self._failures.log(what, error, ": the network answers")
+            return None
+        return Exited(action.worker, action.stage, answered) if answered else None
+
+    def _serve(self, report: Callable[[Exited], None]) -> None:
+        """Root of the thread."""
+        with torch.inference_mode():
+            while True:
+                with self._changed:
+                    while (asked := self.take()) is None and not self._closed:
+                        self._changed.wait()
+                if asked is None:
+                    return
+                if (exited := self.perform(asked)) is not None:
+                    report(exited)
+
+
+class Caches(NamedTuple):
+    """The learned caches that a worker uses of a model: lookups by stage, of this version."""
+
+    version: int
+    lookups: Mapping[int, Lookup]
+
+
 class Worker:
     """One stream of execution. `run` is called by one thread at a time.
 
-    Without `stream` it computes on the CPU. If not `compact`, rows of requests that have left stay in their batch. All
-    workers of an engine share `owners`, those of `memory`; the driver tells them when a request ends.
+    Without `stream` it computes on the CPU. All workers of an engine share the owners of `memory`; the driver tells
+    these when a request ends.
     """
 
-    def __init__(
-        self,
-        models: Mapping[str, LoadedModel],
-        memory: SlotMemory,
-        *,
-        stream: Stream | None = None,
-        compact: bool = True,
-    ) -> None:
+    def __init__(self, models: Mapping[str, LoadedModel], memory: SlotMemory, *, stream: Stream | None = None) -> None:
         self._models = models
         self.owners = memory.owners
         self._stream = stream or HostStaging(list(models), memory)
         self._slots = memory.by_name
         self._chains = {name: model.program for name, model in models.items() if isinstance(model.program, Program)}
         self._sequences = {
-            name: _decoding(model, model.program, memory)
+            name: Decoding(model.program, self._slots[name].inputs[0], self._slots[name].outputs[0])
             for name, model in models.items()
             if isinstance(model.program, SequenceProgram)
         }
-        self._caches = {name: _Caches(number_of(BUILT), model.lookups) for name, model in models.items()}
-        self._activations = Activations(self.owners, compact=compact)
+        self._caches = {name: Caches(number_of(BUILT), model.lookups) for name, model in models.items()}
+        self._activations = Activations(self.owners)
         asides = any(model.costs.aside for model in models.values())
-        self._aside = Aside(self.owners, self._slots) if asides else None
+        self._aside = Aside(self.owners, self._look_up) if asides else None
 
     def report_exits_to(self, report: Callable[[Exited], None]) -> None:
         """Perform lookups aside from now on, and call `report`, on a thread of its own, for requests they answer."""
@@ -141,102 +320,81 @@ class Worker:
         if heads is not None:
             adopted = {stage: lookup.with_heads(heads) for stage, lookup in built.items()}
             built = {stage: lookup for stage, lookup in adopted.items() if lookup is not None}
-        self._caches[model] = _Caches(version, built)
+        self._caches[model] = Caches(version, built)
 
     def run(self, action: Run) -> StageDone:
-        """Run one stage. Requests whose answer is complete have it in their slots and are reported as exited, once."""
-        sequence = self._sequences.get(action.model)
-        if sequence is not None:
-            if action.stage == 0:
-                self.owners.begin(action, sequence.ended)
-            return _run_sequence(sequence, action)
-        with self._stream.running():
-            return self._run_chain(action)
-
-    def _run_chain(self, action: Run) -> StageDone:
-        """Run a stage and ask the learned cache behind it. With lookups aside, no exits are reported here.
+        """Run one stage. Requests whose answer is complete have it in their slots and are reported as exited, once.
 
         If this raises, no request has an answer from it, and it may run again for any of them.
         """
-        model, stages = self._models[action.model], self._chains[action.model].stages
+        sequence = self._sequences.get(action.model)
+        if sequence is None:
+            with self._stream.running():
+                return self._run_chain(action)
         if action.stage == 0:
-            batch = self._begin(action, stages=len(stages))
+            self.owners.begin(action, sequence.ended)
+            sequence.read(action.slots)
+            return StageDone(action.worker)
+        complete = set(sequence.step(action.slots))
+        rows = zip(action.requests, action.slots, strict=True)
+        return StageDone(action.worker, tuple([request for request, slot in rows if slot in complete]))
+
+    def _run_chain(self, action: Run) -> StageDone:
+        """Run a stage and ask the learned cache behind it. With lookups aside, no exits are reported here."""
+        stages = self._chains[action.model].stages
+        if action.stage == 0:
+            self._activations.put_aside()
+            if len(stages) > 1:  # else nothing is kept, and one stage answers
+                self.owners.begin(action)
+            batch = Batch(action.requests, self._stream.inputs(action))
         else:
             batch = self._activations.take(action)
-            action = _without_ended(action, batch)
-            if not action.requests:
+            if not batch.requests:
                 return StageDone(action.worker)
+            if batch.requests != action.requests:  # lookups aside have answered the others
+                slots = dict(zip(action.requests, action.slots, strict=True))
+                left = tuple([slots[request] for request in batch.requests])
+                action = msgspec.structs.replace(action, requests=batch.requests, slots=left)
         results = stages[action.stage](*batch.tensors)
-        places = batch.places(action.requests)
         if action.stage + 1 == len(stages):
-            self._end(action, results, places)
+            self._end(action, results)
             return StageDone(action.worker)
         output = Batch(batch.requests, results)
         caches = self._caches[action.model]
         lookup = caches.lookups.get(action.stage)
+        exited: tuple[int, ...] = ()
+        seconds = 0.0
         if lookup is None or not lookup.there:
             self._activations.keep(output)
-            return StageDone(action.worker)
-        activation = results[0] if isinstance(places, range) else results[0][places]
-        if self._aside is not None and model.costs.aside:
-            activation = activation.clone()
+        elif self._aside is not None and self._models[action.model].costs.aside:
+            asked = Asked(lookup, caches.version, action, results[0].clone())
             self._stream.wait()  # another thread reads it
             self._activations.keep(output)
-            self._aside.ask(lookup, caches.version, action, activation)
-            return StageDone(action.worker)
-        begun = time.monotonic()
-        exited = self._look_up(lookup, caches.version, action, activation)
-        self._activations.keep(output)
-        return StageDone(action.worker, exited, time.monotonic() - begun)
+            self._aside.ask(asked)
+        else:
+            begun = time.monotonic()
+            exited = self._look_up(Asked(lookup, caches.version, action, results[0]))
+            seconds = time.monotonic() - begun
+            self._activations.keep(output)  # not before: if the lookup raises, the stage runs again from its inputs
+        return StageDone(action.worker, exited, seconds)
 
-    def _begin(self, action: Run, *, stages: int) -> Batch:
-        """Return the inputs of the requests that begin with this stage."""
-        self._activations.put_aside()
-        if stages > 1:  # else nothing is kept, and one stage answers
-            self.owners.begin(action)
-        return Batch(action.requests, self._stream.inputs(action))
-
-    def _look_up(self, lookup: Lookup, version: int, action: Run, activation: Tensor) -> tuple[int, ...]:
-        """Write the answers of hits into their slots and return their requests; no request is answered twice."""
-        answers, hits = lookup(activation)
-        slots = self._slots[action.model]
-        with self.owners.answering(action.requests, np.flatnonzero(hits).tolist()) as places:
+    def _look_up(self, asked: Asked) -> tuple[int, ...]:
+        """Write the answers of hits into the slots of requests that have none yet, and return these requests."""
+        answers, hits = asked.lookup(asked.activation)
+        action, slots = asked.action, self._slots[asked.action.model]
+        with self.owners.answering(By.LOOKUP, action.requests, np.flatnonzero(hits).tolist()) as places:
             for place in places:
                 slots.outputs[0][action.slots[place]] = answers[place]
-                slots.versions[action.slots[place]] = version
+                slots.versions[action.slots[place]] = asked.version
         return tuple([action.requests[place] for place in places])
 
-    def _end(self, action: Run, results: Sequence[Tensor], places: Sequence[int]) -> None:
+    def _end(self, action: Run, results: Sequence[Tensor]) -> None:
         """Write the outputs of the network into the slots of the requests that have no answer yet."""
-        if not self._models[action.model].lookups:
-            self._stream.answer(action.model, action.slots, results, places)
-            return
-        wanted = self.owners.left_to_network(action.requests)
-        slots = [action.slots[place] for place in wanted]
-        self._slots[action.model].versions[slots] = self._caches[action.model].version
-        self._stream.answer(action.model, slots, results, [places[place] for place in wanted])
-
-
-def _without_ended(action: Run, batch: Batch) -> Run:
-    """Return the action for the requests that have a row in the batch."""
-    if action.requests == batch.requests:
-        return action
-    rows = set(batch.requests)
-    left = [(request, slot) for request, slot in zip(action.requests, action.slots, strict=True) if request in rows]
-    requests, slots = tuple([request for request, _ in left]), tuple([slot for _, slot in left])
-    return msgspec.structs.replace(action, requests=requests, slots=slots)
-
-
-def _decoding(model: LoadedModel, program: SequenceProgram, memory: SlotMemory) -> Decoding:
-    slots = memory.by_name[model.spec.name]
-    return Decoding(program, slots.inputs[0], slots.outputs[0])
-
-
-def _run_sequence(sequence: Decoding, action: Run) -> StageDone:
-    """Read the inputs or write one more token; requests whose answer is complete exit."""
-    if action.stage == 0:
-        sequence.read(action.slots)
-        return StageDone(action.worker)
-    complete = set(sequence.step(action.slots))
-    owners = zip(action.requests, action.slots, strict=True)
-    return StageDone(action.worker, tuple([request for request, slot in owners if slot in complete]))
+        places: Sequence[int] = range(len(action.requests))
+        slots: Sequence[int] = action.slots
+        if self._models[action.model].lookups:
+            with self.owners.answering(By.NETWORK, action.requests, places) as found:
+                if len(found) < len(places):
+                    places, slots = found, [slots[place] for place in found]
+            self._slots[action.model].versions[list(slots)] = self._caches[action.model].version
+        self._stream.answer(action.model, slots, results, places)

@@ -20,7 +20,7 @@ from latebind.domain.errors import Expired, Failed, Refused, Unavailable
 from latebind.domain.eventlog import read_log
 from latebind.engine.client import PORTION, EngineClient
 from latebind.engine.order import EngineOrder
-from latebind.engine.pool import Phase
+from latebind.engine.slots import Phase
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
 from latebind.server.gateway import Answer

@@ -30,7 +30,7 @@ from latebind.program.load import compile_graph
 from latebind.program.measure import time_call
 from latebind.repository.listing import find_models
 from tests.digits import Built
-from tests.engine.test_staging import memory_of
+from tests.engine.rows import memory_of
 from tests.forked import FORKS
 from tests.networks import Chain
 
@@ -95,7 +95,7 @@ def digits_answered(built: Built, device: str, *, staged: bool) -> tuple[NDArray
     """Return the answers to some digits and who left behind each stage."""
     model = load_model(built.directory.path, EngineConfig(device=device, backend="eager"))
     name, requests = model.spec.name, tuple(range(SLOTS))
-    memory = memory_of(model.spec, SLOTS)
+    memory = memory_of(model.spec, rows=SLOTS)
     memory.models[0].inputs[0][:] = built.unseen[:SLOTS].numpy()
     staging = DeviceStaging([name], memory, find_device(device)) if staged else HostStaging([name], memory)
     worker = Worker({name: model}, memory, stream=staging.stream())
@@ -110,7 +110,7 @@ def digits_answered(built: Built, device: str, *, staged: bool) -> tuple[NDArray
 
 
 def test_where_the_device_still_answers_an_error_of_a_launch_is_that_of_its_requests_alone() -> None:
-    memory = memory_of(SPEC, SLOTS)
+    memory = memory_of(SPEC, rows=SLOTS)
     fill(memory.models[0])
     staging = DeviceStaging([SPEC.name], memory, find_device("cpu"))
     stream = staging.stream()
@@ -127,7 +127,7 @@ def test_where_the_device_still_answers_an_error_of_a_launch_is_that_of_its_requ
 
 @contextmanager
 def staged(*, in_place: bool = True) -> Iterator[tuple[DeviceStaging, DeviceStream, SlotMemory]]:
-    memory = memory_of(SPEC, SLOTS)
+    memory = memory_of(SPEC, rows=SLOTS)
     staging = DeviceStaging([SPEC.name], memory, find_device("cuda"), in_place=in_place)
     try:
         with torch.inference_mode():
@@ -151,7 +151,7 @@ def keep_busy(stream: torch.cuda.Stream) -> torch.cuda.Event:
 
 @pytest.mark.gpu
 def test_slots_are_page_locked_as_long_as_they_are_staged() -> None:
-    memory = memory_of(SPEC, SLOTS)
+    memory = memory_of(SPEC, rows=SLOTS)
     rows = torch.from_numpy(memory.models[0].inputs[0])
     staging = DeviceStaging([SPEC.name], memory, find_device("cuda"))
     assert rows.is_pinned()
@@ -162,7 +162,7 @@ def test_slots_are_page_locked_as_long_as_they_are_staged() -> None:
 @pytest.mark.gpu
 def test_nothing_lies_on_another_device_than_the_one_that_was_named() -> None:
     last = torch.cuda.device_count() - 1
-    staging = DeviceStaging([SPEC.name], memory_of(SPEC, SLOTS), find_device(f"cuda:{last}"))
+    staging = DeviceStaging([SPEC.name], memory_of(SPEC, rows=SLOTS), find_device(f"cuda:{last}"))
     try:
         assert torch.cuda.current_device() == last
     finally:
@@ -243,7 +243,7 @@ def test_a_stage_on_cuda_computes_what_its_module_does(backend: str) -> None:
 def main(words: list[str]) -> None:
     """Have an assertion fail in a kernel, and go on as if nothing had happened."""
     del words
-    staging = DeviceStaging([SPEC.name], memory_of(SPEC, SLOTS), find_device("cuda"))
+    staging = DeviceStaging([SPEC.name], memory_of(SPEC, rows=SLOTS), find_device("cuda"))
     with suppress(RuntimeError), staging.stream().running():
         torch._assert_async(torch.zeros(1, device="cuda"))
 

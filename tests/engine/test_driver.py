@@ -1,7 +1,9 @@
 """The driver with a model that computes nothing, one thread and no process."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from io import BytesIO
 from math import inf
 from pathlib import Path
@@ -10,20 +12,26 @@ from typing import TypeVar, cast
 
 import numpy as np
 import pytest
+import torch
 
-from latebind.domain.actions import Run
+from latebind.domain.actions import Branch, Map, Run
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import EventLog, read_log
-from latebind.domain.events import Arrived, Event, Exited, StageDone
+from latebind.domain.events import Arrived, Cancelled, Event, Exited, StageDone
+from latebind.domain.model import ModelSpec, StageKind, StepSpec
+from latebind.domain.query import Node, Query, lay_out
+from latebind.engine.device_pool import DeviceStaging
 from latebind.engine.driver import MOST_UNCOUNTED, Driver
-from latebind.engine.event_log_file import EventLogFile
-from latebind.engine.owners import Owners
+from latebind.engine.mapping import Mappings
+from latebind.engine.messages import Ended, EndedReader
+from latebind.engine.process import EventLogFile
 from latebind.engine.running import COMPILE_SECONDS, PLACE, TIMES, Place, Running, size, worker_place
-from latebind.engine.slots import SlotMemory
+from latebind.engine.slots import Owners, SlotMemory
 from latebind.engine.staging import HostStaging
 from latebind.engine.worker import Worker
-from tests.models import served
+from tests.engine.rows import memory_of
+from tests.models import SCORES, VECTOR, served
 
 PATIENCE = 60.0
 Seen = TypeVar("Seen")
@@ -224,3 +232,123 @@ def test_a_log_is_whole_once_it_is_closed(tmp_path: Path) -> None:
     log.close()
     with (tmp_path / "log").open("rb") as file:
         assert len(list(read_log(file)[1])) == 1
+
+
+class Decodes(Idle):
+    """A sequence model whose answers have as many tokens as the number of their request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = Counter[int]()
+
+    def run(self, action: Run) -> StageDone:
+        self.steps.update(action.requests if action.stage else ())
+        return StageDone(action.worker, tuple(one for one in action.requests if self.steps[one] == one))
+
+
+def test_each_step_tells_of_one_token_more_of_those_that_stream_and_the_end_tells_of_the_last() -> None:
+    net, chain = served("net", stages=2), served("chain", stages=2)
+    net = replace(net, spec=replace(net.spec, kinds=(StageKind.STATIC, StageKind.DECODER)))
+    coming: list[list[Event]] = [
+        [
+            Arrived("net", 1e9, (3,), (0,), streams=True),
+            Arrived("net", 1e9, (2,), (1,)),
+            Arrived("chain", 1e9, (9,), (0,), streams=True),  # it has no decoder, so there are no tokens to tell of
+        ]
+    ]
+    sent = list[bytes]()
+    driver = Driver(
+        SchedulerConfig((net, chain)),
+        [cast(Worker, Decodes())],
+        listen=lambda seconds: coming.pop() if coming else None,
+        wake=lambda: None,
+        send=sent.append,
+        staging=HostStaging([], cast(SlotMemory, None)),
+        owners=Owners(),
+    )
+    driver._serve_thread()
+    told = EndedReader().feed(b"".join(sent))
+    assert [(one.request, getattr(one, "tokens", 0)) for one in told if one.request == 3] == [(3, 1), (3, 2), (3, 0)]
+    assert sorted(one.request for one in told if isinstance(one, Ended)) == [2, 3, 9]
+    assert not driver._tokens
+
+
+NODES = (Node("gate", ("gate",), (1.0,)), Node("cars", ("gate", "cars"), (0.5, 1.0), (0,), ((0,),), guarded=True))
+TRAFFIC = ModelSpec("traffic", "1", (VECTOR,), (SCORES,), 2, 4, steps=tuple(StepSpec(n.name, n.models) for n in NODES))
+QUERIED = SchedulerConfig((served("gate"), served("cars")), queries=(Query(TRAFFIC, NODES),), slots=4)
+ROWS = lay_out(["gate", "cars"], QUERIED.queries, QUERIED.slots)
+
+
+class Copies:
+    """Copies the input of `traffic` to each of its steps; the second runs where the first number is above 0."""
+
+    def __init__(self, memory: SlotMemory) -> None:
+        self._slots = memory.by_name
+
+    def map(self, action: Map) -> None:
+        if action.node < len(NODES):
+            option = action.chosen[action.node]
+            for slot in action.slots:
+                row = ROWS.row("traffic", action.node, option, slot)
+                rows = self._slots[NODES[action.node].models[option]].inputs[0]
+                rows[row] = self._slots["traffic"].inputs[0][slot]
+
+    def branch(self, action: Branch) -> tuple[tuple[bool, ...], ...]:
+        inputs = self._slots["traffic"].inputs[0]
+        return tuple([(bool(inputs[slot, 0] > 0),) * len(action.nodes) for slot in action.slots])
+
+
+class Deaf(HostStaging):
+    """Fails whoever tells it anything."""
+
+    def arrived(self, event: Arrived) -> None:
+        raise AssertionError(f"told of {event}")
+
+    def ended(self, request: int) -> None:
+        raise AssertionError(f"told that {request} has ended")
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_the_inputs_of_steps_are_on_their_device_as_they_run_and_their_rows_are_free_at_the_end(
+    on_device: bool,
+) -> None:
+    specs = [*(model.spec for model in QUERIED.models), TRAFFIC]
+    memory = memory_of(*specs, rows=ROWS.total)
+    inputs = memory.by_name["traffic"].inputs[0]
+    inputs[:, 0] = 1.0, -1.0, 2.0, -2.0
+    staging = (
+        DeviceStaging(["gate", "cars"], memory, torch.device("cpu")) if on_device else Deaf(["gate", "cars"], memory)
+    )
+    seen = Counter[float]()
+
+    class Sees(Idle):
+        def run(self, action: Run) -> StageDone:
+            if action.stage == 0:
+                (rows,) = staging.stream().inputs(action)
+                seen.update(rows[:, 0].tolist())
+            return StageDone(action.worker)
+
+    rounds = 50  # many more queries than there are rows
+    coming: list[list[Event]] = []
+    for number in range(rounds):
+        requests = [1 + 12 * number + 3 * slot for slot in range(4)]
+        coming.append([Arrived("traffic", 1e9, (one,), (slot,)) for slot, one in enumerate(requests)])
+        coming[-1].append(Cancelled(requests[2]))  # a step of it may be mapped and never begins
+        coming[-1].append(Arrived("cars", 1e9, (10**6 + number,), (0,)))
+    driver = Driver(
+        QUERIED,
+        [cast(Worker, Sees())],
+        listen=lambda seconds: coming.pop() if coming else None,
+        wake=lambda: None,
+        send=lambda data: None,
+        staging=staging,
+        owners=memory.owners,
+        mappings=cast(Mappings, Copies(memory)),
+    )
+    with torch.inference_mode():
+        driver._serve_thread()
+    assert driver._failure is None
+    assert seen[1.0] == 2 * rounds == 2 * seen[-1.0]
+    if isinstance(staging, DeviceStaging):
+        assert not staging._staged
+        assert not any(any(pool.ring._held) for pool in staging._pools.values())

@@ -12,8 +12,7 @@ import pytest
 from latebind.domain.errors import Expired, Refused, Unavailable
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.lane import Claimed, Lane
-from latebind.engine.pool import Move
-from latebind.engine.slots import ModelSlots
+from latebind.engine.slots import ModelSlots, Move
 
 SPEC = ModelSpec("m", "1", (TensorSpec("x", "float32", (2,)),), (TensorSpec("y", "float32", (2,)),), 1, 4)
 

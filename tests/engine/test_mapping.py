@@ -1,24 +1,101 @@
 """Tensors on their way between steps: each operation against plain numpy or torch, and every row in its place."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from latebind.domain.actions import Branch, Map
+from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent, InvalidRequest
+from latebind.domain.events import Branched, MapFailed, Mapped
+from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
+from latebind.domain.query import NOT_RUN, Node, Query, lay_out
+from latebind.engine.mapping import Mappings, Steps
 from latebind.engine.operations import COMPUTED, LOGIC, resize
+from latebind.engine.slots import ModelSlots, SlotMemory
+from latebind.engine.staging import HostStaging
 from latebind.queries.file.definition import read_query
 from latebind.queries.file.language import OPERATORS
 from latebind.queries.file.operations import OPERATIONS
-from latebind.queries.file.wiring import EITHER
-from tests.engine.mapped import FLAT, FLAT_QUERY, GIVEN, IMAGE, JOIN, ROW, SLOTS, WHOLE, Array, Bench, array
+from latebind.queries.file.wiring import EITHER, DefinedQuery
+from tests.models import served
 from tests.queries.file.written import MODELS, TRAFFIC, read
+
+SLOTS = 3
+Array = NDArray[Any]
+
+
+def array(*shape: int, dtype: str = "float32", seed: int = 0) -> Array:
+    """Values from -2 to 2, or from 0 to 200 where they are whole."""
+    values = np.random.default_rng(seed).random(shape)
+    return (4 * values - 2 if dtype.startswith("float") else 200 * values).astype(dtype)
+
+
+def slots(spec: ModelSpec, rows: int) -> ModelSlots:
+    inputs, outputs = (
+        tuple(np.full((rows, *tensor.shape), 99, tensor.dtype) for tensor in tensors)
+        for tensors in (spec.inputs, spec.outputs)
+    )
+    return ModelSlots(inputs, outputs)
+
+
+class Bench:
+    """A query over arrays of its own."""
+
+    def __init__(self, defined: DefinedQuery, models: Mapping[str, ModelSpec] = MODELS) -> None:
+        self.rows = lay_out(models, [defined.query], SLOTS)
+        specs = {**models, defined.query.name: defined.query.spec}
+        self.slots = {name: slots(spec, self.rows.total[name]) for name, spec in specs.items()}
+        self.mappings = Mappings([defined], self.slots, self.rows, models)
+        self.name = defined.query.name
+
+    def row(self, node: int, option: int, slot: int) -> int:
+        return self.rows.row(self.name, node, option, slot)
+
+
+IMAGE = array(3, 6, 8)
+ROW = array(7, seed=1)
+WHOLE = array(2, 5, dtype="uint8")
+BOX = np.array([0.3, 0.26, 0.6, 0.8], "float32")
+GIVEN = {"image": IMAGE, "row": ROW, "whole": WHOLE, "box": BOX}
+FLAT = {
+    "flat": ModelSpec("flat", "1", (TensorSpec("row", "float32", (7,)),), (TensorSpec("y", "float32", (2,)),), 1, 1)
+}
+DECLARED = "".join(
+    f'[inputs.{name}]\ndtype = "{one.dtype}"\nshape = {list(one.shape)}\n' for name, one in GIVEN.items()
+)
+FLAT_QUERY = f"""\
+{DECLARED}
+[nodes.flat]
+models = ["flat"]
+[outputs]
+image = "image"
+whole = "whole"
+box = "box"
+y = "flat.y"
+"""
+
+JOIN = """\
+[nodes.left]
+models = ["animals"]
+inputs.input = "image"
+[nodes.right]
+models = ["animals"]
+inputs.input = "image"
+when = "argmax(left.output) == 0"
+[outputs]
+taken = "first(right.output[argmax(left.output)], left.output[0])"
+both = "max(right.output) > max(left.output)"
+"""
 
 
 def computed(folder: Path, expression: str, **others: Array) -> Array:
@@ -303,3 +380,102 @@ def test_a_step_without_values_gets_none_that_its_model_does_not_take(tmp_path: 
     file.write_text(FLAT_QUERY.replace("shape = [7]\n", ""))
     bench = Bench(read_query(file, empty, {}), empty)
     bench.mappings.map(Map("made", (0,), (0,), 0, (0,)))
+
+
+EXPRESSIONS = (
+    "row",
+    "crop(image, 1, 2, 3, 4)",
+    "crop(image, box[0], box[1], 3, 4)",
+    "crop_to(image, box, 4, 5)",
+    "resize(image, 4, 5)",
+    "softmax(row)",
+    "argmax(row)",
+    "max(image)",
+    "top_values(row, 3)",
+    "top_indices(row, 3)",
+    "image[-1]",
+    "row[argmax(top_values(row, 3))]",
+    "scale(image, 2.0, 1.0)",
+    'cast(whole, "float32")',
+    "reshape(image, 8, 18)",
+    "first(row, row)",
+    "max(row) > 1.9",
+    "argmax(row) in [0, 1, 2] or max(row) < 1.5 and not row[0] == row[1]",
+)
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_rows_that_are_computed_together_are_to_the_last_bit_what_they_are_alone(
+    tmp_path: Path, expression: str
+) -> None:
+    file = tmp_path / "made.query.toml"
+    file.write_text(f'{FLAT_QUERY}made = """{expression}"""\n')
+    bench = Bench(read_query(file, FLAT, {}), FLAT)
+    for values, rows in zip(GIVEN.values(), bench.slots["made"].inputs, strict=True):
+        rows[...] = [array(*values.shape, dtype=str(values.dtype), seed=seed) for seed in range(SLOTS)]
+    bench.slots["made"].inputs[-1][...] = [BOX, BOX / 2, BOX + 0.2]
+    made = bench.slots["made"].outputs[-1]
+    for slot in range(SLOTS):
+        bench.mappings.map(Map("made", (slot,), (slot,), 1, (0,)))
+    alone = made.copy()
+    for together in ((0, 1, 2), (1, 2), (2, 0), (1, 0, 2)):
+        made[...] = 77
+        bench.mappings.map(Map("made", together, together, 1, (0,)))
+        np.testing.assert_array_equal(made[list(together)], alone[list(together)])
+        assert (made[[slot for slot in range(SLOTS) if slot not in together]] == 77).all() or made.dtype == bool
+
+
+def test_rows_are_judged_together_as_exactly_as_alone(tmp_path: Path) -> None:
+    bench = Bench(read(tmp_path, JOIN.replace("argmax(left.output) == 0", "max(left.output) > 0.1")))
+    outputs = bench.slots["animals"].outputs[0]
+    for slot, most in enumerate((0.1, 0.05, 0.2)):  # as float32, 0.1 is more than 0.1
+        outputs[bench.row(0, 0, slot)] = most
+    together = Branch("traffic", (1, 2, 3), (0, 1, 2), (1,), (0, -1))
+    assert bench.mappings.branch(together) == ((True,), (False,), (True,))
+
+
+def test_a_condition_that_one_row_does_not_need_is_read_for_others(tmp_path: Path) -> None:
+    condition = "argmax(left.output) == 0 or left.output[cast(max(left.output), 'int64')] > 5"
+    bench = Bench(read(tmp_path, JOIN.replace("argmax(left.output) == 0", condition)))
+    outputs = bench.slots["animals"].outputs[0]
+    outputs[bench.row(0, 0, 0)] = [99.0] + [0.0] * 9  # 99 is no index, and the first part holds
+    outputs[bench.row(0, 0, 1)] = [0.0, 1.0] + [0.0] * 8
+    assert bench.mappings.branch(Branch("traffic", (1,), (0,), (1,), (0, -1))) == ((True,),)
+    assert bench.mappings.branch(Branch("traffic", (2,), (1,), (1,), (0, -1))) == ((False,),)
+    with pytest.raises(ValueError, match="index 99"):
+        bench.mappings.branch(Branch("traffic", (1, 2), (0, 1), (1,), (0, -1)))
+
+
+class Raises:
+    """Raises for slot 3; all conditions hold."""
+
+    def map(self, action: Map) -> None:
+        if 3 in action.slots:
+            raise ValueError("no such picture")
+
+    def branch(self, action: Branch) -> tuple[tuple[bool, ...], ...]:
+        return ((True,) * len(action.nodes),) * len(action.slots)
+
+
+def test_where_one_of_several_raises_the_others_are_done_and_the_log_says_in_which_step(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    nodes = (Node("gate", ("gate",), (1.0,)), Node("cars", ("gate", "cars"), (0.5, 1.0), (0,), ((0,),), guarded=True))
+    spec = ModelSpec("traffic", "1", (), (), 2, 4, steps=tuple(StepSpec(node.name, node.models) for node in nodes))
+    config = SchedulerConfig((served("gate"), served("cars")), queries=(Query(spec, nodes),), slots=4)
+    steps = Steps(config, cast(Mappings, Raises()), HostStaging([], cast(SlotMemory, None)))
+    several = Map("traffic", (10, 20, 30), (2, 3, 0), 1, (0, 1))
+    outputs = Map("traffic", (50,), (3,), 2, (0, 1))
+    told = steps.perform_all([several, outputs, Branch("traffic", (40,), (2,), (1, 0), (0, NOT_RUN))])
+    assert told == [
+        Mapped((10,), 1, more=True),
+        MapFailed((20,), (1,), more=True),
+        Mapped((30,), 1, more=True),
+        MapFailed((50,), (2,), more=True),
+        Branched((40,), (1, 0), ((True, True),)),
+    ]
+    assert caplog.messages == [
+        "mapping step 'cars' of traffic failed for request 20",
+        "mapping the outputs of traffic failed for request 50",
+    ]
+    assert "no such picture" in caplog.text

@@ -6,12 +6,14 @@ from msgspec.structs import replace
 
 from latebind.domain.actions import Outcome
 from latebind.domain.events import Arrived, Cancelled
-from latebind.engine.ends import Ended, Stepped, Wrote
 from latebind.engine.messages import (
     MOST_TOKENS,
     TO_ENGINE,
+    Ended,
     EndedReader,
     EventReader,
+    Stepped,
+    Wrote,
     pack_arrived,
     pack_cancelled,
     pack_ended,

@@ -1,6 +1,5 @@
 """What every way from slots to stages and back must keep, with streams that do all at once and those of a GPU."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +15,13 @@ from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, 
 from latebind.domain.events import Arrived, Cancelled, Event
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.device_pool import DeviceStaging
-from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
+from latebind.engine.slots import ModelSlots, SlotMemory
 from latebind.engine.staging import HostStaging, Staging
 from latebind.engine.worker import Worker, load_model
 from latebind.program.device import find_device
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
+from tests.engine.rows import memory_of
 from tests.networks import Chain
 from tests.playing import play
 
@@ -45,17 +45,9 @@ MEMBERS = (
 )
 
 
-def memory_of(spec: ModelSpec, slots: int) -> SlotMemory:
-    fd = create_file()
-    os.ftruncate(fd, file_bytes([spec], {spec.name: slots}))
-    memory = SlotMemory(fd, [spec], {spec.name: slots})
-    os.close(fd)
-    return memory
-
-
 @contextmanager
 def member(name: str, spec: ModelSpec, slots: int) -> Iterator[tuple[Staging, SlotMemory]]:
-    memory = memory_of(spec, slots)
+    memory = memory_of(spec, rows=slots)
     staging: Staging
     if name == "host":
         staging = HostStaging([spec.name], memory)
@@ -70,7 +62,7 @@ def member(name: str, spec: ModelSpec, slots: int) -> Iterator[tuple[Staging, Sl
 
 
 class Requests:
-    """Requests that come, are cancelled and run on one of two streams, as a door, a scheduler and workers have them."""
+    """Requests that come, are cancelled and run on one of two streams, as a scheduler and workers have them."""
 
     def __init__(self, staging: Staging, slots: ModelSlots) -> None:
         self._staging, self._slots = staging, slots
@@ -153,21 +145,21 @@ def test_a_result_goes_to_the_slot_that_it_belongs_to_and_others_stay_as_they_ar
 
 @pytest.mark.parametrize("name", MEMBERS)
 @settings(max_examples=25)
-@given(data=st.data(), policy=st.sampled_from(("lazy", "graph")), compact=st.booleans())
+@given(data=st.data(), policy=st.sampled_from(("lazy+", "late")))
 def test_a_scheduler_and_a_worker_with_real_stages_give_the_answers_of_requests_alone(
-    models: Path, name: str, data: st.DataObject, policy: str, compact: bool
+    models: Path, name: str, data: st.DataObject, policy: str
 ) -> None:
     (path,) = find_models(models, ["chain"])
     model = load_model(path, EngineConfig(device="cuda" if name.startswith("cuda") else "cpu", backend="eager"))
     served = ServedModel(model.spec, model.costs, SLOTS)
-    scheduler = Scheduler(SchedulerConfig((served,), 1, PolicyConfig(policy, max_batch=4, shed=False, compact=compact)))
+    scheduler = Scheduler(SchedulerConfig((served,), 1, PolicyConfig(policy, max_batch=4, shed=False)))
     coming: list[Event] = [Arrived("chain", 1e9, (slot,), (slot,)) for slot in data.draw(st.permutations(range(SLOTS)))]
     gone = data.draw(st.integers(0, SLOTS - 1))
     coming.append(Cancelled(gone))
     with member(name, model.spec, SLOTS) as (staging, memory):
         slots = memory.models[0]
         slots.inputs[0][:] = np.random.default_rng(0).standard_normal(slots.inputs[0].shape)
-        worker = Worker({"chain": model}, memory, stream=staging.stream(), compact=compact)
+        worker = Worker({"chain": model}, memory, stream=staging.stream())
         replies = list(play(worker, scheduler, coming, lambda: data.draw(st.booleans()), staging))
         assert sorted(reply.request for reply in replies) == list(range(SLOTS))
         answered = [reply.request for reply in replies if reply.outcome == 0]

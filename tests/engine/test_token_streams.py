@@ -1,70 +1,27 @@
-"""Tokens on their way from worker to client: who is told how many there are, and which pieces a claim makes of it."""
+"""Tokens on their way to a client: the pieces that a claim makes of them."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
 
-from latebind.domain.actions import Outcome, Run
-from latebind.domain.config import SchedulerConfig
+from latebind.domain.actions import Outcome
 from latebind.domain.errors import Expired, LatebindError, Unavailable
-from latebind.domain.events import Arrived, Cancelled, StageDone
+from latebind.domain.events import Arrived, Cancelled
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from latebind.engine.claim import Claim
-from latebind.engine.ends import Ended, Wrote
 from latebind.engine.lane import Lane
-from latebind.engine.messages import EndedReader, EventReader
+from latebind.engine.messages import Ended, EventReader
 from latebind.engine.slots import ModelSlots
-from latebind.engine.token_streams import TokenStreams
 from latebind.server.gateway import Answer
-from tests.models import served
 
 KINDS = (StageKind.STATIC, StageKind.DECODER)
 TOKENS = TensorSpec("tokens", "int64", (8,), padding=0)
 SPEC = ModelSpec("net", "1", (TOKENS,), (TOKENS,), 2, 4, kinds=KINDS)
 SOON = 1e9
-
-
-def streams() -> TokenStreams:
-    """Of the model `net`, whose stage 1 is a decoder, and `chain`, which has none."""
-    net = served("net", stages=2)
-    return TokenStreams(SchedulerConfig((replace(net, spec=replace(net.spec, kinds=KINDS)), served("chain", stages=2))))
-
-
-def ran(subject: TokenStreams, *requests: int, stage: int = 1, exited: tuple[int, ...] = ()) -> list[object]:
-    told = subject.ran(Run(0, "net", stage, requests, requests), StageDone(0, exited))
-    return list(EndedReader().feed(told))
-
-
-def test_each_step_tells_of_one_token_more_of_those_that_stream() -> None:
-    subject = streams()
-    subject.arrived(Arrived("net", SOON, (1,), (1,), streams=True))
-    subject.arrived(Arrived("net", SOON, (2,), (2,)))
-    subject.arrived(Arrived("net", SOON, (3,), (3,), streams=True))
-    assert ran(subject, 1, 2, 3, stage=0) == []
-    assert ran(subject, 1, 2) == [Wrote(1, 1)]
-    assert ran(subject, 1, 2, 3) == [Wrote(1, 2), Wrote(3, 1)]
-    assert ran(subject, 2) == []
-
-
-def test_the_last_token_is_told_by_the_end_of_its_request() -> None:
-    subject = streams()
-    subject.arrived(Arrived("net", SOON, (1, 3), (1, 3), streams=True))
-    assert ran(subject, 1, 3, exited=(1,)) == [Wrote(3, 1)]
-    subject.ended(1)
-    subject.ended(3)
-    subject.ended(4)
-    assert ran(subject, 1, 3) == []
-
-
-def test_a_model_without_a_decoder_tells_nothing() -> None:
-    subject = streams()
-    subject.arrived(Arrived("chain", SOON, (1,), (1,), streams=True))
-    assert subject.ran(Run(0, "chain", 1, (1,), (1,)), StageDone(0)) == b""
 
 
 class Pretended:

@@ -1,8 +1,13 @@
-"""A worker by itself: batches that are let past others, catch up and become one, with real stages."""
+"""A worker by itself, with real stages, lookups and slots; and what the log says of models that raise."""
 
-import os
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from logging.handlers import QueueHandler
 from pathlib import Path
+from queue import Queue
+from threading import Event
 from typing import cast
 from weakref import ref
 
@@ -17,17 +22,30 @@ from torch import Tensor
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
-from latebind.domain.events import Arrived
-from latebind.engine.activations import Activations, Batch
-from latebind.engine.owners import Owners
-from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
-from latebind.engine.worker import LoadedModel, Worker, load_model
+from latebind.domain.events import Arrived, Exited, StageDone
+from latebind.engine.slots import By, ModelSlots, Owners
+from latebind.engine.worker import (
+    MOST_KINDS,
+    MOST_WAITING,
+    Activations,
+    Aside,
+    Asked,
+    Batch,
+    Failures,
+    LoadedModel,
+    Worker,
+    load_model,
+)
 from latebind.learned.lookup import Lookup
+from latebind.program.backends import NotResident
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
+from tests.digits import Built
+from tests.engine.rows import memory_of
 from tests.engine.test_interleavings import LOOKED, RATES, SPEC, STAGES
+from tests.halves import at_half, chain
 from tests.networks import Chain
 from tests.playing import play
 
@@ -41,10 +59,7 @@ def model(models: Path) -> LoadedModel:
 
 
 def with_worker(model: LoadedModel) -> tuple[Worker, ModelSlots]:
-    fd = create_file()
-    os.ftruncate(fd, file_bytes([model.spec], {model.spec.name: SLOTS}))
-    memory = SlotMemory(fd, [model.spec], {model.spec.name: SLOTS})
-    os.close(fd)
+    memory = memory_of(model.spec, rows=SLOTS)
     rows = memory.models[0]
     rows.inputs[0][:] = np.random.default_rng(0).standard_normal(rows.inputs[0].shape)
     return Worker({model.spec.name: model}, memory), rows
@@ -88,7 +103,7 @@ def test_the_first_stage_sees_the_slots_themselves_where_they_follow_each_other(
 
 
 @settings(max_examples=50)
-@given(data=st.data(), policy=st.sampled_from(("lazy", "oracle", "lazy+", "queues", "graph", "late")))
+@given(data=st.data(), policy=st.sampled_from(("lazy+", "late")))
 def test_whatever_the_schedule_answers_are_those_of_requests_alone(
     model: LoadedModel, data: st.DataObject, policy: str
 ) -> None:
@@ -158,31 +173,15 @@ def test_of_a_request_that_has_ended_nothing_is_kept() -> None:
     assert kept.take(going_on(1, 3)).tensors[0].tolist() == [[3.0]]
 
 
-def test_the_output_of_the_last_stage_goes_with_the_last_request_that_would_go_on_from_it() -> None:
-    owners, kept = begun((1, 2))
-    output = torch.tensor([[1.0], [2.0]])
-    kept.keep(Batch((1, 2), (output,)))
-    gone = ref(output)
-    del output
-    owners.end(1)
-    assert gone() is not None
-    owners.end(2)
-    assert gone() is None
-
-
 def test_requests_whose_stage_raised_may_run_it_again_apart() -> None:
-    owners, kept = begun((1, 2, 3))
-    for compact in (True, False):
-        kept = Activations(owners, compact=compact)
-        kept.keep(Batch((1, 2, 3), (torch.tensor([[1.0], [2.0], [3.0]]),)))
-        kept.take(going_on(1, 1, 2, 3))  # the stage raises: its output is never kept
-        (first,) = kept.take(going_on(1, 1, 2)).tensors
-        assert first.tolist() == [[1.0], [2.0]]
-        kept.keep(Batch((1, 2), (first * 10,)))
-        assert kept.take(going_on(1, 3)).tensors[0].tolist() == [[3.0]]
-        owners.end(3)
-        assert kept.take(going_on(2, 1, 2)).tensors[0].tolist() == [[10.0], [20.0]]
-        owners.begin(going_on(0, 3))
+    _, kept = begun((1, 2, 3))
+    kept.keep(Batch((1, 2, 3), (torch.tensor([[1.0], [2.0], [3.0]]),)))
+    kept.take(going_on(1, 1, 2, 3))  # the stage raises: its output is never kept
+    (first,) = kept.take(going_on(1, 1, 2)).tensors
+    assert first.tolist() == [[1.0], [2.0]]
+    kept.keep(Batch((1, 2), (first * 10,)))
+    assert kept.take(going_on(1, 3)).tensors[0].tolist() == [[3.0]]
+    assert kept.take(going_on(2, 1, 2)).tensors[0].tolist() == [[10.0], [20.0]]
 
 
 class Fails:
@@ -198,10 +197,7 @@ class Fails:
 
 
 def test_requests_whose_lookup_raised_run_its_stage_again_from_the_same_inputs() -> None:
-    fd = create_file()
-    os.ftruncate(fd, file_bytes([SPEC], {SPEC.name: SLOTS}))
-    memory = SlotMemory(fd, [SPEC], {SPEC.name: SLOTS})
-    os.close(fd)
+    memory = memory_of(SPEC, rows=SLOTS)
     costs = ModelCosts((Curve((1, SLOTS), (0.01, 0.02)),) * STAGES, LOOKED, RATES)
     stages = (lambda rows: (rows + 1.0,),) * STAGES
     program = Program(SPEC, costs, "eager", 1, stages, ((1,),) * (STAGES - 1), costs_fit=True)
@@ -219,3 +215,206 @@ def test_requests_whose_lookup_raised_run_its_stage_again_from_the_same_inputs()
     run(1, 1)
     run(2, 0, 1)
     assert slots.outputs[0][:2, 0].tolist() == [8.0, 10.0]
+
+
+REQUESTS = tuple(range(10, 18))
+EIGHT = tuple(range(8))
+SECONDS = 30.0
+
+
+class Bench:
+    """A worker that asks the lookups of digits aside, the slots it works in, and what it reports."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self.model = model
+        memory = memory_of(model.spec, rows=len(EIGHT))
+        self.slots: ModelSlots = memory.models[0]
+        self.reported: Queue[Exited] = Queue()
+        self.worker = Worker({model.spec.name: model}, memory)
+        self.worker.report_exits_to(self.reported.put)
+
+    @property
+    def answers(self) -> NDArray[np.float32]:
+        """The rows that the frontend would read."""
+        return np.asarray(self.slots.outputs[0], dtype=np.float32)  # the same memory
+
+    def run(self, stage: int, requests: tuple[int, ...] = REQUESTS) -> StageDone:
+        slots = tuple(EIGHT[REQUESTS.index(request)] for request in requests)
+        return self.worker.run(Run(0, self.model.spec.name, stage, requests, slots))
+
+    def whole(self) -> NDArray[np.float32]:
+        """Return what the network alone answers, `(8, 10)`."""
+        return chain(self.model).run(torch.from_numpy(self.slots.inputs[0]))[0].numpy()
+
+
+@contextmanager
+def bench(built: Built, *, thresholds: bool = True, only: int | None = None) -> Iterator[Bench]:
+    """Lookups, or the `only` one behind that stage, answer half of the rows; without `thresholds` they raise."""
+    model = load_model(built.directory.path, EngineConfig())
+    rows = built.unseen[: len(EIGHT)]
+    with torch.inference_mode():
+        lookups = {stage: at_half(lookup, model, stage, rows) for stage, lookup in model.lookups.items()}
+        if only is not None:
+            lookups = {only: lookups[only]}
+        if not thresholds:
+            lookups = {stage: replace(lookup, thresholds={}) for stage, lookup in lookups.items()}
+        found = Bench(replace(model, lookups=lookups, costs=replace(model.costs, aside=True)))
+        found.slots.inputs[0][:] = rows.numpy()
+        yield found
+
+
+def test_nobody_exits_at_the_boundary_and_those_who_hit_are_told_later(built: Built) -> None:
+    with bench(built) as at:
+        assert at.run(0) == StageDone(0)
+        told = at.reported.get(timeout=SECONDS)
+        assert (told.worker, told.stage) == (0, 0)
+        answers, hits = at.model.lookups[0](torch.from_numpy(at.slots.inputs[0]))
+        assert told.requests == tuple(request for request, hit in zip(REQUESTS, hits, strict=True) if hit)
+        for place in np.flatnonzero(hits):
+            np.testing.assert_allclose(at.answers[place], answers[place], rtol=1e-5)
+
+
+def test_the_network_leaves_alone_what_a_lookup_has_answered_and_each_answer_names_its_version(built: Built) -> None:
+    with bench(built, only=0) as at:  # one behind a later stage may answer before the end, or not
+        at.worker.adopt(at.model.spec.name, 3, None)
+        at.run(0)
+        exited = at.reported.get(timeout=SECONDS).requests
+        answered = at.answers.copy()
+        assert at.slots.versions.tolist() == [3 if one in exited else 0 for one in REQUESTS]
+        at.worker.adopt(at.model.spec.name, 4, None)
+        for stage in range(1, at.model.spec.stages):  # the scheduler has not heard of it yet
+            at.run(stage)
+        for place, (request, row) in enumerate(zip(REQUESTS, at.whole(), strict=True)):
+            expected = answered[place] if request in exited else row
+            np.testing.assert_allclose(at.answers[place], expected, rtol=1e-4, atol=1e-5)
+        assert len(exited) == len(REQUESTS) // 2
+        assert at.slots.versions.tolist() == [3 if one in exited else 4 for one in REQUESTS]
+
+
+def test_a_slot_that_has_another_owner_is_left_alone(built: Built) -> None:
+    with bench(built) as at:
+        at.run(0)
+        at.reported.get(timeout=SECONDS)
+        at.answers[:] = np.nan
+        for request in REQUESTS:
+            at.worker.owners.end(request)
+        at.run(0, REQUESTS[:4])
+        assert set(at.reported.get(timeout=SECONDS).requests) <= set(REQUESTS[:4])
+        assert np.isnan(at.answers[4:]).all()
+
+
+def test_a_lookup_that_fails_leaves_the_answer_to_the_network(built: Built) -> None:
+    logger, logged = logging.getLogger("latebind.engine.worker"), Queue[logging.LogRecord]()
+    handler = QueueHandler(logged)
+    logger.addHandler(handler)
+    try:
+        with bench(built, thresholds=False) as at:
+            at.run(0)
+            assert "the network answers" in logged.get(timeout=SECONDS).getMessage()
+            for stage in range(1, at.model.spec.stages):
+                at.run(stage)
+            np.testing.assert_allclose(at.answers, at.whole(), rtol=1e-4, atol=1e-5)
+            at.worker.close()
+            assert at.reported.empty()
+    finally:
+        logger.removeHandler(handler)
+
+
+class Slow:
+    """A learned cache that answers nobody, once it may."""
+
+    def __init__(self) -> None:
+        self.began, self.may_end, self.asked = Queue[None](), Event(), 0
+
+    def __call__(self, asked: Asked) -> tuple[int, ...]:
+        self.asked += 1
+        self.began.put(None)
+        assert self.may_end.wait(SECONDS)
+        return ()
+
+
+def asked_of(owners: Owners, request: int) -> Asked:
+    """Return a lookup for a request that has begun in slot 0."""
+    run = Run(0, "net", 0, (request,), (0,))
+    owners.begin(run)
+    return Asked(cast(Lookup, None), 0, run, torch.zeros(1, 1))
+
+
+def test_few_lookups_wait_and_those_that_nobody_waits_for_are_not_made() -> None:
+    owners, slow = Owners(), Slow()
+    aside = Aside(owners, slow)
+    aside.start(lambda exited: None)
+    for request in range(1, 100):
+        aside.ask(asked_of(owners, request))
+        if request == 1:
+            slow.began.get(timeout=SECONDS)
+        if request != 98:  # the network has answered all others
+            with owners.answering(By.NETWORK, (request,), (0,)):
+                pass
+            owners.end(request)
+        assert len(aside._waiting) <= MOST_WAITING
+    slow.may_end.set()
+    slow.began.get(timeout=SECONDS)  # that of 98
+    aside.close()
+    assert slow.asked == 2
+
+
+def test_a_lookup_that_has_left_memory_meanwhile_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    def gone(asked: Asked) -> tuple[int, ...]:
+        raise NotResident(f"no page for {asked.action.requests}")
+
+    owners = Owners()
+    aside = Aside(owners, gone)
+    assert aside.perform(asked_of(owners, 1)) is None
+    assert not caplog.messages
+
+
+def failing(number: int) -> ValueError:
+    try:
+        raise ValueError(f"row {number} is bad")
+    except ValueError as error:
+        return error
+
+
+def test_each_kind_is_told_once_and_then_how_often(caplog: pytest.LogCaptureFixture) -> None:
+    failures = Failures(logging.getLogger("failures"))
+    for number in range(619):
+        failures.log("stage 0 of net", failing(number), f" for request {number}")
+    failures.log("stage 1 of net", failing(7), " for request 7")
+    failures.log("stage 0 of net", KeyError("another"), " for request 8")
+    first, tenth, hundredth, *others = caplog.messages
+    assert first == "stage 0 of net failed for request 0"
+    assert tenth.startswith("stage 0 of net has failed 10 times with ValueError at ")
+    assert hundredth.startswith("stage 0 of net has failed 100 times with ValueError at ")
+    assert others == ["stage 1 of net failed for request 7", "stage 0 of net failed for request 8"]
+    assert caplog.text.count("Traceback") == 2
+    assert "row 0 is bad" in caplog.text
+
+
+def test_two_lines_of_a_model_that_raise_alike_are_two_kinds(caplog: pytest.LogCaptureFixture) -> None:
+    def error_of(model: Callable[[], object]) -> Exception:
+        try:
+            model()
+        except ValueError as error:
+            return error
+        raise AssertionError
+
+    failures = Failures(logging.getLogger("failures"))
+    models = [
+        lambda: int("no number"),
+        lambda: int("none either"),
+    ]
+    for model in models * 5:
+        failures.log("stage 0 of net", error_of(model))
+    assert caplog.messages == ["stage 0 of net failed"] * 2
+
+
+def test_kinds_beyond_a_number_are_counted_together(caplog: pytest.LogCaptureFixture) -> None:
+    failures = Failures(logging.getLogger("failures"))
+    for number in range(MOST_KINDS + 20):
+        failures.log(f"stage {number} of net", failing(0))
+    failures.log("stage 0 of net", failing(0))
+    assert caplog.messages[MOST_KINDS:] == [
+        f"stage {MOST_KINDS} of net failed",
+        f"stage {MOST_KINDS + 9} of net has failed 10 times with other errors",
+    ]

@@ -27,10 +27,11 @@ from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.engine.client import EngineClient
-from latebind.engine.crew import at_once, load_crew
+from latebind.engine.cores import at_once
+from latebind.engine.crew import LoadedModel, load_crew
 from latebind.engine.order import EngineOrder
 from latebind.engine.slots import Rows, SlotMemory, create_file, file_bytes
-from latebind.engine.worker import LoadedModel, Worker
+from latebind.engine.worker import Worker
 from latebind.program.measure import made_up_inputs
 from latebind.program.stored import read_model
 from latebind.repository.directory import ModelDirectory

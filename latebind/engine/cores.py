@@ -20,6 +20,13 @@ def usable_cores(config: EngineConfig) -> int:
     return len(config.cores) or max(1, int(min(len(os.sched_getaffinity(0)), cpu_quota())))
 
 
+def at_once(config: EngineConfig) -> int:
+    """Return how many workers run at the same time: on a device all, on the CPU those with cores of their own."""
+    if config.device != "cpu":
+        return config.crew
+    return max(1, min(config.crew, usable_cores(config) // config.threads))
+
+
 def cpu_quota(groups: Path = GROUPS, own: Path = OWN_GROUP) -> float:
     """Return how many cores' time the control groups (version 2) of this process allow; inf where they set no limit.
 

@@ -8,6 +8,10 @@ InMutex is held while copying in, by the listener and by threads that have writt
 that wait for an event hold neither Python's lock (torch releases it in `synchronize`) nor a core (events are made to
 block).
 
+Slots are page-locked in place, so that the device copies from and to them while the processor does something else. If
+the driver refuses that, as some do for shared memory, each row gets a page-locked copy beside it, as many as there are
+slots.
+
 A row is reused when its request has ended. The next input is written by InStream too, so it comes after any copy still
 under way for the previous request, which may have been cancelled at once.
 """
@@ -15,40 +19,109 @@ under way for the previous request, which may have been cancelled at once.
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from threading import Lock
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.domain.actions import Run
 from latebind.domain.events import Arrived
-from latebind.engine.page_locked import PageLock, Rows
-from latebind.engine.ring import Ring
 from latebind.engine.slots import ModelSlots, SlotMemory
 from latebind.engine.staging import are_contiguous, tensors_of
 
 logger = logging.getLogger(__name__)
 
+PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all devices
+
 Event = Any  # `torch.cuda.Event`, or that of `torch.cpu`, whose streams are synchronous
+
+
+class PageLock:
+    """Holds the bytes of all slots page-locked; `held` is False if that failed. On the CPU no lock is needed."""
+
+    def __init__(self, memory: NDArray[np.uint8], device: torch.device) -> None:
+        self._address = memory.ctypes.data
+        self._registers = device.type == "cuda"
+        self.held = True
+        if self._registers:
+            runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            error = int(runtime.cudaHostRegister(self._address, memory.nbytes, PORTABLE))
+            self.held = error == 0
+            if error:
+                logger.warning("slots cannot be page-locked (CUDA error %d): rows are copied once more each way", error)
+                with suppress(RuntimeError):  # this thread's last error would be reported by the next, unrelated launch
+                    torch.zeros(1, device=device)
+
+    def release(self) -> None:
+        """Unlock the pages."""
+        if self.held and self._registers:
+            torch.cuda.cudart().cudaHostUnregister(self._address)  # type: ignore[no-untyped-call]
+        self.held = False
+
+
+class Rows:
+    """The rows of one tensor in all slots. `locked` `(slots, *shape)` is what a device copies from or to.
+
+    It is the slots themselves if these are locked `in_place`, and else page-locked rows beside them.
+    """
+
+    def __init__(self, slots: Tensor, device: torch.device, *, in_place: bool) -> None:
+        self._slots = self.locked = slots
+        if not in_place:
+            self.locked = torch.empty(slots.shape, dtype=slots.dtype, pin_memory=device.type == "cuda")
+
+    def copy_in(self, slot: int) -> None:
+        """Make `locked` hold what is in the slot."""
+        if self.locked is not self._slots:
+            self.locked[slot] = self._slots[slot]
+
+    def copy_back(self, slots: Sequence[int]) -> None:
+        """Make these slots hold what is in `locked`."""
+        if self.locked is not self._slots:
+            for slot in slots:
+                self._slots[slot] = self.locked[slot]
 
 
 class Pool:
     """The rows of one model: as many as slots, those of query steps included, so that every live request has one.
 
-    Ebird recommends several times MaxInf, the number of requests that run; slots also bound those that wait.
+    Ebird recommends several times MaxInf, the number of requests that run; slots also bound those that wait. Rows are
+    given out in order, those still held skipped, so that requests that arrive together get contiguous rows (V-A). Only
+    one thread at a time may take rows; any thread may give back rows it was given.
     """
 
     def __init__(self, slots: ModelSlots, device: torch.device, *, in_place: bool) -> None:
         inputs, outputs = tensors_of(slots.inputs), tensors_of(slots.outputs)
-        self.inputs = tuple(Rows.in_place(rows) if in_place else Rows.beside(rows, device) for rows in inputs)
-        self.outputs = tuple(Rows.in_place(rows) if in_place else Rows.beside(rows, device) for rows in outputs)
+        self.inputs = tuple(Rows(rows, device, in_place=in_place) for rows in inputs)
+        self.outputs = tuple(Rows(rows, device, in_place=in_place) for rows in outputs)
         self.rows = tuple(torch.empty_like(rows, device=device) for rows in inputs)
         self.events = tuple(_event(device) for _ in range(len(inputs[0])))
-        self.ring = Ring(len(self.events))
+        self._held = bytearray(len(self.events))
+        self._next = 0
+
+    @property
+    def held(self) -> int:
+        """How many rows are held."""
+        return sum(self._held)
+
+    def take(self) -> int:
+        """Return the next free row. There is one for each slot, so one is free."""
+        row = self._held.find(0, self._next)
+        if row < 0:
+            row = self._held.index(0)
+        self._held[row] = 1
+        self._next = row + 1
+        return row
+
+    def give_back(self, row: int) -> None:
+        """Make a row free again."""
+        self._held[row] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +172,7 @@ class DeviceStaging:
         """Give the request's row back."""
         staged = self._staged.pop(request, None)
         if staged is not None:
-            staged.pool.ring.give_back(staged.row)
+            staged.pool.give_back(staged.row)
 
     def stream(self) -> "DeviceStream":
         """Return a new stream on this device."""
@@ -143,7 +216,7 @@ class DeviceStaging:
             rows.copy_back(slots)
 
     def _copy_in(self, pool: Pool, slot: int) -> Staged:
-        row = pool.ring.take()
+        row = pool.take()
         for rows, source in zip(pool.rows, pool.inputs, strict=True):
             source.copy_in(slot)
             rows[row].copy_(source.locked[slot], non_blocking=True)

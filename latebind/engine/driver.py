@@ -31,9 +31,9 @@ from latebind.domain.metrics import Metrics
 from latebind.domain.model import StageKind
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace, Tracer
-from latebind.engine.loader import Loader
 from latebind.engine.mapping import Mappings, Steps, TensorAction, step_request
 from latebind.engine.messages import pack_ended, pack_stepped, pack_wrote
+from latebind.engine.on_demand import Loader
 from latebind.engine.running import COMPILE_SECONDS, SLOWEST_DISK, Running, longest_seconds, worker_place
 from latebind.engine.slots import Owners
 from latebind.engine.staging import Staging

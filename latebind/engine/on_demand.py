@@ -1,41 +1,55 @@
-"""Models that are served on demand: opened without loading, measured piece by piece, and unloaded again.
+"""Models that are served on demand, where memory is limited: opened, measured, then loaded and evicted piece by piece.
 
 The size and loading time of each piece are measured before anything is served, one piece at a time, so that even this
 needs no more memory than serving does.
 """
 
+import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
+from math import inf, prod
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from latebind.domain.config import EngineConfig
-from latebind.domain.costs import Curve, ModelCosts
-from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.domain.actions import Evict, Load
+from latebind.domain.config import TIERS, EngineConfig, ResidencyConfig
+from latebind.domain.costs import Curve
+from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
+from latebind.domain.events import Loaded, LoadFailed
 from latebind.domain.footprint import Footprint
-from latebind.engine.worker import LoadedModel
-from latebind.learned.lookup import Lookup, open_lookups
+from latebind.engine.cores import at_once
+from latebind.engine.crew import LoadedModel, with_queries
+from latebind.engine.running import LOAD_SECONDS, LOADS, Running
+from latebind.engine.worker import MOST_WAITING
+from latebind.learned.lookup import open_lookups
 from latebind.learned.stored import read_caches, with_caches
 from latebind.program.backends import StageFunction
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.load import open_program, try_stage
 from latebind.program.measure import made_up_inputs, median_seconds, profiled_batches, with_batch
-from latebind.program.pieces import Piece, peak_growth, release_memory, resident_bytes
+from latebind.program.pieces import Piece, mmap_large_blocks, peak_growth, release_memory, resident_bytes, trim_heap
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
+from latebind.repository.tensors import BytesRead
 from latebind.sequence.program import SequenceProgram, profile_sequence, warm_up
 from latebind.sequence.stored import is_stored_sequence, open_sequence
 
+logger = logging.getLogger(__name__)
+
 MIB = 1 << 20
 ROW_COPIES = 3  # of a decoder's rows, at most: they double when they are too few, and are copied then
+END_SECONDS = 10.0  # in which a load may end as the engine closes
+TRIMS_EVERY = 1.0  # seconds at least: after a trim, the next batch has to allocate its pages again
 
 Rows = dict[int, tuple[Tensor, ...]]  # inputs of a stage, by batch size
 
@@ -74,6 +88,80 @@ def open_model(path: Path, config: EngineConfig, *, streams: int = 1, cached: bo
     return Opened(model, (*stages, *caches.values()), tuple(caches), graphs)
 
 
+def open_crew(
+    paths: Iterable[Path], config: EngineConfig, residency: ResidencyConfig, queries: Sequence[Path] = ()
+) -> tuple[list[list[LoadedModel]], dict[str, tuple[Piece, ...]], ResidencyConfig]:
+    """Return the models of each worker with nothing in memory, their pieces, and the residency that is left for them.
+
+    Each piece is loaded once to measure it, one after another. The budget is reduced by all slots, those of `queries`
+    too, although they take memory only once they have been used, because that memory could not be reclaimed. It is also
+    reduced by what the workers' largest batches take while they run, and by what requests keep between stages. Raises
+    `RepositoryError` for a model that does not run, and `ConfigError` if a piece does not fit, or if all that leaves
+    nothing of the budget.
+    """
+    mmap_large_blocks()
+    cached = residency.tier == TIERS[0]
+    opened = [open_model(path, config, streams=at_once(config), cached=cached) for path in paths]
+    twins = [
+        [one.model.twin() for one in opened] for _ in range(1, config.crew)
+    ]  # made before measuring: they take memory too
+    served = with_queries([one.model for one in opened], queries, config.slots)
+    if served.bytes >= residency.budget:
+        raise ConfigError(
+            f"residency.budget is {residency.budget} bytes, and slots for {len(served.specs)} models and queries take "
+            f"{served.bytes} of them: give more --memory or fewer --slots"
+        )
+    budget = residency.budget - served.bytes
+    for one in {one.model.program.backend: one for one in opened}.values():
+        measure(one, budget)  # a first time per backend: what the backend itself takes is not counted for a model
+    first = [measure(one, budget) for one in opened]
+    others = [
+        [replace(twin, costs=model.costs, footprint=model.footprint) for twin, model in zip(crew, first, strict=True)]
+        for crew in twins
+    ]
+    running = at_once(config)
+    working = running * max(model.working for model in first)
+    # Between stages, requests keep a batch for each worker, besides those that run: no more start meanwhile. Each
+    # worker may launch one batch more before that bound is looked at again. Lookups aside have copies of their own, and
+    # each worker has rows for a whole batch of each decoder from the start.
+    batches = [model.spec.max_batch * model.footprint.row for model in first]
+    asides = [size for size, model in zip(batches, first, strict=True) if model.costs.aside]
+    decoders = sum([size for size, model in zip(batches, first, strict=True) if model.spec.kinds]) // ROW_COPIES
+    resting = (2 * config.crew - running) * max(batches)
+    resting += config.crew * ((1 + MOST_WAITING) * max(asides, default=0) + decoders)
+    if working + resting >= budget:
+        raise ConfigError(
+            f"residency.budget leaves {budget} bytes beside slots; {running} batches take {working} while they run, "
+            f"and requests between stages {resting}: give more --memory, or build the models with a smaller --max-batch"
+        )
+    pieces = {one.model.spec.name: one.pieces for one in opened}
+    release_memory()  # memory that measuring left behind
+    left = msgspec.structs.replace(residency, budget=budget - working - resting, resting=config.crew * max(batches))
+    return [first, *others], pieces, left
+
+
+def told_of_memory(models: Iterable[LoadedModel], memory: int, budget: int) -> dict[str, str]:
+    """Log the `budget` that slots and batches leave of `memory`, in bytes, and what does not fit into it as a whole.
+
+    Return what each such model takes.
+    """
+    logger.info(
+        "--memory: models may take %.1f of %.1f MB, slots and batches take the rest", budget / 1e6, memory / 1e6
+    )
+    found = {}
+    for model in models:
+        takes = sum(model.footprint.sizes[: model.footprint.stages])
+        if takes > budget:
+            name = model.spec.name
+            found[name] = f"it takes {takes / 1e6:.1f} MB and models may take {budget / 1e6:.1f} MB of --memory"
+            logger.warning(
+                "%s does not fit into memory as a whole: %s. It is loaded piece by piece, again for each batch, and"
+                " requests whose deadline does not allow that are refused: give more --memory or fewer --slots",
+                *(name, found[name]),
+            )
+    return found
+
+
 def measure(opened: Opened, budget: int) -> LoadedModel:
     """Load each piece, run a row through it and unload it; return the model with its footprint and valid costs.
 
@@ -88,38 +176,19 @@ def measure(opened: Opened, budget: int) -> LoadedModel:
 
 
 def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel:
-    model = opened.model
-    seconds, curves, seen, working = _measure_stages(opened, program, budget)
-    for stage, piece in zip(opened.behind, opened.pieces[len(seen) :], strict=True):
-        with _loaded(piece, model, budget) as loading:
-            _try_lookup(model, stage, seen[stage])
-        seconds.append(loading.seconds)
-    costs = replace(model.costs, stages=tuple(curves)) if curves else model.costs
-    gains = tuple(_gain(costs, stage) for stage in opened.behind)
-    sizes = tuple(piece.size for piece in opened.pieces)
-    grain = min((piece.grain for piece in opened.pieces[: len(seen)]), default=0)
-    runs = tuple(curve.at(1) for curve in costs.stages)
-    row = max([tensor.nbytes for tensor in seen[:-1]], default=0)
-    footprint = Footprint(sizes, tuple(seconds), opened.behind, gains, grain=grain, runs=runs, row=row)
-    return replace(model, costs=costs, footprint=footprint, working=working)
+    """Measure all stages, then the learned caches.
 
-
-def _measure_stages(
-    opened: Opened, program: Program, budget: int
-) -> tuple[list[float], list[Curve], list[Tensor], int]:
-    """Return each stage's loading time, its curve if the stored profile is of no use here, and its output for one row.
-
-    Also return the most bytes that a batch takes while it runs, inputs included, in whole MiB, because the kernel
+    `working` is the most bytes that a batch takes while it runs, inputs included, in whole MiB, because the kernel
     counts pages with some delay.
     """
-    most = program.spec.max_batch
+    model, most = opened.model, program.spec.max_batch
     batches = tuple(sorted({1, most})) if program.costs_fit else profiled_batches(most)
     made = made_up_inputs(program.spec.inputs, most)
     rows: Rows = {batch: with_batch(made, batch) for batch in batches}
     seconds, curves, seen, working = list[float](), list[Curve](), list[Tensor](), 0
     for number, (graph, stage) in enumerate(zip(opened.graphs, program.stages, strict=True)):
-        with _loaded(opened.pieces[number], opened.model, budget) as loading:
-            try_stage(opened.model.directory, number, graph, stage, rows[1])
+        with _loaded(opened.pieces[number], model, budget) as loading:
+            try_stage(model.directory, number, graph, stage, rows[1])
             if not program.costs_fit:
                 times = [median_seconds(partial(stage, *rows[batch])) for batch in batches]
                 curves.append(Curve(batches, tuple(times)))
@@ -128,8 +197,30 @@ def _measure_stages(
             working = max(working, read + grown)
             loading.beside = _bytes(rows) - before
         seconds.append(loading.seconds)
-        seen.append(rows[1][0])
-    return seconds, curves, seen, working // MIB * MIB
+        seen.append(rows[1][0])  # the stage's output for one row
+    for number, piece in zip(opened.behind, opened.pieces[len(seen) :], strict=True):
+        with _loaded(piece, model, budget) as loading:
+            try:
+                model.lookups[number](seen[number])
+            except (RuntimeError, TypeError, ValueError, IndexError) as error:
+                place = f"behind stage {number} of {model.directory.path}"
+                raise RepositoryError(f"the learned cache {place} does not run ({error}): build it again") from error
+        seconds.append(loading.seconds)
+    costs = replace(model.costs, stages=tuple(curves)) if curves else model.costs
+    gains = []  # the mean seconds that each learned cache saves a request
+    for number in opened.behind:
+        saved = costs.hit_rates.get(number, 0.0) * costs.remaining(number + 1, 1)
+        gains.append(max(0.0, saved - (0.0 if costs.aside else costs.lookups[number].at(1))))
+    footprint = Footprint(
+        tuple(piece.size for piece in opened.pieces),
+        tuple(seconds),
+        opened.behind,
+        tuple(gains),
+        grain=min((piece.grain for piece in opened.pieces[: len(seen)]), default=0),
+        runs=tuple(curve.at(1) for curve in costs.stages),
+        row=max([tensor.nbytes for tensor in seen[:-1]], default=0),
+    )
+    return replace(model, costs=costs, footprint=footprint, working=working // MIB * MIB)
 
 
 def _bytes(rows: Rows) -> int:
@@ -176,8 +267,8 @@ def _loaded(piece: Piece, model: LoadedModel, budget: int) -> Iterator[Loading]:
     """
     if piece.weights > budget:
         raise ConfigError(
-            f"a piece of {model.spec.name} has {_mb(piece.weights)} of weights and models may take {_mb(budget)} "
-            "beside their slots: give more --memory, or build the model with more stages "
+            f"a piece of {model.spec.name} has {piece.weights / 1e6:.1f} MB of weights and models may take "
+            f"{budget / 1e6:.1f} MB beside their slots: give more --memory, or build the model with more stages "
             "(latebind build --min-stage-ms 0 --overhead 0)"
         )
     before, begun = resident_bytes(), time.monotonic()
@@ -191,21 +282,76 @@ def _loaded(piece: Piece, model: LoadedModel, budget: int) -> Iterator[Loading]:
         piece.unload()
 
 
-def _try_lookup(model: LoadedModel, stage: int, activation: Tensor) -> None:
-    lookup: Lookup = model.lookups[stage]
-    try:
-        lookup(activation)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        raise RepositoryError(
-            f"the learned cache behind stage {stage} of {model.directory.path} does not run ({error}): build it again"
-        ) from error
+class Loader:
+    """Performs `Load` and `Evict` in the order in which they were given, once it has been started.
 
+    `pieces` are those of each model, numbered as in its `Footprint`; models are in the order in which the engine has
+    them, and `running` says which is being loaded. After an eviction, memory that the C library kept
+    from activations is returned to the system too: for batches of several sizes, the workers' arenas keep more than one
+    batch takes.
+    """
 
-def _gain(costs: ModelCosts, stage: int) -> float:
-    """Return the mean seconds that the learned cache behind a stage saves a request."""
-    saved = costs.hit_rates.get(stage, 0.0) * costs.remaining(stage + 1, 1)
-    return max(0.0, saved - (0.0 if costs.aside else costs.lookups[stage].at(1)))
+    def __init__(self, pieces: Mapping[str, Sequence[Piece]], running: Running | None = None) -> None:
+        self._pieces = pieces
+        self._running = Running(0) if running is None else running
+        self._numbers = {name: number for number, name in enumerate(pieces, 1)}
+        self._actions: SimpleQueue[Load | Evict | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._trimmed = -inf  # when the heap was last trimmed
 
+    def start(self, report: Callable[[Loaded | LoadFailed], None]) -> None:
+        """Start the thread, which calls `report` with the outcome of each load."""
+        self._thread = Thread(target=self._work, args=(report,), name="loader", daemon=True)
+        self._thread.start()
 
-def _mb(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"
+    def perform(self, action: Load | Evict) -> None:
+        """Queue an action. From any thread."""
+        self._actions.put(action)
+
+    def close(self) -> None:
+        """Return when all queued actions have been performed, or one does not end; none may be queued after that."""
+        self._actions.put(None)
+        if self._thread is not None:
+            self._thread.join(END_SECONDS)
+
+    def _work(self, report: Callable[[Loaded | LoadFailed], None]) -> None:
+        """Root of the thread. An error fails those who wait for this model and nobody else."""
+        while (action := self._actions.get()) is not None:
+            event: Loaded | LoadFailed | None = None
+            self._running.begin(self._running.loader, self._numbers[action.model], LOADS, LOAD_SECONDS)
+            try:
+                if isinstance(action, Load):
+                    event = self._load(action)
+                else:
+                    self._evict(action)
+            except Exception as error:
+                expected = isinstance(error, LatebindError | OSError | MemoryError)
+                logger.error("%s: %s", action, error, exc_info=not expected)
+                if isinstance(action, Load):
+                    event = LoadFailed(action.model, action.pieces)
+            self._running.rest(self._running.loader)
+            if event is not None:
+                report(event)
+
+    def _load(self, action: Load) -> Loaded:
+        """Load all of the pieces or none."""
+        begun, read = time.monotonic(), BytesRead()
+        pieces = [self._pieces[action.model][number] for number in action.pieces]
+        with ExitStack() as loaded:
+            for piece in pieces:
+                read += piece.load()
+                loaded.callback(piece.unload)
+            loaded.pop_all()  # all have been loaded: keep them
+        seconds, sizes = time.monotonic() - begun, tuple([piece.size for piece in pieces])
+        return Loaded(action.model, action.pieces, seconds, sizes, read.size, read.cached)
+
+    def _evict(self, action: Evict) -> None:
+        pieces = self._pieces[action.model]
+        for number in action.pieces:
+            pieces[number].unload()
+        if action.part is not None:
+            number, stays = action.part
+            pieces[number].trim(stays)
+        if time.monotonic() - self._trimmed >= TRIMS_EVERY:
+            trim_heap()
+            self._trimmed = time.monotonic()

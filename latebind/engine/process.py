@@ -25,19 +25,18 @@ from latebind.domain.config import EngineConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
-from latebind.engine.cores import usable_cores
-from latebind.engine.crew import at_once, load_crew, open_crew, told_of_memory
+from latebind.engine.cores import at_once, usable_cores
+from latebind.engine.crew import LoadedModel, load_crew, with_queries
 from latebind.engine.device_pool import DeviceStaging
 from latebind.engine.driver import Driver
-from latebind.engine.loader import Loader
 from latebind.engine.mapping import Mappings
 from latebind.engine.messages import EventReader
+from latebind.engine.on_demand import Loader, open_crew, told_of_memory
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted, InUse
 from latebind.engine.running import BEAT_SECONDS, Running, map_running, marking_loading
-from latebind.engine.served import with_queries
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging, Staging
-from latebind.engine.worker import LoadedModel, Worker
+from latebind.engine.worker import Worker
 from latebind.heap import settle
 from latebind.logs import write_logs
 from latebind.program.device import HOST, find_device, identity

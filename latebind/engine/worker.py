@@ -4,8 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from threading import Condition, Lock, Thread
 from typing import Final, NamedTuple
 from weakref import ref
@@ -17,24 +16,15 @@ from torch import Tensor, stack
 
 from latebind.adaptation.controller import BUILT, number_of
 from latebind.domain.actions import Run
-from latebind.domain.config import EngineConfig
-from latebind.domain.costs import ModelCosts
-from latebind.domain.errors import ConfigError
 from latebind.domain.events import Exited, StageDone
-from latebind.domain.footprint import NOTHING, Footprint
-from latebind.domain.model import ModelSpec
+from latebind.engine.crew import LoadedModel
 from latebind.engine.slots import By, Owners, SlotMemory
 from latebind.engine.staging import HostStaging, Stream
 from latebind.learned.head import Head
-from latebind.learned.lookup import Lookup, load_lookups
-from latebind.learned.stored import read_caches, with_caches
+from latebind.learned.lookup import Lookup
 from latebind.program.backends import NotResident
-from latebind.program.device import HOST, find_device
-from latebind.program.load import load_program
-from latebind.program.program import Program, profile_program
-from latebind.repository.directory import ModelDirectory
-from latebind.sequence.program import Decoding, SequenceProgram, profile_sequence
-from latebind.sequence.stored import is_stored_sequence, load_sequence
+from latebind.program.program import Program
+from latebind.sequence.program import Decoding, SequenceProgram
 
 logger = logging.getLogger(__name__)
 
@@ -43,58 +33,6 @@ logger = logging.getLogger(__name__)
 MOST_WAITING: Final = 2
 MOST_KINDS: Final = 256  # of failures that are told apart
 OTHERS: Final = "others", ""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """One model as one worker runs it; other workers have twins of it.
-
-    `working` is the most bytes that a batch takes while it runs, beside weights and slots; 0 if that was not measured.
-    """
-
-    spec: ModelSpec
-    costs: ModelCosts
-    program: Program | SequenceProgram
-    lookups: Mapping[int, Lookup]
-    directory: ModelDirectory
-    footprint: Footprint = NOTHING
-    working: int = 0
-
-    def twin(self) -> "LoadedModel":
-        """Return the model for another worker, over the same weights."""
-        lookups = {stage: lookup.twin() for stage, lookup in self.lookups.items()}
-        return replace(self, program=self.program.twin(), lookups=lookups)
-
-
-def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedModel:
-    """Load a model directory, of which `streams` workers may run twins at the same time.
-
-    If these are all workers, each may have a copy of the weights (`program/copies.py`). A profile that was measured on
-    another machine is measured again here. Raises `RepositoryError`, and `ConfigError` if the device or backend is
-    missing or cannot run this model.
-    """
-    directory = ModelDirectory.open(path)
-    twins = streams if streams >= config.crew else 0
-    if is_stored_sequence(directory):
-        if config.device != HOST.type:
-            raise ConfigError(f"{path} is a sequence model, not served on {config.device} yet: use --device cpu")
-        sequence = load_sequence(
-            directory, threads=config.threads, backend=config.backend, streams=streams, twins=twins
-        )
-        if not sequence.costs_fit:
-            sequence = profile_sequence(sequence)
-        return LoadedModel(sequence.spec, sequence.costs, sequence, {}, directory)
-    device, threads, backend = find_device(config.device), config.threads, config.backend
-    program = load_program(directory, threads=threads, backend=backend, device=device, streams=streams, twins=twins)
-    if not config.exits:
-        program = program.without_entry()
-    if not program.costs_fit:
-        program = profile_program(program)
-    spec, costs = with_caches(program.spec, program.costs, read_caches(directory) if config.exits else None)
-    if not config.exits:
-        return LoadedModel(spec, costs, program, {}, directory)
-    lookups = load_lookups(directory, backend=program.backend, threads=threads, device=device, streams=streams)
-    return LoadedModel(spec, costs, program, lookups, directory)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -19,8 +19,7 @@ from latebind.domain.actions import Evict, Load
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.events import Loaded, LoadFailed
-from latebind.engine.loader import Loader
-from latebind.engine.on_demand import open_model
+from latebind.engine.on_demand import Loader, open_model
 from latebind.program.build import build_program
 from latebind.program.pieces import resident_bytes
 

@@ -19,12 +19,11 @@ from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import RepositoryError
 from latebind.domain.eventlog import read_log
 from latebind.engine.client import EngineClient
-from latebind.engine.cores import usable_cores
-from latebind.engine.crew import at_once, load_crew
+from latebind.engine.cores import at_once, usable_cores
+from latebind.engine.crew import LoadedModel, load_crew, with_queries
 from latebind.engine.order import EngineOrder
-from latebind.engine.served import with_queries
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
-from latebind.engine.worker import LoadedModel, Worker
+from latebind.engine.worker import Worker
 from latebind.repository.listing import find_models
 from tests.digits import Built
 from tests.forked import FORKS

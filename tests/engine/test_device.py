@@ -18,11 +18,12 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.events import Arrived
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.client import EngineClient
+from latebind.engine.crew import load_model
 from latebind.engine.device_pool import DeviceStaging, DeviceStream
 from latebind.engine.order import EngineOrder
 from latebind.engine.slots import ModelSlots, SlotMemory
 from latebind.engine.staging import HostStaging
-from latebind.engine.worker import Worker, load_model
+from latebind.engine.worker import Worker
 from latebind.program.backends import backend_named
 from latebind.program.device import find_device
 from latebind.program.export import export

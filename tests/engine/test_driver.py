@@ -351,4 +351,4 @@ def test_the_inputs_of_steps_are_on_their_device_as_they_run_and_their_rows_are_
     assert seen[1.0] == 2 * rounds == 2 * seen[-1.0]
     if isinstance(staging, DeviceStaging):
         assert not staging._staged
-        assert not any(any(pool.ring._held) for pool in staging._pools.values())
+        assert not any(pool.held for pool in staging._pools.values())

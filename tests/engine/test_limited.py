@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError, Refused, Unavailable
 from latebind.engine.client import EngineClient
-from latebind.engine.crew import at_once, open_crew, told_of_memory
-from latebind.engine.on_demand import open_model
+from latebind.engine.cores import at_once
+from latebind.engine.on_demand import open_crew, open_model, told_of_memory
 from latebind.engine.order import EngineOrder
 from latebind.engine.slots import file_bytes
 from latebind.program.build import build_program

@@ -16,13 +16,14 @@ from latebind.domain.actions import Evict, Load, Run
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.domain.events import Loaded, LoadFailed
-from latebind.engine.loader import Loader
-from latebind.engine.on_demand import Opened, measure, open_model
-from latebind.engine.worker import Worker, load_model
+from latebind.engine import on_demand
+from latebind.engine.crew import load_model
+from latebind.engine.on_demand import Loader, Opened, measure, open_model
+from latebind.engine.worker import Worker
 from latebind.learned.lookup import open_lookups
 from latebind.program.backends import EvictableStage, NotResident, StageFunction
 from latebind.program.build import build_program
-from latebind.program.pieces import GRAIN, CompiledPiece, resident_bytes
+from latebind.program.pieces import GRAIN, CompiledPiece, MappedPiece, resident_bytes
 from latebind.program.program import Program
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.listing import find_models
@@ -362,3 +363,21 @@ def test_of_a_stage_that_is_trimmed_the_first_bytes_stay_and_the_rest_alone_is_r
 
 def test_what_is_measured_says_whether_stages_can_be_trimmed(wide: Path) -> None:
     assert measure(open_model(wide / "one" / "1", EngineConfig()), 100 * MB).footprint.grain == GRAIN
+
+
+@pytest.mark.parametrize(("every", "times"), [(0.0, 5), (3600.0, 1)])
+def test_what_was_kept_of_activations_goes_behind_what_is_let_go(
+    monkeypatch: pytest.MonkeyPatch, every: float, times: int
+) -> None:
+    trims: list[None] = []
+    monkeypatch.setattr(on_demand, "TRIMS_EVERY", every)
+    monkeypatch.setattr(on_demand, "trim_heap", lambda: trims.append(None))
+    heard = SimpleQueue[Loaded | LoadFailed]()
+    under_way = Loader({"a": (MappedPiece((), ()),)})
+    under_way.start(heard.put)
+    for _ in range(5):
+        under_way.perform(Load("a", (0,)))
+        under_way.perform(Evict("a", (0,)))
+    under_way.close()
+    assert heard.qsize() == 5
+    assert len(trims) == times

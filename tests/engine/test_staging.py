@@ -14,10 +14,11 @@ from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.events import Arrived, Cancelled, Event
 from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.engine.crew import load_model
 from latebind.engine.device_pool import DeviceStaging
 from latebind.engine.slots import ModelSlots, SlotMemory
 from latebind.engine.staging import HostStaging, Staging
-from latebind.engine.worker import Worker, load_model
+from latebind.engine.worker import Worker
 from latebind.program.device import find_device
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler

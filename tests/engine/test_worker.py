@@ -23,6 +23,7 @@ from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.events import Arrived, Exited, StageDone
+from latebind.engine.crew import LoadedModel, load_model
 from latebind.engine.slots import By, ModelSlots, Owners
 from latebind.engine.worker import (
     MOST_KINDS,
@@ -32,9 +33,7 @@ from latebind.engine.worker import (
     Asked,
     Batch,
     Failures,
-    LoadedModel,
     Worker,
-    load_model,
 )
 from latebind.learned.lookup import Lookup
 from latebind.program.backends import NotResident

@@ -8,7 +8,7 @@ import pytest
 
 from latebind.domain.config import EngineConfig
 from latebind.domain.costs import Curve
-from latebind.engine.worker import load_model
+from latebind.engine.crew import load_model
 from latebind.learned.build import recalibrate
 from latebind.learned.builder import Builder
 from latebind.learned.compose import Costs, Seen

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from latebind.domain.config import EngineConfig
-from latebind.engine.worker import load_model
+from latebind.engine.crew import load_model
 from latebind.program import copies, openvino
 from latebind.repository.listing import find_models
 from latebind.sequence.program import SequenceProgram, typical_decoding

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
-from latebind.engine.crew import at_once
+from latebind.engine.cores import at_once
 from latebind.engine.order import EngineOrder
 from research.mcache.live.zoo import Zoo
 

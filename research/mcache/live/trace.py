@@ -6,7 +6,7 @@ from random import Random
 
 from latebind.bench.rounds import Progress, in_rounds
 from latebind.domain.errors import ConfigError
-from latebind.engine.crew import at_once
+from latebind.engine.cores import at_once
 from latebind.simulation.traces import HOUR, REQUESTS, Pairing, Request, Service, hour_of, invocations, paired
 from research.mcache.live.asked import Asked, Call, asked
 from research.mcache.live.sides import SIDES, Setting

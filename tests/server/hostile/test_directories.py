@@ -15,7 +15,7 @@ import pytest
 
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import LatebindError, QueryError, RepositoryError
-from latebind.engine.worker import load_model
+from latebind.engine.crew import load_model
 from latebind.repository.directory import ModelDirectory, write_bytes
 from latebind.repository.listing import Repository, find_queries, find_served
 from tests.queries.file.test_language import tensor

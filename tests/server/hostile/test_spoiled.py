@@ -15,7 +15,7 @@ from hypothesis import strategies as some
 from latebind.adaptation.versions import ABOUT, CURRENT, FORMAT, Versions
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import LatebindError, QueryError, RepositoryError
-from latebind.engine.worker import load_model
+from latebind.engine.crew import load_model
 from latebind.learned.accuracy import ACCURACY, read_accuracy
 from latebind.learned.stored import LIST, read_caches
 from latebind.program import graph

@@ -220,11 +220,6 @@ class Fleet:
         del model
         return any(not peer.silent for peer in self._peers.values())
 
-    def claim_now(self, model: str, rows: int) -> Claim | None:
-        """Return None: there are no slots here."""
-        del model, rows
-        return None
-
     async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
         """Raise `Unavailable`: there are no slots here."""
         del rows, deadline, priority

@@ -17,9 +17,10 @@ from latebind.engine.messages import Ended, Stepped, pack_arrived, pack_cancelle
 from latebind.engine.pieces import in_pieces
 from latebind.engine.slots import Move, Rows
 from latebind.sequence.padding import steps, trimmed
-from latebind.server.gateway import Answer, Shown, StepAnswer, Then
+from latebind.server.gateway import Answer, Shown, StepAnswer
 
 ANSWERED: Final = Outcome.ANSWERED
+Then = Callable[[Answer | Exception], None]
 
 
 class Engine(Protocol):

@@ -72,8 +72,7 @@ class Call(msgspec.Struct, frozen=True):
     """A checked infer call of `rows` rows; `inputs` are in the order in which their bytes follow.
 
     `size` is the number of bytes that its body must have. `timeout` is in microseconds, 0 for the default. `priority` 1
-    goes first, 0 is the default. `waited` is how many seconds of its time were gone when it came. Calls that came
-    before keep `templates`: their replies without the data, by where rows left (`server/templates.py`).
+    goes first, 0 is the default. `waited` is how many seconds of its time were gone when it came.
     """
 
     inputs: tuple[CallInput, ...]
@@ -84,13 +83,6 @@ class Call(msgspec.Struct, frozen=True):
     timeout: int = 0
     priority: int = 0
     waited: float = 0.0
-    templates: dict[tuple[int, ...], tuple[bytes, ...]] | None = None
-
-    @property
-    def uses_shared_memory(self) -> bool:
-        """Whether any of its tensors lies in the client's shared memory."""
-        lie = any(given.place is not None for given in self.inputs)
-        return lie or any(wanted.place is not None for wanted in self.wanted)
 
 
 def with_time_waited(call: Call, said: str | bytes | None) -> Call:

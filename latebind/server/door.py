@@ -27,7 +27,6 @@ from latebind.server.rest.app import KNOWN, RestApp
 from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.protocol import HttpProtocol
 from latebind.server.rest.routes import Route
-from latebind.server.rest.shortcut import InferShortcut
 from latebind.server.rest.sweeping import Connected, Sweeper
 from latebind.server.security import Security
 from latebind.server.service import Service
@@ -42,11 +41,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verbs:
-    """What a door answers: HTTP routes, gRPC methods by path (None: the usual), and the shortcut of infer calls."""
+    """What a door answers: HTTP routes, and gRPC methods by path (None: the usual)."""
 
     routes: Sequence[Route] = KNOWN
     methods: "Mapping[str, Method] | None" = None
-    short: InferShortcut | None = None
 
 
 class Door:
@@ -104,7 +102,6 @@ class Door:
             doorkeeper,
             self._dashboard,
             routes=verbs.routes,
-            short=verbs.short,
             behind_ingress=security.behind_ingress,
         )
         self._server = _Server(_uvicorn_config(app, self._limits), self._limits, security.tls)
@@ -172,7 +169,6 @@ class Door:
             await self._dashboard.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
-        self._app.shortcut.give_up()
         cancelled = self._server.server_state.tasks  # calls that the drain had no time for: each still sends its error
         if cancelled and not self.hurried:
             await asyncio.wait(cancelled, timeout=1.0)
@@ -278,7 +274,7 @@ def _rpc_door(
 
 
 def _uvicorn_config(app: RestApp, limits: Limits) -> uvicorn.Config:
-    protocol: Any = partial(HttpProtocol, answer=app, take=app.shortcut.take, limits=limits, replies=app.replies)
+    protocol: Any = partial(HttpProtocol, answer=app, limits=limits, replies=app.replies)
     config = uvicorn.Config(
         app,
         http=protocol,

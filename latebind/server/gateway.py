@@ -1,6 +1,6 @@
 """What the door asks of the engine, and what it gets back. Only types; `latebind.engine` has the implementation."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NotRequired, Protocol, TypeAlias, TypedDict
 
@@ -163,9 +163,6 @@ class Snapshot(TypedDict):
     steps: NotRequired[dict[str, dict[str, StepMetrics]]]
 
 
-Then = Callable[[Answer | Exception], None]
-
-
 class Claim(Protocol):
     """Slots for the N rows of one call in the engine's memory. Whoever holds a claim releases it exactly once."""
 
@@ -180,26 +177,6 @@ class Claim(Protocol):
 
         They are not cleared before: their contents are arbitrary, also past the end of a row that is shorter than the
         tensor.
-        """
-        ...
-
-    @property
-    def raw(self) -> Mapping[str, Sequence[memoryview]]:
-        """The same memory as bytes."""
-        ...
-
-    def dispatch(self, then: Then, *, deadline: float, priority: int = 0, trace: int = 0) -> None:
-        """Send the rows, which must be complete and checked, to be answered by `deadline`; then call `then` once.
-
-        `then` gets the answer, whose arrays may lie in the slots, so read them before `release`; or it gets an error,
-        one of those that `send` raises. Raises `Unavailable`, and does not call `then` in that case.
-        """
-        ...
-
-    def cancel(self) -> None:
-        """Cancel a call that was dispatched: `then` is not called, and the engine may drop its requests.
-
-        Not for a call that `send` awaits.
         """
         ...
 
@@ -243,10 +220,6 @@ class Gateway(Protocol):
 
     def ready(self, model: str | None = None) -> bool:
         """Tell whether requests for `model`, or for every model, can be answered."""
-        ...
-
-    def claim_now(self, model: str, rows: int) -> Claim | None:
-        """Return slots for N rows, or None if the call would have to wait or would not get any."""
         ...
 
     async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:

@@ -12,7 +12,6 @@ from latebind.server.calls import CallOutput
 from latebind.server.gateway import Answer, Array
 
 TEXTS: Final = "BYTES"
-SHORT: Final = 1 << 12  # bytes
 
 
 class Result(NamedTuple):
@@ -29,18 +28,9 @@ class Result(NamedTuple):
         texts = [text.encode() for text in self.values]
         return memoryview(b"".join([len(text).to_bytes(4, "little") + text for text in texts]))
 
-
-def raw_output(wanted: CallOutput, answer: Answer) -> bytes | memoryview:
-    """Return what `Result.raw` does, to put into a message. Short outputs are copied, which is faster than a view."""
-    if wanted.classes:
-        return result(wanted, answer).raw()
-    array = _array(wanted, answer)
-    return array.tobytes() if array.nbytes <= SHORT else array.data
-
-
-def json_values(wanted: CallOutput, answer: Answer) -> Array | Sequence[str]:
-    """Return the values of an output without their shape, as they stand in JSON."""
-    return result(wanted, answer).values if wanted.classes else _array(wanted, answer).reshape(-1)
+    def flat(self) -> Array | Sequence[str]:
+        """Return the values without their shape, as they stand in JSON."""
+        return self.values.reshape(-1) if isinstance(self.values, np.ndarray) else self.values
 
 
 def result(wanted: CallOutput, answer: Answer) -> Result:

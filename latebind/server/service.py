@@ -25,7 +25,6 @@ from latebind.server.gateway import (
     IndexEntry,
     Observer,
     Snapshot,
-    Then,
 )
 from latebind.server.settings import Log, Traces, TraceSettings
 from latebind.server.shared_memory import Regions
@@ -247,37 +246,9 @@ class Service:
             raise
         return claim, deadline + time.monotonic() - begun
 
-    def spec_for_direct_call(self, name: str, version: str | None) -> ModelSpec | None:
-        """Return the model of this name if a call to it may go without `infer`, else None.
-
-        `infer` is needed for calls that may be traced, and to report what is wrong with a call. A direct call claims
-        slots by `claim_now`, has them filled, sends them by `dispatch` and ends with `release`.
-        """
-        spec = self._gateway.models.get(name)
-        traces = self._trace_settings
-        if spec is None or self._draining or (traces.any and traces.on(name)):
-            return None
-        return spec if version is None or version == spec.version else None
-
-    def claim_now(self, spec: ModelSpec, call: Call) -> Claim | None:
-        """Return slots for a call, or None if it would have to wait for them or another version has taken over."""
-        claim = self._gateway.claim_now(spec.name, call.rows)
-        if claim is None or claim.spec is spec:
-            return claim
-        claim.release()
-        return None
-
-    def dispatch(self, claim: Claim, call: Call, then: Then) -> None:
-        """Send a call whose slots are filled to the engine; `then` is called with its answer or its error."""
-        deadline = time.monotonic() + self._seconds(claim.spec, call.timeout)
-        claim.dispatch(then, deadline=deadline, priority=call.priority)
-
-    def release(self, claim: Claim, answer: Answer | None, client: str) -> None:
-        """Release a call's slots; if there is an answer and an observer, after that has seen them.
-
-        The observer is called once the reply has been sent.
-        """
-        if self._observer is None or answer is None:
+    def release(self, claim: Claim, answer: Answer, client: str) -> None:
+        """Release a call's slots; if there is an observer, after that has seen them, once the reply has been sent."""
+        if self._observer is None:
             claim.release()
         else:
             asyncio.get_running_loop().call_soon(self._show, self._observer, claim, answer, client)

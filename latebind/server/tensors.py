@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from math import prod
-from struct import error as StructError
 from struct import pack
 from typing import Any
 
@@ -117,22 +116,6 @@ class Tensor:
             raise InvalidRequest(f"{self.title}: data has shape {list(array.shape)}, but `shape` says {list(shape)}")
         self._check_limit(array)
         return array.reshape(shape)
-
-    def packed(self, data: bytes, shape: Sequence[int]) -> bytes | None:
-        """Return `data`, a flat JSON array, as the bytes of a tensor of this shape; None if it is no such array.
-
-        Whether the model allows the values is not checked.
-        """
-        items = prod(shape)
-        if not self.has_json or data.count(b",") != items - 1:
-            return None
-        try:
-            values = self._flat.decode(data)
-            if self.datatype == "FP32":
-                return pack(f"<{items}f", *values)
-            return self._array(values).tobytes() if len(values) == items else None
-        except (ValueError, OverflowError, FloatingPointError, RecursionError, StructError):
-            return None
 
     def _array(self, values: list[Any]) -> Array:
         with np.errstate(over="raise"):

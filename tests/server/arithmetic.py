@@ -14,7 +14,7 @@ from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
 from latebind.domain.picture import BatchPicture, Doing, LanePicture, MemberPicture, Picture, WorkerPicture
 from latebind.domain.tracing import Span, Trace
 from latebind.sequence.padding import trimmed
-from latebind.server.gateway import Answer, Array, Shown, StepAnswer, Then
+from latebind.server.gateway import Answer, Array, Shown, StepAnswer
 
 Rows = Mapping[str, Array]
 STAGES = 3
@@ -102,9 +102,7 @@ class Arithmetic:
         self._taken = 0
         self._taken_changed = asyncio.Event()
         self.is_live = True
-        self.short = 0  # calls that got places without a wait
         self.tame: set[str] = set()  # models that answer although they would not
-        self.at_once = True  # whether there are places without a wait
         self.unready: set[str] = set()
         self.answered: Counter[str] = Counter()
         self.stuck = asyncio.Event()
@@ -134,13 +132,6 @@ class Arithmetic:
 
     def ready(self, model: str | None = None) -> bool:
         return model not in self.unready if model else not self.unready
-
-    def claim_now(self, model: str, rows: int) -> "Places | None":
-        if not self.is_live or not self.at_once:
-            return None
-        self.taken += 1
-        self.short += 1
-        return Places(self, self.models[model], rows)
 
     async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> "Places":
         self.taken += 1
@@ -196,17 +187,6 @@ class Places:
         self.spec = spec
         self._arrays = {tensor.name: np.empty((rows, *tensor.shape), tensor.dtype) for tensor in spec.inputs}
         self.rows = {name: [array[i, ...] for i in range(rows)] for name, array in self._arrays.items()}
-        self.raw = {name: [row.reshape(-1).view(np.uint8).data for row in self.rows[name]] for name in self.rows}
-        self._sent: asyncio.Task[Answer] | None = None
-
-    def dispatch(self, then: Then, *, deadline: float, priority: int = 0, trace: int = 0) -> None:
-        work = self.send(deadline=deadline, priority=priority, trace=trace)
-        self._sent = asyncio.get_running_loop().create_task(work)
-        self._sent.add_done_callback(lambda sent: None if sent.cancelled() else then(outcome(sent)))
-
-    def cancel(self) -> None:
-        assert self._sent is not None
-        self._sent.cancel()
 
     async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
         if trace:
@@ -233,12 +213,6 @@ class Places:
 
     def release(self) -> None:
         self._gateway.taken -= 1
-
-
-def outcome(sent: "asyncio.Task[Answer]") -> Answer | Exception:
-    error = sent.exception()
-    assert error is None or isinstance(error, Exception)
-    return sent.result() if error is None else error
 
 
 def lived(model: str, number: int, deadline: float, priority: int) -> Trace:

@@ -11,7 +11,6 @@ import pytest
 from latebind.domain.errors import Failed, InvalidRequest, NotFound, Unavailable
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.server.calls import Call
-from latebind.server.direct import DirectCall, DirectCalls, Outcome
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 from latebind.server.service import Service
 from tests.server.arithmetic import Arithmetic
@@ -122,35 +121,6 @@ def test_a_call_for_tensors_that_are_no_more_is_not_answered() -> None:
         asked = versions_of(gateway, inputs=(TensorSpec("x", "float64", (2,)),))
         with pytest.raises(Unavailable, match="became another"):
             await Service(gateway).infer(asked, call_of(1), ones)
-        assert gateway.taken == 0
-
-    asyncio.run(test())
-
-
-# The short way --------------------------------------------------------------------------------------------------------
-
-
-def test_an_observer_is_shown_no_call_that_failed_and_its_places_come_back() -> None:
-    gateway = Arithmetic()
-    observer = Watching(gateway)
-
-    async def test() -> None:
-        service = Service(gateway, observer=observer)
-        claim = service.claim_now(gateway.models["failing"], call_of(2))
-        assert claim is not None
-        told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-
-        class Telling(DirectCall):
-            def encode(self, what: Outcome) -> Outcome:
-                return what
-
-            def send(self, reply: Outcome) -> None:
-                told.set_result(reply)
-
-        Telling(DirectCalls(service), claim, call_of(2), "").begin()
-        assert isinstance(await told, Failed)
-        await asyncio.sleep(0)
-        assert not observer.seen
         assert gateway.taken == 0
 
     asyncio.run(test())

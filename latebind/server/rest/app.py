@@ -13,17 +13,15 @@ from latebind.server.rest.body import ClientGone
 from latebind.server.rest.context import Context
 from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.exchange import Exchange
-from latebind.server.rest.infer import infer
 from latebind.server.rest.request import Reply, Request, error_reply, reply_to
 from latebind.server.rest.routes import PAGE, ROUTES, Route
-from latebind.server.rest.shortcut import InferShortcut, Shortcut
 from latebind.server.service import Service
 
 KNOWN = (*ROUTES, *PAGE)
 
 
 class RestApp:
-    """Answers requests for the models behind `service` with the verbs of `routes`, or through the `shortcut`.
+    """Answers requests for the models behind `service` with the verbs of `routes`.
 
     `behind_ingress`: an ingress sends the client's address in a header.
     """
@@ -36,11 +34,9 @@ class RestApp:
         dashboard: Dashboard | None = None,
         *,
         routes: Sequence[Route] = KNOWN,
-        short: InferShortcut | None = None,
         behind_ingress: bool = False,
     ) -> None:
         self._context = Context(service, limits, dashboard)
-        self.shortcut: InferShortcut = short or Shortcut(self._context, behind_ingress=behind_ingress)
         self._behind_ingress = behind_ingress
         self._doorkeeper = doorkeeper
         self._routes = routes
@@ -79,10 +75,7 @@ class RestApp:
             if self._behind_ingress:
                 exchange.client = dict(exchange.headers).get(CLIENT_HEADER, b"").decode("latin-1")
             request = Request(exchange, found.groupdict())
-            reply = await verb(self._context, request)
-            if verb is infer:
-                self.shortcut.learn(request)
-            return reply
+            return await verb(self._context, request)
         if others:
             raise MethodNotAllowed(others)
         raise NotFound("no such path: /v2/openapi.json lists those that there are")

@@ -15,7 +15,7 @@ from latebind.domain.model import ModelSpec
 from latebind.server.calls import Call, CallInput, Calls, OutputRequest, check_priority, check_timeout
 from latebind.server.gateway import Answer
 from latebind.server.limits import Limits
-from latebind.server.rest.encoding import encode
+from latebind.server.rest.encoding import ReplyParameters, encode
 from latebind.server.rest.infer_json import (
     NO_DATA,
     NO_PARAMETERS,
@@ -28,12 +28,8 @@ from latebind.server.rest.infer_json import (
 )
 from latebind.server.results import result
 from latebind.server.shared_memory import Regions
-from latebind.server.templates import ReplyParameters, has_template
 from latebind.server.tensors import NESTED, Tensor
 
-MOST_KNOWN = 256  # JSON texts whose calls are kept
-LONGEST_KNOWN = 2048  # bytes of such a text, without its numbers
-DATA = b'"data"'
 NO_NUMBER = re.compile(rb"[\[,:]\s*-?(?:NaN|Infinity)")
 
 
@@ -48,8 +44,6 @@ class Codec:
         self._limits = limits
         self._calls = Calls(spec, limits, regions)
         self._request = msgspec.json.Decoder(InferRequest)
-        self._known: dict[bytes, Call] = {}
-        self._around: dict[tuple[bytes, bytes], Call] = {}  # by what stands before and behind a call's only numbers
 
     def metadata(self) -> dict[str, object]:
         """Return the protocol's description of the model."""
@@ -57,9 +51,6 @@ class Codec:
 
     def decode(self, text: bytes, following: int | None = 0) -> Call:
         """Return the call that this JSON describes; `following` is how many bytes follow it, None if not known yet."""
-        recalled = None if following is None else self._recalled(text, following)
-        if recalled is not None:
-            return recalled
         request = self._parse(text)
         parameters = request.parameters or NO_PARAMETERS
         timeout, priority = _checked(parameters)
@@ -75,42 +66,7 @@ class Codec:
         inputs = [
             CallInput(tensor, given.shape) if binary else self._given(tensor, given) for tensor, given, binary in plan
         ]
-        call = Call(tuple(inputs), rows, wanted, size, request.id or "", timeout, priority)
-        if size > len(text):
-            self._keep(text, call)
-        elif len(request.inputs) == 1:
-            self._keep_around(text, bytes(request.inputs[0].data), call)
-        return call
-
-    def recall(self, text: bytes, following: int) -> tuple[Call, int, int] | None:
-        """Return a call that came before, without its values, and where in this JSON the values begin and end.
-
-        For binary values, both positions are the end of the JSON. None if no such call came before.
-        """
-        known = self._known.get(text)
-        if known is not None:
-            return (known, len(text), len(text)) if known.size == len(text) + following else None
-        begin, end = _numbers(text)
-        known = self._around.get((text[:begin], text[end:]))
-        if known is None or following or len(text) > self._limits.json_bytes:
-            return None
-        return known, begin, end
-
-    def values(self, call: Call, numbers: bytes) -> bytes | None:
-        """Return the values of a call, given as `numbers` in its JSON, as bytes; None if they may be wrong."""
-        (given,) = call.inputs
-        return given.tensor.packed(numbers, given.shape)
-
-    def _recalled(self, text: bytes, following: int) -> Call | None:
-        """Return a call that came before, with the values in this JSON; None if there is none or they may be wrong."""
-        recalled = self.recall(text, following)
-        if recalled is None:
-            return None
-        call, begin, end = recalled
-        if begin == end:
-            return call
-        values = self.values(call, text[begin:end])
-        return None if values is None else _with_numbers(call, values, len(text))
+        return Call(tuple(inputs), rows, wanted, size, request.id or "", timeout, priority)
 
     def decode_row(self, text: bytes) -> Call:
         """Return the call of one row that this JSON describes, its inputs by name (Triton's generate extension)."""
@@ -175,31 +131,6 @@ class Codec:
         """Return the body of the reply, with the outputs that the client wants."""
         return encode(self.spec, answer, call, reply_parameters)
 
-    def _keep(self, text: bytes, call: Call) -> None:
-        """Keep the call of a JSON text whose tensors all follow in binary; clients send the same text repeatedly."""
-        follow = all(given.rows is None and given.place is None for given in call.inputs)
-        if follow and not call.id and not call.uses_shared_memory and len(text) <= LONGEST_KNOWN:
-            if len(self._known) == MOST_KNOWN:
-                self._known.clear()
-            self._known[text] = msgspec.structs.replace(call, templates={} if has_template(call) else None)
-
-    def _keep_around(self, text: bytes, numbers: bytes, call: Call) -> None:
-        """Keep the call of a JSON text without the flat numbers of its only input, which change from call to call.
-
-        If the key `data` occurs once and nothing is escaped, another text with the same parts before and behind can
-        differ only in that list.
-        """
-        begin, end = _numbers(text)
-        if text[begin:end] != numbers or text.count(DATA) != 1 or b"\\" in text or call.id or call.uses_shared_memory:
-            return
-        if len(text) - (end - begin) <= LONGEST_KNOWN:
-            if len(self._around) == MOST_KNOWN:
-                self._around.clear()
-            (given,) = call.inputs
-            self._around[text[:begin], text[end:]] = msgspec.structs.replace(
-                call, inputs=(CallInput(given.tensor, given.shape),), templates={} if has_template(call) else None
-            )
-
     def _given(self, tensor: Tensor, given: InputTensor) -> CallInput:
         """Return an input that does not follow in binary: its data are in the JSON or in shared memory."""
         reference = None if given.parameters is None else given.parameters.reference()
@@ -223,20 +154,6 @@ def _hint(text: bytes) -> str:
     if NO_NUMBER.search(text) is not None:
         return ". JSON has no NaN and no Infinity: send such values as binary data"
     return ""
-
-
-def _numbers(text: bytes) -> tuple[int, int]:
-    """Return where the first list after the first `DATA` begins and ends, if it is a list of numbers."""
-    begin = text.find(b"[", text.find(DATA))
-    return begin, text.find(b"]", begin) + 1
-
-
-def _with_numbers(known: Call, values: bytes, size: int) -> Call:
-    """Return a recalled call with the values from its JSON, which has `size` bytes."""
-    (given,) = known.inputs
-    rows = np.frombuffer(values, given.tensor.dtype).reshape(given.shape)
-    given.tensor.check((rows,))
-    return msgspec.structs.replace(known, inputs=(CallInput(given.tensor, given.shape, rows),), size=size)
 
 
 def _checked(parameters: RequestParameters) -> tuple[int, int]:

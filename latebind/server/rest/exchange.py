@@ -29,10 +29,8 @@ class Exchange:
     """A request whose head is complete; its body may still be on its way.
 
     `target` is the path as sent, without the query string. `headers` have lower-case names. `client` is the address it
-    came from. `disconnected` tells whether the client has hung up. `head` are all bytes before the body, if they came
-    at the beginning of one piece of data; otherwise it is empty. `HEAD` is a `GET` whose reply is sent without its body
-    (`head_only`). The client has `body_seconds` to send its body; time
-    in which nobody waits for it does not count.
+    came from. `disconnected` tells whether the client has hung up. `HEAD` is a `GET` whose reply is sent without its
+    body (`head_only`). The client has `body_seconds` to send its body; time in which nobody waits for it does not count.
     """
 
     __slots__ = (
@@ -51,7 +49,6 @@ class Exchange:
         "client",
         "disconnected",
         "expects",
-        "head",
         "head_only",
         "headers",
         "keep_alive",
@@ -71,7 +68,6 @@ class Exchange:
         keep_alive: bool = True,
         expects: bool = False,
         chunked: bool = True,
-        head: bytes = b"",
         head_only: bool = False,
         body_seconds: float = BODY_SECONDS,
     ) -> None:
@@ -82,7 +78,6 @@ class Exchange:
         self.keep_alive = keep_alive
         self.expects = expects  # a `100 Continue` before it sends its body
         self.chunked = chunked  # the client understands a reply in chunks (HTTP/1.1)
-        self.head = head
         self.head_only = head_only
         self.disconnected = False
         self.answered = False

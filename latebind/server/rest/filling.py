@@ -1,17 +1,14 @@
 """Copies an infer call's body into slots: JSON first, then each chunk of binary data once, as it arrives."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
 from latebind.domain.errors import InvalidRequest
 from latebind.server.calls import Call
-from latebind.server.gateway import Array, Claim
+from latebind.server.gateway import Array
 from latebind.server.rest.body import Body
 from latebind.server.rest.codec import Codec, wrong_size
-
-BRIEF: Final = 1 << 10  # up to so many bytes, slices of `bytes` are faster than those of a view
 
 
 async def read_call(codec: Codec, body: Body, json_bytes: int | None) -> Call:
@@ -48,30 +45,6 @@ async def fill(call: Call, body: Body, rows: Mapping[str, Sequence[Array]]) -> N
     for given, places in inputs:
         if given.rows is None:
             given.tensor.check(places)
-
-
-def fill_now(call: Call, data: bytes, begin: int, claim: Claim) -> None:
-    """Do what `fill` does for a body that is complete; its binary data begin at `begin` in `data`."""
-    there = data if len(data) <= BRIEF else memoryview(data)
-    for given in call.inputs:
-        tensor = given.tensor
-        if given.rows is not None:
-            given.write(given.places(claim.rows))
-        elif tensor.is_padded:
-            begin = _copy(there, begin, [place.data.cast("B") for place in given.places(claim.rows)])
-        else:
-            begin = _copy(there, begin, claim.raw[tensor.name])
-        if tensor.is_bounded and given.rows is None:
-            tensor.check(given.places(claim.rows))
-
-
-def _copy(there: bytes | memoryview, begin: int, places: Sequence[memoryview]) -> int:
-    """Fill the places with the bytes from `begin` on, and return where the remaining bytes begin."""
-    for place in places:
-        end = begin + len(place)
-        place[:] = there[begin:end]
-        begin = end
-    return begin
 
 
 async def _take(call: Call, body: Body, places: Sequence[Array]) -> None:

@@ -8,7 +8,6 @@ from asyncio import AbstractEventLoop, CancelledError, Protocol, Transport, get_
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final
-from typing import Protocol as Interface
 
 import httptools
 from uvicorn import Config
@@ -20,7 +19,7 @@ from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.head import checked
 from latebind.server.rest.pieces import Flow, write_pieces
 from latebind.server.rest.request import Reply, error_reply
-from latebind.server.rest.writing import END, ReplyWriter
+from latebind.server.rest.writing import ReplyWriter
 
 Answer = Callable[[Exchange], Awaitable[Reply | None]]
 
@@ -30,26 +29,10 @@ PIPELINED: Final = 16  # requests that may wait for the one before them on their
 UNREAD_SECONDS: Final = 0.05  # an idle connection stays open so long when the door closes, to read what has arrived
 
 
-class DirectRequest(Interface):
-    """A request that is answered through `HttpProtocol.reply`, without a task."""
-
-    expects: bool
-
-    def begin(self) -> None:
-        """Start to answer it."""
-
-    def disconnect(self) -> None:
-        """Note that the client has hung up."""
-
-
-Take = Callable[["HttpProtocol", bytes, str], DirectRequest | None]
-
-
 class HttpProtocol(Protocol):
     """Serves one connection. `answer` returns the reply to a request, or None if its client has gone.
 
-    Data that arrive while no request is under way are first offered to `take`, which may answer a whole request
-    directly. Replies that nobody else knows of are counted in `replies`, by status.
+    Replies that nobody else knows of are counted in `replies`, by status.
 
     A request that exceeds a limit or is not HTTP gets `{"error": ...}`, and the connection is closed. Bytes that do not
     let the parser make progress (an incomplete head, chunk extension or trailer) are bounded here, because the parser
@@ -64,7 +47,6 @@ class HttpProtocol(Protocol):
         _loop: AbstractEventLoop | None = None,
         *,
         answer: Answer,
-        take: Take,
         limits: Limits,
         replies: Counter[int],
     ) -> None:
@@ -72,10 +54,8 @@ class HttpProtocol(Protocol):
         self._loop = _loop or get_running_loop()
         self._state = server_state
         self._answer = answer
-        self._take = take
         self._limits = limits
         self._replies = replies
-        self.last_call: Any = None  # kept by `take`: the last call of this connection
         self._parser = httptools.HttpRequestParser(self)
         # Data behind a request that closes the connection are ignored; they must not prevent its answer.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -84,9 +64,7 @@ class HttpProtocol(Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._expects = False
         self._incoming: Exchange | None = None  # the request whose body is arriving
-        self._current: Exchange | DirectRequest | None = None  # the request that is being answered
-        self._within = False  # the parser has a part of a request
-        self._piece = b""  # the data in which the current request begins
+        self._current: Exchange | None = None  # the request that is being answered
         self._pipelined: deque[Exchange] = deque()
         self._held = False
         self._flow = Flow()
@@ -122,25 +100,15 @@ class HttpProtocol(Protocol):
         self._pipelined.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Offer the data to `take`, else feed the parser and check that it makes progress."""
+        """Feed the parser and check that it makes progress."""
         if self._transport.is_closing():
             return  # data after a request that was refused
-        if not self._within:
-            if self._current is None and self._flow.is_open and not self._ending:
-                short = self._take(self, data, self._client)
-                if short is not None:
-                    self._heads += 1
-                    self._current = short
-                    short.begin()
-                    return
-            self._piece = data
         self._progressed = False
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refuse(self._refusal or InvalidRequest(NO_HTTP))
             return
-        self._piece = b""
         self._unfinished_bytes = 0 if self._progressed else self._unfinished_bytes + len(data)
         if self._unfinished_bytes > self._limits.header_bytes:
             self._refuse(self._head_too_large())
@@ -159,7 +127,6 @@ class HttpProtocol(Protocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        self._within = True
         self._target = b""
         self._headers = []
         self._expects = False
@@ -209,7 +176,6 @@ class HttpProtocol(Protocol):
             expects=self._expects and not is_old,  # RFC 9110, 10.1.1
             chunked=not is_old,
             head_only=method == b"HEAD",
-            head=self._head(),
             body_seconds=self._limits.body_seconds,
         )
         self._pipelined.append(self._incoming)
@@ -235,7 +201,6 @@ class HttpProtocol(Protocol):
     def on_message_complete(self) -> None:
         """End the request's body."""
         self._progressed = True
-        self._within = False
         assert self._incoming is not None, "the parser has an end without a head"
         self._incoming.complete()
         self._incoming = None
@@ -329,22 +294,6 @@ class HttpProtocol(Protocol):
             exchange.unwatch()
         self._done(goes_on and self._goes_on(keep_alive=True))
 
-    def reply(self, to: object, reply: Reply) -> None:
-        """Send the reply to a request that `take` accepted, if its client is still there."""
-        if to is self._current and not self._transport.is_closing():
-            self._finish(reply, head_only=False, keep_alive=True)
-
-    def pass_on(self, to: object, written: bytes) -> None:
-        """Send a complete reply, as another door wrote it, to a request that `take` accepted.
-
-        Nothing is sent if the client has gone. The other door has left its connection open.
-        """
-        if to is not self._current or self._transport.is_closing():
-            return
-        goes_on = self._goes_on(keep_alive=True)
-        self._writer.pass_on(written, goes_on=goes_on)
-        self._done(goes_on)
-
     def _finish(self, reply: Reply, *, head_only: bool, keep_alive: bool) -> None:
         goes_on = self._goes_on(keep_alive)
         self._writer.write(reply, head_only=head_only, goes_on=goes_on)
@@ -363,11 +312,6 @@ class HttpProtocol(Protocol):
             self._next()
         else:
             self.go_on()
-
-    def _head(self) -> bytes:
-        """Return the current request's head, if all of it was at the beginning of one piece of data; else empty."""
-        piece, self._piece = self._piece, b""
-        return piece[: piece.find(END) + len(END)]
 
     def _refuse(self, error: LatebindError) -> None:
         """Reply with an error and close; only close if another reply is being made, or this request has one."""

@@ -45,10 +45,6 @@ class ReplyWriter:
         chunks = CHUNKED if chunked else b""
         self._transport.write(b"".join((*self._head_lines(reply), chunks, b"" if goes_on else CLOSE, NEW_LINE)))
 
-    def pass_on(self, written: bytes, *, goes_on: bool) -> None:
-        """Write a complete reply of another door, which has left its connection open."""
-        self._transport.write(written if goes_on else written.replace(END, CLOSED, 1))
-
     def _head_lines(self, reply: Reply) -> list[bytes]:
         lines = [STATUS_LINES[reply.status], self._usual_lines(), reply.lines]
         for header in reply.headers:

@@ -11,11 +11,11 @@ from latebind.domain.model import ModelSpec
 from latebind.server.calls import Call, CallInput, Calls, OutputRequest, check_id, check_priority, check_timeout
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
-from latebind.server.results import raw_output, result
+from latebind.server.rest.encoding import ReplyParameters
+from latebind.server.results import result
 from latebind.server.rpc.messages import Message, ModelInferResponse
 from latebind.server.rpc.wire import Raw, joined
 from latebind.server.shared_memory import Reference, Regions
-from latebind.server.templates import ReplyParameters, Template, template_of
 from latebind.server.tensors import Tensor
 
 MOST_DIMENSIONS = 64
@@ -62,15 +62,20 @@ class RpcCodec:
 
     def encode(self, answer: Answer, call: Call, reply_parameters: ReplyParameters) -> bytes:
         """Return the serialised response, with the outputs that the client wants."""
-        (described,) = template_of(self.spec, answer, call, reply_parameters, _described)
+        spec = answer.spec or self.spec
+        reply = ModelInferResponse(model_name=spec.name, model_version=spec.version, id=call.id)
+        for key, value in reply_parameters(spec, answer).items():
+            _tell(reply.parameters[key], value)
         raw: list[bytes | memoryview] = []
         for wanted in call.wanted:
+            found = result(wanted, answer)
+            reply.outputs.add(name=wanted.tensor.name, datatype=found.datatype, shape=found.shape)
             if wanted.place is None:
-                raw.append(raw_output(wanted, answer))
+                raw.append(found.raw())
             else:
-                wanted.place.write(result(wanted, answer).raw())
+                wanted.place.write(found.raw())
                 raw.append(b"")  # clients expect an entry for each output
-        return joined(described, raw)
+        return joined(reply.SerializeToString(), raw)
 
     def _given(self, tensor: Tensor, given: Message, contents: Iterator[bytes | memoryview] | None) -> CallInput:
         """Return an input: a view of the next raw contents, its typed contents, or its place in shared memory."""
@@ -122,17 +127,6 @@ def _asked(output: Message) -> OutputRequest:
     if not parameters:
         return OutputRequest(output.name)
     return OutputRequest(output.name, classes=_number(parameters, "classification"), reference=_reference(parameters))
-
-
-def _described(spec: ModelSpec, answer: Answer, call: Call, reply_parameters: ReplyParameters) -> Template:
-    """Return a response without its raw contents."""
-    reply = ModelInferResponse(model_name=spec.name, model_version=spec.version, id=call.id)
-    for key, value in reply_parameters(spec, answer).items():
-        _tell(reply.parameters[key], value)
-    for wanted in call.wanted:
-        found = result(wanted, answer)
-        reply.outputs.add(name=wanted.tensor.name, datatype=found.datatype, shape=found.shape)
-    return (reply.SerializeToString(),)
 
 
 def _shape(given: Message) -> Sequence[int]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from latebind.domain.errors import Expired, InvalidRequest, Refused, Unsupported, UserError
-from latebind.server.direct import DirectCall
 from latebind.server.rpc.framing import HEAD, STATUSES, Messages, framed, percent_encoded, seconds
 from latebind.server.rpc.nghttp2 import Block, Header
 from latebind.server.rpc.reception import CallFailed, Reception
@@ -66,7 +65,6 @@ class Exchange:
         self._responded = False
         self._trailers: Block | None = None
         self._task: asyncio.Task[None] | None = None
-        self._direct_call: DirectCall | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline: float | None = None
         self._loop = asyncio.get_running_loop()
@@ -116,11 +114,7 @@ class Exchange:
         if len(self._received) != 1 or (self._messages is not None and self._messages.within):
             self.fail(InvalidRequest("the request is not one message"))
             return
-        self._direct_call = self._reception.take(method, self._received[0], self, self._on_answer)
-        if self._direct_call is not None:
-            self._direct_call.begin()
-        else:
-            self._task = self._loop.create_task(self._answer(method, method.answer))
+        self._task = self._loop.create_task(self._answer(method, method.answer))
 
     def close(self) -> None:
         """Cancel the call: its stream is closed."""
@@ -129,7 +123,6 @@ class Exchange:
         if self._timer is not None:
             self._timer.cancel()
         self._drop()
-        self._direct_call = None  # it refers to this exchange: a cycle that would wait for the garbage collector
         self._wake_writer()
 
     def is_late(self, now: float, patience: float) -> bool:
@@ -203,18 +196,6 @@ class Exchange:
         """Cancel whatever works for this call."""
         if self._task is not None:
             self._task.cancel()
-        if self._direct_call is not None:
-            self._direct_call.disconnect()
-
-    def _on_answer(self, what: bytes | Exception) -> None:
-        """End the call with a response, or with the status of an error."""
-        if self._trailers is not None:
-            return
-        if isinstance(what, Exception):
-            self.fail(what)
-        else:
-            self._trailers = WELL
-            self._send(framed(what))
 
     async def _answer(self, method: Method, answer: Answer) -> None:
         try:

@@ -5,13 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from latebind.domain.errors import InvalidRequest, LatebindError, Refused, Unavailable
+from latebind.domain.errors import InvalidRequest, Refused, Unavailable
 from latebind.server.access import Guard
-from latebind.server.direct import DirectCall
 from latebind.server.rpc.context import Caller, Context, Streaming
 from latebind.server.rpc.faults import status_and_message
 from latebind.server.rpc.routes import Answer, Method, Stream
-from latebind.server.rpc.shortcut import Shortcut, Then
 
 
 class CallFailed(Exception):
@@ -26,11 +24,10 @@ class Reception:
     """Receives the calls of one door: answers them until `drain`, and fails those left over at `give_up`."""
 
     def __init__(self, context: Context, guard: Guard) -> None:
-        self._arrived = asyncio.Event()  # set by each call, except those that `take` starts
+        self._arrived = asyncio.Event()  # set by each call
         self._context = context
         self._guard = guard
         self._most_bytes = context.limits.held_bytes
-        self._shortcut = Shortcut(context)
         self._under_way: set[asyncio.Task[Any]] = set()
         self._streams: set[Stream] = set()
         self._bytes = 0
@@ -47,13 +44,11 @@ class Reception:
         """Return when no call is under way, or after `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._under_way or self._shortcut.busy:
-                    await self._shortcut.emptied()
-                    if self._under_way:
-                        await asyncio.wait(self._under_way)
+                while self._under_way:
+                    await asyncio.wait(self._under_way)
 
     async def quiet(self, seconds: float) -> None:
-        """Return when no call has arrived for so many seconds; calls that `take` starts do not count."""
+        """Return when no call has arrived for so many seconds."""
         with suppress(TimeoutError):
             while True:
                 self._arrived.clear()
@@ -63,7 +58,6 @@ class Reception:
     def give_up(self) -> None:
         """Fail all calls that are still under way: there is no time left."""
         self._over = True
-        self._shortcut.give_up()
         for task in self._under_way:
             task.cancel()
 
@@ -75,20 +69,6 @@ class Reception:
         """Raise `Refused` if the requests in memory have too many bytes together."""
         if self._bytes > self._most_bytes:
             raise Refused(f"the requests that are under way have more than {self._most_bytes} bytes: try again later")
-
-    def take(self, method: Method, data: bytes, caller: Caller, then: Then) -> DirectCall | None:
-        """Start a single infer call without a task; `then` is called with its response or error.
-
-        Returns None for any call that cannot go this way: use `answer`. The caller of this method counts the bytes
-        (`hold`).
-        """
-        if not method.infers or self._draining:
-            return None
-        try:
-            self._admit(method, caller)
-        except LatebindError:  # `answer` reports it
-            return None
-        return self._shortcut.take(data, caller, then)
 
     async def answer(self, method: Method, answer: Answer, data: bytes, caller: Caller) -> bytes:
         """Return the response to a single call. The caller counts its bytes (`hold`). Raises `CallFailed`."""

@@ -84,11 +84,6 @@ class Method:
     answer: Answer | None = None
     stream: Callable[[Context, Streaming], Stream] | None = None
 
-    @property
-    def infers(self) -> bool:
-        """Whether it is the method that `infer` answers."""
-        return self.answer is infer
-
 
 def methods() -> dict[str, Method]:
     """Return all methods of all services, by path."""

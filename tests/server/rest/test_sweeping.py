@@ -15,7 +15,7 @@ from latebind.server.rest.protocol import HttpProtocol
 from latebind.server.rest.sweeping import Sweeper
 from tests.server.bodies import SCALAR, request
 from tests.server.conftest import PATIENCE, Site, opened, read_response, scalar
-from tests.server.rest.test_shortcut import ask, binary
+from tests.server.rest.test_connection import ask, binary
 from tests.server.test_door import STUCK_CALL
 
 IDLE = 0.5
@@ -132,12 +132,11 @@ def test_a_request_that_takes_longer_is_left_alone() -> None:
         assert idle_state(site) is None
 
 
-def test_a_connection_with_short_calls_alone_is_no_idle_one() -> None:
+def test_a_connection_on_which_calls_are_answered_is_no_idle_one() -> None:
     with opened() as site, site.connect() as connection:
         ask(connection, binary(1.0))
         before = idle_state(site)
         ask(connection, binary(1.0))
-        assert site.gateway.short == 1
         assert None is not idle_state(site) != before
 
 

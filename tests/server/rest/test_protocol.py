@@ -42,7 +42,6 @@ def connected(
     protocol = HttpProtocol(
         *(Config("never:run"), state, {}),
         answer=answer,
-        take=lambda *call: None,
         limits=Limits(),
         replies=Counter() if replies is None else replies,
     )

@@ -30,7 +30,8 @@ class Exchange:
 
     `target` is the path as sent, without the query string. `headers` have lower-case names. `client` is the address it
     came from. `disconnected` tells whether the client has hung up. `HEAD` is a `GET` whose reply is sent without its
-    body (`head_only`). The client has `body_seconds` to send its body; time in which nobody waits for it does not count.
+    body (`head_only`). The client has `body_seconds` to send its body; time in which nobody waits for it does not
+    count.
     """
 
     __slots__ = (

@@ -12,7 +12,7 @@ from latebind.batching.decisions import GoOn, Launch, Shed, Wait
 from latebind.batching.lane import Lane
 from latebind.batching.live_requests import NOT_RUN, LiveRequests
 from latebind.batching.picture import draw
-from latebind.batching.request import QUEUED, RUNNING, Request
+from latebind.batching.request import LEAVING, QUEUED, RUNNING, Request
 from latebind.batching.table import SubBatch
 from latebind.batching.view import Models
 from latebind.batching.worker import Crew, Worker
@@ -30,14 +30,12 @@ class Scheduler:
     """Admits, queues, launches and answers requests. Feed it every event in the order of time; perform every action."""
 
     def __init__(self, config: SchedulerConfig) -> None:
-        self._policy = make_policy(config.policy)
-        self._leave, self._compact, self._sheds = config.policy.leave, config.policy.compact, config.policy.shed
-        self._learns = config.policy.learn
-        self._models = Models(order=self._policy.order)
-        coverage, hopes = config.policy.coverage, self._policy.counts_exits
-        lanes = [Lane(served, self._models, coverage=coverage, hopes=hopes) for served in config.models]
+        self.policy = make_policy(config.policy)
+        self._sheds = config.policy.shed
+        self._models = Models(order=self.policy.order)
+        lanes = [Lane(served, self._models, hopes=self.policy.counts_exits) for served in config.models]
         self._lanes = {lane.spec.name: lane for lane in lanes}
-        self._crew = Crew(config, self._policy, self._models)
+        self._crew = Crew(config, self.policy, self._models)
         self._workers = self._crew.workers
         self._models.backlog.at_once = self._crew.at_once
         self._residency: Residency | None = None
@@ -126,21 +124,21 @@ class Scheduler:
         if lane.estimate.observed != lane.observed:
             self._update_work(lane)
         refusal, seconds, slack = self._admission.refusal(lane, event, now, actions)
-        if refusal is Outcome.REFUSED_LATE and self._learns and self._admission.doubts(lane, event, now):
+        if refusal is Outcome.REFUSED_LATE and self._admission.doubts(lane, event, now):
             self._update_work(lane)
             refusal, seconds, slack = self._admission.refusal(lane, event, now, actions)
         if refusal is not None:
             actions.extend([Reply(i, model, refusal, NOT_RUN, seconds, 0.0, slack) for i in requests])
             return
-        inputs, outputs, priority = event.inputs, event.outputs, event.priority
+        inputs, priority = event.inputs, event.priority
         for place, i in enumerate(requests):
-            ins, outs = inputs[place] if inputs else 1, outputs[place] if outputs else 0
-            self._requests.add(Request(i, model, slots[place], due, now, ins, outs, priority, slack))
+            steps = inputs[place] if inputs else 1
+            self._requests.add(Request(i, model, slots[place], due, now, steps, priority, slack))
         if self._residency is not None:
             self._residency.arrived(model, requests, now)
 
     def _update_work(self, lane: Lane) -> None:
-        lane.update_work(min(self._policy.batch_limit(lane.view), self._crew.largest))
+        lane.update_work(min(self.policy.batch_limit(lane.view), self._crew.largest))
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:
         request = self._requests.by_id.get(event.request)  # none: its reply was under way when the client left
@@ -151,7 +149,7 @@ class Scheduler:
             if batch is worker.running:
                 self._requests.let_leave(request)
             else:  # it rests at a boundary: no stage is run for those who have all left
-                self._requests.end(batch.leave(request.id), Outcome.CANCELLED, now, actions, batch.stage - 1)
+                self._requests.end(batch.members.pop(request.id), Outcome.CANCELLED, now, actions, batch.stage - 1)
                 worker.drop_empty()
 
     def _stage_done(self, event: StageDone, now: float, actions: list[Action]) -> None:
@@ -161,21 +159,17 @@ class Scheduler:
             if i not in members:
                 raise IllegalEvent(f"request {i} left a batch of worker {event.worker} that it is not in")
         # Members that a lookup beside the worker answered may have had the longest input.
-        if batch.ran == len(members) or batch.padded or not self._compact:
+        if batch.ran == len(members):
             self._crew.learn(worker, batch, now)
-        if self._learns and stage in batch.spec.lookups:
-            reached = len(members) - len(batch.complete)
-            self._lanes[batch.spec.name].estimate.exits.observe(stage, reached, len(exited))
-        if not self._leave:
-            batch.note_answers(exited, stage)
-            if len(batch.complete) == len(members):
-                self._requests.end_all(batch, Outcome.ANSWERED, now, actions, stage)
-        else:
-            for i in exited:
-                self._requests.end(members.pop(i), Outcome.ANSWERED, now, actions, stage)
-        if stage + 1 == batch.spec.stages and batch.kind is not StageKind.DECODER:
-            self._requests.end_all(batch, Outcome.ANSWERED, now, actions, stage)
-        else:
+        if stage in batch.spec.lookups:
+            self._lanes[batch.spec.name].estimate.exits.observe(stage, len(members), len(exited))
+        last = stage + 1 == batch.spec.stages and batch.kind is not StageKind.DECODER
+        if last or exited:
+            for i, left_at in worker.table.leaving(batch, tuple(members) if last else exited, stage):
+                request = members.pop(i)
+                outcome = Outcome.CANCELLED if last and request.state is LEAVING else Outcome.ANSWERED
+                self._requests.end(request, outcome, now, actions, left_at)
+        if not last:
             if self._requests.leaving or (self._sheds and batch.due < now):
                 self._requests.end_leaving(batch, stage, now, actions)
             if members:
@@ -186,16 +180,14 @@ class Scheduler:
         """End the requests that are still here; the others were answered just before, at the end of their network."""
         if not 0 <= event.worker < len(self._workers):
             raise IllegalEvent(f"there is no worker {event.worker} whose lookups could answer")
-        for entry in self._workers[event.worker].started:
-            new = [i for i in event.requests if i in entry.members and i not in entry.complete]
-            if new and self._learns:
+        worker = self._workers[event.worker]
+        for entry in worker.started:
+            new = [i for i in event.requests if i in entry.members]
+            if new:
                 self._lanes[entry.spec.name].estimate.exits.observe(event.stage, 0, len(new))
-            if not self._leave:
-                entry.note_answers(new, event.stage)
-                continue
-            for i in new:
-                self._requests.end(entry.leave(i), Outcome.ANSWERED, now, actions, event.stage)
-        self._workers[event.worker].drop_empty()
+            for i, left_at in worker.table.leaving(entry, new, event.stage):
+                self._requests.end(entry.members.pop(i), Outcome.ANSWERED, now, actions, left_at)
+        worker.drop_empty()
 
     def _stage_failed(self, event: StageFailed, now: float, actions: list[Action]) -> None:
         """Find whose request raised: of a batch each half runs again, so n requests take at most 2n - 1 runs.
@@ -322,7 +314,7 @@ class Scheduler:
                 break
             if not (self._models.requests or table.entries):
                 break
-            decision = self._policy.decide(worker.view, now)
+            decision = self.policy.decide(worker.view, now)
             if isinstance(decision, Launch):
                 self._start(worker, decision, now)
                 self._run(worker, table.pick(-1), now, actions)
@@ -343,7 +335,7 @@ class Scheduler:
                 self._requests.end_queued(request, Outcome.EXPIRED, now, actions)
                 continue
             batch = next(entry for entry in worker.table.entries if i in entry.members)
-            self._requests.end(batch.leave(i), Outcome.EXPIRED, now, actions, batch.stage - 1)
+            self._requests.end(batch.members.pop(i), Outcome.EXPIRED, now, actions, batch.stage - 1)
             if not batch.members:
                 worker.table.settle(batch, now)
 
@@ -353,7 +345,7 @@ class Scheduler:
         self._requests.start(members, now)
         if worker.table.entries:
             worker.refills[launch.model] += len(members)
-        worker.table.push(SubBatch(lane.spec, members, padded=launch.padded), now)
+        worker.table.push(SubBatch(lane.spec, members), now)
         if self._residency is not None:
             self._residency.touch(launch.model)
 
@@ -373,6 +365,5 @@ class Scheduler:
         worker.running = batch
         requests, slots = batch.ids_and_slots()
         batch.ran = len(requests)
-        rows = batch.padded or (0 if self._compact else batch.rows)
-        worker.launched = rows or batch.ran, now
-        actions.append(Run(worker.number, batch.spec.name, batch.stage, requests, slots, rows))
+        worker.launched = batch.ran, now
+        actions.append(Run(worker.number, batch.spec.name, batch.stage, requests, slots))

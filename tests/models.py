@@ -3,6 +3,7 @@
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.model import ModelSpec, TensorSpec
+from research.policies import BATCHING
 
 VECTOR = TensorSpec("x", "float32", (4,))
 SCORES = TensorSpec("y", "float32", (3,))
@@ -35,4 +36,4 @@ def config(
     *models: ServedModel, workers: int = 1, policy: str = "graph", max_batch: int = 0, window: float = 0.0
 ) -> SchedulerConfig:
     """A scheduler of these models, or of `served()` if none is given."""
-    return SchedulerConfig(models or (served(),), workers, PolicyConfig(policy, max_batch, window))
+    return SchedulerConfig(models or (served(),), workers, PolicyConfig(BATCHING[policy], max_batch, window))

@@ -166,7 +166,7 @@ def test_cancelling_a_request_that_has_ended_does_nothing() -> None:
     assert Scheduler(config()).handle(Cancelled(7), 0.0) == []
 
 
-@pytest.mark.parametrize("policy", ["graph", "lazy", "queues", "late"])
+@pytest.mark.parametrize("policy", ["graph", "lazy", "late"])
 @pytest.mark.parametrize("poisoned", [(), (3,), (1, 4), (1, 2, 3, 4)])
 def test_of_a_batch_whose_stage_raises_only_those_fail_that_raise_alone(policy: str, poisoned: tuple[int, ...]) -> None:
     scheduler = Scheduler(config(served(stages=3), policy=policy))
@@ -194,7 +194,7 @@ def test_halves_of_a_batch_that_raised_go_on_together() -> None:
 
 
 def test_nobody_joins_a_half_before_it_has_run() -> None:
-    scheduler = Scheduler(config(served(stages=3), policy="queues"))
+    scheduler = Scheduler(config(served(stages=3), policy="late"))
     scheduler.handle(arrived(1, 2), 0.0)
     scheduler.handle(arrived(3), 0.0)
     assert scheduler.handle(StageFailed(0), 0.01) == [run(0, 1)]
@@ -274,7 +274,7 @@ MOVES = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(
     MOVES,
-    st.sampled_from(["serial", "graph", "lazy+", "late"]),
+    st.sampled_from(["graph", "lazy+", "late"]),
     st.integers(1, 3),
     st.sampled_from([0.0, 0.004]),
 )

@@ -6,7 +6,6 @@ import pytest
 
 from latebind.batching.lane import RETRY
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
-from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.events import Arrived, Cancelled, StageDone, Woke
 from latebind.scheduler import Scheduler
 from tests.models import config, served
@@ -27,7 +26,7 @@ def test_a_deadline_shorter_than_the_full_depth_is_refused_on_arrival() -> None:
 
 
 def test_a_deadline_that_the_queue_ahead_makes_impossible_is_refused_on_arrival() -> None:
-    scheduler = Scheduler(config(served(stages=1, seconds=0.01), policy="serial"))
+    scheduler = Scheduler(config(served(stages=1, seconds=0.01), max_batch=1))
     for request in range(10):
         scheduler.handle(arrived(request), 0.0)
     # Nine wait for 0.01 s each.
@@ -36,7 +35,7 @@ def test_a_deadline_that_the_queue_ahead_makes_impossible_is_refused_on_arrival(
 
 
 def test_the_work_ahead_counts_as_launches_have_been_seen_to_take() -> None:
-    scheduler = Scheduler(config(served(stages=1, seconds=0.01), policy="serial"))
+    scheduler = Scheduler(config(served(stages=1, seconds=0.01), max_batch=1))
     now = 0.0
     for request in range(300):  # each takes twice what the profile says
         scheduler.handle(arrived(request, deadline=now + 10.0), now)
@@ -99,7 +98,7 @@ def slow_for_a_while(policy: str, *, beside: bool, cost: float, allowed: float, 
     return now
 
 
-@pytest.mark.parametrize("policy", ["late", "lazy+", "lazy", "graph", "serial"])
+@pytest.mark.parametrize("policy", ["late", "lazy+", "lazy", "graph"])
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize(("cost", "allowed", "slow"), [(0.02, 0.1, 6.0), (0.02, 0.03, 50.0), (0.3, 0.4, 2.0)])
 def test_a_model_is_answered_within_a_second_after_the_machine_was_slow(
@@ -136,18 +135,8 @@ def test_an_estimate_with_which_requests_were_accepted_meanwhile_is_not_doubted_
     assert outcomes(scheduler.handle(arrived(3, deadline=5.1), 5.0)) == {3: Outcome.REFUSED_LATE}
 
 
-def test_no_estimate_is_doubted_where_nothing_is_learned() -> None:
-    scheduler = Scheduler(SchedulerConfig((served(stages=1, seconds=0.2),), 1, PolicyConfig("graph", learn=False)))
-    for number in range(4):
-        now = number * RETRY
-        refused = outcomes(scheduler.handle(arrived(number, deadline=now + 0.1), now))
-        assert refused == {number: Outcome.REFUSED_LATE}
-
-
 def test_a_model_is_doubted_only_where_its_own_estimate_refuses() -> None:
-    scheduler = Scheduler(
-        config(served("a", stages=1), served("b", stages=1, seconds=5.0, max_batch=1), policy="serial")
-    )
+    scheduler = Scheduler(config(served("a", stages=1), served("b", stages=1, seconds=5.0, max_batch=1), max_batch=1))
     scheduler.handle(arrived(1, model="b"), 0.0)
     scheduler.handle(arrived(2, model="b"), 0.0)
     for number in range(3, 40):  # one of 5 s is served first, whatever `a` takes

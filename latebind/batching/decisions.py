@@ -6,14 +6,10 @@ from msgspec import Struct
 
 
 class Launch(Struct, frozen=True, gc=False):
-    """Start these waiting requests of `model` together, ahead of the sub-batches that the worker has started.
-
-    Where `padded` is not 0, dummy rows fill the batch up to this number of rows.
-    """
+    """Start these waiting requests of `model` together, ahead of the sub-batches that the worker has started."""
 
     model: str
     requests: tuple[int, ...]
-    padded: int = 0
 
 
 class GoOn(Struct, frozen=True, gc=False):

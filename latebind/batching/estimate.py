@@ -12,24 +12,25 @@ from latebind.batching.pace import CHANGED, Pace, PaceBySize
 from latebind.domain.costs import TYPICAL_STEPS, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
 
+COVERAGE = 0.9  # of the answers in training data are no longer than assumed (LazyBatching, section IV-C)
 NEARLY = 1.02  # times the least seconds per request counts as equally good
 
 
 class Estimate:
     """Seconds of work of one model, from its profile, corrected by the launches that are observed.
 
-    `outputs` is the assumed length of an answer in steps: the share `coverage` of the answers in training data is no
-    longer (section IV-C). Corrections (`pace`) apply to all figures. Decoder steps have their own (`decoding`), because
-    they follow each other, while earlier stages find their weights cold. Where sizes are compared, each size has what
+    `outputs` is the assumed length of an answer in steps, `lengths` are those of the answers in training data.
+    Corrections (`pace`) apply to all figures. Decoder steps have their own (`decoding`), because they follow each
+    other, while earlier stages find their weights cold. Where sizes are compared, each size has what
     its launches showed besides (`by_size`), for models without a decoder.
     """
 
-    def __init__(self, spec: ModelSpec, costs: ModelCosts, *, coverage: float = 0.9) -> None:
+    def __init__(self, spec: ModelSpec, costs: ModelCosts) -> None:
         self._spec = spec
         self._costs = costs
-        lengths = costs.output_steps
-        self.outputs = _covering(lengths, coverage)
-        self._covered = [_covering(lengths[bisect_right(lengths, n) :], coverage) for n in range(lengths[-1])]
+        self.lengths = lengths = costs.output_steps
+        self.outputs = _covering(lengths)
+        self._covered = [_covering(lengths[bisect_right(lengths, n) :]) for n in range(lengths[-1])]
         self.fewest_outputs = lengths[0]
         self.mean_outputs = round(sum(lengths) / len(lengths))
         self.decoder = next((i for i in range(spec.stages) if spec.kind(i) is StageKind.DECODER), None)
@@ -217,9 +218,9 @@ class _Table:
         self.slope = _sums([costs.slopes[i].at(batch) if i in costs.slopes else 0.0 for i in stages])
 
 
-def _covering(lengths: Sequence[int], coverage: float) -> int:
-    """Return the length that the share `coverage` of `lengths`, ascending, does not exceed."""
-    return lengths[max(0, ceil(coverage * len(lengths)) - 1)]
+def _covering(lengths: Sequence[int]) -> int:
+    """Return the length that the share `COVERAGE` of `lengths`, ascending, does not exceed."""
+    return lengths[max(0, ceil(COVERAGE * len(lengths)) - 1)]
 
 
 def _sums(seconds: list[float]) -> list[float]:

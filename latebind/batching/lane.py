@@ -23,13 +23,13 @@ class Lane:
     It adds itself to `models` and keeps the totals there up to date.
     """
 
-    def __init__(self, served: ServedModel, models: Models, *, coverage: float, hopes: bool) -> None:
+    def __init__(self, served: ServedModel, models: Models, *, hopes: bool) -> None:
         self.spec = served.spec
         self.max_queued = served.max_queued
         self.queue = Queue()  # requests that may start
         self.held = Queue()  # requests that may not start yet, because their model is not in memory
         self.open = True
-        self.estimate = Estimate(served.spec, served.costs, coverage=coverage)
+        self.estimate = Estimate(served.spec, served.costs)
         self.view = ModelView(served.spec, self.estimate, self.queue)
         self._models = models
         models.append(self.view)

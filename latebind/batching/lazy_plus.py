@@ -2,7 +2,7 @@
 
 An idle worker starts the most urgent waiting requests, as many as clear the queue with the least waiting in all. At a
 stage boundary, new requests may start at once if by the profile the sum of all latencies falls, all requests stay in
-time (`slack.Profiled`), and none is delayed for too long. One group at a time catches up.
+time (`slack.Slack`), and none is delayed for too long. One group at a time catches up.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from latebind.batching.base import Stacked
 from latebind.batching.decisions import Decision, GoOn, Shed, Wait
 from latebind.batching.queue import Order
 from latebind.batching.request import Request
-from latebind.batching.slack import Profiled
+from latebind.batching.slack import Slack
 from latebind.batching.table import SubBatch
 from latebind.batching.view import ModelView, WorkView, launch
 from latebind.domain.config import PolicyConfig
@@ -38,7 +38,7 @@ class LazyPlus(Stacked):
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__(config)
-        self._slack = Profiled()
+        self._slack = Slack()
 
     def batch_limit(self, model: ModelView) -> int:
         """Return the largest batch that makes requests quicker, at most the configured one."""

@@ -82,16 +82,15 @@ class LiveRequests:
         """End all members of a sub-batch; `stage` is the last that it ran."""
         for request in batch.members.values():
             end = Outcome.CANCELLED if request.state is LEAVING else outcome
-            self.end(request, end, now, actions, batch.complete.get(request.id, stage))
+            self.end(request, end, now, actions, stage)
         batch.members.clear()
-        batch.complete.clear()
 
     def end_leaving(self, batch: SubBatch, stage: int, now: float, actions: list[Action]) -> None:
         """End members whose client has left or whose deadline has passed; `stage` is the last that they ran."""
         earliest = now if self._sheds else -inf
         for request in [r for r in batch.members.values() if r.deadline < earliest or r.state is LEAVING]:
             outcome = Outcome.CANCELLED if request.state is LEAVING else Outcome.EXPIRED
-            self.end(batch.leave(request.id), outcome, now, actions, stage)
+            self.end(batch.members.pop(request.id), outcome, now, actions, stage)
 
     def end_late(self, now: float, actions: list[Action]) -> None:
         """End the queued requests that would be too late even if each started now, alone."""

@@ -29,10 +29,9 @@ QUEUED, RUNNING, LEAVING = State.QUEUED, State.RUNNING, State.LEAVING
 class Request:
     """One request. Times are in seconds. Not a dataclass, because mypyc compiles their constructors badly.
 
-    `inputs` is the number of steps of its input and `outputs` that of its answer (0: not known beforehand); `steps` is
-    the number of decoder steps that have run. Among requests that wait for its model, `priority` 1 goes first and 0
-    last. `slack` is the estimate made when it arrived. Other requests that were let past it have delayed it `preempted`
-    times, by `delayed` seconds in all.
+    `inputs` is the number of steps of its input; `steps` is the number of decoder steps that have run. Among requests
+    that wait for its model, `priority` 1 goes first and 0 last. `slack` is the estimate made when it arrived. Other
+    requests that were let past it have delayed it `preempted` times, by `delayed` seconds in all.
     """
 
     __slots__ = (
@@ -42,7 +41,6 @@ class Request:
         "id",
         "inputs",
         "model",
-        "outputs",
         "preempted",
         "priority",
         "slack",
@@ -60,7 +58,6 @@ class Request:
         deadline: float,
         arrived: float,
         inputs: int = 1,
-        outputs: int = 0,
         priority: int = 0,
         slack: float | None = None,
         started: float = inf,
@@ -72,7 +69,6 @@ class Request:
         self.deadline = deadline
         self.arrived = arrived
         self.inputs = inputs
-        self.outputs = outputs
         self.priority = priority
         self.slack = slack
         self.started = started

@@ -1,12 +1,6 @@
-"""Slack prediction: how many waiting requests can be let past the started ones with every request in time?
+"""Slack prediction (LazyBatching, section IV-C): can waiting requests be let past the started ones, all in time?"""
 
-LazyBatching, section IV-C: `Conservative` is equations 1 and 2, `Precise` the oracle that knows the length of each
-answer. `Profiled` is the default of this product: the remaining work, by the profile at the batch size that results.
-"""
-
-from collections.abc import Callable, Iterable, Sequence
-from math import inf
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 from latebind.batching.estimate import Estimate
 from latebind.batching.request import Request
@@ -14,54 +8,16 @@ from latebind.batching.table import SubBatch
 from latebind.batching.view import ModelView, WorkView
 
 
-class Slack(Protocol):
-    """Predicts which requests will be in time."""
-
-    def most(self, view: WorkView, model: ModelView, waiting: Sequence[Request], now: float) -> int:
-        """Return how many of `waiting`, from the first, may start now with all of them and all others in time."""
-
-
-class Conservative:
-    """Equation 2: requests that run together are taken to run one after another, each for as long as it takes alone.
-
-    The time until a request first ran counts as waiting; its work counts as a whole, however much of it is done.
-    """
-
-    def most(self, view: WorkView, model: ModelView, waiting: Sequence[Request], now: float) -> int:
-        """Return how many of `waiting` may start without negative slack for any request."""
-        work, left = 0.0, inf
-        for entry in view.entries:
-            of = view.model_of(entry)
-            for request in entry.members.values():
-                work += of.estimate.whole(1, request.inputs)
-                left = min(left, request.deadline - request.started)
-        for count, request in enumerate(waiting):
-            work += model.estimate.whole(1, request.inputs)
-            left = min(left, request.deadline - now)
-            if work > left:
-                return count
-        return len(waiting)
-
-
-class Profiled:
+class Slack:
     """The elapsed time and the remaining work by the profile, at the batch size that all requests of a model will have.
 
     A request that is late already does not count: it would keep all others waiting for nothing.
     """
 
-    def __init__(self, length: Callable[[Request], int | None] = lambda request: None) -> None:
-        self._length = length
-
-    def most(self, view: WorkView, model: ModelView, waiting: Sequence[Request], now: float) -> int:
-        """Return the largest number of `waiting` that keeps all in time, by binary search."""
-        least, most = 0, len(waiting)
-        while least < most:
-            middle = (least + most + 1) // 2
-            if self.all_in_time(view, model, waiting[:middle], now):
-                least = middle
-            else:
-                most = middle - 1
-        return least
+    def length(self, request: Request) -> int | None:
+        """Return how many steps the answer of a request has, None where that is not known beforehand."""
+        del request
+        return None
 
     def all_in_time(self, view: WorkView, model: ModelView, newcomers: Sequence[Request], now: float) -> bool:
         """Return whether all are in time if `newcomers` catch up with the newest sub-batch.
@@ -91,7 +47,7 @@ class Profiled:
         """Return whether all who would be in time alone are in time at `ends`."""
         return all(
             request.deadline >= ends
-            or now + model.estimate.whole(1, request.inputs, self._length(request)) > request.deadline
+            or now + model.estimate.whole(1, request.inputs, self.length(request)) > request.deadline
             for request in newcomers
         )
 
@@ -112,17 +68,10 @@ class Profiled:
 
     def _left(self, estimate: Estimate, request: Request) -> int | None:
         """Return the expected answer length of a started request, given the steps that it has already."""
-        length = self._length(request)
+        length = self.length(request)
         return estimate.outputs_after(request.steps) if length is None and request.steps else length
 
     def _longest(self, requests: Iterable[Request]) -> int | None:
-        lengths = [self._length(request) for request in requests]
+        lengths = [self.length(request) for request in requests]
         known = [length for length in lengths if length is not None]
         return max(known) if known else None
-
-
-class Precise(Profiled):
-    """The oracle, which knows how long each answer will be."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda request: request.outputs or None)

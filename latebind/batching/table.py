@@ -1,7 +1,7 @@
 """The batch table of a worker: the sub-batches that it has started and not finished (LazyBatching, section IV-B).
 
 In the stack, `BatchTable`, the newest sub-batch runs until it has caught up with the one below it, and the two merge.
-In `StageQueues` and `StagePools`, requests wait for each other at a stage, and any stage may run next.
+In `StagePools`, requests rest at the stage that they have reached, and any stage may run next.
 """
 
 import sys
@@ -16,36 +16,27 @@ from latebind.domain.model import ModelSpec, StageKind
 class SubBatch:
     """Requests of one model that run together; they are before step `step` of `stage`.
 
-    `complete` maps members that have their answer and wait for the others to the stage that answered them. Each member
-    counts its own decoder steps. Members that are answered by a lookup beside the worker leave at once; if all have,
-    the stage still runs to its end.
+    Each member counts its own decoder steps. Members that are answered by a lookup beside the worker leave at once; if
+    all have, the stage still runs to its end.
     """
 
     __slots__ = (
         "_due",
         "_ids_and_slots",
-        "complete",
         "members",
-        "padded",
         "preempted",
         "ran",
-        "rows",
         "spec",
         "stage",
         "step",
     )
 
-    def __init__(
-        self, spec: ModelSpec, members: dict[int, Request], stage: int = 0, step: int = 0, *, padded: int = 0
-    ) -> None:
+    def __init__(self, spec: ModelSpec, members: dict[int, Request], stage: int = 0, step: int = 0) -> None:
         self.spec = spec
         self.members = members
         self.stage = stage
         self.step = step
-        self.complete: dict[int, int] = {}
         self.preempted: float | None = None  # when another sub-batch was let past this one
-        self.rows = len(members)  # computed by a worker that does not compact away members that have left
-        self.padded = padded  # rows computed however many members there are
         self.ran = 0  # members in the last launch
         self._ids_and_slots: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
         self._due: tuple[int, float] = (0, inf)  # the earliest deadline, and the number of members it was taken from
@@ -88,26 +79,9 @@ class SubBatch:
         self.stage += 1
         self.step = 0
 
-    def note_answers(self, answered: Sequence[int], stage: int) -> None:
-        """Note members that have their answer but wait for the others; the first stage that answered counts."""
-        for i in answered:
-            if i in self.members:
-                self.complete.setdefault(i, stage)
-
     def split(self, requests: Sequence[int]) -> "SubBatch":
         """Return these members, which leave this sub-batch, as one of their own."""
-        apart = SubBatch(
-            self.spec, {i: self.members.pop(i) for i in requests}, self.stage, self.step, padded=self.padded
-        )
-        if self.complete:
-            apart.complete = {i: self.complete.pop(i) for i in requests if i in self.complete}
-        self.rows = len(self.members)
-        return apart
-
-    def leave(self, request: int) -> Request:
-        """Remove a member, which must be there, and return it."""
-        self.complete.pop(request, None)
-        return self.members.pop(request)
+        return SubBatch(self.spec, {i: self.members.pop(i) for i in requests}, self.stage, self.step)
 
     def can_merge(self, other: "SubBatch") -> bool:
         """Return whether both run the same weights next; a decoder has the same weights at all steps."""
@@ -121,8 +95,6 @@ class SubBatch:
         """Take over the members of another sub-batch that it can merge with."""
         self.members |= other.members
         self._ids_and_slots, self._due = ((), ()), (0, inf)
-        self.complete |= other.complete
-        self.rows += other.rows
 
 
 class BatchTable:
@@ -162,6 +134,14 @@ class BatchTable:
         del place, requests
         return self.top
 
+    def leaving(self, batch: SubBatch, answered: Sequence[int], stage: int) -> Sequence[tuple[int, int]]:
+        """Return the members that leave now, each with the stage that answered it: all that are `answered`.
+
+        A baseline whose members wait for each other overrides it.
+        """
+        del batch
+        return [(request, stage) for request in answered]
+
     def settle(self, moved: SubBatch, now: float) -> None:
         """Drop empty sub-batches from the top, and merge the two on top while they can merge."""
         del moved
@@ -194,32 +174,6 @@ class BatchTable:
             for request in self.top.members.values():
                 request.delayed += now - self.top.preempted
             self.top.preempted = None
-
-
-class StageQueues(BatchTable):
-    """Sub-batches that wait for each other at their stages. Any may run next; none is larger than a batch may be."""
-
-    def push(self, batch: SubBatch, now: float) -> None:
-        """Add a new sub-batch."""
-        self.entries.append(batch)
-        self.settle(batch, now)
-
-    def pick(self, place: int, requests: Sequence[int] = ()) -> SubBatch:
-        """Return the entry at `place`."""
-        del requests
-        return self.entries[place]
-
-    def settle(self, moved: SubBatch, now: float) -> None:
-        """Drop `moved` if it is empty; else let it join a sub-batch that waits at the stage it has reached."""
-        del now
-        if not moved.members:
-            self.entries.remove(moved)
-            return
-        for other in self.entries:
-            if other is not moved and moved.can_merge(other) and self._fit(moved, other):
-                self._join(moved, other)
-                self.entries.remove(moved)
-                return
 
 
 class StagePools(BatchTable):

@@ -83,7 +83,8 @@ def ask_both(subject: Subject, setting: Setting) -> dict[str, list[Answered]]:
     """Return what a server with exits ("on") and one without ("off") answered to each row."""
     repository, model = subject.repository, subject.model
     bodies = [encode(subject.row(number)) for number in range(len(subject))]
-    options = ["--model", model, "--cores", str(setting.engine_core), "--policy", "serial", "--deadline-ms", "5000"]
+    options = ["--model", model, "--cores", str(setting.engine_core)]
+    options += ["--policy", "graph", "--max-batch", "1", "--deadline-ms", "5000"]
     if setting.backend is not None:
         options += ["--backend", setting.backend]
     with (

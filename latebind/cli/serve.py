@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +12,9 @@ import typer
 import uvloop
 
 from latebind.adaptation.beside import start_beside
+from latebind.batching import make_policy as make_batch_policy
 from latebind.cli.console import reporting
 from latebind.cli.serve_options import (
-    LIVE,
-    LIVE_RESIDENCY,
     Adapting,
     Allowed,
     Batching,
@@ -42,6 +41,7 @@ from latebind.heap import settle
 from latebind.logs import write_logs
 from latebind.repository.listing import Selection
 from latebind.repository.mirror import open_selection
+from latebind.residency import make_policy as make_eviction_policy
 from latebind.server.descriptors import raise_file_limit
 from latebind.server.door import Door
 from latebind.server.limits import Limits
@@ -103,7 +103,7 @@ def serve(
     * `latebind serve models --granularities 1,1,2,4,8,16`
     * `latebind serve models --config latebind.toml --no-exits`
     * `latebind serve models --memory 2GiB`
-    * `latebind serve models --memory 500MB --evict lru --tier disk --deadline-ms 10000`
+    * `latebind serve models --memory 500MB --tier disk --deadline-ms 10000`
     * `latebind serve models --adapt --sample 0.1`
     * `latebind serve models --host 0.0.0.0 --token-file token --tls-cert server.pem --tls-key server.key`
     * `latebind serve models --watch 10 --manage`
@@ -128,17 +128,9 @@ def serve(
 
 def _check(settings: ServeConfig) -> None:
     """Raise `ConfigError` for names and addresses that the engine or the door would refuse, before one is started."""
-    if settings.policy.name == "static":
-        raise ConfigError("policy.name is 'static', which only simulations pad: take graph")
-    _check_name("policy.name", settings.policy.name, LIVE)
-    _check_name("residency.policy", settings.residency.policy, LIVE_RESIDENCY)
+    make_batch_policy(settings.policy)
+    make_eviction_policy(settings.residency)
     check_addresses(settings.server)
-
-
-def _check_name(key: str, name: str, names: Sequence[str]) -> None:
-    """Raise `ConfigError` for a policy that no server can have."""
-    if name not in names:
-        raise ConfigError(f"{key} is {name!r}: there is no such policy for a server; take one of {', '.join(names)}")
 
 
 async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | None) -> bool:

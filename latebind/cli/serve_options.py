@@ -9,17 +9,12 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from latebind.batching import POLICIES
 from latebind.cli.numbers import numbers
 from latebind.cli.together import check_ray, check_workers, known_keys
 from latebind.domain.config import GRPC_STACKS, TIERS, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.sizes import size
 from latebind.engine.cores import fitted
-from latebind.residency import POLICIES as RESIDENCY_POLICIES
-
-LIVE = [name for name in POLICIES if name != "static"]
-LIVE_RESIDENCY = [name for name, policy in RESIDENCY_POLICIES.items() if not hasattr(policy, "foretell")]  # no oracles
 
 Parts = dict[str, dict[str, Any]]
 """Values by their part of the configuration and their key there; None where an option was not given."""
@@ -189,7 +184,11 @@ class Batching:
 
     exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early. Default: yes.")] = None
     policy: Annotated[
-        str | None, typer.Option(help=f"Which requests run together: {', '.join(LIVE)}. Default: late.")
+        str | None,
+        typer.Option(
+            help="Which requests run together: late, lazy+, graph, or a class of yours, as package.module:Class, which "
+            "is imported and runs. Default: late."
+        ),
     ] = None
     max_batch: Annotated[int | None, typer.Option(help="The largest batch; 0: what each model was built for.")] = None
     window_ms: Annotated[float | None, typer.Option(help="How long graph batching holds a batch back. Default: 0.")] = (
@@ -260,7 +259,10 @@ class Memory:
     ] = None
     evict: Annotated[
         str | None,
-        typer.Option(help=f"Which models go when room is needed: {', '.join(LIVE_RESIDENCY)}. Default: late."),
+        typer.Option(
+            help="Which models go when room is needed: late, lru, or a class of yours, as package.module:Class, which "
+            "is imported and runs. Default: late."
+        ),
     ] = None
     tier: Annotated[
         str | None,

@@ -23,7 +23,7 @@ from latebind.simulation.report import Summary, summarise
 from latebind.simulation.workloads import Arrival, poisson
 
 SHARES_OF_CAPACITY = (0.25, 0.5, 0.75, 0.9, 1.1)
-DEFAULT_POLICIES = ("serial", "graph", "lazy+", "late")
+DEFAULT_POLICIES = ("graph", "lazy+", "late")
 
 Lengths = Sequence[tuple[int, int]]  # of sequences: input and output steps of each request that may be drawn
 
@@ -94,7 +94,7 @@ class Scheduling:
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"A batching policy: {', '.join(POLICIES)}; may be repeated. Default: serial, graph, lazy+, late."
+            help=f"A batching policy: {', '.join(POLICIES)}, or package.module:Class; may be repeated. Default: these."
         ),
     ] = None
     window_ms: Annotated[

@@ -24,8 +24,7 @@ class Run(Struct, frozen=True, gc=False):
     """Run `stage` of `model` on `worker` for these requests; their inputs lie in `slots`, in the same order.
 
     At stage 0 the worker gathers the inputs from the slots; at a later stage it goes on with the activations it
-    holds, of which only those of `requests` are still wanted. `rows` is the number of rows to compute, where batches
-    are padded or not compacted; 0: one for each request.
+    holds, of which only those of `requests` are still wanted.
     """
 
     worker: int
@@ -33,7 +32,6 @@ class Run(Struct, frozen=True, gc=False):
     stage: int
     requests: tuple[int, ...]
     slots: tuple[int, ...]
-    rows: int = 0
 
 
 class Reply(EqualButLast, frozen=True, gc=False):

@@ -23,33 +23,21 @@ DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which batching policy decides and its settings; `window` in seconds.
 
-    `max_batch` 0 means the largest batch that each model was built for. Where `leave` is off, a request that has its
-    answer waits for the longest one of its batch, as in padded batches. Where `shed` is off, nothing is refused or
-    dropped for being late. `coverage` is the share of answers that are no longer than policies expect (LazyBatching,
-    section IV-C). Where `compact` is off, rows whose answers are known run on with their batch. `max_alive` is the most
-    requests that may be started and not ended, Ebird's MaxInf (table II); 0 sets no bound. Where `learn` is off, the
-    share of requests that is expected to leave at each exit stays as profiled, and no estimate is doubted.
+    `name` is `late`, `lazy+`, `graph`, or the dotted path of a class that fulfils `batching.view.BatchPolicy`.
+    `max_batch` 0 means the largest batch that each model was built for. Where `shed` is off, nothing is refused or
+    dropped for being late.
     """
 
     name: str = "late"
     max_batch: int = 0
     window: float = 0.0
-    leave: bool = True
     shed: bool = True
-    coverage: float = 0.9
-    compact: bool = True
-    max_alive: int = 0
-    learn: bool = True
 
     def __post_init__(self) -> None:
         if self.max_batch < 0:
             raise ConfigError(f"policy.max_batch is {self.max_batch}: give 1 or more, or 0 for the model's own")
         if not self.window >= 0:
             raise ConfigError(f"policy.window is {self.window} s: give 0 or more seconds")
-        if not 0.0 < self.coverage <= 1.0:
-            raise ConfigError(f"policy.coverage is {self.coverage}: give a share above 0 and at most 1")
-        if self.max_alive < 0:
-            raise ConfigError(f"policy.max_alive is {self.max_alive}: give 1 or more, or 0 for no bound")
 
 
 class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

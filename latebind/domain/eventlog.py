@@ -48,6 +48,7 @@ FIELDS = {name: kind.__struct_fields__ for name, kind in KINDS.items()}
 OUTCOMES = {name: fields.index("outcome") for name, fields in FIELDS.items() if "outcome" in fields}
 TYPES = {name: [field.type for field in msgspec.structs.fields(kind)] for name, kind in KINDS.items()}
 FLOATS = {name: [i for i, of in enumerate(types) if of in (float, float | None)] for name, types in TYPES.items()}
+GONE = {"leave": True, "coverage": 0.9, "compact": True, "max_alive": 0, "learn": True}  # settings of older logs
 INFINITE = {inf: msgspec.Raw(b"1e999"), -inf: msgspec.Raw(b"-1e999")}  # msgspec writes null, and refuses to read these
 _read = msgspec.json.Decoder(float_hook=float).decode
 _read_entry = msgspec.json.Decoder(tuple[float, list[Any], list[list[Any]]], float_hook=float).decode
@@ -82,10 +83,24 @@ def read_log(file: IO[bytes]) -> tuple[SchedulerConfig, Iterator[Entry]]:
     """
     header = file.readline()
     try:
-        config = msgspec.convert(_read(header), SchedulerConfig, str_keys=True)
+        config = msgspec.convert(_of_today(_read(header)), SchedulerConfig, str_keys=True)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"line 1 is not the configuration of a scheduler ({error}): is this an event log?") from None
     return config, _entries(file)
+
+
+def _of_today(config: Any) -> Any:
+    """Return the configuration of an older log without the settings that are gone, where these were at their defaults.
+
+    Where they were not, they stay, and `read_log` says that there is no such setting.
+    """
+    policy = config.get("policy", {}) if isinstance(config, dict) else {}
+    for key, default in GONE.items():
+        if policy.get(key) == default:
+            del policy[key]
+    if policy.get("name") == "serial":
+        policy.update(name="graph", max_batch=1)
+    return config
 
 
 def _entries(file: IO[bytes]) -> Iterator[Entry]:
@@ -122,6 +137,9 @@ def _tuples(value: Any) -> Any:
 
 def _made(plain: list[Any]) -> Any:
     name, *values = map(_tuples, plain)
+    if name == "Arrived" and len(values) > 5 and isinstance(values[5], tuple):  # older: the lengths of answers
+        del values[5]
+    del values[len(FIELDS[name]) :]  # older: the rows of a run
     if name in OUTCOMES:
         values[OUTCOMES[name]] = Outcome(values[OUTCOMES[name]])
     for i, value in enumerate(values):

@@ -10,11 +10,10 @@ class Arrived(Struct, frozen=True, gc=False):
 
     A call of N rows is N requests; they are accepted or refused together. A request of a query also owns the ids after
     its own, one for each node of the query. `deadline` is in seconds of the scheduler's clock. `inputs` are the steps
-    of the input of each request, 1 where left out; `outputs` are those of its answer, which only an oracle knows
-    beforehand. Among requests that wait for a model, priority 1 goes first, up to 255, and 0 last. Where `trace` is not
-    0, the requests are traced (`domain.tracing`) under this number. `more` says that another call of this model arrived
-    together with it and is the next event, so that nothing should start before that. `streams` says that the caller is
-    told of each token when it is written (`engine.token_streams`).
+    of the input of each request, 1 where left out. Among requests that wait for a model, priority 1 goes first, up to
+    255, and 0 last. Where `trace` is not 0, the requests are traced (`domain.tracing`) under this number. `more` says
+    that another call of this model arrived together with it and is the next event, so that nothing should start before
+    that. `streams` says that the caller is told of each token when it is written (`engine.token_streams`).
     """
 
     model: str
@@ -22,7 +21,6 @@ class Arrived(Struct, frozen=True, gc=False):
     requests: tuple[int, ...]
     slots: tuple[int, ...]
     inputs: tuple[int, ...] = ()
-    outputs: tuple[int, ...] = ()
     priority: int = 0
     trace: int = 0
     more: bool = False

@@ -136,7 +136,7 @@ class EventReader:
             first = last + 1
             follows = first < end and rows[first][0] == ARRIVED and rows[first][4] == model
             name = self._models[model]
-            found.append(Arrived(name, deadline, requests, slots, inputs, (), priority, trace, follows, streams))
+            found.append(Arrived(name, deadline, requests, slots, inputs, priority, trace, follows, streams))
         return found
 
 

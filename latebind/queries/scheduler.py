@@ -159,7 +159,7 @@ class QueryScheduler:
         self._steps[step] = live
         due = live.deadline - served.estimates.least_after(node)
         row = served.rows[node][option] + live.slot
-        self._untold.append(Arrived(served.models[node][option], due, (step,), (row,), (), (), live.priority))
+        self._untold.append(Arrived(served.models[node][option], due, (step,), (row,), (), live.priority))
 
     def _map_failed(self, event: MapFailed, now: float, actions: list[Action]) -> None:
         for live in self._live_queries(event, event.nodes, (MAPPED, JUDGED)):

@@ -1,8 +1,8 @@
 """The contract of eviction policies: what they see and what they answer. They only read; `memory.py` commits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 from latebind.residency.model_state import ModelState
 
@@ -51,11 +51,3 @@ class EvictionPolicy(Protocol):
 
         Returns an empty list where all that may be evicted is less.
         """
-
-
-@runtime_checkable
-class Oracle(Protocol):
-    """A policy that knows future requests. Only a simulator can provide them."""
-
-    def foretell(self, times: Mapping[str, Sequence[float]]) -> None:
-        """Take the times of all requests for each model, in seconds, ascending."""

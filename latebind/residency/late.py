@@ -9,7 +9,6 @@ passes through a part of the memory that is smaller than itself, and no other mo
 evicted whole, the set of models is evicted whose loss costs least in all.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -27,7 +26,7 @@ from latebind.residency.piece_groups import (
     is_in_memory,
     piece_groups_of,
 )
-from latebind.residency.rates import SHORTEST, Gaps, JumpingGaps, KnownGaps, MovingGaps
+from latebind.residency.rates import Gaps, JumpingGaps, MovingGaps
 from latebind.residency.whole_models import SEARCHED, Item, least_set
 
 JUMP = 0.03  # probability that a model's rate changes after a request; .01 and .1 are within 1 %
@@ -162,17 +161,3 @@ class _Scored:
 
     groups: PieceGroups
     until: float = inf
-
-
-class LateOracle(Late):
-    """`late` that is told the mean rate of each model, but never when requests come: for simulations alone.
-
-    Where requests are independent of earlier ones, nobody without foreknowledge can know more, so its result is a
-    bound. Where rates change, a policy that follows them can be better.
-    """
-
-    def foretell(self, times: Mapping[str, Sequence[float]]) -> None:
-        """Take the times of all requests for each model, in seconds, ascending; only their rate is used."""
-        merged = sorted([time for of_model in times.values() for time in of_model])
-        span = max(merged[-1] - merged[0], SHORTEST) if merged else 0.0
-        self._gaps = KnownGaps({name: span / len(of_model) for name, of_model in times.items() if of_model})

@@ -5,14 +5,12 @@ that has not been requested for a long time is not expected soon. Times must not
 """
 
 from array import array
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, inf
+from math import exp
 from typing import Protocol
 
 SHORTEST = 1e-6  # seconds; the gap between requests at the same time is not 0
-KEPT = 64  # requests of one model that a window remembers: more say nothing more about its rate
 
 GAPS = tuple([2.0**place for place in (*range(3, -8, -1), -8, -10, -12, -14)])  # in windows; finer steps gain nothing
 LIKELY = 2.0**-8  # in windows: the prior of shorter gaps falls with their square
@@ -31,32 +29,6 @@ class Gaps(Protocol):
 
     def gap(self, name: str, now: float) -> float:
         """Return the expected seconds until the next request, above 0."""
-
-
-class WindowedGaps:
-    """The rate over the last `window` seconds; the gap is its inverse, or the time since the last request if longer."""
-
-    def __init__(self, window: float) -> None:
-        self._window = window
-        self._times: dict[str, deque[float]] = {}
-        self._started: float | None = None
-
-    def observe(self, name: str, now: float) -> None:
-        """Remember the time."""
-        if self._started is None:
-            self._started = now
-        self._times.setdefault(name, deque(maxlen=KEPT)).append(now)
-
-    def gap(self, name: str, now: float) -> float:
-        """Return the observed span over its number of requests; `window` for a model that was never requested."""
-        times = self._times.get(name)
-        if times is None or self._started is None:
-            return self._window
-        since = now - times[-1]
-        while len(times) > 1 and now - times[0] > self._window:
-            times.popleft()
-        span = now - times[0] if len(times) == KEPT else min(self._window, now - self._started)
-        return max(span / len(times), since, SHORTEST)
 
 
 class MovingGaps:
@@ -169,18 +141,3 @@ class JumpingGaps:
             total += left
             rates += left * rate
         return total / rates
-
-
-class KnownGaps:
-    """Given mean gaps; infinite for a model that is not among them."""
-
-    def __init__(self, gaps: Mapping[str, float]) -> None:
-        self._gaps = gaps
-
-    def observe(self, name: str, now: float) -> None:
-        """Ignore the request."""
-
-    def gap(self, name: str, now: float) -> float:
-        """Return the given gap."""
-        del now
-        return self._gaps.get(name, inf)

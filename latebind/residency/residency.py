@@ -12,11 +12,9 @@ from latebind.batching.view import Models
 from latebind.batching.worker import Crew
 from latebind.domain.actions import Action
 from latebind.domain.config import ResidencyConfig, ServedModel
-from latebind.domain.errors import ConfigError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.residency import make_policy
 from latebind.residency.back_off import BackOff
-from latebind.residency.base import Oracle
 from latebind.residency.eviction import Evictor
 from latebind.residency.gate import Gate
 from latebind.residency.importance import ByImportance
@@ -41,10 +39,6 @@ class Residency:
         crew: Crew,
     ) -> None:
         policy = make_policy(config)
-        if isinstance(policy, Oracle):
-            raise ConfigError(
-                f"residency.policy {config.policy!r} is told the future, which no server knows: take another"
-            )
         whole = policy.whole or not config.stages
         self.memory = Memory(config.budget, {served.spec.name: served.footprint for served in models})
         for model in self.memory.models.values():

@@ -75,8 +75,7 @@ class Machine:
         self._arrivals |= dict.fromkeys(requests, arrival)
         n = len(requests)
         # A slot is never short here: the request's number serves as one.
-        lengths = (arrival.inputs,) * n, (arrival.outputs,) * n
-        event = Arrived(arrival.model, due, requests, requests, *lengths, arrival.priority, trace)
+        event = Arrived(arrival.model, due, requests, requests, (arrival.inputs,) * n, arrival.priority, trace)
         self._hardware.bring(arrival.model, n, now, partial(self._come, event))
 
     def stop(self) -> list[int]:
@@ -131,7 +130,7 @@ class Machine:
         self._ended(reply, arrival, now)
 
     def _run(self, action: Run, now: float) -> None:
-        costs, batch = self._costs[action.model], action.rows or len(action.requests)
+        costs, batch = self._costs[action.model], len(action.requests)
         inputs = max([self._arrivals[i].inputs for i in action.requests]) if costs.slopes else 1
         seconds = costs.step(action.stage, batch, inputs)
         longer = costs.longer(action.stage, batch, inputs)

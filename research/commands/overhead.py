@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from latebind.batching import POLICIES
 from latebind.cli.bench.options import Conditions, Core, DoorCore, Seed, Subject
 from latebind.cli.console import JsonFile, Row, console, reporting, save, show
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
@@ -14,6 +13,7 @@ from research.overhead import flood as flood_bench
 from research.overhead import many_models, stage_length
 from research.overhead import scheduler as scheduler_bench
 from research.overhead import stages as stages_bench
+from research.policies import BATCHING
 
 NODE_REQUESTS, NODE_SEEDS = 500, 2
 
@@ -40,7 +40,7 @@ def scheduler(
     without and with a lookup; and those while other requests rest at a stage.
     """
     with reporting():
-        speeds = scheduler_bench.run(policies=policy or tuple(POLICIES), events=events, rounds=rounds, seed=seed)
+        speeds = scheduler_bench.run(policies=policy or tuple(BATCHING), events=events, rounds=rounds, seed=seed)
         costs = many_models.run(events=events // 3, rounds=rounds)
         worth = stage_length.run(launch=launch_us * 1e-6, requests=NODE_REQUESTS, seeds=NODE_SEEDS)
     show(

@@ -10,7 +10,6 @@ from latebind.bench.rounds import Progress
 from latebind.cli.bench.options import Page, Trace
 from latebind.cli.console import JsonFile, Rows, console, reporting
 from latebind.domain.errors import ConfigError
-from latebind.residency import POLICIES
 from latebind.simulation.traces import REQUESTS, Pairing
 from research.mcache import parts, plots, report
 from research.mcache.azure import services_of
@@ -19,6 +18,7 @@ from research.mcache.decision import decision_table
 from research.mcache.models import BANDWIDTH, EVEN, FIXED, UNEVEN, Family, Storage
 from research.mcache.paper import EXECUTION
 from research.mcache.sides import Policy, policy
+from research.policies import EVICTION
 from research.told import ByPart, Files, Told, tell_parts
 
 PAGE_TEXT = "Requests one after another; intervals are paired with LRU in the very same hours."
@@ -47,7 +47,7 @@ class Played:
     trace: Trace = None
     policies: Annotated[
         list[str] | None,
-        typer.Option("--policy", help=f"A policy beside LRU: {', '.join(POLICIES)}; may be repeated. Default: all."),
+        typer.Option("--policy", help=f"A policy beside LRU: {', '.join(EVICTION)}; may be repeated. Default: all."),
     ] = None
     pairing: Annotated[
         list[Pairing] | None,
@@ -112,10 +112,10 @@ class Played:
 
     def sides(self) -> tuple[Policy, ...]:
         """Return the sides to compare, without LRU. Raises `ConfigError`."""
-        unknown = [name for name in self.policies or () if name not in POLICIES]
+        unknown = [name for name in self.policies or () if name not in EVICTION]
         if unknown:
-            raise ConfigError(f"there is no policy {unknown[0]!r}: take some of {', '.join(POLICIES)}")
-        return tuple([policy(name) for name in self.policies or POLICIES])
+            raise ConfigError(f"there is no policy {unknown[0]!r}: take some of {', '.join(EVICTION)}")
+        return tuple([policy(name) for name in self.policies or EVICTION])
 
     def __str__(self) -> str:
         uneven = ", uneven" if self.uneven else ""

@@ -27,6 +27,7 @@ from research.live.played import Played, joined
 from research.live.session import Session, session
 from research.live.sides import SERIAL, Side, chosen
 from research.live.tuning import Figures, least, most
+from research.policies import BATCHING
 
 WINDOWS = (0.005, 0.010, 0.020, 0.030)  # seconds; the best of them is TF-Serving's optimal wait (Ebird, section III)
 GRANULARITIES = (1, 1, 2, 4, 8, 16)
@@ -67,7 +68,7 @@ def contenders(cores: int) -> dict[str, Contender]:
             name = f"wait {policy.window * 1e3:g} ms, {label}" if policy.window else f"no wait, {label}"
             found[name] = Contender(kind, Side(policy, workers=workers, threads=threads))
     for kind in JUDGED:
-        side = Side(PolicyConfig(kind), granularities=GRANULARITIES)
+        side = Side(PolicyConfig(BATCHING[kind]), granularities=GRANULARITIES)
         found[f"{kind}, {' '.join(map(str, GRANULARITIES))}"] = Contender(kind, side)
     found[f"late, {cores} x 1"] = Contender(Kind.LATE, Side(PolicyConfig("late"), workers=cores))
     return found
@@ -195,7 +196,7 @@ def run(
 ) -> ElasticReport:
     """Ask engines on `cores` for rows. Raises `ConfigError`."""
     taking_part = chosen(contenders(len(cores)), plan.sides)
-    sides = {SERIAL: Side(PolicyConfig("serial", shed=False))}
+    sides = {SERIAL: Side(PolicyConfig("graph", 1, shed=False))}
     sides |= {name: one.side for name, one in taking_part.items()}
     report = ElasticReport(subject.model, setting.seed, {name: one.kind for name, one in taking_part.items()})
 

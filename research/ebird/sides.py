@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from latebind.domain.config import PolicyConfig
 from research.hardware.chip import LARGEST
+from research.policies import BATCHING
 
 WINDOWS = (0.005, 0.010, 0.020, 0.030, 0.050, 0.075)  # seconds
 PAPERS_WINDOW = 0.030  # that of ResNet-152 (section III-A)
@@ -60,17 +61,17 @@ class Side:
         return f"{self.kind} ({self.setting})" if self.setting else str(self.kind)
 
 
-def _graph(window: float = 0.0, name: str = "graph") -> PolicyConfig:
-    return PolicyConfig(name, LARGEST, window=window, shed=False)
+def _graph(window: float = 0.0) -> PolicyConfig:
+    return PolicyConfig("graph", LARGEST, window=window, shed=False)
 
 
 NO_WAIT = Side(Kind.NO_WAIT, _graph())
 OPTIMAL = tuple(Side(Kind.OPTIMAL, _graph(window)) for window in WINDOWS)
-STATIC = tuple(Side(Kind.STATIC, _graph(window, "static")) for window in WINDOWS)
+STATIC = tuple(Side(Kind.STATIC, _graph(window)) for window in WINDOWS)
 POOL_ZERO = Side(Kind.POOL_ZERO, _graph(), pool=True)
 POOL_WORKERS = tuple(Side(Kind.POOL_WORKERS, _graph(), True, workers) for workers in (2, 4))
 LATE = tuple(Side(Kind.LATE, PolicyConfig("late", LARGEST, shed=False), True, workers) for workers in (1, 2, 4))
-_ALGORITHM_1 = PolicyConfig("elastic", LARGEST, shed=False, max_alive=sum(GRANULARITIES))
+_ALGORITHM_1 = PolicyConfig(BATCHING["elastic"], LARGEST, shed=False)
 ELASTIC = Side(Kind.ELASTIC, _ALGORITHM_1, True, len(GRANULARITIES), GRANULARITIES)
 
 EVALUATED = (NO_WAIT, *OPTIMAL, *STATIC, POOL_ZERO, *POOL_WORKERS, ELASTIC, *LATE)

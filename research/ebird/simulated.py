@@ -1,7 +1,7 @@
 """Runs on the simulated card. Each is given by network, side, load and seed, so any can be repeated alone."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from random import Random
 
@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.domain.config import SchedulerConfig, ServedModel
+from latebind.domain.costs import Curve, ModelCosts
 from latebind.simulation.driver import Simulator
+from latebind.simulation.hardware import After, Work
 from latebind.simulation.workloads import Arrival, diurnal, stepped
-from research.ebird.sides import Side
+from research.ebird.sides import Kind, Side
 from research.hardware.chip import LARGEST, SIX, Chip, Footprint
 from research.hardware.gpu import HostBatched, Pooled
 
@@ -107,12 +109,28 @@ def run(task: Task) -> Result:
     """Run one task; every request is answered."""
     served, footprint = model(task.network, task.chip)
     side = task.side
+    if side.kind is Kind.STATIC:
+        served = replace(served, costs=full(served.costs))
     settings = SchedulerConfig((served,), side.workers, side.policy, side.granularities, side.at_once)
-    card = Pooled if side.pool else HostBatched
+    card = Pooled if side.pool else Static if side.kind is Kind.STATIC else HostBatched
     simulator = Simulator(settings, hardware=partial(card, task.chip, {task.network: footprint}))
     records = simulator.run(task.load.arrivals(served, Random(task.seed)))
     simulator.scheduler.check()
     return Result(task, np.array([record.latency for record in sorted(records, key=lambda record: record.request)]))
+
+
+class Static(HostBatched):
+    """Batches of one size, filled up with dummy rows (section III-A), for models that cost as `full` says."""
+
+    def run(self, work: Work, now: float, after: After) -> None:
+        """Copy and compute as many rows as the largest batch has."""
+        super().run(replace(work, rows=LARGEST), now, after)
+
+
+def full(costs: ModelCosts) -> ModelCosts:
+    """Return costs by which any batch takes as long as the largest."""
+    stages = [Curve((1, LARGEST), (costs.step(stage, LARGEST),) * 2) for stage in range(len(costs.stages))]
+    return replace(costs, stages=tuple(stages))
 
 
 def highest(search: Search) -> float:

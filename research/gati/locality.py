@@ -198,7 +198,8 @@ def _ask(
     services: Sequence[Service],
     progress: Callable[[str, float], None],
 ) -> LocalityReport:
-    common = ["--model", model, "--cores", str(setting.engine_core), "--policy", "serial", "--deadline-ms", "5000"]
+    common = ["--model", model, "--cores", str(setting.engine_core)]
+    common += ["--policy", "graph", "--max-batch", "1", "--deadline-ms", "5000"]
     common += ["--backend", setting.backend] if setting.backend else []
     random, shuffle = np.random.default_rng(setting.seed + 1), Random(setting.seed)
     with ExitStack() as stack:

@@ -13,10 +13,11 @@ from math import inf
 
 from latebind.domain.errors import ConfigError, IllegalEvent, LatebindError
 from latebind.domain.footprint import Footprint
-from latebind.residency.base import EvictionPolicy, Oracle
+from latebind.residency.base import EvictionPolicy
 from latebind.residency.memory import Memory
 from latebind.residency.model_state import ModelState
 from latebind.simulation.traces import Request
+from research.mcache.policies import Oracle
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from research.live.contest import Contest
 from research.live.requests import PATIENCE
 from research.live.sides import SERIAL, Side
 from research.live.tuning import Figures
+from research.policies import BATCHING
 
 SIZES = (1, 2, 4, 8, 16)
 LOAD = 0.7  # of what the base model answers one after another: who forms larger batches has more to spare
@@ -49,10 +50,10 @@ class Plan:
 
 def sides(kinds: Sequence[str] = tuple(WITHOUT), sizes: Sequence[int] = SIZES) -> dict[str, Side]:
     """Return all sides of these; with batches of one there is neither waiting nor compaction."""
-    found = {SERIAL: Side(PolicyConfig("serial", shed=False))}
+    found = {SERIAL: Side(PolicyConfig("graph", 1, shed=False))}
     for size in sizes:
         whole, late = PolicyConfig("graph", size, shed=False), PolicyConfig("late", size, shed=False)
-        policies = {GATI: PolicyConfig("graph", size, shed=False, leave=False), COMPACTED: whole, OURS: late}
+        policies = {GATI: PolicyConfig(BATCHING["waiting"], size, shed=False), COMPACTED: whole, OURS: late}
         for kind in kinds:
             found[named(WITHOUT[kind], size)] = Side(late if kind == OURS else whole)
             found[named(kind, size)] = Side(policies[kind], exits=True)

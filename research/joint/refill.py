@@ -20,6 +20,7 @@ from latebind.domain.costs import Curve
 from latebind.domain.model import StageKind
 from research.live.contest import Contest
 from research.live.sides import SERIAL, Side
+from research.policies import BATCHING
 
 ALONE = "compaction alone"
 
@@ -67,13 +68,13 @@ def unrolled(served: ServedModel) -> tuple[list[Curve], list[float]]:
 def sides(served: ServedModel) -> dict[str, Side]:
     """Return the sides at the model's largest batch; with sequence models, requests that are done leave the batch."""
     most, exits = served.spec.max_batch, not served.spec.kinds
-    refilling = ("queues", "late") if exits else ("continuous", "lazy", "lazy+", "late")
+    refilling = ("late",) if exits else ("continuous", "lazy", "lazy+", "late")
     found = {
-        SERIAL: Side(PolicyConfig("serial", shed=False)),
-        "all wait for the last": Side(PolicyConfig("graph", most, shed=False, leave=False), exits=exits),
+        SERIAL: Side(PolicyConfig("graph", 1, shed=False)),
+        "all wait for the last": Side(PolicyConfig(BATCHING["waiting"], most, shed=False), exits=exits),
         ALONE: Side(PolicyConfig("graph", most, shed=False), exits=exits),
     }
-    return found | {name: Side(PolicyConfig(name, most, shed=False), exits=exits) for name in refilling}
+    return found | {name: Side(PolicyConfig(BATCHING[name], most, shed=False), exits=exits) for name in refilling}
 
 
 @dataclass(slots=True)

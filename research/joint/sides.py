@@ -16,6 +16,7 @@ from enum import StrEnum
 
 from latebind.domain.config import PolicyConfig
 from research.live.sides import SERIAL, Side
+from research.policies import BATCHING
 
 SIZES = (2, 4, 8, 16)
 FEW_SIZES = (4, 16)
@@ -30,18 +31,17 @@ class Kind(StrEnum):
     GATI = "GATI, any batch"
     PUBLISHED = "GATI as published, up to 16"
     SHARED = "GATI, batches of 2 or more"
-    AT_ONCE = "exits, batches not compacted"
     COMPACTED = "exits, batches compacted"
     OURS = "late"
     WITHOUT = "late without a part"
 
 
-BASELINES = (Kind.WHOLE, Kind.PUBLISHED, Kind.SHARED, Kind.GATI, Kind.AT_ONCE, Kind.COMPACTED)
+BASELINES = (Kind.WHOLE, Kind.PUBLISHED, Kind.SHARED, Kind.GATI, Kind.COMPACTED)
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A side and what it stands for. GATI alone is its batch of 1, and so counts as all three kinds of exits."""
+    """A side and what it stands for. GATI alone is its batch of 1, and so counts as both kinds of exits."""
 
     side: Side
     kinds: tuple[Kind, ...]
@@ -58,23 +58,21 @@ def _exits(policy: PolicyConfig, *kinds: Kind) -> Contender:
 
 def contenders() -> dict[str, Contender]:
     """Return all sides by name."""
-    found = {SERIAL: _whole("serial")}
+    found = {SERIAL: _whole("graph", 1)}
     found |= {f"GraphB(0, {size})": _whole("graph", size) for size in SIZES[1:]}
     found["GraphB(5, 16)"] = _whole("graph", 16, window=0.005)
-    found["Ebird"] = _whole("elastic", granularities=GRANULARITIES)
-    found["LazyB"] = _whole("lazy", 16)
+    found["Ebird"] = _whole(BATCHING["elastic"], granularities=GRANULARITIES)
+    found["LazyB"] = _whole(BATCHING["lazy"], 16)
     found["lazy+"] = _whole("lazy+", 16)
     for sheds, label in ((True, ""), (False, ", unshed")):
-        alone = PolicyConfig("serial", shed=sheds)
-        found[f"GATI{label}"] = _exits(alone, Kind.GATI, Kind.AT_ONCE, Kind.COMPACTED)
+        alone = PolicyConfig("graph", 1, shed=sheds)
+        found[f"GATI{label}"] = _exits(alone, Kind.GATI, Kind.COMPACTED)
         for size in SIZES:
-            waits = PolicyConfig("graph", size, shed=sheds, leave=False)
+            waits = PolicyConfig(BATCHING["waiting"], size, shed=sheds)
             published = (Kind.PUBLISHED,) if size == SIZES[-1] and not sheds else ()
             found[f"GATI, batch {size}{label}"] = _exits(waits, Kind.GATI, Kind.SHARED, *published)
         for size in FEW_SIZES:
-            at_once = PolicyConfig("graph", size, shed=sheds, compact=False)
             compacted = PolicyConfig("graph", size, shed=sheds)
-            found[f"at once, batch {size}{label}"] = _exits(at_once, Kind.AT_ONCE)
             found[f"compacted, batch {size}{label}"] = _exits(compacted, Kind.COMPACTED)
     found[OURS] = _exits(PolicyConfig("late", 16), Kind.OURS)
     found["late, no shedding"] = _exits(PolicyConfig("late", 16, shed=False), Kind.WITHOUT)

@@ -37,6 +37,7 @@ from research.live.played import Seconds
 from research.live.requests import Sent, Visit
 from research.live.session import Session, session
 from research.live.sides import SERIAL, Side, chosen
+from research.policies import BATCHING
 from research.validate.live import Played
 from research.validate.logged import Logged, check_can_replay
 from research.validate.simulated import Run, simulated, told_all
@@ -46,7 +47,7 @@ KNOWN = 400  # rows whose right answers are asked for first, one after another
 RUNS = 3  # of each block on the virtual clock
 LATE = 10.0  # times what a request takes one after another: after that an answer is late
 SIDES = {
-    SERIAL: Side(PolicyConfig("serial", shed=False)),
+    SERIAL: Side(PolicyConfig("graph", 1, shed=False)),
     "GraphB(0, 4)": Side(PolicyConfig("graph", 4, shed=False)),
     "GraphB(0, 8)": Side(PolicyConfig("graph", 8, shed=False)),
     "GraphB(0, 16)": Side(PolicyConfig("graph", 16, shed=False)),
@@ -55,14 +56,14 @@ SIDES = {
 }
 # For sequence models; those that GraphB is made of wait for the longest answer of their batch unless it says otherwise.
 SEQUENCE_SIDES = {
-    SERIAL: Side(PolicyConfig("serial", shed=False)),
-    "GraphB(0, 16)": Side(PolicyConfig("graph", 16, shed=False, leave=False)),
-    "GraphB(0, 32)": Side(PolicyConfig("graph", 32, shed=False, leave=False)),
-    "GraphB(0, 64)": Side(PolicyConfig("graph", 64, shed=False, leave=False)),
-    "GraphB(5, 32)": Side(PolicyConfig("graph", 32, window=0.005, shed=False, leave=False)),
+    SERIAL: Side(PolicyConfig("graph", 1, shed=False)),
+    "GraphB(0, 16)": Side(PolicyConfig(BATCHING["waiting"], 16, shed=False)),
+    "GraphB(0, 32)": Side(PolicyConfig(BATCHING["waiting"], 32, shed=False)),
+    "GraphB(0, 64)": Side(PolicyConfig(BATCHING["waiting"], 64, shed=False)),
+    "GraphB(5, 32)": Side(PolicyConfig(BATCHING["waiting"], 32, window=0.005, shed=False)),
     "GraphB(0, 64), leaving": Side(PolicyConfig("graph", 64, shed=False)),
-    "continuous": Side(PolicyConfig("continuous", shed=False)),
-    "lazy": Side(PolicyConfig("lazy", shed=False)),
+    "continuous": Side(PolicyConfig(BATCHING["continuous"], shed=False)),
+    "lazy": Side(PolicyConfig(BATCHING["lazy"], shed=False)),
     OURS: Side(PolicyConfig("lazy+", shed=False)),
 }
 

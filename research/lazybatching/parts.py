@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from latebind.bench.rounds import Progress
+from research.lazybatching.policies import SHARES
 from research.lazybatching.scene import Scene
 from research.lazybatching.sides import Group, Side, sides
 from research.lazybatching.simulated import Result, Task, covering, run_all, shedding
@@ -21,7 +22,6 @@ DEADLINES = {
     "gnmt": (0.020, 0.030, 0.040, 0.060, 0.100),
     "transformer": (0.005, 0.010, 0.015, 0.020, 0.040, 0.060, 0.100),
 }
-SHORT_ANSWERS = 0.16  # of the sentences: the coverage of ten words that the paper tries (section VI-C)
 STEP = 1.07  # between two loads when the highest is looked for
 MOST_LATE = 0.01
 LATE = 10.0  # times what a request of a measured model takes alone
@@ -81,11 +81,11 @@ def deadlines(plan: Plan, progress: Progress) -> list[Result]:
 def lengths(plan: Plan, progress: Progress) -> list[Result]:
     """Run LazyBatching with answers assumed to be short (section VI-C)."""
     tasks = [
-        Task((network,), HEAVY, covering(side, coverage), 0, plan.requests, 0.060)
+        Task((network,), HEAVY, covering(side, share), 0, plan.requests, 0.060)
         for network in ("gnmt", "transformer")
         for side in _few(plan, network)
-        if side.group in (Group.LAZY, Group.OURS)
-        for coverage in (SHORT_ANSWERS, 0.5, 0.9, 1.0)
+        if side.group is Group.LAZY
+        for share in SHARES
     ]
     return plan.run(tasks, progress)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from latebind.domain.config import PolicyConfig
+from research.policies import BATCHING
 
 WINDOWS = (0.005, 0.010, 0.025, 0.050, 0.075, 0.095)  # seconds, those that the paper names among them
 SIZES = (8, 16, 32, 64)
@@ -42,9 +43,9 @@ def sides(*, recurrent: bool, size: int = LARGEST) -> list[Side]:
     found += [_graph(Group.ZERO, smaller) for smaller in sizes]
     if recurrent:
         found += [_graph(Group.LEAVING, smaller, leave=True) for smaller in sizes]
-    found.append(Side("Serial", Group.OTHER, PolicyConfig("serial", leave=True, shed=False)))
+    found.append(Side("Serial", Group.OTHER, PolicyConfig("graph", 1, shed=False)))
     found += [
-        Side(label, group, PolicyConfig(name, size, shed=False))
+        Side(label, group, PolicyConfig(BATCHING[name], size, shed=False))
         for label, group, name in (
             ("continuous", Group.OTHER, "continuous"),
             ("LazyB", Group.LAZY, "lazy"),
@@ -58,4 +59,4 @@ def sides(*, recurrent: bool, size: int = LARGEST) -> list[Side]:
 
 def _graph(group: Group, size: int, window: float = 0.0, *, leave: bool = False) -> Side:
     label = f"GraphB({window * 1e3:g}, {size}){' leaving' if leave else ''}"
-    return Side(label, group, PolicyConfig("graph", size, window=window, leave=leave, shed=False))
+    return Side(label, group, PolicyConfig(BATCHING["graph" if leave else "waiting"], size, window=window, shed=False))

@@ -13,8 +13,10 @@ from latebind.bench.rounds import in_parallel
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.costs import ModelCosts, in_turn
+from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.workloads import poisson, together
+from research.lazybatching.policies import LAZY_EXPECTING, Oracle
 from research.lazybatching.scene import Scene
 from research.lazybatching.sides import Group, Side
 
@@ -78,7 +80,10 @@ def run(task: Task, scene: Scene) -> Result:
         for name, model in zip(task.networks, models, strict=True)
     ]
     simulator = Simulator(SchedulerConfig(tuple(models), 1, task.side.policy))
-    records = simulator.run(together(*streams))
+    calls = list(together(*streams))
+    if isinstance(simulator.scheduler, Scheduler) and isinstance(simulator.scheduler.policy, Oracle):
+        simulator.scheduler.policy.lengths = {number: call.outputs for number, call in enumerate(calls)}
+    records = simulator.run(calls)
     simulator.scheduler.check()
     counted = [record for record in records if record.request >= WARM_UP * len(records)]
     seconds = _latencies(counted)
@@ -119,8 +124,7 @@ def shedding(side: Side) -> Side:
     return replace(side, policy=msgspec.structs.replace(side.policy, shed=True))
 
 
-def covering(side: Side, coverage: float) -> Side:
-    """Return the same policy with another share of answers that are no longer than it expects."""
-    return replace(
-        side, label=f"{side.label}, N {coverage:.0%}", policy=msgspec.structs.replace(side.policy, coverage=coverage)
-    )
+def covering(side: Side, share: float) -> Side:
+    """Return `lazy` with another share of answers that are no longer than it expects."""
+    policy = msgspec.structs.replace(side.policy, name=LAZY_EXPECTING[share])
+    return replace(side, label=f"{side.label}, N {share:.0%}", policy=policy)

@@ -38,8 +38,6 @@ class Side:
 
     def largest_batch(self, spec: ModelSpec) -> int:
         """Return the largest batch that it may form."""
-        if self.policy.name == "serial":
-            return 1
         most = self.policy.max_batch or spec.max_batch
         return min(most, max(self.granularities, default=most))
 

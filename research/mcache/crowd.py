@@ -20,6 +20,7 @@ from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.workloads import Arrival
 from research.mcache.parts import Plan
 from research.mcache.scenes import Scene
+from research.policies import EVICTION
 
 CLIENTS = 32
 PATIENCE = 200.0  # seconds; all models together take 74 to load
@@ -44,7 +45,7 @@ class Server:
 
 def server(label: str, policy: str, *, batching: str = "late", **settings: Any) -> Server:
     """Return a server whose requests wait no longer than `PATIENCE` for a model while others are served."""
-    residency = ResidencyConfig(policy=policy, patience=PATIENCE, **settings)
+    residency = ResidencyConfig(policy=EVICTION[policy], patience=PATIENCE, **settings)
     return Server(label, residency, PolicyConfig(batching, shed=False))
 
 

@@ -10,11 +10,13 @@ from time import perf_counter
 
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.footprint import Footprint
-from latebind.residency import POLICIES, make_policy
-from latebind.residency.base import Oracle, Victim
+from latebind.residency import make_policy
+from latebind.residency.base import Victim
 from latebind.residency.memory import Memory
 from latebind.residency.model_state import ModelState
 from research.mcache.models import GRAIN
+from research.mcache.policies import Oracle
+from research.policies import EVICTION
 
 STAGES = 12
 ABSENT = 0.1  # of the models in memory so many more are not
@@ -34,20 +36,17 @@ class Decision:
 
 
 def decision_table(
-    policies: Sequence[str] = tuple(POLICIES), *, models: int = 10_000, decisions: int = 2000
+    policies: Sequence[str] = tuple(EVICTION), *, models: int = 10_000, decisions: int = 2000
 ) -> list[Decision]:
-    """Time `decisions` of each policy with so many models in memory; `late` also with whole models."""
-    configs = [ResidencyConfig(policy=name) for name in policies]
-    if "late" in policies:
-        configs.append(ResidencyConfig(policy="late", stages=False))
-    return [_timed(config, models, decisions) for config in configs]
+    """Time `decisions` of each policy with so many models in memory."""
+    return [_timed(name, models, decisions) for name in policies]
 
 
-def _timed(config: ResidencyConfig, models: int, decisions: int) -> Decision:
-    play = _Play(config, models, Random(0))
+def _timed(name: str, models: int, decisions: int) -> Decision:
+    play = _Play(ResidencyConfig(policy=EVICTION[name]), models, Random(0))
     micros = [1e6 * play.decide() for _ in range(decisions)]
     whole = play.policy.whole
-    return Decision(config.policy, not whole, models, median(micros), quantiles(micros, n=100)[-1], max(micros))
+    return Decision(name, not whole, models, median(micros), quantiles(micros, n=100)[-1], max(micros))
 
 
 class _Play:

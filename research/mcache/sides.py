@@ -14,6 +14,7 @@ from latebind.residency import make_policy
 from latebind.simulation.traces import Request
 from research.hardware.sequential import SequentialReplay
 from research.mcache.bounds import least_in_pieces, least_streaming, least_whole
+from research.policies import EVICTION
 
 TIMES = tuple(0.1 * step for step in range(401))  # seconds, of a distribution of loading times
 KNOWN = (0, 1, 4, 16)  # requests that wait and are known
@@ -91,7 +92,7 @@ Side = Policy | Bound
 
 def policy(name: str, label: str = "", *, known: int = 0, streams: bool = True, **settings: Any) -> Policy:
     """Return a side by the name of its policy; `settings` are those of `ResidencyConfig`."""
-    return Policy(label or name, ResidencyConfig(policy=name, **settings), known, streams)
+    return Policy(label or name, ResidencyConfig(policy=EVICTION[name], **settings), known, streams)
 
 
 LRU, LFU, IAM, LATE, RATES = (policy(name) for name in ("lru", "lfu", "iam", "late", "late-oracle"))

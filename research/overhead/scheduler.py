@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from statistics import median
 
-from latebind.batching import POLICIES, make_policy
+from latebind.batching import make_policy
 from latebind.batching.decisions import Decision
 from latebind.batching.estimate import Estimate
 from latebind.batching.queue import Queue
@@ -21,6 +21,7 @@ from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.events import Arrived, StageDone
 from latebind.domain.model import ModelSpec
 from latebind.scheduler import Scheduler
+from research.policies import BATCHING
 
 STAGES = 8
 LOOKUPS = {2: 0.3, 4: 0.2}  # stages with a lookup behind them, and the share of requests that leaves there
@@ -104,7 +105,7 @@ class _Timed:
 
 
 def run(
-    *, policies: Sequence[str] = tuple(POLICIES), events: int = 6_000, rounds: int = 3, seed: int = 0
+    *, policies: Sequence[str] = tuple(BATCHING), events: int = 6_000, rounds: int = 3, seed: int = 0
 ) -> list[Speed]:
     """Measure every combination of policy and backlog.
 
@@ -125,7 +126,7 @@ def measure(policy: str, *, waiting: int, events: int, rounds: int, seed: int) -
     empty, found = _reading(), []
     for number in range(rounds):
         bare, timed = Scheduler(config), Scheduler(config)
-        timed._policy = policy_asked = _Timed(timed._policy, _Watch(empty))
+        timed.policy = policy_asked = _Timed(timed.policy, _Watch(empty))
         speed, *boundaries = _play(bare, model, waiting, batch, events, Random(seed + number), empty)
         _play(timed, model, waiting, batch, events, Random(seed + number), empty)
         found.append((speed, *boundaries, policy_asked.watch.spent()))
@@ -207,4 +208,4 @@ def _config(policy: str, waiting: int) -> SchedulerConfig:
     costs = ModelCosts(tuple(Curve((1, MAX_BATCH), (3e-4, 3e-3)) for _ in range(STAGES)), {}, LOOKUPS)
     spec = ModelSpec("net", "1", (), (), STAGES, MAX_BATCH, tuple(LOOKUPS))
     model = ServedModel(spec, costs, waiting + 10 * MAX_BATCH)
-    return SchedulerConfig((model,), 1, PolicyConfig(policy, MAX_BATCH, 0.0))
+    return SchedulerConfig((model,), 1, PolicyConfig(BATCHING[policy], MAX_BATCH))

@@ -24,7 +24,7 @@ POLICIES: Mapping[str, PolicyConfig] = {
     "late": PolicyConfig("late"),
     "lazy+": PolicyConfig("lazy+"),
     "graph": PolicyConfig("graph"),
-    "serial": PolicyConfig("serial"),
+    "serial": PolicyConfig("graph", 1),
 }
 
 

@@ -174,7 +174,7 @@ class _Reader:
                 place += 1
 
     def _launch(self, run: Run, seconds: float, fresh: bool) -> Launch:
-        rows, inputs = run.rows or len(run.requests), max([self._inputs.get(one, 1) for one in run.requests])
+        rows, inputs = len(run.requests), max([self._inputs.get(one, 1) for one in run.requests])
         costs = self._costs[run.model]
         longer = costs.longer(run.stage, rows, inputs)
         profiled = costs.step(run.stage, rows, inputs) / longer

@@ -7,7 +7,6 @@ import argparse
 from collections.abc import Sequence
 from random import Random
 
-from latebind.batching import POLICIES
 from latebind.batching.lazy_plus import BOUND, BOUND_PASSING
 from latebind.domain.actions import Outcome, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
@@ -17,6 +16,7 @@ from latebind.domain.model import ModelSpec, StageKind
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.workloads import Arrival
+from research.policies import BATCHING
 from tests.batching.chains import DECODER, ENCODER, STATIC, chain
 
 LIMIT = 4
@@ -54,7 +54,7 @@ def play(random: Random, name: str) -> None:
     """Play one load with a policy and check what became of it."""
     served = (_model(random, "a"), _model(random, "b"))
     calls = _load(random, served)
-    policy = PolicyConfig(name, window=random.choice(SECONDS), leave=_perhaps(random), shed=_perhaps(random))
+    policy = PolicyConfig(BATCHING[name], window=random.choice(SECONDS), shed=_perhaps(random))
     crew = random.choice(CREWS)
     workers = len(crew) or random.randint(1, 2)
     simulator = Checked(SchedulerConfig(served, workers, policy, crew, random.randint(0, 2)))
@@ -69,7 +69,7 @@ def play(random: Random, name: str) -> None:
     for record in records:
         if record.outcome is Outcome.ANSWERED:
             ran = simulator.ran[record.request]
-            _check_work(specs[record.model], arrivals[record.request], record, ran, leave=policy.leave)
+            _check_work(specs[record.model], arrivals[record.request], record, ran, leave=name != "waiting")
         else:
             assert policy.shed
     if not policy.shed:
@@ -153,10 +153,10 @@ def main() -> None:
     """Play so many schedules of each policy; each has a seed, by which it can be played again alone."""
     parser = argparse.ArgumentParser(description="Random schedules, in which each request has to end exactly once.")
     parser.add_argument("--schedules", type=int, default=10_000, help="of each policy")
-    parser.add_argument("--policy", choices=[*POLICIES], action="append", help="all where none is named")
+    parser.add_argument("--policy", choices=[*BATCHING], action="append", help="all where none is named")
     parser.add_argument("--seed", type=int, default=0, help="of the first schedule")
     asked = parser.parse_args()
-    for name in asked.policy or POLICIES:
+    for name in asked.policy or BATCHING:
         for seed in range(asked.seed, asked.seed + asked.schedules):
             try:
                 play(Random(seed), name)

@@ -1,10 +1,10 @@
-"""What every batching policy keeps to, whatever it is: a new one is in this test by its line in POLICIES."""
+"""What every batching policy keeps to, whatever it is: a new one is in this test by its line in BATCHING."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latebind.batching import POLICIES, make_policy
+from latebind.batching import make_policy
 from latebind.batching.decisions import GoOn, Launch, Wait
 from latebind.batching.estimate import Estimate
 from latebind.batching.queue import Queue
@@ -15,6 +15,7 @@ from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.events import Arrived, Cancelled, Event, StageDone
 from latebind.scheduler import Scheduler
+from research.policies import BATCHING
 from tests.batching.views import models_of
 from tests.models import served
 
@@ -30,7 +31,7 @@ def view_of(name: str, arrivals: list[tuple[float, int]], *, due: float = 9.0) -
     return ModelView(model.spec, Estimate(model.spec, model.costs), queue)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BATCHING)
 @given(
     first=ARRIVALS, second=ARRIVALS, max_batch=st.integers(0, 9), window=st.floats(0.0, 0.5), pause=st.floats(0.0, 1.0)
 )
@@ -42,7 +43,7 @@ def test_a_policy_keeps_to_its_contract(
     window: float,
     pause: float,
 ) -> None:
-    policy = make_policy(PolicyConfig(name, max_batch, window))
+    policy = make_policy(PolicyConfig(BATCHING[name], max_batch, window))
     views = {"a": view_of("a", first), "b": view_of("b", second)}
     if not first and not second:
         return
@@ -68,17 +69,17 @@ def test_a_policy_keeps_to_its_contract(
     assert max(ranks[number] for number in decision.requests) <= min(left_out, default=256)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BATCHING)
 def test_a_worker_without_work_begins_somebody_even_where_all_will_be_late(name: str) -> None:
-    policy = make_policy(PolicyConfig(name, window=0.0, shed=False))
+    policy = make_policy(PolicyConfig(BATCHING[name], window=0.0, shed=False))
     waiting = view_of("a", [(0.0, 0), (0.0, 0)], due=1e-6)
     assert isinstance(policy.decide(WorkView(models_of(waiting)), 0.0), Launch)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BATCHING)
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_of_two_models_alike_that_begins_whose_oldest_has_waited_longest(name: str, first: str) -> None:
-    policy = make_policy(PolicyConfig(name, window=0.0))
+    policy = make_policy(PolicyConfig(BATCHING[name], window=0.0))
     came = {model: 0.0 if model == first else 0.5 for model in ("a", "b")}
     waiting = [view_of(model, [(since, 0)], due=since + 9.0) for model, since in came.items()]
     decision = policy.decide(WorkView(models_of(*waiting)), 0.5)
@@ -86,11 +87,11 @@ def test_of_two_models_alike_that_begins_whose_oldest_has_waited_longest(name: s
     assert decision.model == first
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BATCHING)
 @pytest.mark.parametrize("hit_rates", [{}, {0: 0.3}], ids=["no exits", "exits"])
 def test_of_those_who_wait_the_first_priority_starts_first(name: str, hit_rates: dict[int, float]) -> None:
     model = served(stages=2, max_batch=1, hit_rates=hit_rates)
-    scheduler = Scheduler(SchedulerConfig((model,), policy=PolicyConfig(name)))
+    scheduler = Scheduler(SchedulerConfig((model,), policy=PolicyConfig(BATCHING[name])))
     starts: list[int] = []
     coming = [Arrived("net", 9.0 + i, (i,), (i,), priority=priority) for i, priority in enumerate((0, 0, 9, 1, 0, 1))]
     events: list[Event] = [*coming, *[StageDone(0)] * 2 * len(coming)]
@@ -101,14 +102,14 @@ def test_of_those_who_wait_the_first_priority_starts_first(name: str, hit_rates:
     assert starts == [0, 3, 5, 2, 1, 4]
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BATCHING)
 @pytest.mark.parametrize("hit_rates", [{}, {0: 0.3}], ids=["no exits", "exits"])
 @pytest.mark.parametrize("max_batch", [1, 4])
 def test_whoever_comes_behind_clients_that_have_all_left_begins_at_the_next_boundary(
     name: str, hit_rates: dict[int, float], max_batch: int
 ) -> None:
     model = served(stages=8, max_batch=max_batch, hit_rates=hit_rates)
-    scheduler = Scheduler(SchedulerConfig((model,), policy=PolicyConfig(name)))
+    scheduler = Scheduler(SchedulerConfig((model,), policy=PolicyConfig(BATCHING[name])))
     scheduler.handle(Arrived("net", 9.0, (1, 2, 3), (1, 2, 3)), 0.0)
     scheduler.handle(Arrived("net", 9.0, (4, 5, 6), (4, 5, 6)), 0.005)
     scheduler.handle(StageDone(0), 0.01)  # some policies let the later three past the first
@@ -123,14 +124,14 @@ def test_whoever_comes_behind_clients_that_have_all_left_begins_at_the_next_boun
     assert scheduler.stats() == {"accepted": 7, "queued": 0, "running": 1, "ended": 6}
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BATCHING)
 @pytest.mark.parametrize("hit_rates", [{}, {0: 0.3}], ids=["no exits", "exits"])
 @pytest.mark.parametrize("max_batch", [1, 4])
 def test_whoever_comes_behind_those_whose_deadlines_have_passed_begins_at_the_next_boundary(
     name: str, hit_rates: dict[int, float], max_batch: int
 ) -> None:
     model = served(stages=8, max_batch=max_batch, hit_rates=hit_rates)
-    scheduler = Scheduler(SchedulerConfig((model,), policy=PolicyConfig(name)))
+    scheduler = Scheduler(SchedulerConfig((model,), policy=PolicyConfig(BATCHING[name])))
     scheduler.handle(Arrived("net", 1.0, (1, 2, 3), (1, 2, 3)), 0.0)
     scheduler.handle(Arrived("net", 1.0, (4, 5, 6), (4, 5, 6)), 0.005)
     scheduler.handle(StageDone(0), 0.01)  # some policies let the later three past the first
@@ -144,5 +145,5 @@ def test_whoever_comes_behind_those_whose_deadlines_have_passed_begins_at_the_ne
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="serial, graph"):
+    with pytest.raises(ConfigError, match=r"take late or lazy\+ or graph"):
         make_policy(PolicyConfig("fastest"))

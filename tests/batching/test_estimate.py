@@ -11,6 +11,7 @@ from latebind.domain.config import PolicyConfig
 from latebind.domain.costs import EMPTY_STAGE, Curve
 from latebind.domain.events import Arrived, Event, StageDone
 from latebind.scheduler import Scheduler
+from research.policies import BATCHING
 from tests.batching.chains import DECODER, ENCODER, STATIC, chain, config, play
 from tests.models import served
 
@@ -246,7 +247,7 @@ def test_a_doubt_is_for_steps_of_a_decoder_and_for_what_comes_before_them() -> N
 
 def test_nothing_is_learned_in_a_simulation() -> None:
     for policy in ("lazy+", "lazy", "graph"):
-        timeline = play(PolicyConfig(policy, shed=False), chain(*(STATIC,) * 5), [0.1 * i for i in range(40)])
+        timeline = play(PolicyConfig(BATCHING[policy], shed=False), chain(*(STATIC,) * 5), [0.1 * i for i in range(40)])
         assert isinstance(timeline.scheduler, Scheduler)
         lanes = timeline.scheduler._lanes.values()
         assert [lane.estimate.pace.known for lane in lanes] == [False]

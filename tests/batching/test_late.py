@@ -13,7 +13,7 @@ from latebind.batching.queue import Queue
 from latebind.batching.request import Request
 from latebind.batching.table import StagePools, SubBatch
 from latebind.batching.view import ModelView
-from latebind.domain.actions import Outcome, Reply, Run
+from latebind.domain.actions import Outcome, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
 from latebind.domain.events import Arrived, Cancelled, StageDone
@@ -21,6 +21,7 @@ from latebind.domain.model import StageKind
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival, poisson
+from research.policies import BATCHING
 from tests.batching.chains import DECODER, ENCODER, FLAT, STATIC, Timeline, chain
 from tests.models import served
 
@@ -69,7 +70,9 @@ def test_with_one_stage_and_workers_of_several_sizes_it_fills_them_as_elastic_ba
 def test_it_leaves_nobody_waiting_for_a_small_worker_while_a_large_one_rests() -> None:
     model, crew = chain(STATIC, max_batch=16), (1, 1, 2, 4, 8, 16)
     for rate in (0.5, 3.0, 9.0):
-        late, elastic = (mean(model, PolicyConfig(name, shed=False), crew, rate=rate) for name in ("late", "elastic"))
+        late, elastic = (
+            mean(model, PolicyConfig(BATCHING[name], shed=False), crew, rate=rate) for name in ("late", "elastic")
+        )
         assert sum(ended for _, ended in late) <= sum(ended for _, ended in elastic)
 
 
@@ -186,46 +189,6 @@ def test_hope_looks_past_an_exit_that_few_take_and_counts_who_is_left() -> None:
     assert exits.all(0, 10).seconds == pytest.approx(10.0 + 9.0 + 3.0)
 
 
-def graph(*, leave: bool = True, compact: bool = True) -> tuple[list[Run], dict[int, tuple[int, int]]]:
-    """Run three together of whom one hits behind the first stage, and one there and then behind the second."""
-    policy = PolicyConfig("graph", shed=False, leave=leave, compact=compact)
-    scheduler = Scheduler(SchedulerConfig((chain(STATIC, STATIC, STATIC, hit_rates=EARLY),), 1, policy))
-    runs: list[Run] = []
-    replies: dict[int, tuple[int, int]] = {}
-    exits: list[tuple[int, ...]] = [(1,), (1, 2) if not leave else (2,), ()]
-    actions = scheduler.handle(Arrived("net", 1e3, (1, 2, 3), (0, 1, 2)), 0.0)
-    for now, exited in enumerate(exits, start=1):
-        runs += [action for action in actions if isinstance(action, Run)]
-        actions = scheduler.handle(StageDone(0, exited), float(now))
-        replies |= {action.request: (now, action.stage) for action in actions if isinstance(action, Reply)}
-    return runs, replies
-
-
-def test_where_batches_are_not_compacted_rows_of_those_who_left_run_on() -> None:
-    runs, replies = graph(compact=False)
-    assert [(len(run.requests), run.rows) for run in runs] == [(3, 3), (2, 3), (1, 3)]
-    assert replies == {1: (1, 0), 2: (2, 1), 3: (3, 2)}
-
-
-def test_where_all_wait_for_the_last_each_is_told_with_the_stage_that_first_answered_it() -> None:
-    runs, replies = graph(leave=False)
-    assert [run.requests for run in runs] == [(1, 2, 3)] * 3
-    assert replies == {1: (3, 0), 2: (3, 1), 3: (3, 2)}
-
-
-def test_where_all_wait_for_the_last_an_answer_that_is_too_late_to_be_told_is_nobody_elses() -> None:
-    policy = PolicyConfig("late", leave=False)
-    scheduler = Scheduler(SchedulerConfig((chain(STATIC, STATIC, STATIC, hit_rates=EARLY),), 1, policy))
-    scheduler.handle(Arrived("net", 3.5, (1,), (0,), more=True), 0.0)
-    scheduler.handle(Arrived("net", 1e3, (2,), (1,)), 0.0)
-    replies: list[Reply] = []
-    for now, exited in ((3.0, (1,)), (4.0, ()), (5.0, ())):
-        actions = scheduler.handle(StageDone(0, exited), now)
-        replies += [action for action in actions if isinstance(action, Reply)]
-    assert [(one.request, one.outcome) for one in replies] == [(1, Outcome.EXPIRED), (2, Outcome.ANSWERED)]
-    assert replies[1].stage == 2
-
-
 def test_a_pool_before_a_step_of_the_input_runs_in_batches_that_are_allowed() -> None:
     repeats = chain(ENCODER, STATIC, name="repeats", max_batch=4)
     leaves = chain(STATIC, STATIC, name="leaves", max_batch=4, hit_rates={0: 0.3})  # so pools are used
@@ -233,15 +196,6 @@ def test_a_pool_before_a_step_of_the_input_runs_in_batches_that_are_allowed() ->
     calls = [(2, 1), (2, 2), (1, 1), (1, 1)]  # steps of the input, rows
     timeline.run([Arrival(0.0, "repeats", 1e6, 1, inputs=inputs, rows=rows) for inputs, rows in calls])
     assert max(len(requests) for _, _, requests in timeline.ran) <= 4
-
-
-def test_whoever_goes_on_takes_along_that_its_answer_is_known_and_waits() -> None:
-    resting = SubBatch(chain(STATIC, STATIC).spec, {i: Request(i, "net", i, 1e3, 0.0) for i in (1, 2, 3)}, stage=1)
-    resting.note_answers((1, 3), 0)
-    pools = StagePools()
-    pools.push(resting, 0.0)
-    chosen = pools.pick(0, (1, 2))
-    assert (chosen.complete, resting.complete) == ({1: 0}, {3: 0})
 
 
 def test_a_sub_batch_is_due_with_the_first_of_those_who_are_in_it_now() -> None:

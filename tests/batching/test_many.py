@@ -4,7 +4,6 @@ from random import Random
 
 import pytest
 
-from latebind.batching import POLICIES
 from latebind.batching.decisions import Decision
 from latebind.batching.table import BatchTable
 from latebind.batching.view import BatchPolicy, ModelView, WorkView
@@ -13,6 +12,7 @@ from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
 from research.overhead import many_models
+from research.policies import BATCHING
 from tests.batching.chains import STATIC, chain
 from tests.batching.views import models_of
 from tests.residency.limited import with_pieces
@@ -45,7 +45,7 @@ class LooksAtAll:
         return expected
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", BATCHING)
 @pytest.mark.parametrize("exits", [False, True])
 @pytest.mark.parametrize("budget", [0, 20])
 def test_who_waits_is_found_in_the_order_of_the_models(policy: str, exits: bool, budget: int) -> None:
@@ -54,11 +54,13 @@ def test_who_waits_is_found_in_the_order_of_the_models(policy: str, exits: bool,
     models = [
         with_pieces(chain(STATIC, STATIC, name=f"m{i}", hit_rates=rates), (2, 2), seconds=0.3) for i in range(MODELS)
     ]
-    config = SchedulerConfig(tuple(models), 2, PolicyConfig(policy, window=0.3), residency=ResidencyConfig(budget))
+    config = SchedulerConfig(
+        tuple(models), 2, PolicyConfig(BATCHING[policy], window=0.3), residency=ResidencyConfig(budget)
+    )
     simulator = Simulator(config)
     assert isinstance(simulator.scheduler, Scheduler)
-    looking = LooksAtAll(simulator.scheduler._policy)
-    simulator.scheduler._policy = looking
+    looking = LooksAtAll(simulator.scheduler.policy)
+    simulator.scheduler.policy = looking
     arrivals = [
         Arrival(
             random.uniform(0.0, 100.0), f"m{random.randrange(MODELS)}", random.choice((3.0, 30.0)), random.randrange(2)

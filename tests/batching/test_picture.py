@@ -10,6 +10,7 @@ from latebind.domain.events import Arrived, Mapped, StageDone
 from latebind.domain.picture import Doing, LanePicture, MemberPicture, Picture
 from latebind.queries.scheduler import QueryScheduler
 from latebind.scheduler import Scheduler
+from research.policies import BATCHING
 from tests import models
 from tests.models import served
 from tests.queries import graphs
@@ -42,7 +43,7 @@ def test_an_idle_worker_has_begun_nothing() -> None:
 
 
 def test_a_worker_of_a_granularity_tells_it() -> None:
-    settings = SchedulerConfig((served(),), 2, PolicyConfig("elastic"), (2, 4))
+    settings = SchedulerConfig((served(),), 2, PolicyConfig(BATCHING["elastic"]), (2, 4))
     assert [worker.largest for worker in Scheduler(settings).picture(0.0).workers] == [2, 4]
 
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latebind.batching import POLICIES
+from research.policies import BATCHING
 from tests.batching.runs import hold_up, play
 
 RANDOM = st.randoms(use_true_random=False, note_method_calls=False)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BATCHING)
 @given(random=RANDOM)
 def test_every_request_runs_its_work_and_ends_once(name: str, random: Random) -> None:
     play(random, name)

@@ -14,13 +14,10 @@ import torch
 from latebind.bench.client import Caller, Line, encode, written
 from latebind.bench.server import launched
 from latebind.cli.serve import READY, say_where
-from latebind.cli.serve_options import LIVE_RESIDENCY
 from latebind.cli.together import check_machine, known_keys
-from latebind.domain.config import DoorConfig, EngineConfig, ResidencyConfig, ServeConfig
+from latebind.domain.config import DoorConfig, EngineConfig, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import NAME
-from latebind.residency import POLICIES, make_policy
-from latebind.residency.base import Oracle
 from tests.versions import WIDTH, add_version
 
 pytestmark = pytest.mark.usefixtures("nobody_lends")
@@ -109,12 +106,6 @@ def test_a_second_signal_ends_the_server_at_once_with_all_its_processes(tmp_path
         line.close()
         _, alive = psutil.wait_procs(children, timeout=PATIENCE)
         assert not alive
-
-
-def test_the_help_names_no_policy_that_is_told_the_future() -> None:
-    oracles = {name for name in POLICIES if isinstance(make_policy(ResidencyConfig(policy=name)), Oracle)}
-    assert oracles
-    assert set(LIVE_RESIDENCY) == set(POLICIES) - oracles
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])

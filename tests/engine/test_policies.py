@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from latebind.batching import POLICIES
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.engine.order import EngineOrder
 from latebind.repository.listing import find_models
+from research.policies import BATCHING
 from tests.engine.started import Started, started
 from tests.networks import Chain
 from tests.sequences import backwards, some_sentences
@@ -21,7 +21,7 @@ from tests.sequences import backwards, some_sentences
 Images = np.ndarray[Any, np.dtype[np.float32]]
 
 
-@pytest.fixture(scope="module", params=POLICIES)
+@pytest.fixture(scope="module", params=list(BATCHING.values()), ids=list(BATCHING))
 def engine(request: pytest.FixtureRequest, models: Path) -> Iterator[Started]:
     paths = tuple(map(str, find_models(models, ["chain", "backwards"])))
     with started(EngineOrder(paths, EngineConfig(workers=2), PolicyConfig(request.param, 4))) as found:

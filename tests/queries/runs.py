@@ -16,10 +16,11 @@ from latebind.domain.query import Node, Query
 from latebind.queries import PLANNERS
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.workloads import Arrival, Step
+from research.policies import BATCHING
 from tests.models import served
 from tests.queries.graphs import node, query
 
-POLICIES = ("late", "lazy+", "graph", "elastic")
+POLICIES = ("late", "lazy+", "graph", BATCHING["elastic"])
 FAILURES = (0.0, 0.01, 0.2)  # of steps
 ENOUGH = 1000  # slots: the simulator gives each request a new one
 MOST_CALLS = 8

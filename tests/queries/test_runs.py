@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from research.policies import BATCHING
 from tests.queries.runs import play
 
 
-@pytest.mark.parametrize("policies", [("late", "lazy+"), ("graph", "elastic")])
+@pytest.mark.parametrize("policies", [("late", "lazy+"), ("graph", BATCHING["elastic"])])
 @given(random=st.randoms(use_true_random=False, note_method_calls=False))
 def test_every_query_ends_exactly_once_and_nothing_is_left_over(policies: tuple[str, ...], random: Random) -> None:
     play(random, policies)

@@ -27,6 +27,7 @@ from research.joint.simulated import Costs, Scaling, on_costs, relative
 from research.live.contest import Contest
 from research.live.played import Played
 from research.live.sides import SERIAL
+from research.policies import BATCHING
 from tests.digits import Built
 
 VECTOR = TensorSpec("x", "float32", (1,))
@@ -66,7 +67,7 @@ def test_every_kind_has_sides_and_gati_may_be_unbatched() -> None:
     assert {every[name].side.exits for name in of_kind(every, Kind.WHOLE)} == {False}
     assert "GATI" in of_kind(every, Kind.GATI)
     assert "GATI" not in of_kind(every, Kind.SHARED)
-    assert {every[name].side.policy.leave for name in of_kind(every, Kind.SHARED)} == {False}
+    assert {every[name].side.policy.name for name in of_kind(every, Kind.SHARED)} == {BATCHING["waiting"]}
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_refilling_stays_below_its_bound(costs: Costs) -> None:
     gains = {
         name: np.mean(report.times_over[refill.ALONE]) / np.mean(times) for name, times in report.times_over.items()
     }
-    assert gains["queues"] <= 1.05 * bound  # the bound is by the share that hits on average
+    assert gains[OURS] <= 1.05 * bound  # the bound is by the share that hits on average
     assert gains["all wait for the last"] <= 1.0
 
 

@@ -10,6 +10,7 @@ from latebind.domain.events import Event, Loaded, LoadFailed
 from latebind.domain.footprint import Footprint
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
+from research.policies import BATCHING
 
 
 def with_pieces(
@@ -26,12 +27,15 @@ def limited(
     budget: int,
     policy: str = "late",
     batching: str = "late",
+    max_batch: int = 0,
     workers: int = 1,
     **settings: Any,
 ) -> SchedulerConfig:
     """Return the configuration of a scheduler that sheds nobody and has so much memory."""
     residency = ResidencyConfig(budget, policy, **settings)
-    return SchedulerConfig(models, workers, PolicyConfig(batching, shed=False), residency=residency)
+    return SchedulerConfig(
+        models, workers, PolicyConfig(BATCHING[batching], max_batch, shed=False), residency=residency
+    )
 
 
 class Accounted(Simulator):

@@ -1,4 +1,4 @@
-"""What every policy of residency keeps to, whatever it is: a new one is in this test by its line in POLICIES."""
+"""What every eviction policy keeps to; a new one is in this test by its line in `research.policies`."""
 
 from math import inf
 from random import Random
@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.footprint import Footprint
-from latebind.residency import POLICIES, make_policy
-from latebind.residency.base import EvictionPolicy, Oracle, Victim
+from latebind.residency import make_policy
+from latebind.residency.base import EvictionPolicy, Victim
 from latebind.residency.memory import Memory
 from latebind.residency.phase import Phase
+from research.mcache.policies import Oracle
+from research.policies import EVICTION
 
 BUDGET = 40
-EVERY = [ResidencyConfig(BUDGET, name) for name in POLICIES] + [ResidencyConfig(BUDGET, "late", stages=False)]
-NAMES = [f"{config.policy}{'' if config.stages else ', whole'}" for config in EVERY]
+EVERY = [ResidencyConfig(BUDGET, path) for path in EVICTION.values()]
+NAMES = list(EVICTION)
 
 
 def drawn(random: Random) -> dict[str, Footprint]:
@@ -140,10 +142,5 @@ def test_naming_victims_changes_nothing(config: ResidencyConfig) -> None:
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="lru, lfu"):
+    with pytest.raises(ConfigError, match="take late or lru"):
         make_policy(ResidencyConfig(policy="best"))
-
-
-def test_only_policies_for_simulations_are_told_the_future() -> None:
-    oracles = [name for name in POLICIES if isinstance(make_policy(ResidencyConfig(policy=name)), Oracle)]
-    assert oracles == ["iam-oracle", "belady", "late-oracle"]

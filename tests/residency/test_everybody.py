@@ -4,17 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latebind.batching import POLICIES as BATCHING
 from latebind.domain.actions import Outcome
-from latebind.domain.config import LOAD_ORDERS, ResidencyConfig, ServedModel
+from latebind.domain.config import LOAD_ORDERS, ServedModel
 from latebind.domain.costs import Curve
-from latebind.residency import POLICIES, make_policy
-from latebind.residency.base import Oracle
 from latebind.simulation.workloads import Arrival
+from research.policies import BATCHING, EVICTION
 from tests.batching.chains import STATIC, chain
 from tests.residency.limited import Accounted, limited, with_pieces
 
-LIVE = [name for name in POLICIES if not isinstance(make_policy(ResidencyConfig(1, name)), Oracle)]
+LIVE = [name for name in EVICTION if name not in {"belady", "iam-oracle", "late-oracle"}]
 SIZES = st.sampled_from((1, 2, 3, 5))
 
 
@@ -48,7 +46,7 @@ def test_the_budget_holds_and_everybody_is_answered(name: str, data: st.DataObje
     settings = limited(
         *served,
         budget=whole + data.draw(st.integers(0, 6)),
-        policy=name,
+        policy=EVICTION[name],
         batching=data.draw(st.sampled_from(list(BATCHING))),
         workers=data.draw(st.integers(1, 2)),
         stages=data.draw(st.booleans()),

@@ -5,7 +5,7 @@ import pytest
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.footprint import Footprint
 from latebind.residency.base import Victim
-from latebind.residency.late import Late, LateOracle
+from latebind.residency.late import Late
 from latebind.residency.memory import Memory
 from tests.residency.memories import load, sized
 
@@ -139,10 +139,3 @@ def test_sizes_as_measured_count_from_then_on() -> None:
     memory.begin("b", (0, 1))
     policy.loaded(memory.loaded("b", (0, 1), (20, 20)), 9.0)  # as many seconds for ten times the bytes
     assert policy.victims(memory.view(), 1, memory.models["new"], 9.0) == [Victim("b", (1,))]
-
-
-def test_who_is_told_rates_goes_by_them_whatever_came() -> None:
-    policy = LateOracle(ResidencyConfig())
-    policy.foretell({"rare": [float(second) for second in range(200)], "common": [50.0, 150.0]})
-    memory = memory_of(policy, rare=sized(2, stages=4), common=sized(2, stages=4), new=sized())
-    assert policy.victims(memory.view(), 2, memory.models["new"], 100.0) == [Victim("common", (3,))]

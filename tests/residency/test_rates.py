@@ -5,10 +5,9 @@ from math import exp
 
 import pytest
 
-from latebind.residency.rates import NEW, Gaps, JumpingGaps, MovingGaps, WindowedGaps
+from latebind.residency.rates import NEW, Gaps, JumpingGaps, MovingGaps
 
 KINDS: dict[str, Callable[[], Gaps]] = {
-    "window": lambda: WindowedGaps(600.0),
     "moving": lambda: MovingGaps(0.1, 600.0),
     "jumping": lambda: JumpingGaps(600.0, 0.03),
 }
@@ -60,11 +59,6 @@ def test_a_moving_mean_is_by_hand() -> None:
     gaps = observe_all(MovingGaps(0.5, 8.0), 0.0, 4.0, 6.0)
     assert gaps.gap("a", 6.0) == 4.0  # 8, then (8 + 4) / 2, then (6 + 2) / 2
     assert gaps.gap("a", 11.0) == 5.0
-
-
-def test_a_window_counts_what_lies_in_it() -> None:
-    gaps = observe_all(WindowedGaps(10.0), 0.0, 1.0, 95.0, 96.0, 99.0)
-    assert gaps.gap("a", 100.0) == pytest.approx(10 / 3)
 
 
 def test_a_burst_counts_at_once_and_is_soon_over() -> None:

@@ -15,6 +15,7 @@ from latebind.domain.events import Arrived, Loaded, LoadFailed, StageDone
 from latebind.domain.footprint import Footprint
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Record
+from research.policies import EVICTION
 from tests.batching.chains import STATIC, chain
 from tests.models import served
 from tests.residency.limited import Accounted, asks, with_pieces
@@ -29,7 +30,9 @@ def quick(name: str, *, size: int = 2, load: float = 2.0) -> ServedModel:
 
 
 def shedding(*models: ServedModel, budget: int, policy: str = "late", **residency: Any) -> SchedulerConfig:
-    return SchedulerConfig(models, 1, PolicyConfig("late"), residency=ResidencyConfig(budget, policy, **residency))
+    return SchedulerConfig(
+        models, 1, PolicyConfig("late"), residency=ResidencyConfig(budget, EVICTION[policy], **residency)
+    )
 
 
 def every(seconds: float, name: str, begin: float, end: float) -> list[tuple[float, str]]:

@@ -1,6 +1,7 @@
 """What is loaded, what goes and who may begin: small models, one second a stage, one second a byte to load."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -9,7 +10,6 @@ from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfi
 from latebind.domain.errors import ConfigError, IllegalEvent
 from latebind.domain.events import Arrived, Loaded, LoadFailed, StageDone
 from latebind.domain.footprint import Footprint
-from latebind.residency import POLICIES
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.lru import Lru
 from latebind.residency.model_state import ModelState
@@ -76,13 +76,8 @@ def test_a_model_that_can_never_run_is_refused_with_the_figures() -> None:
         Scheduler(limited(A, budget=7, policy="late"))
 
 
-def test_a_policy_that_is_told_the_future_does_not_serve() -> None:
-    with pytest.raises(ConfigError, match="'belady' is told the future"):
-        Scheduler(limited(A, budget=8, policy="belady"))
-
-
 def test_a_loaded_model_serves_who_waited_for_it_before_it_goes() -> None:
-    settings = limited(A, B, budget=8, policy="lru", batching="serial", patience=1.0)
+    settings = limited(A, B, budget=8, policy="lru", batching="graph", max_batch=1, patience=1.0)
     simulator = Accounted(settings)
     records = simulator.run(asks((0.0, "a"), (0.0, "a"), (0.0, "b"), (0.0, "a")))
     assert max(ends(records)[i] for i in (1, 2, 4)) < ends(records)[3]
@@ -126,20 +121,22 @@ def test_who_comes_while_a_model_loads_is_in_the_same_batch() -> None:
     assert begun == [(1, 3)]
 
 
-def test_who_waits_for_a_model_is_served_by_its_load_and_does_not_count_in_what_goes_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Watching(Lru):
-        def victims(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
-            seen.append((wanted.waiting, wanted.queue_position))
-            return super().victims(view, need, wanted, now)
+class Watching(Lru):
+    """LRU that notes who waits where it is asked."""
 
-    seen: list[tuple[int, int | None]] = []
-    monkeypatch.setitem(POLICIES, "watching", Watching)
-    simulator = Accounted(limited(A, B, budget=8, policy="watching"))
+    seen: ClassVar[list[tuple[int, int | None]]] = []
+
+    def victims(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
+        self.seen.append((wanted.waiting, wanted.queue_position))
+        return super().victims(view, need, wanted, now)
+
+
+def test_requests_for_a_model_are_served_by_its_load_and_do_not_count_in_what_is_evicted_for_it() -> None:
+    Watching.seen.clear()
+    simulator = Accounted(limited(A, B, budget=8, policy=f"{__name__}:Watching"))
     simulator.run(asks((0.0, "a"), (20.0, "b"), (20.0, "b")))
-    assert seen
-    assert set(seen) == {(0, None)}
+    assert Watching.seen
+    assert set(Watching.seen) == {(0, None)}
 
 
 def test_without_the_bound_they_would() -> None:

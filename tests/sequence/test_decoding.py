@@ -18,12 +18,12 @@ from latebind.engine.worker import Worker
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
 from latebind.sequence.program import SequenceProgram, answer_all
+from research.policies import BATCHING
 from tests.playing import play
 from tests.sequences import backwards, rows_of, some_sentences
 
 SLOTS = 12
 SENTENCES = some_sentences(SLOTS)
-POLICIES = ("serial", "graph", "cellular", "continuous", "lazy", "oracle", "lazy+", "queues")
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +47,13 @@ def said(rows: ModelSlots, slot: int) -> list[int]:
     return [int(word) for word in rows.outputs[0][slot] if word]
 
 
-@given(data=st.data(), policy=st.sampled_from(POLICIES), leave=st.booleans())
+@given(data=st.data(), policy=st.sampled_from(tuple(BATCHING.values())))
 def test_whatever_the_schedule_answers_are_those_of_requests_alone(
-    loaded: dict[str, LoadedModel], data: st.DataObject, policy: str, leave: bool
+    loaded: dict[str, LoadedModel], data: st.DataObject, policy: str
 ) -> None:
     worker, rows = with_worker(loaded)
     served = tuple(ServedModel(model.spec, model.costs, SLOTS) for model in loaded.values())
-    scheduler = Scheduler(SchedulerConfig(served, 1, PolicyConfig(policy, max_batch=4, shed=False, leave=leave)))
+    scheduler = Scheduler(SchedulerConfig(served, 1, PolicyConfig(policy, max_batch=4, shed=False)))
     coming: list[Event] = [
         Arrived("backwards", 1e9, (slot,), (slot,), (len(SENTENCES[slot]),)) for slot in range(SLOTS)
     ]

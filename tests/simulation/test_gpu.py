@@ -1,6 +1,7 @@
 """The card by hand: copies in turn, shares of the multiprocessors, and what a request takes with and without a pool."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -12,8 +13,10 @@ from latebind.simulation.agenda import Agenda
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.hardware import Hardware, Installed
 from latebind.simulation.workloads import Arrival, poisson
-from research.hardware.chip import SIX, TITAN_RTX, Chip, Footprint, Sharing
+from research.ebird.simulated import Static, full
+from research.hardware.chip import LARGEST, SIX, TITAN_RTX, Chip, Footprint, Sharing
 from research.hardware.gpu import CopyEngine, HostBatched, Multiprocessors, Pooled
+from research.policies import BATCHING
 from tests.batching.chains import STATIC, chain
 
 SLOW = Chip(multiprocessors=72, pcie=1.0, copy=0.0, host=float("inf"), launch=0.5)  # a byte a second
@@ -137,20 +140,22 @@ def test_without_a_pool_a_batch_crosses_together_and_the_next_waits_for_its_answ
 
 
 def test_a_padded_batch_crosses_and_costs_as_a_full_one() -> None:
-    (record,) = played(HOST_BATCHED, [0.0], policy="static")
-    assert record.latency == 0.5 + 8.0 + 16.0 + 4.0
+    settings = SchedulerConfig((replace(NET, costs=full(NET.costs)),), 1, PolicyConfig("graph", shed=False))
+    card = partial(Static, SLOW, {"net": FOOTPRINT})
+    (record,) = Simulator(settings, hardware=card).run([Arrival(0.0, "net", 1e3, 0)])
+    assert record.latency == 0.5 + 2.0 * LARGEST + 4.0 * LARGEST + 1.0 * LARGEST
 
 
 def test_workers_run_at_the_same_time_on_what_the_card_has() -> None:
     # Ready at 2 and 4, half of the card each: 2 to 10 and 4 to 12.
-    ended = [record.ended for record in played(POOLED, [0.0, 0.0], policy="elastic", sizes=(1, 1))]
+    ended = [record.ended for record in played(POOLED, [0.0, 0.0], policy=BATCHING["elastic"], sizes=(1, 1))]
     assert ended == [11.0, 13.0]
 
 
 @pytest.mark.parametrize("installed", [POOLED, HOST_BATCHED])
 def test_the_same_seed_gives_the_same_run_on_a_card(installed: Callable[[Agenda], Hardware]) -> None:
     def run() -> list[Record]:
-        policy = PolicyConfig("elastic", shed=False, max_alive=4)
+        policy = PolicyConfig(BATCHING["elastic"], shed=False)
         simulator = Simulator(SchedulerConfig((NET,), 3, policy, (1, 1, 2)), hardware=installed)
         records = simulator.run(poisson(NET, rate=0.2, requests=300, allowed=1e3, random=Random(3)))
         simulator.scheduler.check()

@@ -11,6 +11,7 @@ from latebind.simulation.agenda import Agenda
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Lengths, poisson
 from research.hardware.networks import NETWORKS
+from research.policies import BATCHING
 from tests.models import served
 
 EXITING = served(stages=4, seconds=0.001, per_row=0.0002, hit_rates={0: 0.3, 2: 0.2})
@@ -30,7 +31,7 @@ SENTENCES: Lengths = ((4, 5), (9, 9), (22, 20), (50, 41))
         (ASIDE, 1500.0, 2, PolicyConfig("graph"), ONE, "7f2daab85f71eae8"),
         (AT_ONCE, 1500.0, 2, PolicyConfig("graph"), ONE, "15d2627fcfd245c0"),
         (TRANSLATOR, 700.0, 1, PolicyConfig("lazy+"), SENTENCES, "456f610ecd5bddb2"),
-        (TRANSLATOR, 400.0, 2, PolicyConfig("graph", leave=False, shed=False), SENTENCES, "66f2f1fc9fbbcec5"),
+        (TRANSLATOR, 400.0, 2, PolicyConfig(BATCHING["waiting"], shed=False), SENTENCES, "66f2f1fc9fbbcec5"),
     ],
 )
 def test_independent_workers_give_the_records_that_they_gave_bit_for_bit(

@@ -64,7 +64,7 @@ class Servers:
 def options(random: Random, folder: Path, *, adapt: bool) -> list[str]:
     """Return settings of `latebind serve`; half of them adapt, or all where `adapt`."""
     words = ["--manage", "--shared-memory", PREFIX, "--trace-rate", random.choice(("0", "0.05"))]
-    words += ["--policy", random.choice(("late", "late", "lazy+", "graph", "queues")), "--watch", "2"]
+    words += ["--policy", random.choice(("late", "late", "lazy+", "graph")), "--watch", "2"]
     words += ["--slots", random.choice(("16", "64", "256")), "--config", str(folder / "often.toml")]
     words += random.choice((["--workers", "1"], ["--workers", "2"], ["--granularities", "1,2,8"]))
     words += ["--grpc-stack", random.choice(("official", *(("nghttp2",) if find_library("nghttp2") else ())))]
@@ -75,7 +75,15 @@ def options(random: Random, folder: Path, *, adapt: bool) -> list[str]:
 
 def second_options(random: Random) -> list[str]:
     """Return settings of the second server, which always adapts: with the first it shares the versions."""
-    return [*ADAPT, "--watch", "2", "--slots", random.choice(("16", "64")), "--policy", random.choice(("late", "lazy"))]
+    return [
+        *ADAPT,
+        "--watch",
+        "2",
+        "--slots",
+        random.choice(("16", "64")),
+        "--policy",
+        random.choice(("late", "lazy+")),
+    ]
 
 
 def soak(seed: int, built: Path, rounds: int, requests: int, rate: float, *, adapt: bool) -> None:

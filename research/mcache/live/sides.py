@@ -9,6 +9,7 @@ from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.engine.cores import at_once
 from latebind.engine.order import EngineOrder
 from research.mcache.live.zoo import Zoo
+from research.policies import EVICTION
 
 IN_ORDER = "lru, in order"
 LRU, IAM, LATE = "lru", "iam", "late"
@@ -17,7 +18,7 @@ SIDES = {
     IN_ORDER: ResidencyConfig(policy="lru", stages=False, order="fifo", beside=False, foresight=False),
     # The rest differs from `late` in what goes, and in that models come and go whole.
     LRU: ResidencyConfig(policy="lru", stages=False, foresight=False),
-    IAM: ResidencyConfig(policy="iam", stages=False, foresight=False),
+    IAM: ResidencyConfig(policy=EVICTION["iam"], stages=False, foresight=False),
     LATE: ResidencyConfig(policy="late"),
 }
 

@@ -100,7 +100,7 @@ def test_runs_of_sequences_are_told_at_typical_length_and_arrivals_are_as_long_a
     costs = ModelCosts((Curve((1,), (0.001,)), Curve((1,), (0.002,))), slopes={0: Curve((1,), (0.0001,))})
     kinds = (StageKind.STATIC, StageKind.DECODER)
     spec = ModelSpec("words", "1", NET.spec.inputs, NET.spec.outputs, 2, 4, kinds=kinds)
-    config, file = SchedulerConfig((ServedModel(spec, costs),), 1, PolicyConfig("serial")), BytesIO()
+    config, file = SchedulerConfig((ServedModel(spec, costs),), 1, PolicyConfig("graph", 1)), BytesIO()
     scheduler, log = Scheduler(config), EventLog(file, config)
     for event, now in ((Arrived("words", 9.0, (1,), (0,), inputs=(31,)), 1.0), (StageDone(0), 1.008)):
         log.write(now, event, scheduler.handle(event, now))

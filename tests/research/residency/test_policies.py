@@ -9,14 +9,16 @@ import pytest
 
 from latebind.domain.config import ResidencyConfig
 from latebind.residency import make_policy
-from latebind.residency.base import Oracle
+from latebind.residency.base import Victim
 from latebind.residency.memory import Memory
-from tests.residency.memories import serve, sized
+from research.mcache.policies import LateOracle, Oracle
+from research.policies import EVICTION
+from tests.residency.memories import load, serve, sized
 
 
 def played(policy: str, names: str, budget: int, **seconds: float) -> tuple[int, str]:
     memory = Memory(budget, {name: sized(seconds=seconds.get(name)) for name in set(names)})
-    chosen = make_policy(ResidencyConfig(budget, policy))
+    chosen = make_policy(ResidencyConfig(budget, EVICTION[policy]))
     if isinstance(chosen, Oracle):
         chosen.foretell({name: [float(i) for i, other in enumerate(names) if other == name] for name in set(names)})
     loads, gone = serve(memory, chosen, names)
@@ -89,3 +91,12 @@ def test_belady_has_the_fewest_misses_on_unit_sizes(seed: int) -> None:
     assert loads["belady"] == fewest_misses(names, 3)
     assert loads["iam-oracle"] == loads["belady"]  # with equal penalties and sizes it is the same rule
     assert min(loads.values()) == loads["belady"]
+
+
+def test_who_is_told_rates_goes_by_them_whatever_came() -> None:
+    policy = LateOracle(ResidencyConfig())
+    policy.foretell({"rare": [float(second) for second in range(200)], "common": [50.0, 150.0]})
+    memory = Memory(100, {"rare": sized(2, stages=4), "common": sized(2, stages=4), "new": sized()})
+    for name in ("rare", "common"):
+        load(memory, policy, name, 0.0)
+    assert policy.victims(memory.view(), 2, memory.models["new"], 100.0) == [Victim("common", (3,))]

@@ -1,4 +1,8 @@
-"""Elastic batching: each free worker takes a batch of exactly its size (Ebird, section VII, algorithm 1)."""
+"""Elastic batching: each free worker takes a batch of exactly its size (Ebird, section VII, algorithm 1).
+
+TensorFlow Serving's policies, which the paper compares it with, are graph batching without a window ("no wait"), with
+one ("optimal wait"), and on a card that computes full batches (`research.ebird.simulated.Static`).
+"""
 
 from latebind.batching.base import Stacked
 from latebind.batching.decisions import Decision, GoOn, Wait
@@ -9,7 +13,8 @@ class Elastic(Stacked):
     """A worker takes as many of the oldest requests as its granularity says, where that many are ready.
 
     Workers are asked in the order of their granularity, the largest first, which is the walk through the idle queue of
-    algorithm 1. The paper's smallest worker takes one request; if the smallest takes more, it takes what there is.
+    algorithm 1. The paper's smallest worker takes one request; if the smallest takes more, it takes what there is. No
+    more are started than all workers take together (MaxInf in table II).
     """
 
     def decide(self, view: WorkView, now: float) -> Decision:
@@ -17,12 +22,10 @@ class Elastic(Stacked):
         del now
         if view.entries:
             return GoOn()
-        smallest = min([one.granularity for one in view.crew], default=view.granularity)
+        granularities = [one.granularity for one in view.crew] or [view.granularity]
         for model in self.in_turn(view):
             most = min(self.batch_limit(model), view.granularity)
-            ready = len(model.queue)
-            if self._config.max_alive:
-                ready = min(ready, self._config.max_alive - view.alive)
-            if ready >= most or (ready > 0 and view.granularity == smallest):
+            ready = min(len(model.queue), sum(granularities) - view.alive)
+            if ready >= most or (ready > 0 and view.granularity == min(granularities)):
                 return launch(model, model.queue.first(min(ready, most)))
         return Wait()

@@ -14,11 +14,10 @@ import torch
 from examples.query.scenes import GATE, INPUT, SIZES, Pictures, Scene, scene, shortened
 from examples.query.train import accuracy_in, restored
 from latebind.cli.console import console, percent, progress, show
-from latebind.learned.accuracy import ACCURACY, Accuracy, write_accuracy
 from latebind.learned.build import build_caches
 from latebind.learned.exploration_folder import explored_folder
 from latebind.learned.samples import Samples
-from latebind.learned.stored import LIST, read_caches, with_caches
+from latebind.learned.stored import ACCURACY, LIST, Accuracy, read_caches, with_caches, write_accuracy
 from latebind.program.backends import BACKENDS
 from latebind.program.build import MIN_STAGE_SECONDS, Progress, build_program
 from latebind.program.stored import read_spec_and_costs

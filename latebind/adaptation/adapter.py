@@ -24,7 +24,6 @@ from latebind.domain.model import ModelSpec
 from latebind.learned.activations import Observed, apply_heads, features_of, observe
 from latebind.learned.compose import Costs
 from latebind.learned.head import Head
-from latebind.learned.latency import seconds_before_sure
 from latebind.learned.lookup import load_functions
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
@@ -363,14 +362,13 @@ class Adapter:
 
     def _costs_of(self, names: Iterable[str]) -> Costs:
         """Return seconds at batch 1 where these lookups are asked, in their order."""
-        seconds = [stage.at(1) for stage in self._program.costs.stages]
         lookups = [self._at_hand[name] for name in names]
-        ends = [one.stage + 1 for one in lookups]
-        segments = tuple(sum(seconds[a:b]) for a, b in zip([0, *ends], [*ends, len(seconds)], strict=True))
-        beside = tuple(one.slower for one in lookups) if self._aside else None
-        sure = tuple(place for place, one in enumerate(lookups) if self._heads[one.name].sure)
-        before = None if self._aside else seconds_before_sure([(one.seconds, one.before_sure) for one in lookups])
-        return Costs(segments, tuple(one.seconds.at(1) for one in lookups), beside, sure, before)
+        return Costs.of(
+            [stage.at(1) for stage in self._program.costs.stages],
+            [(one.stage, one.seconds.at(1), one.slower) for one in lookups],
+            aside=self._aside,
+            sure=tuple(place for place, one in enumerate(lookups) if self._heads[one.name].sure),
+        )
 
     def _inputs(self, sampled: Sequence[Sampled]) -> tuple[Tensor, ...]:
         columns: list[Tensor] = []

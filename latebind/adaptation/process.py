@@ -36,7 +36,7 @@ from latebind.adaptation.messages import (
 )
 from latebind.adaptation.yielding import yielding_often
 from latebind.domain.errors import ConfigError, LatebindError, NotFound, RepositoryError
-from latebind.learned.bounds import upper_bound
+from latebind.learned.promise import upper_bound
 from latebind.logs import write_logs
 
 logger = logging.getLogger(__name__)

@@ -18,8 +18,17 @@ from latebind.adaptation.lesson import Layers
 from latebind.adaptation.prior import Prior
 from latebind.adaptation.window import Recent
 from latebind.learned.activations import apply_heads
-from latebind.learned.calibrate import Calibrated, calibrate, evaluate
-from latebind.learned.compose import Composer, Costs, Floats, Seen, send, threshold_path
+from latebind.learned.compose import (
+    Calibrated,
+    Composer,
+    Costs,
+    Floats,
+    Seen,
+    calibrate,
+    evaluate,
+    send,
+    threshold_path,
+)
 from latebind.learned.head import Head
 from latebind.learned.promise import Promise
 from latebind.learned.stored import Rows

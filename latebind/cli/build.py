@@ -15,8 +15,7 @@ from latebind.cli.sources import load_module
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches
 from latebind.learned.exploration_folder import delete_exploration, explored_folder
-from latebind.learned.samples import Samples
-from latebind.learned.task import Task, doubt
+from latebind.learned.samples import Samples, Task, doubt
 from latebind.program.build import build_program
 from latebind.repository.directory import ModelDirectory
 from latebind.sequence.build import build_sequence
@@ -177,9 +176,7 @@ def _caches(
     _show(f"learned caches for fidelity {promised.fidelity:g}", learned.rows())
     if learned.tried:
         show("all networks explored, each alone at the target", learned.variants())
-    if any(trial.lookups for trial in learned.trials):  # else all rules chose the same: nothing
-        show("what each rule of composition would have chosen, calibrated alike", learned.comparison())
-    return {"caches": learned.rows(), "variants": learned.variants(), "composition": learned.comparison()}
+    return {"caches": learned.rows(), "variants": learned.variants()}
 
 
 def _show(title: str, rows: Sequence[tuple[str, str]]) -> None:

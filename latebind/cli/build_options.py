@@ -17,8 +17,7 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.build import CANDIDATES, DISK, PRESENTATIONS
 from latebind.learned.networks import EVERY, check_kinds
 from latebind.learned.promise import CACHE_BYTES, Promise
-from latebind.learned.samples import Samples
-from latebind.learned.task import Task
+from latebind.learned.samples import Samples, Task
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, Settings
 from latebind.repository.listing import Repository
 

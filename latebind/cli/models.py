@@ -13,8 +13,7 @@ from latebind.cli.steps import in_order
 from latebind.domain.costs import ModelCosts
 from latebind.domain.errors import QueryError
 from latebind.domain.model import ModelSpec
-from latebind.learned.accuracy import read_accuracies, read_accuracy
-from latebind.learned.stored import read_caches
+from latebind.learned.stored import read_accuracies, read_accuracy, read_caches
 from latebind.program.stored import read_model, read_profile
 from latebind.queries.file.definition import model_names, read_query
 from latebind.repository.directory import ModelDirectory

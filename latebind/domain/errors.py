@@ -16,7 +16,6 @@ LatebindError
 |  |- RepositoryError           a model directory that is incomplete, altered or of another format
 |  |- TooBusy                   a machine whose timings differ too much to decide by them
 |  |- Unsupported           501  a part of the protocol that is not served
-|  `- TrainingStopped           a training that died before its end: building again goes on from there
 |- Refused                 503  not accepted: the queue is full or the deadline cannot be met
 |- Expired                 504  waited or ran, but its deadline passed, or cannot be kept any more
 |- Failed                  500  the model raised while it ran
@@ -105,10 +104,6 @@ class RepositoryError(UserError):
 
 class TooBusy(UserError):
     """A machine on which the same run takes several times as long from one moment to the next: nothing is decided."""
-
-
-class TrainingStopped(UserError):
-    """A training that died before its end, for instance out of memory; building again goes on from there."""
 
 
 class Refused(LatebindError):

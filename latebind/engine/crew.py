@@ -17,9 +17,8 @@ from latebind.domain.model import ModelSpec
 from latebind.domain.query import StepRows, lay_out
 from latebind.engine.cores import at_once
 from latebind.engine.slots import file_bytes
-from latebind.learned.accuracy import read_accuracies
 from latebind.learned.lookup import Lookup, load_lookups
-from latebind.learned.stored import read_caches, with_caches
+from latebind.learned.stored import read_accuracies, read_caches, with_caches
 from latebind.program.device import HOST, find_device
 from latebind.program.load import load_program
 from latebind.program.pieces import release_memory

@@ -57,9 +57,7 @@ class ForkResult:
     error: int | None = None
 
 
-IMPORTED = ("latebind.engine.process", "latebind.adaptation.process", "latebind.learned.training_process")
-TRAINING = ("torch._dynamo",)  # imported by the first step of an optimizer, for more than a second of a core
-FURTHER = {"latebind.adaptation.process": TRAINING, "latebind.learned.training_process": TRAINING}
+IMPORTED = ("latebind.engine.process", "latebind.adaptation.process")
 LINGER_SECONDS = 60.0
 
 
@@ -103,7 +101,7 @@ class ForkServer:
             if not message:
                 return None
             fork = msgspec.json.decode(message, type=Fork)
-            _import((*FURTHER.get(fork.module, ()), *fork.imports))  # once, for the first process that needs it
+            _import(fork.imports)  # once, for the first process that needs it
             if self._fork(descriptors):
                 return fork, _take_over(fork, descriptors)
         return None

@@ -14,8 +14,7 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches
 from latebind.learned.exploration_folder import explored_folder
 from latebind.learned.promise import Promise
-from latebind.learned.samples import Samples
-from latebind.learned.task import Task, doubt, task_of
+from latebind.learned.samples import Samples, Task, doubt, task_of
 from latebind.program.build import Progress, build_program, ignore_progress
 from latebind.program.export import export, made_of_another
 from latebind.program.graph import graph_to_json

@@ -1,38 +1,80 @@
-"""Builds learned caches for a model directory: plan, train, choose, calibrate, write (GATI, sections 3 and 4)."""
+"""Builds learned caches for a model directory: explore, choose, calibrate, write (GATI, sections 3 and 4)."""
 
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from latebind.domain.errors import ConfigError
-from latebind.learned.builder import Builder, BuildSettings, ExplorationSettings
-from latebind.learned.compose import Seen
-from latebind.learned.composition import Composition
-from latebind.learned.eight_bits import before_sure
+from latebind.learned.activations import Observed, apply_heads, observe
+from latebind.learned.compose import Calibrated, Composition, Costs, Seen, hits_alone, send
+from latebind.learned.eight_bits import eight_bit_lookup
+from latebind.learned.exploration_folder import ExplorationFolder, Origin
 from latebind.learned.explore import (
+    FEWEST_ROWS,
+    ExplorationResult,
+    Explorer,
     Progress,
     TrainedLookup,
+    all_cores,
     first_row,
     in_order,
+    on_all_cores,
 )
+from latebind.learned.head import Head, HeadFunction
+from latebind.learned.ilp import Variant
 from latebind.learned.latency import latency_aside, latency_in_place
 from latebind.learned.lookup import load_functions
-from latebind.learned.networks import check_kinds
-from latebind.learned.plan import Candidate
-from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
-from latebind.learned.report import CacheReport
-from latebind.learned.samples import Samples, checked
-from latebind.learned.stored import read_caches, read_lookup
-from latebind.learned.task import Task, doubt
+from latebind.learned.networks import BYTES, check_kinds
+from latebind.learned.plan import Candidate, plan
+from latebind.learned.promise import ANSWERS, CACHE_BYTES, USUAL_TAIL, Promise
+from latebind.learned.report import CacheReport, TriedLookup
+from latebind.learned.samples import (
+    Samples,
+    Task,
+    check_answers,
+    check_classifier,
+    checked,
+    doubt,
+    split_worlds,
+)
+from latebind.learned.stored import (
+    FORMAT,
+    LESSONS,
+    Rows,
+    SpareLookup,
+    StoredCaches,
+    StoredLookup,
+    accuracy_of,
+    read_accuracy,
+    read_caches,
+    read_lookup,
+    read_rows,
+    write_accuracy,
+    write_caches,
+)
+from latebind.program.load import load_program
+from latebind.program.measure import profile_stages
+from latebind.program.program import Program
+from latebind.program.stored import read_model
 from latebind.repository.directory import ModelDirectory
 
 CANDIDATES = 3
 PRESENTATIONS = 300_000  # rows that each predictor sees, repetitions counted
 DISK = 20 << 30
+WORTH_A_CORE = 1.05  # factor in mean latency that lookups aside must gain, because they use another core
+WORTH_A_TAIL = 1.25  # factor in mean latency that the usual tail may cost
+LITTLE = 1e-3  # seconds: below, asking a lookup costs about what it saves
+HELD_OUT_ROWS = 10_000  # kept for adaptation at most
+WIDEST_KEPT = 4_096  # most features of a lookup that can be adapted: as many as large networks end with
 
 
 def build_caches(
@@ -59,7 +101,7 @@ def build_caches(
     """Train lookups behind stages, choose among them and write them into the model directory.
 
     `fidelity` is the share of the next `answers` that must equal the base model's, on samples like `calibrate` and with
-    `confidence` (None: of all answers that there could be, see `learned.bounds`); 1.0 means no lookups at all. `fit`
+    `confidence` (None: of all answers that there could be, see `learned.promise`); 1.0 means no lookups at all. `fit`
     and `calibrate` must have no sample in common. Rows of `fit` that show the same thing must be neighbours, because
     its last part is kept from the predictors.
 
@@ -70,7 +112,7 @@ def build_caches(
 
     Lookups are tried at up to `candidates` boundaries (0: all). At each, the most able network that pays is trained, or
     all of `kinds` that may pay (`networks.make_predictor`). Composition then chooses which of them are used (GATI,
-    section 4), and the report compares the choices. With a folder `explored`, networks are kept there as soon as they
+    section 4). With a folder `explored`, networks are kept there as soon as they
     are trained. Those that an earlier call left there for the same model, rows, seed and presentations are reused.
 
     Raises `ConfigError` for settings or samples that make no sense (NaN among them), for models that are no classifiers
@@ -84,11 +126,13 @@ def build_caches(
     check_kinds(kinds)
     if unknown := doubt(directory, (fit, calibrate), task):
         raise ConfigError(unknown)
-    builder = Builder.without_caches(directory, BuildSettings(promise, threads, None, seed, progress))
+    builder = Builder.of(directory, promise, threads=threads, seed=seed, progress=progress)
+    check_classifier(builder.program.spec)
     ready = [checked(samples, builder.program.spec) for samples in (fit, calibrate)]
     with nullcontext(explored) if explored else TemporaryDirectory(prefix="latebind-") as folder:
-        work = ExplorationSettings(Path(folder), candidates, tuple(kinds), presentations, disk)
-        found = builder.build(directory, *ready, work=work)
+        found = builder.build(
+            directory, *ready, folder=Path(folder), most=candidates, kinds=kinds, presentations=presentations, disk=disk
+        )
     if found.warning:
         warnings.warn(found.warning, stacklevel=2)
     return found
@@ -118,9 +162,8 @@ def recalibrate(
     if tail is None and caches is not None:
         tail = caches.tail
     promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail, aside, answers)
-    builder, trained, rows = _stored_caches(
-        directory, held_out, BuildSettings(promise, threads, backend, seed, progress)
-    )
+    builder = Builder.of(directory, promise, threads=threads, backend=backend, seed=seed, progress=progress)
+    trained, rows = builder.stored_caches(directory, held_out)
     return builder.calibrate(directory, trained, rows)
 
 
@@ -139,28 +182,378 @@ def observe_caches(
     """
     caches = read_caches(directory)
     promise = replace(promise, aside=caches is not None and caches.aside)
-    builder, trained, rows = _stored_caches(directory, held_out, BuildSettings(promise, threads, backend))
+    builder = Builder.of(directory, promise, threads=threads, backend=backend)
+    trained, rows = builder.stored_caches(directory, held_out)
     return builder.observe(trained, rows).seen, builder.composition(trained)
 
 
-def _stored_caches(
-    directory: ModelDirectory, held_out: Samples, work: BuildSettings
-) -> tuple[Builder, list[TrainedLookup], Samples]:
-    """Load the lookups that were trained before and measure them on this machine."""
-    caches = read_caches(directory)
-    if caches is None or not caches.every:
-        raise ConfigError(f"{directory.path} has no learned caches to calibrate: build them with data first")
-    builder = Builder.of(directory, work)
-    program = builder.program
-    rows = checked(held_out, program.spec)
-    builder.stages = builder.stage_seconds(rows)
-    trained = []
-    functions = load_functions(directory, caches.every, backend=program.backend, threads=work.threads)
-    for one in caches.every:
-        place = (program, first_row(rows), one.stage, functions[one.name])
-        curve = latency_in_place(*place)
-        candidate = Candidate(one.stage, one.kind, curve.at(1))
-        beside = latency_aside(*place) if work.promise.may_be_aside(work.threads) else None
-        files = read_lookup(directory, one.name)
-        trained.append(TrainedLookup(candidate, files, functions[one.name], curve, beside=beside))
-    return builder, in_order(before_sure(program, first_row(rows), trained)), rows
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """Trained lookups in the order in which requests meet them, and what was chosen among them.
+
+    * `found`: the thresholds to use, None for no lookup at all.
+    * `worlds`: what the lookups answered on the samples that show the bound.
+    * `observed`: what the lookups answered on all held-out rows, with their features.
+    * `alone`: the figures of each lookup by itself on the samples that choose.
+    """
+
+    trained: Sequence[TrainedLookup]
+    costs: Costs
+    found: Calibrated | None = None
+    worlds: Sequence[Seen] = ()
+    observed: Observed | None = None
+    alone: Sequence[Variant] = ()
+
+
+@dataclass(slots=True)
+class Builder:
+    """Makes the learned caches of `program`; `wide` is the same program on all cores, for work that is not measured.
+
+    `stages` are the seconds of each stage at batch 1.
+    """
+
+    program: Program
+    promise: Promise
+    seed: int
+    progress: Progress
+    wide: Program
+    new_entry: bool = False  # the program has an empty first stage that its directory does not have yet
+    stages: tuple[float, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        directory: ModelDirectory,
+        promise: Promise,
+        *,
+        threads: int,
+        backend: str | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Return a builder for the model as it is in the directory; `backend` None is the one built for."""
+        torch.set_num_threads(threads)
+        program = load_program(directory, threads=threads, backend=backend)
+        wide = on_all_cores(directory, program)
+        return cls(program, promise, seed, progress or (lambda text, share: None), wide)
+
+    def build(
+        self,
+        directory: ModelDirectory,
+        fit: Samples,
+        held_out: Samples,
+        *,
+        folder: Path,
+        most: int,
+        kinds: Sequence[str],
+        presentations: int,
+        disk: int,
+    ) -> CacheReport:
+        """Train lookups on `fit`, then choose and calibrate on `held_out`; without lookups if there cannot be any.
+
+        They may stand before the network too. The settings are those of `build_caches`.
+        """
+        if not self.program.entry and len(self.program.spec.inputs) == 1:
+            self.program, self.wide = self.program.with_entry(), self.wide.with_entry()
+            self.new_entry = True
+        self.stages = self.stage_seconds(fit)
+        reason = ""
+        if not self.promise.exact:
+            fewest = min(map(len, split_worlds(held_out, seed=self.seed)[1]), default=0)
+            reason = "" if self.promise.can_show(fewest) else self.promise.not_shown(fewest)
+            if len(fit) < FEWEST_ROWS:
+                reason = (
+                    f"{len(fit)} rows to fit are too few to train lookups: give {FEWEST_ROWS} or more (half of a file)"
+                )
+        if reason or self.promise.exact or len(self.stages) < 2:
+            return self._without_lookups(directory, held_out, reason)
+        one_row = {stage: self.program.run_through(stage, *first_row(fit)) for stage in range(len(self.stages) - 1)}
+        networks = [kind for kind in kinds if kind != BYTES]
+        planned = plan(self.program, self.stages, one_row, most=most, kinds=networks)
+        if self.new_entry and not (planned and planned[0].stage == 0):
+            self.program, self.wide = self.program.without_entry(), self.wide.without_entry()
+            self.stages, self.new_entry = self.stages[1:], False
+            planned = [replace(one, stage=one.stage - 1) for one in planned]
+        if not planned:
+            return self._without_lookups(directory, held_out, "no lookup is small enough to pay behind any stage")
+        origin = Origin.of(directory, fit, seed=self.seed, presentations=presentations)
+        explorer = Explorer(
+            program=self.program,
+            wide=self.wide,
+            names=read_model(directory).boundaries(entry=self.program.entry),
+            kept=ExplorationFolder.open(folder, origin),
+            seed=self.seed,
+            presentations=presentations,
+            disk=disk,
+            progress=self.progress,
+            beside=self.promise.may_be_aside(self.program.threads),
+        )
+        found = explorer.train(planned, fit)
+        trained, notes = list(found.trained), _notes(found, len(fit))
+        if BYTES in kinds:
+            coarse, left_out = eight_bit_lookup(directory, explorer, fit, found)
+            trained += coarse
+            notes += [f"the network in eight bits is left out: {left_out}"] if left_out else []
+        report = self.calibrate(directory, in_order(trained), held_out)
+        return replace(report, notes=tuple(notes))
+
+    def stored_caches(self, directory: ModelDirectory, held_out: Samples) -> tuple[list[TrainedLookup], Samples]:
+        """Load the lookups that were trained before and measure them on this machine; check the samples."""
+        caches, program = read_caches(directory), self.program
+        if caches is None or not caches.every:
+            raise ConfigError(f"{directory.path} has no learned caches to calibrate: build them with data first")
+        rows = checked(held_out, program.spec)
+        self.stages = self.stage_seconds(rows)
+        functions = load_functions(directory, caches.every, backend=program.backend, threads=program.threads)
+        trained = []
+        for one in caches.every:
+            place = (program, first_row(rows), one.stage, functions[one.name])
+            curve = latency_in_place(*place)
+            beside = latency_aside(*place) if self.promise.may_be_aside(program.threads) else None
+            candidate, files = Candidate(one.stage, one.kind, curve.at(1)), read_lookup(directory, one.name)
+            trained.append(TrainedLookup(candidate, files, functions[one.name], curve, beside=beside))
+        return in_order(trained), rows
+
+    def _without_lookups(self, directory: ModelDirectory, held_out: Samples, reason: str) -> CacheReport:
+        """Leave the model without lookups, but measure its accuracy all the same."""
+        if held_out.labels is not None:
+            directory = _with_accuracy(directory, self.observe([], held_out), held_out)
+        self.new_entry = False
+        return self._publish(directory, _Outcome((), self._costs([])), reason)
+
+    def calibrate(self, directory: ModelDirectory, trained: Sequence[TrainedLookup], held_out: Samples) -> CacheReport:
+        """Choose among the trained lookups and thresholds, verify the bound and write the result."""
+        if self.promise.exact:
+            return self._publish(directory, _Outcome(trained, self._costs(trained)), "")
+        self.progress("calibrating", 0.9)
+        choose, verify = split_worlds(held_out, seed=self.seed)
+        observed = self.observe(trained, held_out)
+        directory = _with_accuracy(directory, observed, held_out)
+        fewest = min(map(len, verify))
+        if not self.promise.can_show(fewest):
+            return self._publish(directory, _Outcome(trained, self._costs(trained)), self.promise.not_shown(fewest))
+        chooses = np.concatenate(choose)
+        if any(one.lessons is not None for one in trained):  # only after training: a recalibration drops no selectors
+            heads = without_idle_selectors(
+                [one.files.head for one in trained], observed, chooses, fidelity=self.promise.fidelity
+            )
+            trained = [one.with_head(head) for one, head in zip(trained, heads, strict=True)]
+            observed = apply_heads(heads, observed.features, observed.answers)
+        choosing, worlds = observed.seen.take(chooses), [observed.seen.take(rows) for rows in verify]
+        trained = self._in_line_or_aside(trained, choosing)
+        composition = self._within_usual_tail(self.composition(trained), choosing)
+        found, alone = composition.choose(choosing, worlds), composition.problem(choosing).variants
+        outcome = _Outcome(trained, composition.costs, found, worlds, observed, alone)
+        return self._publish(directory, outcome, "" if found else self.promise.not_shown(fewest))
+
+    def _in_line_or_aside(self, trained: Sequence[TrainedLookup], choosing: Seen) -> Sequence[TrainedLookup]:
+        """Return the lookups as they will run: aside if that was measured and is demanded or faster, else in line."""
+        in_line = [replace(one, beside=None) for one in trained]
+        if self.promise.aside is False or any(one.beside is None for one in trained):
+            return in_line
+        if self.promise.aside is None:
+            aside, waiting = (self.composition(way).expected(choosing) for way in (trained, in_line))
+            if aside * WORTH_A_CORE > waiting:
+                return in_line
+        return trained
+
+    def _within_usual_tail(self, composition: Composition, choosing: Seen) -> Composition:
+        """Limit the tail to the usual one, if no tail is asked for and the mean does not suffer much."""
+        if np.isfinite(self.promise.tail):
+            return composition
+        usual = replace(composition, promise=replace(self.promise, tail=USUAL_TAIL))
+        within = usual.expected(choosing) <= WORTH_A_TAIL * composition.expected(choosing)
+        return usual if within else composition
+
+    def observe(self, trained: Sequence[TrainedLookup], held_out: Samples) -> Observed:
+        """Return what the lookups answer on the samples. Raises `ConfigError` where the network answers with NaN."""
+        with all_cores(self.program.threads):
+            seen = observe(self.wide, held_out, [(one.plan.stage, one.function) for one in trained])
+        check_answers(seen.answers)
+        return seen
+
+    def composition(self, trained: Sequence[TrainedLookup]) -> Composition:
+        """Return the problem of choosing among the lookups; hit rates and accuracies come from the samples."""
+        variants = [Variant(one.plan.stage, one.plan.kind, 0.0, 1.0, one.known.at(1), one.bytes) for one in trained]
+        return Composition(tuple(variants), self._costs(trained), self.stages, self.promise)
+
+    def stage_seconds(self, samples: Samples) -> tuple[float, ...]:
+        """Return the seconds of each stage at batch 1, measured now, under the same conditions as the lookups."""
+        curves = profile_stages(self.program.stages, first_row(samples), (1,))
+        return tuple(curve.at(1) for curve in curves)
+
+    def _costs(self, trained: Sequence[TrainedLookup]) -> Costs:
+        return Costs.of(
+            self.stages,
+            [(one.plan.stage, one.known.at(1), one.slower) for one in trained],
+            aside=bool(trained) and trained[0].beside is not None,
+            sure=tuple(place for place, one in enumerate(trained) if one.files.head.sure),
+        )
+
+    def _publish(self, directory: ModelDirectory, outcome: _Outcome, reason: str) -> CacheReport:
+        """Write the lookups and return the report; `reason` says why there are no lookups."""
+        promise, found, trained = self.promise, outcome.found, outcome.trained
+        lookups = _in_use(outcome, found) if found else ()
+        whole = sum(self.stages)
+        if found and not lookups:
+            found, reason = None, nothing_pays(whole)
+        kept = _kept(outcome, lookups)
+        used = {lookup.name for lookup in lookups}
+        caches = StoredCaches(
+            format=FORMAT,
+            target=promise.fidelity,
+            confidence=promise.confidence,
+            fidelity=found.fidelity if found else 1.0,
+            lower=found.lower if found else 1.0,
+            calibrated_on=sum(seen.right.shape[1] for seen in outcome.worlds),
+            lookups=lookups,
+            spare=tuple(
+                SpareLookup(one.plan.stage, one.plan.kind, one.bytes, one.known, slower=one.slower)
+                for one in kept
+                if one.plan.name not in used
+            ),
+            tail=promise.tail if np.isfinite(promise.tail) else None,
+            aside=outcome.costs.beside is not None,
+            answers=promise.answers,
+        )
+        after = write_caches(
+            directory,
+            caches,
+            {one.plan.name: one.files for one in kept},
+            held_out=_held_out(outcome, kept),
+            lessons=_lessons(directory, kept),
+            new_entry=self.new_entry and bool(kept),
+        )
+        return CacheReport(
+            directory=after,
+            target=caches.target,
+            confidence=caches.confidence,
+            tried=tuple(self._tried(outcome, k) for k in range(len(trained))) if outcome.worlds else (),
+            lookups=lookups,
+            fidelity=caches.fidelity,
+            lower=caches.lower,
+            calibrated_on=caches.calibrated_on,
+            seconds_without=whole,
+            seconds_with=found.seconds if found else whole,
+            warning=reason,
+            aside=caches.aside,
+            answers=caches.answers,
+            right=read_accuracy(after),
+        )
+
+    def _tried(self, outcome: _Outcome, k: int) -> TriedLookup:
+        one, alone = outcome.trained[k], outcome.alone[k]
+        fidelity = min(float(seen.right[k].mean()) for seen in outcome.worlds)
+        stage = one.plan.stage
+        where = "before the network" if self.program.entry and stage == 0 else f"behind stage {stage}"
+        seconds = one.known.at(1)
+        return TriedLookup(where, stage, one.plan.kind, fidelity, seconds, one.bytes, alone.hit_rate, alone.accuracy)
+
+
+def _with_accuracy(directory: ModelDirectory, seen: Observed, held_out: Samples) -> ModelDirectory:
+    """Write the network's accuracy into the directory, if the samples have labels."""
+    if held_out.labels is None:
+        return directory
+    return write_accuracy(directory, accuracy_of(seen.answers, held_out.labels))
+
+
+def _notes(found: ExplorationResult, rows: int) -> list[str]:
+    """Return notes on networks that were reused, and on boundaries that learned from fewer rows than given."""
+    notes = [f"{found.reused} of {len(found.trained)} networks taken from an earlier run"] if found.reused else []
+    for stage, learned in found.limited.items():
+        notes.append(f"behind stage {stage} the disk had room for {learned} rows to learn from, of {rows} to fit")
+    return notes
+
+
+def without_idle_selectors(
+    heads: Sequence[Head], seen: Observed, rows: NDArray[np.int64], *, fidelity: float
+) -> list[Head]:
+    """Return the heads, without their selector where at least as many of `rows` hit at `fidelity` without it.
+
+    GATI (appendix A.2.1) finds selectors better than a threshold on softmax, whose fidelity is hard to control. Here
+    calibration controls fidelity either way. What counts is the hit rate, and the microseconds that a selector takes:
+    ResNet-56's predictors had no use for one in four builds of four.
+    """
+    found = []
+    for place, head in enumerate(heads):
+        if head.sure:
+            found.append(head)
+            continue
+        plain, right = head.without_selector(), seen.seen.right[place, rows]
+        _, odds = HeadFunction(plain)(seen.features[place].numpy()[rows])
+        with_it = hits_alone(seen.seen.scores[place, rows], right, 1.0 - fidelity)[0]
+        without = hits_alone(odds.astype(np.float64), right, 1.0 - fidelity)[0]
+        found.append(plain if without >= with_it else head)
+    return found
+
+
+def nothing_pays(seconds: float) -> str:
+    """Say that no lookup is used for a network that takes so many seconds, and what may change that."""
+    short = f"; in {seconds * 1e3:.2f} ms there is little to save" if seconds < LITTLE else ""
+    return (
+        f"no lookup pays at this target: the network runs to its end{short}. A lower fidelity or more rows like the "
+        "traffic may change that: docs/choosing.md"
+    )
+
+
+def _in_use(outcome: _Outcome, found: Calibrated) -> tuple[StoredLookup, ...]:
+    results = [send(found.thresholds, seen, outcome.costs) for seen in outcome.worlds]
+    left_at = np.concatenate([result.left_at for result in results])
+    wrong = np.concatenate([result.wrong for result in results])
+    stored = []
+    for k, one in enumerate(outcome.trained):
+        hits = left_at == k
+        if np.isfinite(found.thresholds[k]) and hits.any():
+            stored.append(
+                StoredLookup(
+                    stage=one.plan.stage,
+                    kind=one.plan.kind,
+                    threshold=float(found.thresholds[k]),
+                    hit_rate=float(hits.mean()),
+                    fidelity=1.0 - float(wrong[hits].mean()),
+                    bytes=one.bytes,
+                    seconds=one.known,
+                    slower=one.slower,
+                )
+            )
+    return tuple(stored)
+
+
+def _kept(outcome: _Outcome, lookups: tuple[StoredLookup, ...]) -> list[TrainedLookup]:
+    """Return the lookups to keep: those in use, and one spare lookup at each boundary.
+
+    At a boundary in use the spare one is the quickest, for adaptation. At another it is the one that is right most
+    often, for a later calibration. A calibration itself keeps all that there are.
+    """
+    if all(one.lessons is None for one in outcome.trained):  # a recalibration: nothing was trained now
+        return list(outcome.trained)
+    names, used = {lookup.name for lookup in lookups}, {lookup.stage for lookup in lookups}
+    right = [sum(float(seen.right[k].mean()) for seen in outcome.worlds) for k in range(len(outcome.trained))]
+    for stage in {one.plan.stage for one in outcome.trained}:
+        here = [k for k, one in enumerate(outcome.trained) if one.plan.stage == stage]
+        chosen = here[0] if stage in used else max(here, key=lambda k: right[k])
+        names.add(outcome.trained[chosen].plan.name)
+    return [one for one in outcome.trained if one.plan.name in names]
+
+
+def _held_out(outcome: _Outcome, kept: Sequence[TrainedLookup]) -> Rows | None:
+    """Return held-out rows for adaptation: the features of the lookups that are kept."""
+    if outcome.observed is None:
+        return None
+    rows = slice(0, HELD_OUT_ROWS)
+    answers, names = outcome.observed.answers[rows], {one.plan.name for one in kept}
+    features = {
+        one.plan.name: seen[rows].bfloat16()
+        for one, seen in zip(outcome.trained, outcome.observed.features, strict=True)
+        if one.plan.name in names and seen.shape[1] <= WIDEST_KEPT
+    }
+    return Rows(features, answers.bfloat16(), answers.argmax(dim=1))
+
+
+def _lessons(directory: ModelDirectory, kept: Sequence[TrainedLookup]) -> Rows | None:
+    """Return the rows to train new heads with: the features of the lookups kept, of this training or the last one."""
+    each = [one.lessons for one in kept if one.lessons is not None]
+    if not each:
+        return read_rows(directory, LESSONS) if kept else None
+    narrow = {name: rows for one in each for name, rows in one.features.items() if rows.shape[1] <= WIDEST_KEPT}
+    return Rows(narrow, each[0].answers, each[0].classes)

@@ -1,14 +1,33 @@
-"""Chooses which lookups to use and the threshold of each, by the exact objective on held-out samples. Numbers only.
+"""Composition: chooses which trained lookups to use and the threshold of each. Numbers only.
 
-GATI (section 4) scores each cache by itself and lets an integer programme choose (`ilp`). Here the mean latency is
-counted by sending every sample through stages and lookups, so a sample that several lookups would hit counts once.
+GATI (section 4) scores each cache by itself and lets an integer programme choose (`ilp`), which knows only figures of
+single lookups and so can weigh all boundaries at once. Here its choices are where a search begins that counts the mean
+latency by sending every sample through stages and lookups: a sample that several lookups would hit counts once.
+
+What was chosen is calibrated on samples that did not choose it, by Learn then Test (Angelopoulos et al. 2021, section
+3.2, fixed sequence testing): candidates are tested from the strictest to the laxest, each by an exact test, until the
+first one fails. If the promise is about the share of wrong answers among all that there could be, the chance that any
+accepted candidate is worse than the target is at most 1 - confidence.
+
+The same bound holds for the next N answers, of which at most m may be wrong, although it is not known beforehand which
+candidates will be unlucky in those N. Suppose a candidate passes if at most k of n samples are wrong. For each share p,
+the first candidate worse than p is fixed. So a candidate worse than p is accepted at most as often as k or fewer of n
+uniform numbers are below p. More than m of the N answers are wrong as often as the accepted candidate's share is above
+the (m + 1)-th smallest of N other uniform numbers. Put that number for p: the chance is then that it is smaller than
+the (k + 1)-th smallest of n, which is what the test of a single candidate bounds.
+
+Only the search's choice is ever used: if the best of several calibrated choices were taken, the promise would not hold.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from latebind.learned.ilp import Problem, Variant, expected, full, relaxed
+from latebind.learned.promise import Promise
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -17,6 +36,8 @@ INTERPOLATION_STEP = 0.005  # share of the samples by which a candidate lets mor
 ROUNDS = 8  # most rounds of coordinate descent; it converges in two to four
 STEPS = 120  # prices of a wrong answer that are tried where no sure lookup is quicker than the whole network
 HIGHEST_PRICE, LOWEST_PRICE = 1000.0, 2.0  # of a wrong answer, as multiples of what a request costs that runs on
+AT_ONE_BOUNDARY = 2  # lookups at most, a quick one before an able one; GATI has one
+ALPHAS = tuple(np.linspace(0.0, 1.0, 11).tolist())  # of the relaxed programme
 LEAST_SURE_SHARE = 0.01  # share of the network's seconds that a sure lookup is assumed to take at least
 
 
@@ -43,21 +64,33 @@ class Costs:
 
     `segments[k]` is the time of the stages from lookup k - 1 (or the start) to lookup k; the last one runs to the end.
     `lookups[k]` is the latency of lookup k. A miss costs as much, unless lookups run aside: then it costs `beside[k]`,
-    by which the lookup slows the network down. Lookups in `sure` answer every request that reaches them. If one of them
-    is chosen, the network behind it never runs, and lookups take `before_sure` instead, if that was measured.
+    by which the lookup slows the network down. Lookups in `sure` answer every request that reaches them. (Before a sure
+    one the network never runs and leaves the core's caches alone, so a lookup takes less: 0.38 ms for 0.53. With a cost
+    of its own for that case ResNet-56 became 1 % faster on a stream, which was not worth its branches.)
     """
 
     segments: tuple[float, ...]
     lookups: tuple[float, ...]
     beside: tuple[float, ...] | None = None
     sure: tuple[int, ...] = ()
-    before_sure: tuple[float, ...] | None = None
 
-    def of(self, choice: "Choice") -> "Costs":
-        """Return the costs that hold when exactly these lookups are in use."""
-        if self.before_sure is None or not set(choice).intersection(self.sure):
-            return self
-        return replace(self, lookups=self.before_sure, before_sure=None)
+    @classmethod
+    def of(
+        cls,
+        stages: Sequence[float],
+        lookups: Sequence[tuple[int, float, float]],
+        *,
+        aside: bool,
+        sure: tuple[int, ...] = (),
+    ) -> "Costs":
+        """Return the costs of a network with `lookups`, by the seconds of its `stages`.
+
+        Of each lookup: the stage that it stands behind, its latency, and by how much it slows the network down aside.
+        """
+        ends = [stage + 1 for stage, _, _ in lookups]
+        segments = tuple(sum(stages[a:b]) for a, b in zip([0, *ends], [*ends, len(stages)], strict=True))
+        beside = tuple(slower for _, _, slower in lookups) if aside else None
+        return cls(segments, tuple(seconds for _, seconds, _ in lookups), beside, sure)
 
     @property
     def misses(self) -> tuple[float, ...]:
@@ -72,17 +105,15 @@ class Costs:
     @property
     def least(self) -> float:
         """The fewest seconds in which every request is answered: by the network alone, or by one sure lookup alone."""
-        alone = [(k, self.of((k,)).lookups[k]) for k in self.sure]
-        return min([self.whole, *(sum(self.segments[: k + 1]) + lookup for k, lookup in alone)])
+        return min([self.whole, *(sum(self.segments[: k + 1]) + self.lookups[k] for k in self.sure)])
 
     def tail(self, choice: "Choice") -> float:
         """Return the latency of a request that misses wherever it can, as a multiple of the network's seconds."""
         end = min((k for k in choice if k in self.sure), default=None)
-        costs = self.of(choice)
         if end is None:
-            return 1.0 + sum(costs.misses[k] for k in choice) / self.whole
-        before = sum(self.segments[: end + 1]) + sum(costs.misses[k] for k in choice if k < end)
-        return (before + costs.lookups[end]) / self.whole
+            return 1.0 + sum(self.misses[k] for k in choice) / self.whole
+        before = sum(self.segments[: end + 1]) + sum(self.misses[k] for k in choice if k < end)
+        return (before + self.lookups[end]) / self.whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +132,6 @@ class Result:
 def send(thresholds: Floats, seen: Seen, costs: Costs) -> Result:
     """Send every sample through stages and lookups; a lookup with a threshold of infinity is not in use."""
     lookups, n = seen.scores.shape
-    costs = costs.of(_chosen(thresholds))
     seconds, wrong = np.full(n, costs.segments[0]), np.zeros(n, dtype=np.bool_)
     left_at, here = np.full(n, lookups), np.ones(n, dtype=np.bool_)
     for k in range(lookups):
@@ -183,67 +213,49 @@ class Composer:
         result = send(thresholds, self.seen, self.costs)
         return float(result.seconds.mean() + price * result.wrong.mean())
 
-    def _objective_without_lookups(self, price: float) -> float:
-        """Return the objective without any lookup."""
-        wrong = 0.0 if self.seen.end is None else 1.0 - float(self.seen.end.mean())
-        return self.costs.whole + price * wrong
-
     def coordinate_descent(self, price: float, choice: Choice) -> tuple[Floats, float]:
         """Return the best thresholds found for the lookups of `choice` alone, and the objective.
 
-        If the descent drops the sure lookup, the others may cost more than was assumed; then it runs again.
+        Each threshold is set to its optimum while the others are held, from the last lookup to the first, repeatedly.
         """
         if (known := self._descents.get((price, choice))) is not None:
             return known
-        costs = self.costs.of(choice)
-        found, value = self._coordinate_descent(price, choice, costs)
-        left = _chosen(found)
-        if self.costs.of(left) != costs:
-            found, value = self.coordinate_descent(price, left)
-        self._descents[price, choice] = found, value
-        return found, value
-
-    def _coordinate_descent(self, price: float, choice: Choice, costs: Costs) -> tuple[Floats, float]:
-        """Set each threshold to its optimum while the others are held, from the last lookup to the first; repeat."""
         lookups, n = self.seen.scores.shape
+        costs = self.costs
         thresholds = np.full(lookups, np.inf)
-        best, value = thresholds.copy(), self._objective_without_lookups(price)
+        best, value = thresholds.copy(), self.value(thresholds, price)
         for _ in range(ROUNDS):
             before = thresholds.copy()
-            rest = np.full(n, self.costs.segments[-1])  # cost of each sample from here on
+            rest = np.full(n, costs.segments[-1])  # cost of each sample from here on
             if self.seen.end is not None:
                 rest += price * ~self.seen.end
             for k in reversed(range(lookups)):
                 if k in choice:
-                    thresholds[k] = self._best_threshold(k, thresholds, rest, price, costs)
-                    rest = self._with_lookup(k, thresholds[k], rest, price, costs)
-                rest = rest + self.costs.segments[k]
+                    thresholds[k] = self._best_threshold(k, thresholds, rest, price)
+                    if np.isfinite(thresholds[k]):
+                        answered = costs.lookups[k] + price * ~self.seen.right[k]
+                        rest = np.where(self.seen.scores[k] >= thresholds[k], answered, rest + costs.misses[k])
+                rest = rest + costs.segments[k]
             if rest.mean() < value - 1e-15:
                 best, value = thresholds.copy(), float(rest.mean())
             if np.array_equal(before, thresholds):
                 break
+        self._descents[price, choice] = best, value
         return best, value
 
-    def _best_threshold(self, k: int, thresholds: Floats, rest: Floats, price: float, costs: Costs) -> float:
+    def _best_threshold(self, k: int, thresholds: Floats, rest: Floats, price: float) -> float:
         """Return the threshold that saves most over running on; infinity if it saves less than the misses cost."""
         reach = np.ones(len(rest), dtype=np.bool_)
         for j in range(k):
             reach &= self.seen.scores[j] < thresholds[j]
-        missed = costs.misses[k]
-        saved = rest + missed - costs.lookups[k] - price * ~self.seen.right[k]
+        missed = self.costs.misses[k]
+        saved = rest + missed - self.costs.lookups[k] - price * ~self.seen.right[k]
         gain = np.where(reach, saved, 0.0)[self._order[k]]
         total = np.where(self._ends[k], np.cumsum(gain), -np.inf)
         place = int(total.argmax())
         if total[place] <= missed * reach.sum():
             return float("inf")
         return float(self.seen.scores[k][self._order[k][place]])
-
-    def _with_lookup(self, k: int, threshold: float, rest: Floats, price: float, costs: Costs) -> Floats:
-        if not np.isfinite(threshold):
-            return rest
-        hit = self.seen.scores[k] >= threshold
-        answered = costs.lookups[k] + price * ~self.seen.right[k]
-        return np.where(hit, answered, rest + costs.misses[k])
 
 
 def _neighbours(choice: Choice, every: Choice) -> Iterator[Choice]:
@@ -309,3 +321,132 @@ def _interpolate(start: Floats, end: Floats, seen: Seen) -> Iterator[Floats]:
         last = np.take_along_axis(falling, np.maximum(let_through - 1, 0)[:, None], axis=1)[:, 0]
         yield np.where(let_through > 0, last, np.inf)
     yield end
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """Thresholds and what held-out samples show about them.
+
+    `fidelity` is the share of answers equal to the base model's and `lower` its lower bound, both in the worst world.
+    `seconds` is the mean latency.
+    """
+
+    thresholds: Floats
+    fidelity: float
+    lower: float
+    seconds: float
+
+
+def calibrate(
+    candidates: Sequence[Floats], worlds: Sequence[Seen], costs: Costs, *, promise: Promise
+) -> Calibrated | None:
+    """Return the fastest of the candidates that keep the promise in every world; None if not even the first does.
+
+    `candidates` are ordered from the strictest to the laxest and were chosen on other samples than `worlds`.
+    """
+    accepted = []
+    for thresholds in candidates:
+        found = evaluate(thresholds, worlds, costs, promise=promise)
+        if found.lower < promise.fidelity:
+            break
+        accepted.append(found)
+    return min(accepted, key=lambda found: found.seconds, default=None)
+
+
+def evaluate(thresholds: Floats, worlds: Sequence[Seen], costs: Costs, *, promise: Promise) -> Calibrated:
+    """Return what these samples show about the thresholds.
+
+    The bound is the least over all worlds. As every world has to pass, it needs no correction for their number.
+    """
+    results = [send(thresholds, seen, costs) for seen in worlds]
+    wrong = [(int(result.wrong.sum()), len(result.wrong)) for result in results]
+    fidelity = min(1.0 - bad / n for bad, n in wrong)
+    lower = min(promise.lower_bound(bad, n) for bad, n in wrong)
+    seconds = float(np.concatenate([result.seconds for result in results]).mean())
+    return Calibrated(thresholds, fidelity, lower, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """The problem of choosing among `variants`, which are in order of stages, and at one boundary the quickest first.
+
+    `stages` are the seconds of each stage at batch 1.
+    """
+
+    variants: tuple[Variant, ...]
+    costs: Costs
+    stages: tuple[float, ...]
+    promise: Promise
+
+    def allows(self, choice: Choice) -> bool:
+        """Tell whether these lookups may be used together: within memory and tail, and few at any one boundary.
+
+        In line that is `AT_ONE_BOUNDARY`, and a sure lookup in addition, since no request runs on behind it. Aside,
+        lookups run one at a time: each must have answered before the next one starts (GATI, equation 9).
+        """
+        chosen = [self.variants[k] for k in choice]
+        behind = Counter(self.variants[k].stage for k in choice if k not in self.costs.sure)
+        few = max(behind.values(), default=0) <= AT_ONE_BOUNDARY
+        small = sum(variant.bytes for variant in chosen) <= self.promise.cache_bytes
+        together = few if self.costs.beside is None else self.problem_of(self.variants).fits(chosen)
+        return together and small and self.costs.tail(choice) <= self.promise.tail
+
+    def expected(self, seen: Seen) -> float:
+        """Return the mean seconds of the best choice at the target fidelity on `seen`, without calibration."""
+        composer = Composer(seen, self.costs, allows=self.allows, starts=self._starts(seen))
+        return fastest(composer, fidelity=self.promise.fidelity)[1]
+
+    def choose(self, seen: Seen, worlds: Sequence[Seen]) -> Calibrated | None:
+        """Return the thresholds to use, chosen on the samples `seen`, calibrated on those of `worlds`."""
+        return self._calibrated(Composer(seen, self.costs, allows=self.allows, starts=self._starts(seen)), worlds)
+
+    def only(self, choice: Choice, seen: Seen, worlds: Sequence[Seen]) -> Calibrated | None:
+        """Return thresholds for these lookups and no others."""
+        return self._calibrated(Composer(seen, self.costs, allows=set(choice).issuperset, starts=[choice]), worlds)
+
+    def proposals(self, seen: Seen) -> dict[str, Choice]:
+        """Return what the paper's programmes choose, from figures of single lookups."""
+        problem = self.problem(seen)
+        swept = min((relaxed(problem, alpha) for alpha in ALPHAS), key=lambda c: expected(problem, c).seconds)
+        chosen = {"full programme": full(problem), "relaxed programme": swept}
+        places = {variant: k for k, variant in enumerate(problem.variants)}
+        return {rule: tuple(sorted(places[variant] for variant in choice)) for rule, choice in chosen.items()}
+
+    def problem(self, seen: Seen) -> Problem:
+        """Return the problem as the paper's rules see it.
+
+        They know the hit rate and accuracy of each lookup alone, at the laxest threshold that keeps the target.
+        """
+        variants = []
+        for k, variant in enumerate(self.variants):
+            hits, wrong = hits_alone(seen.scores[k], seen.right[k], 1.0 - self.promise.fidelity)
+            variants.append(replace(variant, hit_rate=hits, accuracy=1.0 - wrong, sure=k in self.costs.sure))
+        return self.problem_of(variants)
+
+    def problem_of(self, variants: Sequence[Variant]) -> Problem:
+        """Return the problem of choosing among these variants."""
+        return Problem(
+            tuple(variants),
+            self.stages,
+            accuracy=self.promise.fidelity,
+            memory=self.promise.cache_bytes,
+            aside=self.costs.beside is not None,
+            tail=self.promise.tail,
+        )
+
+    def _starts(self, seen: Seen) -> list[Choice]:
+        return list(dict.fromkeys(self.proposals(seen).values()))
+
+    def _calibrated(self, composer: Composer, worlds: Sequence[Seen]) -> Calibrated | None:
+        candidates = threshold_path(composer, fidelity=self.promise.fidelity)
+        return calibrate(candidates, worlds, self.costs, promise=self.promise)
+
+
+def hits_alone(scores: Floats, right: Bools, most: float) -> tuple[float, float]:
+    """Return hit rate and share of wrong answers of one lookup, at its laxest threshold with at most `most` wrong."""
+    order = np.argsort(-scores, kind="stable")
+    ordered = scores[order]
+    wrong = np.cumsum(~right[order]) / len(scores)
+    last = np.append(ordered[:-1] > ordered[1:], True)  # no threshold lies between samples of equal score
+    good = np.flatnonzero(last & (wrong <= most))
+    return (float(good[-1] + 1) / len(scores), float(wrong[good[-1]])) if len(good) else (0.0, 0.0)

@@ -4,8 +4,7 @@ It needs no training. Its answers are calibrated and watched like those of any o
 equal the base model's often enough. With exits off, every request gets the base model's own answer.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from latebind.learned.activations import batches
 from latebind.learned.explore import ExplorationResult, Explorer, TrainedLookup, all_cores, first_row
 from latebind.learned.head import Head
-from latebind.learned.latency import SureLookup, latency_aside, latency_before_sure, latency_in_place
+from latebind.learned.latency import latency_aside, latency_in_place
 from latebind.learned.lookup import LookupFunction, compile_lookup_files
 from latebind.learned.networks import BYTES
 from latebind.learned.plan import Candidate
@@ -21,7 +20,6 @@ from latebind.learned.quantise import quantise
 from latebind.learned.samples import Samples
 from latebind.learned.stored import FEATURES, LookupFiles, Rows
 from latebind.program.graph import Graph, Value, Weight
-from latebind.program.program import Program
 from latebind.program.stored import read_graph, read_model
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.tensors import read_tensors
@@ -85,20 +83,6 @@ def to_eight_bit_lookup(graph: Graph, weights: Mapping[str, Tensor], rows: Tenso
             assert isinstance(one, Weight)
             answer.bias.copy_(weights[one.name])
     return LookupFiles(coarse, {name: found[name] for name in coarse.weights()}, Head.of(answer).always_sure())
-
-
-def before_sure(program: Program, row: tuple[Tensor, ...], trained: Sequence[TrainedLookup]) -> list[TrainedLookup]:
-    """Return the lookups with their latency if the first sure one is in use; as they are if none is sure."""
-    ends = [SureLookup(one.plan.stage, one.function) for one in trained if one.files.head.sure]
-    if not ends:
-        return list(trained)
-    end = min(ends, key=lambda one: one.stage)
-    return [
-        replace(one, before_sure=latency_before_sure(program, row, one.plan.stage, one.function, end))
-        if one.plan.stage <= end.stage
-        else one
-        for one in trained
-    ]
 
 
 def _features(function: LookupFunction, rows: Samples) -> Tensor:

@@ -1,12 +1,16 @@
 """The folder of an exploration, beside its model: trained networks, checkpoints, and, meanwhile, activations.
 
 `latebind build` makes everything in it, from one model, one set of samples and one seed, and nothing else reads it.
+Activations of a boundary lie in a flat file in bfloat16, which halves them, and each training maps them into memory.
+The rows were shuffled once before they were recorded.
 """
 
 import hashlib
+import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,12 +20,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from latebind.domain.errors import ConfigError
+from latebind.learned.activations import in_shape
 from latebind.learned.samples import Samples
-from latebind.learned.train import FORMAT
+from latebind.learned.train import FORMAT, Lesson
 from latebind.repository.directory import GRAPH, WEIGHTS, ModelDirectory, json_bytes, write_bytes
 from latebind.repository.tensors import tensor_bytes
 
 ABOUT = "explored.json"
+HALF_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,31 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class Recorded:
+    """The recorded rows of a boundary: `activations` `(N, *shape) bfloat16`, mapped, and the base model's answers.
+
+    The first `learn` rows train the predictor, which must not see the others. `answers` are `(N, classes) float32`,
+    `labels` `(N,) int64` if the true classes are known.
+    """
+
+    activations: Tensor
+    answers: Tensor
+    labels: Tensor | None
+    learn: int
+
+    def seen(self) -> Lesson:
+        """Return the rows that the predictor learns from."""
+        return self._lesson(slice(0, self.learn))
+
+    def unseen(self) -> Lesson:
+        """Return the rows that the predictor has not seen."""
+        return self._lesson(slice(self.learn, None))
+
+    def _lesson(self, rows: slice) -> Lesson:
+        return Lesson(self.activations[rows], self.answers[rows], None if self.labels is None else self.labels[rows])
+
+
+@dataclass(frozen=True, slots=True)
 class ExplorationFolder:
     """The folder, opened for one origin."""
 
@@ -56,7 +88,11 @@ class ExplorationFolder:
     def open(cls, folder: Path, origin: Origin) -> "ExplorationFolder":
         """Open the folder and keep what is in it, or empty it if it is of another origin."""
         about = json_bytes(asdict(origin))
-        if not _says(folder / ABOUT, about):
+        try:
+            same = msgspec.json.decode((folder / ABOUT).read_bytes()) == msgspec.json.decode(about)
+        except (OSError, msgspec.MsgspecError):
+            same = False
+        if not same:
             delete_exploration(folder)
         for part in ("networks", "checkpoints", "activations"):
             (folder / part).mkdir(parents=True, exist_ok=True)
@@ -65,43 +101,77 @@ class ExplorationFolder:
 
     def network(self, boundary: str, kind: str) -> dict[str, Tensor] | None:
         """Return the tensors of a trained network, or None if there is none."""
-        try:
-            return load_file(self._network(boundary, kind))
-        except (OSError, SafetensorError):
-            return None
+        return _read(self.folder / "networks" / f"{_file(boundary, kind)}.safetensors")
 
     def keep_network(self, boundary: str, kind: str, tensors: Mapping[str, Tensor]) -> None:
         """Write a trained network and delete its checkpoint."""
-        write_bytes(self._network(boundary, kind), tensor_bytes(tensors))
-        self.checkpoint(boundary, kind).unlink(missing_ok=True)
+        write_bytes(self.folder / "networks" / f"{_file(boundary, kind)}.safetensors", tensor_bytes(tensors))
+        self._checkpoint(boundary, kind).unlink(missing_ok=True)
 
-    def checkpoint(self, boundary: str, kind: str) -> Path:
-        """Return the path of a running training's checkpoint."""
-        return self.folder / "checkpoints" / f"{_file(boundary, kind)}.safetensors"
+    def checkpoint(self, boundary: str, kind: str) -> dict[str, Tensor] | None:
+        """Return the checkpoint of a training that was killed; None if there is none that can be read."""
+        return _read(self._checkpoint(boundary, kind))
 
-    def activations(self, boundary: str) -> Path:
-        """Return the path of the activations at a boundary, without a suffix."""
-        return self.folder / "activations" / _file(boundary)
+    def keep_checkpoint(self, boundary: str, kind: str, tensors: Mapping[str, Tensor]) -> None:
+        """Write a checkpoint; a kill leaves the last one or the one before it."""
+        write_bytes(self._checkpoint(boundary, kind), tensor_bytes(tensors), ending=str(os.getpid()))
+
+    def allocate_activations(self, boundary: str, rows: int, shape: tuple[int, ...]) -> Tensor:
+        """Allocate a file for activations and return it, mapped, as `(rows, *shape) bfloat16` to be filled.
+
+        Raises `ConfigError` if the disk has no room. Without allocation, a write to the mapped file would kill the
+        process.
+        """
+        path = self._activations(boundary, ".bin")
+        try:
+            with path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, rows * row_bytes(shape))
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise ConfigError(f"{path} cannot be written ({error}): make room, or give less with --disk") from None
+        return _mapped(path, rows, shape, shared=True)
+
+    def mark_recorded(self, boundary: str, answers: Tensor, labels: Tensor | None, *, learn: int) -> None:
+        """Write the answers and labels of the activations. They come last: activations without them are incomplete."""
+        tensors = {"answers": answers, "learn": torch.tensor(learn)}
+        if labels is not None:
+            tensors["labels"] = labels
+        write_bytes(self._activations(boundary, ".safetensors"), tensor_bytes(tensors))
+
+    def recorded(self, boundary: str, shape: tuple[int, ...]) -> Recorded | None:
+        """Return what was recorded, mapped and not read yet, or None if it is incomplete."""
+        path = self._activations(boundary, ".bin")
+        tensors = _read(self._activations(boundary, ".safetensors"))
+        if tensors is None or not path.is_file():
+            return None
+        rows = len(tensors["answers"])
+        if path.stat().st_size != rows * row_bytes(shape):
+            return None
+        activations = _mapped(path, rows, shape, shared=False)
+        return Recorded(activations, tensors["answers"], tensors.get("labels"), int(tensors["learn"]))
 
     def recorded_bytes(self) -> int:
         """Return the bytes that all recorded activations take now."""
         return sum(path.stat().st_size for path in (self.folder / "activations").iterdir())
 
-    def delete_activations_except(self, boundaries: Collection[str]) -> None:
+    def keep_activations_of(self, boundaries: Collection[str]) -> None:
         """Delete the activations of all other boundaries."""
-        wanted = {self.activations(boundary) for boundary in boundaries}
+        kept = {_file(boundary) for boundary in boundaries}
         for path in (self.folder / "activations").iterdir():
-            if path.with_suffix("") not in wanted:
+            if path.stem not in kept:
                 path.unlink()
 
     def clear(self) -> None:
         """Delete checkpoints and activations, which only a running training needs; trained networks stay."""
-        for part in ("checkpoints", "activations"):
-            for path in (self.folder / part).iterdir():
-                path.unlink()
+        self.keep_activations_of(())
+        for path in (self.folder / "checkpoints").iterdir():
+            path.unlink()
 
-    def _network(self, boundary: str, kind: str) -> Path:
-        return self.folder / "networks" / f"{_file(boundary, kind)}.safetensors"
+    def _checkpoint(self, boundary: str, kind: str) -> Path:
+        return self.folder / "checkpoints" / f"{_file(boundary, kind)}.safetensors"
+
+    def _activations(self, boundary: str, suffix: str) -> Path:
+        return self.folder / "activations" / f"{_file(boundary)}{suffix}"
 
 
 def explored_folder(model: Path) -> Path:
@@ -121,22 +191,29 @@ def fingerprint(samples: Samples) -> str:
     found = hashlib.sha256()
     for tensor in (*samples.inputs, *labels):
         found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        for part in _pieces(tensor):
+        for part in torch.split(tensor, 1024):  # a view of all rows as bytes could take as much memory again
             found.update(part.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 
-def _pieces(tensor: Tensor) -> Iterator[Tensor]:
-    yield from torch.split(tensor, 1024)
+def row_bytes(shape: tuple[int, ...]) -> int:
+    """Return the bytes that one row of activations takes on disk."""
+    return HALF_BYTES * prod(shape)
+
+
+def _mapped(path: Path, rows: int, shape: tuple[int, ...], *, shared: bool) -> Tensor:
+    flat = torch.from_file(str(path), shared=shared, size=rows * prod(shape), dtype=torch.bfloat16)
+    return in_shape(flat, shape)
+
+
+def _read(path: Path) -> dict[str, Tensor] | None:
+    """Return the tensors in a file, None where it is not there or torn."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError):
+        return None
 
 
 def _file(*parts: str) -> str:
     """Return a file name for names of activations and networks, which may hold dots and what no path may."""
     return ".".join(quote(part, safe="").replace(".", "%2E") for part in parts)
-
-
-def _says(path: Path, wanted: bytes) -> bool:
-    try:
-        return bool(msgspec.json.decode(path.read_bytes()) == msgspec.json.decode(wanted))
-    except (OSError, msgspec.MsgspecError):
-        return False

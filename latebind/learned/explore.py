@@ -1,41 +1,40 @@
 """Exploration (GATI, section 4.1): trains each candidate on the base model's activations and measures it in place.
 
 All candidates learn from one pass of the base model over the samples, as far as the disk has room. Each network is
-kept as soon as it is trained, so an interrupted build, or a later one with more candidates, trains only the rest.
+kept as soon as it is trained, so an interrupted build, or a later one with more candidates, trains only the rest; of
+those that were being trained it goes on from their checkpoints.
+
+Networks are trained side by side in threads: torch lets go of Python's lock while it computes. (Two on two cores take
+250 ms a batch for both, one after the other on two threads 268, in two processes 281; small ones 76, 76 and 58.)
 """
 
+import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import groupby
+from threading import Event
 
 import torch
 from torch import Tensor
 
 from latebind.domain.costs import Curve
-from latebind.forks.client import fork_server
+from latebind.domain.errors import ConfigError
 from latebind.learned.activations import empty_activations, record_activations
 from latebind.learned.compiled import compile_lookup
-from latebind.learned.exploration_folder import ExplorationFolder
-from latebind.learned.head import Head
+from latebind.learned.exploration_folder import ExplorationFolder, row_bytes
+from latebind.learned.head import Head, Selector
 from latebind.learned.latency import AsideLatency, latency_aside, latency_in_place
 from latebind.learned.lookup import LookupFunction
+from latebind.learned.networks import Predictor, make_predictor
 from latebind.learned.plan import Candidate
-from latebind.learned.recorded import (
-    allocate_activations,
-    delete_recorded,
-    load_recorded,
-    mark_complete,
-    row_bytes,
-)
 from latebind.learned.samples import Samples
 from latebind.learned.stored import LookupFiles, Rows
-from latebind.learned.train import DISTILLATION, batches_in
-from latebind.learned.training_pool import seconds_a_batch, side_by_side, train_all
-from latebind.learned.training_process import Network, TrainingJob, kept_network, passes_over
+from latebind.learned.train import DISTILLATION, PredictorTraining, predict, selector_steps, train_selector
 from latebind.program.load import load_program
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
@@ -44,8 +43,15 @@ SELECTOR_SHARE = 0.15  # of the rows to fit, for the selectors; the predictors n
 FEWEST_ROWS = 64
 RANGE_ROWS = 512  # rows that set the quantisation ranges of a lookup in eight bits
 FREE_SHARE = 0.8  # of the free disk space that activations may take
-MEASURING_SECONDS = 2.0  # estimate of the time to compile and measure a lookup
+MOST_PASSES = 40
+LESSON_ROWS = 5_000  # unseen rows whose features are kept for adaptation
+CHECKPOINT_SECONDS = 30.0
+# For the share of the work that is told: how many times longer a network learns from a row than it takes to answer one
+# (compiled, perhaps in eight bits), the least that it is taken to answer in, and the seconds to compile and measure it.
+LEARNING, LEAST_SECONDS, MEASURING_SECONDS = 10.0, 1e-5, 2.0
 BATCH_OF_COSTS = 16
+TELL_SECONDS = 0.2
+PREDICTOR, SELECTOR = "predictor.", "selector."
 
 Progress = Callable[[str, float], None]
 
@@ -54,7 +60,7 @@ Progress = Callable[[str, float], None]
 class TrainedLookup:
     """A trained lookup: as planned, as data, compiled, and its latency in line over batch sizes.
 
-    `beside` is what it costs aside, and `before_sure` its latency if a sure lookup is in use; None: not measured.
+    `beside` is what it costs aside; None: not measured.
     """
 
     plan: Candidate
@@ -63,7 +69,6 @@ class TrainedLookup:
     curve: Curve
     lessons: Rows | None = None  # features of this lookup on rows its predictor has not seen, for adaptation
     beside: AsideLatency | None = None
-    before_sure: Curve | None = None
 
     @property
     def known(self) -> Curve:
@@ -107,13 +112,34 @@ class ExplorationResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Network:
+    """A trained predictor and selector, and the features of rows that the predictor has not seen, for adaptation.
+
+    `features` are `(N, width) bfloat16`, `answers` of the base model `(N, classes) bfloat16`, `classes` `(N,) int64`.
+    The rows are the same for all networks, except that some may have only the first of them.
+    """
+
+    predictor: Predictor
+    selector: Selector
+    features: Tensor
+    answers: Tensor
+    classes: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors by name, to be written."""
+        found = {PREDICTOR + name: tensor for name, tensor in self.predictor.state_dict().items()}
+        found |= {SELECTOR + name: tensor for name, tensor in self.selector.state_dict().items()}
+        return {**found, "features": self.features, "answers": self.answers, "classes": self.classes}
+
+
+@dataclass(frozen=True, slots=True)
 class Explorer:
     """Trains candidates for `program`; `wide` is the same program on all cores, for work that is not measured.
 
     `names` are the names of the activations behind each stage but the last. Networks are written to the folder `kept`,
     and activations take at most `disk` bytes there at a time. Each predictor sees about `presentations` rows, counting
     repetitions. `distillation` is the share of the base model's distribution in its loss (`train.distillation_loss`).
-    With `beside`, lookups are measured aside too.
+    With `beside`, lookups are measured aside too. Checkpoints are written every `checkpoint_seconds`.
     """
 
     program: Program
@@ -126,140 +152,188 @@ class Explorer:
     progress: Progress
     distillation: float = DISTILLATION
     beside: bool = False
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
 
     def train(self, planned: Sequence[Candidate], fit: Samples) -> ExplorationResult:
         """Train a predictor and a selector for each candidate on the rows of `fit`, and measure them in place.
 
-        The last rows train the selectors. Raises `TrainingStopped` if a training process dies, `ConfigError` if the
-        disk is full; networks that are trained by then are kept.
+        The last rows train the selectors. Raises `ConfigError` if the disk is full; networks that are trained by then
+        are kept.
         """
-        processes, threads = side_by_side(len(planned))
-        jobs = [self._training_job(one, threads) for one in planned]
-        missing = [job for job in jobs if self.kept.network(job.boundary, job.kind) is None]
+        missing = [one for one in planned if self.kept.network(self.names[one.stage], one.kind) is None]
         rows = _RowSplit.of(fit, self.seed)
-        work = self._work(missing, rows, len(planned), processes)
-        with fork_server() as forks:
-            if processes > 1 and missing:
-                forks.warm()  # while activations are recorded
-            limited = self._train(missing, fit, rows, work, partial(train_all, forks=forks, processes=processes))
-        self.kept.clear()
-        trained = self._measured(planned, jobs, fit, rows, work)
-        lessons = min(len(one.lessons.classes) for one in trained if one.lessons is not None)
-        return ExplorationResult(trained, len(jobs) - len(missing), limited, rows.order[rows.learn :][:lessons])
-
-    def _train(
-        self,
-        missing: Sequence[TrainingJob],
-        fit: Samples,
-        rows: "_RowSplit",
-        work: "_BuildProgress",
-        train: Callable[..., None],
-    ) -> dict[int, int]:
-        """Train the missing networks group by group; return `ExplorationResult.limited`."""
+        at_once = max(1, min(len(planned), _cores()))
+        row_seconds = self.program.costs.remaining(0, BATCH_OF_COSTS) / BATCH_OF_COSTS / _cores()
+        learning = {
+            one.name: LEARNING * max(one.seconds, LEAST_SECONDS) * self.presentations / at_once for one in missing
+        }
+        work = _Work(self.progress, row_seconds * len(rows.order) if missing else 0.0, learning, len(planned))
         limited: dict[int, int] = {}
         for number, (count, group) in enumerate(self._groups(missing, len(fit))):
             if number == 0:  # of an interrupted build's activations only those of the first group are of use
-                self.kept.delete_activations_except({job.boundary for job in group})
+                self.kept.keep_activations_of({self.names[one.stage] for one in group})
             if count < len(fit):
                 limited[group[0].stage] = rows.first(count).learn
             self._record(group, fit, rows.first(count), work)
-            train(group, work.seconds(group), tell=work.training(group))
-            work.finish(group)
-            for job in group:
-                delete_recorded(self.kept.activations(job.boundary))
-        return limited
+            with on_threads(_cores() // at_once):
+                self.train_networks(group, at_once=at_once, tell=work.training)
+            self.kept.keep_activations_of(())
+        self.kept.clear()
+        trained = self._measured(planned, fit, rows, work)
+        kept = min(len(one.lessons.classes) for one in trained if one.lessons is not None)
+        return ExplorationResult(trained, len(planned) - len(missing), limited, rows.order[rows.learn :][:kept])
 
-    def _training_job(self, one: Candidate, threads: int) -> TrainingJob:
-        return TrainingJob(
-            folder=str(self.kept.folder),
-            boundary=self.names[one.stage],
-            stage=one.stage,
-            kind=one.kind,
-            shape=self.program.activations[one.stage],
-            classes=self.program.spec.outputs[0].shape[0],
-            seed=self.seed,
-            presentations=self.presentations,
-            threads=threads,
-            distillation=self.distillation,
-        )
-
-    def _groups(self, jobs: Sequence[TrainingJob], rows: int) -> Iterator[tuple[int, list[TrainingJob]]]:
+    def _groups(self, candidates: Sequence[Candidate], rows: int) -> Iterator[tuple[int, list[Candidate]]]:
         """Yield the groups to record and train one after another, with how many rows the disk has room for.
 
-        A group has all jobs of one or more boundaries.
+        A group has all candidates of one or more boundaries.
         """
-        room, left = self._room(), 0
-        group: list[TrainingJob] = []
-        for _, found in groupby(jobs, lambda job: job.stage):
-            behind = list(found)
-            need = rows * row_bytes(behind[0].shape)
-            if group and need > left:
+        free = shutil.disk_usage(self.kept.folder).free
+        room, left = min(self.disk, int(FREE_SHARE * (free + self.kept.recorded_bytes()))), 0
+        group: list[Candidate] = []
+        for stage, found in groupby(candidates, lambda one: one.stage):
+            row = row_bytes(self.program.activations[stage])
+            if group and rows * row > left:
                 yield rows, group
                 group = []
-            left = (left if group else room) - need
-            group += behind
+            left = (left if group else room) - rows * row
+            group += found
             if left < 0:  # this boundary alone does not fit
-                yield max(FEWEST_ROWS, min(rows, room // row_bytes(behind[0].shape))), group
+                yield max(FEWEST_ROWS, min(rows, room // row)), group
                 group = []
         if group:
             yield rows, group
 
-    def _room(self) -> int:
-        free = shutil.disk_usage(self.kept.folder).free
-        return min(self.disk, int(FREE_SHARE * (free + self.kept.recorded_bytes())))
-
-    def _record(self, group: Sequence[TrainingJob], fit: Samples, rows: "_RowSplit", work: "_BuildProgress") -> None:
+    def _record(self, group: Sequence[Candidate], fit: Samples, rows: "_RowSplit", work: "_Work") -> None:
         """Run the base model over the rows and record its activations at the boundaries that are not recorded yet."""
-        stems = {job.stage: self.kept.activations(job.boundary) for job in group}
-        shapes = {job.stage: job.shape for job in group}
-        missing = [stage for stage, stem in stems.items() if load_recorded(stem, shapes[stage]) is None]
+        shapes = {one.stage: self.program.activations[one.stage] for one in group}
+        missing = {
+            stage: self.names[stage]
+            for stage, shape in shapes.items()
+            if self.kept.recorded(self.names[stage], shape) is None
+        }
         if not missing:
             return
-        rooms = {stage: allocate_activations(stems[stage], len(rows.order), shapes[stage]) for stage in missing}
+        rooms = {
+            stage: self.kept.allocate_activations(name, len(rows.order), shapes[stage])
+            for stage, name in missing.items()
+        }
         with all_cores(self.program.threads):
             answers = record_activations(self.wide, fit, rows.order, rooms, tell=work.recording)
         labels = fit.labels[rows.order] if fit.labels is not None else None
-        for stage in missing:
-            mark_complete(stems[stage], answers, labels, learn=rows.learn)
+        for name in missing.values():
+            self.kept.mark_recorded(name, answers, labels, learn=rows.learn)
 
-    def _work(
-        self, missing: Sequence[TrainingJob], rows: "_RowSplit", networks: int, processes: int
-    ) -> "_BuildProgress":
-        """Estimate how long the work ahead takes."""
-        batches = batches_in(rows.learn) * passes_over(rows.learn, self.presentations)
-        seconds = {(job.stage, job.kind): batches * seconds_a_batch(job) for job in missing}
-        row = self.program.costs.remaining(0, BATCH_OF_COSTS) / BATCH_OF_COSTS / _cores()
-        return _BuildProgress(self.progress, seconds, processes, row * len(rows.order), networks)
+    def train_networks(
+        self, group: Sequence[Candidate], *, at_once: int, tell: Callable[[dict[str, float]], None]
+    ) -> None:
+        """Train the networks of the candidates on recorded activations, `at_once` at a time, the longest first.
+
+        Each computes on as many threads as torch has been given, and so comes to the same weights wherever it is
+        trained. `tell` is called with the shares that are done, by name. If it raises, or this process is interrupted,
+        trainings end at their next step.
+        """
+        shares: dict[str, float] = {}
+        ended = Event()
+
+        def learn(one: Candidate, predictor: Predictor, selector: Selector) -> None:
+            def step(share: float) -> None:
+                shares[one.name] = share
+                if ended.is_set():
+                    raise InterruptedError(f"the training of {one.name} was ended")
+
+            self._train_network(one, predictor, selector, step)
+
+        longest_first = sorted(group, key=lambda one: one.seconds, reverse=True)
+        with ThreadPoolExecutor(at_once) as threads:
+            try:
+                running = [threads.submit(learn, one, *self._untrained(one)) for one in longest_first]
+                tell({})
+                while wait(running, timeout=TELL_SECONDS).not_done:
+                    tell(dict(shares))
+            except BaseException:
+                ended.set()
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+        for one in running:
+            one.result()
+        tell(dict(shares))
+
+    def _train_network(
+        self, one: Candidate, predictor: Predictor, selector: Selector, tell: Callable[[float], None]
+    ) -> None:
+        """Train one network and keep it.
+
+        The weights are bit for bit the same for the same candidate, however often it was interrupted. The seed depends
+        on no other boundary, and not on where the cuts are.
+        """
+        boundary = self.names[one.stage]
+        rows = self.kept.recorded(boundary, self.program.activations[one.stage])
+        if rows is None:
+            raise ConfigError(f"{self.kept.folder} has no activations of {boundary!r}: run the build again")
+        seed = int.from_bytes(hashlib.sha256(f"{self.seed} {boundary}".encode()).digest()[:6], "little")
+        passes = passes_over(rows.learn, self.presentations)
+        training = PredictorTraining(predictor, rows.seen(), passes=passes, seed=seed, distillation=self.distillation)
+        if (state := self.kept.checkpoint(boundary, one.kind)) is not None:
+            training.restore(state)
+        saved = time.monotonic()
+
+        def step(share: float) -> None:
+            nonlocal saved
+            if time.monotonic() - saved >= self.checkpoint_seconds:
+                self.kept.keep_checkpoint(boundary, one.kind, training.state())
+                saved = time.monotonic()
+            tell(share)
+
+        training.learn(step)
+        unseen = rows.unseen()
+        predicted, classes = predict(predictor, unseen.activations), unseen.answers.argmax(dim=1)
+        generator, steps = torch.Generator().manual_seed(seed), selector_steps(self.presentations)
+        train_selector(selector, predicted, predicted.argmax(dim=1) == classes, generator=generator, steps=steps)
+        lessons = slice(0, LESSON_ROWS)
+        features = predict(predictor.features, unseen.activations[lessons]).bfloat16()
+        network = Network(predictor, selector, features, unseen.answers[lessons].bfloat16(), classes[lessons])
+        self.kept.keep_network(boundary, one.kind, network.tensors())
+
+    def network(self, one: Candidate) -> Network | None:
+        """Return the network of a candidate, or None if it is not trained yet."""
+        tensors = self.kept.network(self.names[one.stage], one.kind)
+        if tensors is None:
+            return None
+        predictor, selector = self._untrained(one)
+        predictor.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for module, start in ((predictor, PREDICTOR), (selector, SELECTOR)):
+            module.load_state_dict({k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)})
+            module.eval()
+        return Network(predictor, selector, *(tensors[name] for name in ("features", "answers", "classes")))
+
+    def _untrained(self, one: Candidate) -> tuple[Predictor, Selector]:
+        classes = self.program.spec.outputs[0].shape[0]
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            predictor = make_predictor(self.program.activations[one.stage], classes, one.kind)
+            torch.manual_seed(self.seed)
+            return predictor, Selector(classes)
 
     def _measured(
-        self,
-        planned: Sequence[Candidate],
-        jobs: Sequence[TrainingJob],
-        fit: Samples,
-        rows: "_RowSplit",
-        work: "_BuildProgress",
+        self, planned: Sequence[Candidate], fit: Samples, rows: "_RowSplit", work: "_Work"
     ) -> tuple[TrainedLookup, ...]:
-        networks = [network for job in jobs if (network := kept_network(job)) is not None]
+        networks = [network for one in planned if (network := self.network(one)) is not None]
         shown = rows.order[rows.learn :][:RANGE_ROWS]
         ranges = {one.stage: empty_activations(len(shown), self.program.activations[one.stage]) for one in planned}
         with all_cores(self.program.threads):
             record_activations(self.wide, fit, shown, ranges)
-        lessons = min(len(network.classes) for network in networks)
+        lessons = slice(0, min(len(network.classes) for network in networks))
         trained = []
         for one, network in zip(planned, networks, strict=True):
             work.measuring(one)
-            trained.append(self._finish(one, network, ranges[one.stage], first_row(fit), lessons))
+            compiled = compile_lookup(network.predictor, network.selector, ranges[one.stage].float(), self.program)
+            place = (self.program, first_row(fit), one.stage, compiled.function)
+            curve = latency_in_place(*place)
+            beside = latency_aside(*place) if self.beside else None
+            kept = Rows({one.name: network.features[lessons]}, network.answers[lessons], network.classes[lessons])
+            trained.append(TrainedLookup(one, compiled.files, compiled.function, curve, kept, beside))
         return tuple(trained)
-
-    def _finish(
-        self, one: Candidate, network: Network, shown: Tensor, inputs: tuple[Tensor, ...], lessons: int
-    ) -> TrainedLookup:
-        compiled = compile_lookup(network.predictor, network.selector, shown.float(), self.program)
-        place = (self.program, inputs, one.stage, compiled.function)
-        curve = latency_in_place(*place)
-        beside = latency_aside(*place) if self.beside else None
-        kept = Rows({one.name: network.features[:lessons]}, network.answers[:lessons], network.classes[:lessons])
-        return TrainedLookup(one, compiled.files, compiled.function, curve, kept, beside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,51 +359,42 @@ class _RowSplit:
 
 
 @dataclass(slots=True)
-class _BuildProgress:
-    """Reports progress: the share of the expected seconds of all work that is done."""
+class _Work:
+    """Tells what is done and its share of the expected seconds of all work: `record` once, `learn` by network."""
 
     progress: Progress
-    expected: dict[tuple[int, str], float]  # to train each network, by stage and kind
-    processes: int
-    to_record: float
+    record: float
+    learn: dict[str, float]
     networks: int
-    done: float = 0.0
-    _doing: float = field(default=0.0)
+    recorded: float = 0.0
+    learned: dict[str, float] = field(default_factory=dict)
+    measured: float = 0.0
 
     def recording(self, share: float) -> None:
         """Note what share of the rows the base model has run over."""
-        self._doing = share * self.to_record
+        self.recorded = share
         self._tell(f"running the base model {share:.0%}")
 
-    def training(self, group: Sequence[TrainingJob]) -> Callable[[dict[int, float]], None]:
-        """Return a callback that notes what share of each training of the group is done."""
-        recorded_, seconds = self._doing, self.seconds(group)
-
-        def tell(shares: dict[int, float]) -> None:
-            self._doing = recorded_ + sum(share * seconds[place] for place, share in shares.items()) / self.processes
-            under_way = [f"{group[k].kind}@{group[k].stage} {share:.0%}" for k, share in shares.items() if share < 1.0]
-            self._tell(f"training {', '.join(under_way)}" if under_way else "training selectors")
-
-        return tell
-
-    def finish(self, group: Sequence[TrainingJob]) -> None:
-        """Note that the group is trained."""
-        self.done += self._doing
-        self._doing = 0.0
+    def training(self, shares: dict[str, float]) -> None:
+        """Note what share of each training is done."""
+        self.learned |= shares
+        under_way = [f"{name} {share:.0%}" for name, share in shares.items() if share < 1.0]
+        self._tell(f"training {', '.join(under_way) or 'selectors'}")
 
     def measuring(self, one: Candidate) -> None:
         """Note which lookup is measured next."""
-        self._tell(f"measuring {one.kind}@{one.stage}")
-        self.done += MEASURING_SECONDS
-
-    def seconds(self, group: Sequence[TrainingJob]) -> list[float]:
-        """Return the expected seconds of each training."""
-        return [self.expected[job.stage, job.kind] for job in group]
+        self._tell(f"measuring {one.name}")
+        self.measured += MEASURING_SECONDS
 
     def _tell(self, text: str) -> None:
-        recording = self.to_record if self.expected else 0.0
-        whole = recording + sum(self.expected.values()) / self.processes + MEASURING_SECONDS * self.networks
-        self.progress(text, 0.02 + 0.88 * min(1.0, (self.done + self._doing) / whole))
+        done = self.recorded * self.record + sum(share * self.learn[name] for name, share in self.learned.items())
+        whole = self.record + sum(self.learn.values()) + MEASURING_SECONDS * self.networks
+        self.progress(text, 0.02 + 0.88 * min(1.0, (done + self.measured) / whole))
+
+
+def passes_over(rows: int, presentations: int) -> int:
+    """Return the number of passes over `rows` rows that shows about `presentations` in all."""
+    return max(1, min(MOST_PASSES, round(presentations / rows)))
 
 
 def on_all_cores(directory: ModelDirectory, program: Program) -> Program:
@@ -337,6 +402,17 @@ def on_all_cores(directory: ModelDirectory, program: Program) -> Program:
     wide = load_program(directory, threads=_cores(), backend=program.backend)
     torch.set_num_threads(program.threads)
     return wide
+
+
+@contextmanager
+def on_threads(threads: int) -> Iterator[None]:
+    """Let torch use this many threads inside the block: with another number, sums round differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

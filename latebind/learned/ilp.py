@@ -1,11 +1,11 @@
 """GATI's composition as integer programmes (appendix A.1): which variant of a learned cache at which boundary.
 
 Numbers only. `relaxed` maximises scores (equations 11 to 14), `full` minimises the expected latency that follows from
-hit rates (equations 5 to 10); both are solved by HiGHS. `latency_greedy` and `hit_greedy` are the paper's baselines.
-None of them knows which hits of two lookups are on the same samples; `compose` counts that.
+hit rates (equations 5 to 10); both are solved by HiGHS. Neither knows which hits of two lookups are on the same
+samples; `compose` counts that. The paper's greedy rules are in `research/gati/caches/composition.py`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, permutations, zip_longest
 
@@ -20,8 +20,7 @@ class Variant:
 
     By itself it would answer `hit_rate` of all samples, and `accuracy` is the share of lookups that give no wrong
     answer (section 3.1). `seconds` is its latency at batch 1, `bytes` the size of its weights. A variant that is `sure`
-    answers every request that reaches it. `before_sure` is the latency in a choice that has a sure variant; None: it
-    does not differ.
+    answers every request that reaches it.
     """
 
     stage: int
@@ -31,7 +30,6 @@ class Variant:
     seconds: float
     bytes: int
     sure: bool = False
-    before_sure: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +67,10 @@ class Problem:
         """Return the whole network's time over that of a hit at this variant (equation 12)."""
         return self.whole / (self.ends[variant.stage] + variant.seconds)
 
-    def added_tail(self, variant: Variant, *, ends_sure: bool = False) -> float:
-        """Return what it adds to the tail, as a share of the network's seconds; a sure variant saves what is behind it.
-
-        `ends_sure` says whether the choice has a sure variant.
-        """
+    def added_tail(self, variant: Variant) -> float:
+        """Return what it adds to the tail, as a share of the network's seconds; a sure one saves what follows it."""
         spared = self.remaining(variant.stage) if variant.sure else 0.0
-        return (_lookup_seconds(variant, ends_sure) - spared) / self.whole
+        return (variant.seconds - spared) / self.whole
 
     @property
     def tail_budget(self) -> float:
@@ -89,7 +84,7 @@ class Problem:
         """
         if sum(variant.bytes for variant in chosen) > self.memory:
             return False
-        if sum(self.added_tail(variant, ends_sure=_ends_sure(chosen)) for variant in chosen) > self.tail_budget + 1e-9:
+        if sum(map(self.added_tail, chosen)) > self.tail_budget + 1e-9:
             return False
         return all(self.compatible(one, other) for one, other in zip_longest(chosen, chosen[1:]))
 
@@ -105,24 +100,12 @@ class Problem:
 
         Aside, the lookup of `one` must have ended by then.
         """
-        if other is not None and not self._follows(one, other):
-            return False
+        if other is not None:
+            in_line_before_sure = other.stage == one.stage and other.sure and not self.aside
+            if one.sure or not (other.stage > one.stage or in_line_before_sure):
+                return False
         free = self.remaining(one.stage) - (self.remaining(other.stage) if other is not None else 0.0)
         return not self.aside or one.seconds <= free + 1e-12
-
-    def _follows(self, one: Variant, other: Variant) -> bool:
-        if one.sure:
-            return False
-        return other.stage > one.stage or (other.stage == one.stage and other.sure and not self.aside)
-
-
-def _ends_sure(chosen: Sequence[Variant]) -> bool:
-    return any(variant.sure for variant in chosen)
-
-
-def _lookup_seconds(variant: Variant, ends_sure: bool) -> float:
-    """Return the latency of its lookup, in a choice that has a sure variant or in one that has none."""
-    return variant.before_sure if ends_sure and variant.before_sure is not None else variant.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +125,11 @@ def expected(problem: Problem, chosen: Sequence[Variant]) -> Expected:
     requests.
     """
     hits, right, seconds = 0.0, 0.0, 0.0
-    ends_sure = _ends_sure(chosen)
     for variant in chosen:
         effective = max(0.0, variant.hit_rate - hits)
         hits += effective
         right += effective * variant.accuracy
-        seconds += effective * (problem.ends[variant.stage] + _lookup_seconds(variant, ends_sure))
+        seconds += effective * (problem.ends[variant.stage] + variant.seconds)
     return Expected(right + 1.0 - hits, seconds + (1.0 - hits) * problem.whole)
 
 
@@ -156,86 +138,53 @@ def relaxed(problem: Problem, alpha: float) -> tuple[Variant, ...]:
     able = [v for v in problem.variants if v.accuracy >= problem.accuracy and problem.may_choose(v)]
     if not able:
         return ()
-    rows = _Constraints(len(able))
-    rows.add({k: v.bytes / 1e6 for k, v in enumerate(able)}, high=problem.memory / 1e6)
-    rows.add({k: problem.added_tail(v) for k, v in enumerate(able)}, high=problem.tail_budget)
-    for together in _exclusive(problem, able):
-        rows.add(dict.fromkeys(together, 1.0), high=1.0)
+    rows: list[tuple[dict[int, float], float, float]] = [
+        ({k: v.bytes / 1e6 for k, v in enumerate(able)}, -np.inf, problem.memory / 1e6),
+        ({k: problem.added_tail(v) for k, v in enumerate(able)}, -np.inf, problem.tail_budget),
+    ]
+    rows += [(dict.fromkeys(together, 1.0), -np.inf, 1.0) for together in _exclusive(problem, able)]
     scores = np.array([alpha * v.hit_rate + (1.0 - alpha) * problem.gain(v) for v in able])
-    found = milp(-scores, integrality=np.ones(len(able)), bounds=Bounds(0, 1), constraints=rows.constraint())
-    return _ordered(able[k] for k in range(len(able)) if found.x[k] > 0.5)
+    constraint = _constraint(rows, len(able))
+    found = milp(-scores, integrality=np.ones(len(able)), bounds=Bounds(0, 1), constraints=constraint)
+    return ordered(able[k] for k in range(len(able)) if found.x[k] > 0.5)
 
 
 def full(problem: Problem) -> tuple[Variant, ...]:
     """Return the choice of least expected latency that keeps accuracy, memory and equation 9.
 
-    Lookups may cost less in front of a sure variant, so the best choices with one and without one are found separately.
-    """
-    ways = [_full(problem, ends_sure=ends_sure) for ends_sure in (False, True)]
-    return min(ways, key=lambda chosen: expected(problem, chosen).seconds)
-
-
-def _full(problem: Problem, *, ends_sure: bool) -> tuple[Variant, ...]:
-    """Return the best choice with a sure variant, or the best without one.
-
     The paper multiplies choices by effective hit rates. Here the variables are links between a variant and the next
     one, since the effective hit rate of a link is known. That makes it a shortest path under two more constraints.
     """
-    able = [v for v in problem.variants if problem.may_choose(v) and (ends_sure or not v.sure)]
+    able = [v for v in problem.variants if problem.may_choose(v)]
     links: list[tuple[int | None, int]] = [(None, w) for w in range(len(able))]
-    links += [(v, w) for v, w in permutations(range(len(able)), 2) if _may_follow(problem, able[v], able[w])]
-    if not links or (ends_sure and not _ends_sure(able)):
+    for v, w in permutations(range(len(able)), 2):
+        if problem.compatible(able[v], able[w]) and able[w].hit_rate > able[v].hit_rate:
+            links.append((v, w))
+    if not links:
         return ()
     hits = np.array([able[w].hit_rate - (able[v].hit_rate if v is not None else 0.0) for v, w in links])
     ends = [able[w] for _, w in links]
-    rows = _Constraints(len(links))
-    rows.add({c: end.bytes / 1e6 for c, end in enumerate(ends)}, high=problem.memory / 1e6)  # eq. 8
-    rows.add({c: problem.added_tail(end, ends_sure=ends_sure) for c, end in enumerate(ends)}, high=problem.tail_budget)
-    rows.add({c: hits[c] * (end.accuracy - 1.0) for c, end in enumerate(ends)}, low=problem.accuracy - 1.0)  # eq. 7
-    rows.add({c: 1.0 for c, (v, _) in enumerate(links) if v is None}, high=1.0)
     flows: list[dict[int, float]] = [{} for _ in able]
-    for c, (v, w) in enumerate(links):  # a variant is left at most as often as it is reached (eq. 6)
-        flows[w][c] = 1.0
-        if v is not None:
-            flows[v][c] = -1.0
-    for flow in flows:
-        rows.add(flow, low=0.0)
-    if ends_sure:
-        rows.add({c: 1.0 for c, end in enumerate(ends) if end.sure}, low=1.0)
-    saved = np.array([problem.remaining(end.stage) - _lookup_seconds(end, ends_sure) for end in ends]) / problem.whole
+    for c, (left, reached) in enumerate(links):  # a variant is left at most as often as it is reached (eq. 6)
+        flows[reached][c] = 1.0
+        if left is not None:
+            flows[left][c] = -1.0
+    rows: list[tuple[dict[int, float], float, float]] = [
+        ({c: end.bytes / 1e6 for c, end in enumerate(ends)}, -np.inf, problem.memory / 1e6),  # eq. 8
+        ({c: problem.added_tail(end) for c, end in enumerate(ends)}, -np.inf, problem.tail_budget),
+        ({c: hits[c] * (end.accuracy - 1.0) for c, end in enumerate(ends)}, problem.accuracy - 1.0, np.inf),  # eq. 7
+        ({c: 1.0 for c, (v, _) in enumerate(links) if v is None}, -np.inf, 1.0),
+        *((flow, 0.0, np.inf) for flow in flows),
+    ]
+    saved = np.array([problem.remaining(end.stage) - end.seconds for end in ends]) / problem.whole
     found = milp(  # eq. 10, less what the network takes without a hit
         -hits * saved,
         integrality=np.ones(len(links)),
         bounds=Bounds(0, 1),
-        constraints=rows.constraint(),
+        constraints=_constraint(rows, len(links)),
         options={"presolve": False},  # it takes ten times longer than the rest: the relaxation is nearly integral
     )
-    if found.x is None:  # no choice with a sure variant keeps the constraints
-        return ()
-    return _ordered(end for c, end in enumerate(ends) if found.x[c] > 0.5)
-
-
-def latency_greedy(problem: Problem) -> tuple[Variant, ...]:
-    """Return the variants taken greedily by falling gain, as long as they fit (A.2.1, i)."""
-    return _greedy(problem, problem.gain)
-
-
-def hit_greedy(problem: Problem) -> tuple[Variant, ...]:
-    """Return the variants taken greedily by falling hit rate, as long as they fit (A.2.1, ii)."""
-    return _greedy(problem, lambda variant: variant.hit_rate)
-
-
-def _may_follow(problem: Problem, one: Variant, other: Variant) -> bool:
-    return problem.compatible(one, other) and other.hit_rate > one.hit_rate
-
-
-def _greedy(problem: Problem, worth: Callable[[Variant], float]) -> tuple[Variant, ...]:
-    chosen: tuple[Variant, ...] = ()
-    for variant in sorted(problem.variants, key=worth, reverse=True):
-        wider = _ordered((*chosen, variant))
-        if variant.accuracy >= problem.accuracy and problem.fits(wider):
-            chosen = wider
-    return chosen
+    return ordered(end for c, end in enumerate(ends) if found.x[c] > 0.5)
 
 
 def _exclusive(problem: Problem, able: Sequence[Variant]) -> list[list[int]]:
@@ -257,27 +206,14 @@ def _exclusive(problem: Problem, able: Sequence[Variant]) -> list[list[int]]:
     return [[k for k, v in enumerate(able) if busy(v, *place)] for place in sorted(places)]
 
 
-def _ordered(variants: Iterator[Variant] | tuple[Variant, ...]) -> tuple[Variant, ...]:
+def ordered(variants: Iterable[Variant]) -> tuple[Variant, ...]:
+    """Return variants in the order in which a request meets them."""
     return tuple(sorted(variants, key=lambda variant: (variant.stage, variant.sure)))
 
 
-class _Constraints:
-    """Linear constraints, collected one by one."""
-
-    def __init__(self, columns: int) -> None:
-        self._columns = columns
-        self._entries: list[tuple[int, int, float]] = []
-        self._low: list[float] = []
-        self._high: list[float] = []
-
-    def add(self, row: dict[int, float], *, low: float = -np.inf, high: float = np.inf) -> None:
-        """Add low <= sum of coefficient x column <= high."""
-        self._entries += [(len(self._low), column, value) for column, value in row.items()]
-        self._low.append(low)
-        self._high.append(high)
-
-    def constraint(self) -> LinearConstraint:
-        """Return all of them as one constraint."""
-        rows, columns, values = zip(*self._entries, strict=True)
-        matrix = coo_array((values, (rows, columns)), shape=(len(self._low), self._columns)).tocsr()
-        return LinearConstraint(matrix, self._low, self._high)
+def _constraint(rows: Sequence[tuple[Mapping[int, float], float, float]], columns: int) -> LinearConstraint:
+    """Return rows of coefficients by column, each with the least and the most of their sum, as a constraint."""
+    entries = [(number, column, value) for number, (row, _, _) in enumerate(rows) for column, value in row.items()]
+    numbers, places, values = zip(*entries, strict=True)
+    matrix = coo_array((values, (numbers, places)), shape=(len(rows), columns)).tocsr()
+    return LinearConstraint(matrix, [low for _, low, _ in rows], [high for _, _, high in rows])

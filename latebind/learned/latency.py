@@ -1,6 +1,5 @@
 """Measures what a lookup costs where it will run: between the stages of its network, or on another core beside it."""
 
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -12,19 +11,10 @@ from torch import Tensor
 
 from latebind.domain.costs import Curve
 from latebind.learned.lookup import LookupFunction
-from latebind.program.backends import StageFunction
 from latebind.program.measure import profiled_batches, time_call, with_batch
 from latebind.program.program import Program
 
 RUNS, WARM_RUNS = 23, 3  # of the whole network, for each batch size
-
-
-@dataclass(frozen=True, slots=True)
-class SureLookup:
-    """A lookup behind `stage` that answers every request that reaches it."""
-
-    stage: int
-    function: LookupFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,60 +34,21 @@ def latency_in_place(program: Program, row: tuple[Tensor, ...], stage: int, func
 
     Called in a loop of its own it would find its weights and code in the core's caches, and seem to take half as long.
     """
-    return _curve(program, row, lambda inputs: _seconds_in_place(program.stages, inputs, stage, function)[0])
-
-
-def latency_before_sure(
-    program: Program, row: tuple[Tensor, ...], stage: int, function: LookupFunction, sure: SureLookup
-) -> Curve:
-    """Measure a lookup whose misses are answered by the sure lookup `sure`, so that the network behind it never runs.
-
-    The sure lookup is smaller than the network and leaves more in the core's caches: before ResNet-56 in eight bits a
-    lookup takes 0.38 ms instead of 0.53, and 0.18 in a loop of its own.
-    """
-    stages = program.stages[: sure.stage + 1]
 
     def once(inputs: tuple[Tensor, ...]) -> float:
-        seconds, passed = _seconds_in_place(stages, inputs, stage, function)
-        if function is not sure.function:
-            sure.function(passed[0])
+        passed, seconds = inputs, 0.0
+        for number, run in enumerate(program.stages):
+            passed = run(*passed)
+            if number == stage:
+                seconds = time_call(partial(function, passed[0]))
         return seconds
 
-    return _curve(program, row, once)
-
-
-def seconds_before_sure(lookups: Sequence[tuple[Curve, Curve | None]]) -> tuple[float, ...] | None:
-    """Return the seconds of each lookup at batch 1 if a sure lookup is in use.
-
-    `lookups` are pairs of the latency without and with a sure lookup. Where the second was not measured, the first
-    holds. Returns None if it was measured for none.
-    """
-    if all(before is None for _, before in lookups):
-        return None
-    return tuple((usual if before is None else before).at(1) for usual, before in lookups)
-
-
-def _curve(program: Program, row: tuple[Tensor, ...], once: Callable[[tuple[Tensor, ...]], float]) -> Curve:
-    """Return the median of the seconds that `once` returns for inputs of each batch size."""
     batches = profiled_batches(program.spec.max_batch)
     seconds = []
     for batch in batches:
         inputs = with_batch(row, batch)
-        found = [once(inputs) for _ in range(RUNS)]
-        seconds.append(median(found[WARM_RUNS:]))
+        seconds.append(median([once(inputs) for _ in range(RUNS)][WARM_RUNS:]))
     return Curve(batches, tuple(seconds))
-
-
-def _seconds_in_place(
-    stages: Sequence[StageFunction], inputs: tuple[Tensor, ...], stage: int, function: LookupFunction
-) -> tuple[float, tuple[Tensor, ...]]:
-    """Run the stages once with the lookup behind `stage`; return the lookup's seconds and the last stage's outputs."""
-    passed, seconds = inputs, 0.0
-    for number, run in enumerate(stages):
-        passed = run(*passed)
-        if number == stage:
-            seconds = time_call(partial(function, passed[0]))
-    return seconds, passed
 
 
 def latency_aside(program: Program, row: tuple[Tensor, ...], stage: int, function: LookupFunction) -> AsideLatency:

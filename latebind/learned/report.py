@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from latebind.learned.accuracy import Accuracy
 from latebind.learned.promise import over
-from latebind.learned.stored import StoredLookup
+from latebind.learned.stored import Accuracy, StoredLookup
 from latebind.repository.directory import ModelDirectory
 
 
@@ -27,15 +26,6 @@ class TriedLookup:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialReport:
-    """What one rule of composition chose, and its mean seconds at batch 1 on held-out samples."""
-
-    rule: str
-    lookups: tuple[str, ...]
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class CacheReport:
     """The result of a build or a calibration. Seconds are at batch 1.
 
@@ -55,7 +45,6 @@ class CacheReport:
     seconds_without: float
     seconds_with: float
     warning: str = ""
-    trials: tuple[TrialReport, ...] = ()
     notes: tuple[str, ...] = ()
     aside: bool = False
     answers: int | None = None
@@ -76,18 +65,6 @@ class CacheReport:
                 "used": "yes" if (one.stage, one.kind) in used else "no",
             }
             for one in self.tried
-        ]
-
-    def comparison(self) -> list[dict[str, object]]:
-        """Return what each rule of composition would give as rows of a table; the first row is the one taken."""
-        return [
-            {
-                "rule": trial.rule,
-                "lookups": "; ".join(trial.lookups) or "none",
-                "mean ms": f"{trial.seconds * 1e3:.3f}",
-                "times less": f"{self.seconds_without / trial.seconds:.2f}",
-            }
-            for trial in self.trials
         ]
 
     def rows(self) -> list[tuple[str, str]]:

@@ -1,15 +1,19 @@
-"""Learned caches in a model directory: `caches/caches.json`, and for each cache a graph, its weights and a head."""
+"""Learned caches in a model directory: `caches/caches.json`, and for each cache a graph, its weights and a head.
+
+Beside them `accuracy.json`: how often the whole network is right, by which queries choose among models. A directory
+without the file is of a model that was built without labels.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
 from latebind.domain.costs import MOST_SECONDS, Curve, ModelCosts, in_turn
 from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ModelSpec
-from latebind.learned.head import SURE, Head
+from latebind.learned.head import Head
 from latebind.program.graph import Graph, graph_to_json, read_graph_file
 from latebind.program.stored import MOST_WEIGHT_BYTES, files_with_entry, read_model
 from latebind.repository.directory import CACHES, ModelDirectory, json_bytes
@@ -18,29 +22,23 @@ from latebind.repository.tensors import check_weights, read_tensors, tensor_byte
 FORMAT = 4
 LIST = f"{CACHES}/caches.json"
 FEATURES = "features"
+ACCURACY = "accuracy.json"
 HELD_OUT, LESSONS = f"{CACHES}/held-out.safetensors", f"{CACHES}/lessons.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLookup:
-    """One learned cache in use: it stands behind `stage` and hits if its score is at least `threshold`.
+class SpareLookup:
+    """A learned cache behind `stage` that is not in use.
 
     `kind` says what its network is. `seconds` is its latency over batch sizes with the model's backend, and `slower` by
-    how many seconds it slows the network down if lookups run aside. `before_sure` is its latency if a sure lookup, one
-    that answers every request, ends the way, so that the network never runs; None: not measured. `hit_rate` is the
-    share of all requests that leave here, and `fidelity` the share of those that are answered as the base model would,
-    both on held-out samples.
+    how many seconds it slows the network down if lookups run aside.
     """
 
     stage: int
     kind: str
     bytes: int
     seconds: Curve
-    threshold: float
-    hit_rate: float
-    fidelity: float
-    slower: float = 0.0
-    before_sure: Curve | None = None
+    slower: float = field(default=0.0, kw_only=True)
 
     @property
     def name(self) -> str:
@@ -49,20 +47,16 @@ class StoredLookup:
 
 
 @dataclass(frozen=True, slots=True)
-class SpareLookup:
-    """A learned cache behind `stage` that is not in use; fields are those of `StoredLookup`."""
+class StoredLookup(SpareLookup):
+    """One learned cache in use: it hits if its score is at least `threshold`.
 
-    stage: int
-    kind: str
-    bytes: int
-    seconds: Curve
-    slower: float = 0.0
-    before_sure: Curve | None = None
+    `hit_rate` is the share of all requests that leave here, and `fidelity` the share of those that are answered as the
+    base model would, both on held-out samples.
+    """
 
-    @property
-    def name(self) -> str:
-        """Its name among the learned caches of its model."""
-        return lookup_name(self.stage, self.kind)
+    threshold: float
+    hit_rate: float
+    fidelity: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +81,12 @@ class StoredCaches:
     answers: int | None = None
 
     @property
-    def every(self) -> tuple[StoredLookup | SpareLookup, ...]:
+    def every(self) -> tuple[SpareLookup, ...]:
         """All caches, used or spare, in the order in which a request meets them: at one boundary the quickest first."""
         return tuple(sorted((*self.lookups, *self.spare), key=lambda one: (one.stage, one.seconds.at(1))))
 
     @property
-    def ends_sure(self) -> bool:
-        """Whether a lookup in use answers every request that reaches it, so that the network never runs to its end."""
-        return any(one.threshold >= SURE for one in self.lookups)
-
-    @property
-    def at_hand(self) -> tuple[StoredLookup | SpareLookup, ...]:
+    def at_hand(self) -> tuple[SpareLookup, ...]:
         """The caches in use and, if they run in line, the spare ones at the same boundaries, in the same order."""
         if self.aside:
             return self.lookups
@@ -169,7 +158,7 @@ def write_caches(
         made[weights_file(name)] = tensor_bytes(lookup.weights)
         made[head_file(name)] = tensor_bytes(lookup.head.tensors())
     made |= {name: tensor_bytes(rows.tensors()) for name, rows in ((HELD_OUT, held_out), (LESSONS, lessons)) if rows}
-    return directory.write_files(made, remove=_obsolete(directory, made))
+    return directory.write_files(made, remove=set(directory.names(CACHES)) - set(made))
 
 
 def read_caches(directory: ModelDirectory) -> StoredCaches | None:
@@ -193,13 +182,12 @@ def read_caches(directory: ModelDirectory) -> StoredCaches | None:
     return caches
 
 
-def _was_measured(one: StoredLookup | SpareLookup) -> bool:
+def _was_measured(one: SpareLookup) -> bool:
     """Tell whether the figures of a lookup can be."""
     shares = (one.hit_rate, one.fidelity) if isinstance(one, StoredLookup) else ()
     return (
         0 <= one.bytes <= MOST_WEIGHT_BYTES
         and one.seconds.makes_sense
-        and (one.before_sure is None or one.before_sure.makes_sense)
         and abs(one.slower) <= MOST_SECONDS
         and all(0.0 <= share <= 1.0 for share in shares)
     )
@@ -261,13 +249,9 @@ def with_caches(spec: ModelSpec, costs: ModelCosts, caches: StoredCaches | None)
         return spec, costs
     stages = sorted({lookup.stage for lookup in caches.lookups})
     behind = {stage: [one for one in caches.lookups if one.stage == stage] for stage in stages}
-    curves = {stage: in_turn([_seconds(one, caches) for one in found]) for stage, found in behind.items()}
+    curves = {stage: in_turn([one.seconds for one in found]) for stage, found in behind.items()}
     rates = {stage: sum(one.hit_rate for one in found) for stage, found in behind.items()}
     return replace(spec, lookups=tuple(stages)), replace(costs, lookups=curves, hit_rates=rates, aside=caches.aside)
-
-
-def _seconds(one: StoredLookup, caches: StoredCaches) -> Curve:
-    return one.before_sure if one.before_sure is not None and caches.ends_sure else one.seconds
 
 
 def lookup_name(stage: int, kind: str) -> str:
@@ -290,5 +274,38 @@ def head_file(name: str) -> str:
     return f"{CACHES}/{name}.head.safetensors"
 
 
-def _obsolete(directory: ModelDirectory, kept: Iterable[str]) -> tuple[str, ...]:
-    return tuple(set(directory.names(CACHES)) - set(kept))
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """The `share` of so many held-out `samples` that the whole network, without learned caches, answers rightly."""
+
+    share: float
+    samples: int
+
+    def __str__(self) -> str:
+        return f"{self.share:.4f} of {self.samples}"
+
+
+def accuracy_of(answers: Tensor, labels: Tensor) -> Accuracy:
+    """Return how often `answers` `(N, classes)` are greatest at the `labels` `(N,)`."""
+    return Accuracy(float((answers.argmax(dim=1) == labels).double().mean()), len(labels))
+
+
+def write_accuracy(directory: ModelDirectory, accuracy: Accuracy) -> ModelDirectory:
+    """Write the accuracy into a model directory, in place of a present one."""
+    return directory.write_files({ACCURACY: json_bytes(accuracy)})
+
+
+def read_accuracy(directory: ModelDirectory) -> Accuracy | None:
+    """Return the accuracy measured when the model was built, None without labels; raises `RepositoryError`."""
+    if ACCURACY not in directory.files:
+        return None
+    found = directory.read_json(ACCURACY, Accuracy)
+    if not 0.0 <= found.share <= 1.0 or found.samples < 1:
+        raise RepositoryError(f"{directory.path / ACCURACY} has {found}, which is no share: build the model again")
+    return found
+
+
+def read_accuracies(directories: Iterable[ModelDirectory]) -> dict[str, float]:
+    """Return the accuracies that are known, by the name of the model."""
+    found = {read_model(directory).name: read_accuracy(directory) for directory in directories}
+    return {name: accuracy.share for name, accuracy in found.items() if accuracy is not None}

@@ -7,8 +7,7 @@ import numpy as np
 from latebind.bench.subject import Subject
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import observe_caches
-from latebind.learned.compose import Seen, send
-from latebind.learned.composition import Composition
+from latebind.learned.compose import Composition, Seen, send
 from latebind.learned.promise import Promise
 from latebind.learned.samples import CHOOSE_SHARE
 from latebind.repository.directory import ModelDirectory
@@ -60,13 +59,13 @@ def _split(seen: Seen, composition: Composition, random: np.random.Generator) ->
     order = random.permutation(seen.right.shape[1])
     half, unseen = np.array_split(order, 2)
     cut = round(CHOOSE_SHARE * len(half))
-    trial = composition.choose(seen.take(half[:cut]), [seen.take(half[cut:])])
-    if trial.calibrated is None:
+    found = composition.choose(seen.take(half[:cut]), [seen.take(half[cut:])])
+    if found is None:
         return Split(1.0, 1.0, 1.0, 0.0, 1.0)
-    result = send(trial.calibrated.thresholds, seen.take(unseen), composition.costs)
+    result = send(found.thresholds, seen.take(unseen), composition.costs)
     return Split(
-        shown=trial.calibrated.fidelity,
-        lower=trial.calibrated.lower,
+        shown=found.fidelity,
+        lower=found.lower,
         realised=1.0 - float(result.wrong.mean()),
         left_early=float((result.left_at < len(composition.variants)).mean()),
         gain=composition.costs.whole / float(result.seconds.mean()),

@@ -36,9 +36,9 @@ from latebind.bench.subject import Subject, copied
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.errors import ConfigError
 from latebind.learned.activations import Observed
-from latebind.learned.bounds import upper_bound
 from latebind.learned.build import recalibrate
 from latebind.learned.head import Head, HeadFunction
+from latebind.learned.promise import upper_bound
 from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples
 from research.gati.streams import brighter, zipf_stream

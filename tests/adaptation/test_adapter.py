@@ -17,8 +17,7 @@ from latebind.adaptation.sampling import Draw
 from latebind.adaptation.window import Sample
 from latebind.domain.config import AdaptationConfig
 from latebind.learned.activations import apply_heads
-from latebind.learned.bounds import fidelity_bound
-from latebind.learned.promise import Promise
+from latebind.learned.promise import Promise, fidelity_bound
 from latebind.learned.stored import HELD_OUT, read_caches, read_rows
 from tests.digits import Built, earlier
 

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from latebind.domain.errors import RepositoryError
-from latebind.learned.accuracy import (
+from latebind.learned.build import build_caches, recalibrate
+from latebind.learned.samples import Samples
+from latebind.learned.stored import (
     ACCURACY,
     Accuracy,
     accuracy_of,
@@ -15,8 +17,6 @@ from latebind.learned.accuracy import (
     read_accuracy,
     write_accuracy,
 )
-from latebind.learned.build import build_caches, recalibrate
-from latebind.learned.samples import Samples
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 from tests.digits import CALIBRATE, Built, samples

@@ -9,10 +9,8 @@ import pytest
 from latebind.domain.config import EngineConfig
 from latebind.domain.costs import Curve
 from latebind.engine.crew import load_model
-from latebind.learned.build import recalibrate
-from latebind.learned.builder import Builder
-from latebind.learned.compose import Costs, Seen
-from latebind.learned.composition import Composition
+from latebind.learned.build import Builder, recalibrate
+from latebind.learned.compose import Composition, Costs, Seen
 from latebind.learned.explore import TrainedLookup
 from latebind.learned.ilp import Variant
 from latebind.learned.latency import AsideLatency, latency_aside

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom
 
-from latebind.learned.bounds import MOST_ANSWERS, fidelity_bound, most_wrong, samples_needed, upper_bound
+from latebind.learned.promise import MOST_ANSWERS, fidelity_bound, most_wrong, samples_needed, upper_bound
 
 
 def missed(samples: int, answers: int, *, target: float, asked: int | None) -> float:

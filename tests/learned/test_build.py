@@ -15,9 +15,8 @@ from latebind.learned.build import build_caches, recalibrate
 from latebind.learned.lookup import load_functions, load_lookups
 from latebind.learned.plan import spread
 from latebind.learned.promise import Promise
-from latebind.learned.samples import Samples
+from latebind.learned.samples import Samples, Task
 from latebind.learned.stored import HELD_OUT, LESSONS, graph_file, head_file, read_caches, weights_file, with_caches
-from latebind.learned.task import Task
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from latebind.repository.directory import CACHES, ModelDirectory

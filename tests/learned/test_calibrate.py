@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from latebind.learned.bounds import fidelity_bound
-from latebind.learned.calibrate import calibrate, evaluate
-from latebind.learned.compose import Composer, Costs, Floats, Seen, send, threshold_path
-from latebind.learned.promise import Promise
+from latebind.learned.compose import Composer, Costs, Floats, Seen, calibrate, evaluate, send, threshold_path
+from latebind.learned.promise import Promise, fidelity_bound
 
 COSTS = Costs((1.0, 1.0, 1.0), (0.05, 0.05))
 NEXT = 600  # answers, and samples

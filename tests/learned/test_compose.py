@@ -131,36 +131,6 @@ def test_a_quick_lookup_pays_before_a_sure_one_that_takes_a_small_share_of_the_n
     assert all(np.isfinite(threshold_path(composer, fidelity=0.9)[-1]))
 
 
-def random_costs(seed: int, lookups: int) -> Costs:
-    """Lookups that cost less, or sometimes more, before the last, which is sure."""
-    random = np.random.default_rng(seed)
-    usual = random.uniform(0.05, 0.4, lookups)
-    before = tuple((usual * random.uniform(0.3, 1.2, lookups)).tolist())
-    return Costs((*(0.1,) * lookups, 1.0), tuple(usual.tolist()), sure=(lookups - 1,), before_sure=before)
-
-
-def test_lookups_cost_what_they_do_before_a_sure_one_only_in_choices_that_have_it() -> None:
-    costs = Costs((0.0, 0.0, 1.0), (0.3, 0.7), sure=(1,), before_sure=(0.1, 0.6))
-    one = Seen(np.array([[0.9, 0.1], [1.0, 1.0]]), np.ones((2, 2), dtype=np.bool_))
-    assert send(np.array([0.5, np.inf]), one, costs).seconds.tolist() == pytest.approx([0.3, 1.3])
-    assert send(np.array([0.5, 1.0]), one, costs).seconds.tolist() == pytest.approx([0.1, 0.7])
-    assert (costs.tail((0,)), costs.tail((0, 1)), costs.least) == pytest.approx((1.3, 0.7, 0.6))
-
-
-def test_with_other_costs_before_a_sure_one_the_search_comes_close_to_trying_everything() -> None:
-    ratios = []
-    for seed, price in product(range(10), (0.5, 2.0)):
-        random = seen(seed, lookups=2, samples=14)
-        known = Seen(np.vstack([random.scores, np.ones(14)]), np.vstack([random.right, np.arange(14) > 0]))
-        composer = Composer(known, random_costs(seed, 3))
-        levels = product((*known.scores[0], np.inf), (*known.scores[1], np.inf), (1.0, np.inf))
-        best = min(composer.value(np.array(thresholds), price) for thresholds in levels)
-        ratios.append(composer.value(composer.choose(price), price) / best)
-    assert min(ratios) >= 1.0 - 1e-12
-    assert np.mean(np.isclose(ratios, 1.0)) >= 0.8
-    assert max(ratios) < 1.1
-
-
 def test_the_path_begins_without_exits_and_takes_small_steps() -> None:
     many = seen(5, samples=400)
     candidates = threshold_path(Composer(many, COSTS), fidelity=0.9)

@@ -8,15 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from latebind.domain.costs import EMPTY_STAGE, Curve, ModelCosts
-from latebind.domain.model import ModelSpec
 from latebind.learned.build import build_caches, recalibrate
 from latebind.learned.compose import Composer, Costs, Seen, send
 from latebind.learned.eight_bits import to_eight_bit_lookup
 from latebind.learned.head import SURE, Head, HeadFunction
 from latebind.learned.lookup import compile_lookup_files
 from latebind.learned.quantise import PER_CHANNEL
-from latebind.learned.stored import LookupFiles, StoredCaches, StoredLookup, read_caches, with_caches
+from latebind.learned.stored import LookupFiles, read_caches
 from latebind.program.build import build_program
 from latebind.program.export import Exported, export
 from tests.digits import CALIBRATE, FIT, digits, samples, trained
@@ -96,18 +94,6 @@ def test_the_tail_ends_with_the_first_that_is_sure() -> None:
     assert replace(costs, beside=(0.0, 0.0, 0.0)).tail((0, 1)) == pytest.approx(0.45)
 
 
-def test_the_scheduler_is_told_what_a_lookup_takes_before_a_sure_one_if_that_is_in_use() -> None:
-    quick = StoredLookup(0, "slim", 10, Curve((1,), (0.5,)), 1.0, 0.6, 1.0, before_sure=Curve((1,), (0.3,)))
-    sure = StoredLookup(0, "bytes", 10, Curve((1,), (1.6,)), float(SURE), 0.4, 1.0, before_sure=Curve((1,), (1.5,)))
-    spec = ModelSpec("net", "1", (), (), 2, 1)
-    costs = ModelCosts((EMPTY_STAGE, Curve((1,), (3.0,))))
-    found = [
-        with_caches(spec, costs, StoredCaches(4, 0.9, 0.9, 1.0, 1.0, 1, used))[1].lookups[0].at(1)
-        for used in ((quick,), (quick, sure), (replace(quick, before_sure=None), sure))
-    ]
-    assert found == pytest.approx([0.5, 1.8, 2.0])  # an older build has not measured it
-
-
 @pytest.mark.slow
 def test_a_build_has_it_beside_the_others_and_so_has_another_calibration(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
@@ -142,4 +128,3 @@ def test_a_build_has_it_beside_the_others_and_so_has_another_calibration(tmp_pat
     assert before is not None
     assert caches is not None
     assert {one.kind for one in caches.every} == {one.kind for one in before.every} >= {"bytes"}
-    assert all(one.before_sure is not None for one in caches.every)

@@ -12,8 +12,6 @@ from latebind.learned.ilp import (
     Variant,
     expected,
     full,
-    hit_greedy,
-    latency_greedy,
     relaxed,
 )
 
@@ -21,8 +19,7 @@ from latebind.learned.ilp import (
 def random_problem(seed: int, *, stages: int = 5, kinds: int = 2, memory: float = 0.5) -> Problem:
     """Hit rates rise with depth; lookups take up to two stages; memory holds some share of all variants.
 
-    Every other one is in line, within a tail, and of every four two have lookups that are sure, at two boundaries;
-    half of those lookups take another time before one that is sure.
+    Every other one is in line, within a tail, and of every four two have lookups that are sure, at two boundaries.
     """
     random = np.random.default_rng(seed)
     lengths = random.uniform(0.5, 1.5, stages)
@@ -43,8 +40,6 @@ def random_problem(seed: int, *, stages: int = 5, kinds: int = 2, memory: float 
             Variant(stage, "sure", 1.0, float(random.uniform(0.96, 1.0)), seconds, 200_000, sure=True)
             for stage, seconds in ((0, 0.7 * sum(lengths)), (stages - 2, 0.5))
         ]
-    if seed % 8 >= 4:
-        variants = [replace(one, before_sure=one.seconds * random.uniform(0.3, 1.1)) for one in variants]
     most = int(memory * sum(variant.bytes for variant in variants))
     tail = float(random.uniform(1.05, 1.6))
     return Problem(tuple(variants), tuple(lengths), accuracy=0.97, memory=most, aside=bool(seed % 2), tail=tail)
@@ -95,18 +90,6 @@ def test_the_relaxed_programme_has_the_largest_sum_of_scores(seed: int) -> None:
         assert score(found) == pytest.approx(best)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_no_greedy_rule_beats_the_full_programme(seed: int) -> None:
-    problem = random_problem(seed, stages=6)
-    least = expected(problem, full(problem)).seconds
-    for rule in (latency_greedy, hit_greedy):
-        chosen = rule(problem)
-        assert problem.fits(chosen)
-        assert all(variant.accuracy >= problem.accuracy for variant in chosen)
-        found = expected(problem, chosen)
-        assert found.accuracy < problem.accuracy or found.seconds >= least - 1e-9
-
-
 EARLY = Variant(0, "early", 0.4, 0.99, 0.1, 100)
 LATE = Variant(2, "late", 0.7, 0.98, 0.1, 50)
 
@@ -118,7 +101,7 @@ def test_whom_no_lookup_answers_stays_within_the_tail() -> None:
     assert not tight.fits((EARLY, LATE))
     assert replace(tight, tail=1.05).fits((EARLY, LATE))
     assert replace(tight, aside=True).fits((EARLY, LATE))  # nobody waits for them
-    assert [len(rule(tight)) for rule in (full, hit_greedy)] == [1, 1]
+    assert len(full(tight)) == 1
     assert relaxed(tight, 1.0) == (LATE,)
 
 
@@ -131,16 +114,6 @@ def test_nobody_waits_longer_than_until_one_that_is_sure_has_answered() -> None:
     assert not problem.fits((sure, LATE))  # which nobody would ask
     assert full(problem) == relaxed(problem, 0.5) == (quick, sure)
     assert not replace(problem, aside=True).fits((quick, sure))  # they would be looked up at the same time
-
-
-def test_a_lookup_before_one_that_is_sure_takes_what_it_takes_there() -> None:
-    quick = replace(EARLY, seconds=1.5, before_sure=0.3)
-    sure = Variant(0, "sure", 1.0, 0.99, 2.5, 100, sure=True, before_sure=2.0)
-    problem = Problem((quick, sure), (1.0, 1.0, 1.0, 1.0), aside=False, tail=1.0)
-    assert problem.fits((quick, sure))  # 3.3 of 4.0, where their usual seconds make 5.0
-    assert not problem.fits((quick,))
-    assert full(problem) == (quick, sure)
-    assert expected(problem, (quick, sure)).seconds == pytest.approx(0.4 * 1.3 + 0.6 * 3.0)
 
 
 def test_the_papers_figures_by_hand() -> None:
@@ -163,7 +136,7 @@ def test_memory_and_time_forbid() -> None:
 
 def test_nothing_to_choose_from_chooses_nothing() -> None:
     nothing = Problem((), (1.0, 1.0))
-    assert full(nothing) == relaxed(nothing, 0.5) == latency_greedy(nothing) == brute_force(nothing) == ()
+    assert full(nothing) == relaxed(nothing, 0.5) == brute_force(nothing) == ()
     poor = Problem((Variant(0, "poor", 0.5, 0.5, 0.1, 1),), (1.0, 1.0))
     assert relaxed(poor, 0.5) == full(poor) == ()
 

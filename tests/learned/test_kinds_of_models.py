@@ -18,8 +18,7 @@ from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.learned.build import build_caches
 from latebind.learned.lookup import load_lookups
 from latebind.learned.report import CacheReport
-from latebind.learned.samples import Samples, checked
-from latebind.learned.task import Task
+from latebind.learned.samples import Samples, Task, checked
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from tests.building import build_stages, on_one_core

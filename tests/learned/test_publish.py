@@ -1,6 +1,6 @@
 """What is said where no lookup is used."""
 
-from latebind.learned.publish import nothing_pays
+from latebind.learned.build import nothing_pays
 
 
 def test_only_of_a_short_network_it_is_said_that_there_is_little_to_save() -> None:

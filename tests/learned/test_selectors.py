@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from latebind.learned.activations import Observed, apply_heads
+from latebind.learned.build import without_idle_selectors
 from latebind.learned.head import Head, HeadFunction, Selector
-from latebind.learned.selectors import without_idle_selectors
 
 CLASSES, ROWS = 3, 3_000
 GENERATOR = torch.Generator().manual_seed(0)

@@ -15,8 +15,7 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.model import TensorSpec
 from latebind.hosting.building import build_once
 from latebind.learned.build import build_caches
-from latebind.learned.samples import Samples, check_answers
-from latebind.learned.task import Task, _ends_in_softmax, doubt, task_of
+from latebind.learned.samples import Samples, Task, _ends_in_softmax, check_answers, doubt, task_of
 from latebind.program.build import build_program
 from latebind.program.graph import Graph, Node, TensorType, Value
 from latebind.program.load import load_program

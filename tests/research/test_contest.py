@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError
-from latebind.learned.compose import Costs, Floats, Seen, send
-from latebind.learned.composition import Composition
+from latebind.learned.compose import Composition, Costs, Floats, Seen, send
 from latebind.learned.head import Head, Selector
 from latebind.learned.ilp import Variant, relaxed
 from latebind.learned.lookup import LookupFunction
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
 from research.gati.caches.baselines import RANGE_ROWS, contender, set_aside
-from research.gati.caches.composition import RULES, Rules
+from research.gati.caches.composition import RULES, Rules, proposals
 from research.gati.caches.contest import Contender, Outcome, Plan, Rows, Standings, promised, standings
 from research.gati.caches.route import Answers, Exit, Route, Scored, Stage, costs_of, unselected
 from research.gati.caches.traditional import Clusters, Hashed, Kept, figures
@@ -191,8 +190,8 @@ def test_what_rules_propose_for_one_fold_is_not_used_in_the_next() -> None:
 def test_each_rule_uses_what_comes_of_its_own_proposal() -> None:
     seen, (choose, show, _), given = mostly_right(), THIRDS, composition()
     rules = Rules(given, seen)
-    for name, proposed in given.proposals(seen.take(choose)).items():
-        held = given.only(name, proposed, seen.take(choose), [seen.take(show)]).calibrated
+    for name, proposed in proposals(given, seen.take(choose)).items():
+        held = given.only(proposed, seen.take(choose), [seen.take(show)])
         assert held is not None
         assert rules.rule(name)(choose, show).tolist() == held.thresholds.tolist()
     assert used(rules.among((1,))(choose, show)) == {1}

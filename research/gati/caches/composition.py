@@ -1,6 +1,6 @@
 """Measures rules of composition: the paper's programmes and greedy rules, memory limits and alpha (A.2.1).
 
-All rules choose among the same trained lookups, by the same costs, and are calibrated alike (`learned.composition`).
+All rules choose among the same trained lookups, by the same costs, and are calibrated alike (`learned.compose`).
 Then their choices are run. Rules that come to the same thresholds in a fold are the same route, which runs once.
 """
 
@@ -10,9 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from latebind.bench.rounds import Progress
-from latebind.learned.compose import Choice, Costs, Floats, Seen
-from latebind.learned.composition import ALPHAS, Composition, Trial
-from latebind.learned.ilp import Variant, relaxed
+from latebind.learned.compose import ALPHAS, Calibrated, Choice, Composition, Costs, Floats, Seen
+from latebind.learned.ilp import Problem, Variant, ordered, relaxed
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
 from research.gati.caches.contest import Contender, Plan, Rows, Standings, no_exits, promised, standings
@@ -90,17 +89,38 @@ class Rules:
     def _begin(self, choose: Rows) -> None:
         if self._fold is None or not np.array_equal(self._fold, choose):
             self._fold, self._known = choose, {}
-            self._proposals = self.composition.proposals(self._seen.take(choose))
+            self._proposals = proposals(self.composition, self._seen.take(choose))
 
     def _only(self, choice: Choice, choose: Rows, show: Rows) -> Floats:
         if choice not in self._known:
-            trial = self.composition.only("", choice, self._seen.take(choose), [self._seen.take(show)])
-            self._known[choice] = self._held(trial)
+            found = self.composition.only(choice, self._seen.take(choose), [self._seen.take(show)])
+            self._known[choice] = self._held(found)
         return self._known[choice]
 
-    def _held(self, trial: Trial) -> Floats:
-        found = trial.calibrated
+    def _held(self, found: Calibrated | None) -> Floats:
         return np.full(len(self.composition.variants), np.inf) if found is None else found.thresholds
+
+
+def proposals(composition: Composition, seen: Seen) -> dict[str, Choice]:
+    """Return what each of `RULES` chooses: the programmes, and the paper's greedy rules (A.2.1, i and ii)."""
+    problem = composition.problem(seen)
+    places = {variant: k for k, variant in enumerate(problem.variants)}
+    greedy = {
+        "latency greedy": taken_greedily(problem, problem.gain),
+        "hit-rate greedy": taken_greedily(problem, lambda variant: variant.hit_rate),
+    }
+    chosen = {rule: tuple(sorted(places[variant] for variant in variants)) for rule, variants in greedy.items()}
+    return composition.proposals(seen) | chosen
+
+
+def taken_greedily(problem: Problem, worth: Callable[[Variant], float]) -> tuple[Variant, ...]:
+    """Return the variants taken by falling worth, as long as they fit."""
+    chosen: tuple[Variant, ...] = ()
+    for variant in sorted(problem.variants, key=worth, reverse=True):
+        wider = ordered((*chosen, variant))
+        if variant.accuracy >= problem.accuracy and problem.fits(wider):
+            chosen = wider
+    return chosen
 
 
 def methods_of(explored: Explored, rules: Rules) -> dict[str, Thresholds]:

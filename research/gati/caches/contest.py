@@ -16,8 +16,7 @@ from torch import Tensor
 from latebind.bench.rounds import Progress
 from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
 from latebind.domain.errors import ConfigError
-from latebind.learned.calibrate import calibrate
-from latebind.learned.compose import Choice, Composer, Costs, Floats, Seen, every_choice, threshold_path
+from latebind.learned.compose import Choice, Composer, Costs, Floats, Seen, calibrate, every_choice, threshold_path
 from latebind.learned.promise import Promise
 from latebind.learned.samples import CHOOSE_SHARE, Samples
 from research.gati.caches.route import Classes, Route

@@ -16,8 +16,7 @@ from latebind.adaptation.versions import ABOUT, CURRENT, FORMAT, Versions
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import LatebindError, QueryError, RepositoryError
 from latebind.engine.crew import load_model
-from latebind.learned.accuracy import ACCURACY, read_accuracy
-from latebind.learned.stored import LIST, read_caches
+from latebind.learned.stored import ACCURACY, LIST, read_accuracy, read_caches
 from latebind.program import graph
 from latebind.program.graph import MOST_BYTES, read_graph_file
 from latebind.program.load import open_program

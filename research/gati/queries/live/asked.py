@@ -15,7 +15,7 @@ from latebind.domain.errors import ConfigError, Expired
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import Query
 from latebind.engine.client import EngineClient
-from latebind.learned.accuracy import read_accuracies
+from latebind.learned.stored import read_accuracies
 from latebind.queries.file.definition import read_query
 from latebind.repository.directory import ModelDirectory
 from latebind.server.gateway import Answer, StepAnswer

@@ -169,16 +169,16 @@ def read_caches(directory: ModelDirectory) -> StoredCaches | None:
     path = directory.path / LIST
     if caches.format != FORMAT:
         raise RepositoryError(f"{path} has format {caches.format}, this version reads {FORMAT}: build the caches again")
+    listed = (*caches.lookups, *caches.spare)
+    if any(not _was_measured(one) for one in listed) or not _was_calibrated(caches):
+        raise RepositoryError(f"{path} has figures that nobody can have measured: build the caches again")
     last = len(read_model(directory).cuts)
-    names = {one.name for one in caches.every}
-    if len(names) < len(caches.every) or any(not 0 <= one.stage < last for one in caches.every):
+    if len({one.name for one in listed}) < len(listed) or any(not 0 <= one.stage < last for one in listed):
         raise RepositoryError(
             f"{path} does not fit a model of {last + 1} stages or names a cache twice: build the caches again"
         )
     if any(not math.isfinite(lookup.threshold) for lookup in caches.lookups):
         raise RepositoryError(f"{path} has a threshold that is no number: build the caches again")
-    if any(not _was_measured(one) for one in caches.every) or not _was_calibrated(caches):
-        raise RepositoryError(f"{path} has figures that nobody can have measured: build the caches again")
     return caches
 
 

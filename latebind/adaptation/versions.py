@@ -191,6 +191,7 @@ def _makes_sense(about: About) -> bool:
     """Tell whether the figures of a version can be."""
     return (
         0.0 <= about.made < LATEST
+        and len(about.thresholds) > 0
         and all(map(isfinite, about.thresholds.values()))
         and all(map(are_seconds, about.seconds))
         and len(about.seconds) == len(about.wrong)

@@ -1,30 +1,37 @@
-"""One call's slots at the door: the call fills them, sends them to the engine, and reads them once it has answered."""
+"""Slots at the frontend: who has claimed which slots of a model, the calls that wait for some, and the claim of a call.
+
+A call fills its slots, sends them to the engine, and reads them once that has answered.
+"""
 
 import asyncio
+import time
+from bisect import insort
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from functools import partial
+from itertools import islice
 from math import inf
 from types import TracebackType
 from typing import Final, Protocol, Self, cast
 
 import msgspec
 
+from latebind.batching.queue import LAST
 from latebind.domain.actions import Outcome
 from latebind.domain.errors import Expired, Failed, LatebindError, Loading, Refused, StepFailed, Unavailable
 from latebind.domain.model import ModelSpec
-from latebind.engine.lane import Lane
 from latebind.engine.messages import Ended, Stepped, pack_arrived, pack_cancelled
-from latebind.engine.pieces import in_pieces
-from latebind.engine.slots import Move, Rows
+from latebind.engine.slots import FREE, ModelSlots, Move, Pool, Rows
 from latebind.sequence.padding import steps, trimmed
 from latebind.server.gateway import Answer, Shown, StepAnswer
 
 ANSWERED: Final = Outcome.ANSWERED
 Then = Callable[[Answer | Exception], None]
 
+StepRows = Mapping[tuple[str, str], tuple[ModelSpec, ModelSlots, int]]
+"""By step of a query and model: the model, its slots, and its row that belongs to the query in slot 0."""
+
 
 class Engine(Protocol):
-    """What a claim needs of the engine client.
+    """What claims need of the engine client.
 
     `sent` holds the claim of each request that has not been answered, `too_large` what models take that memory does not
     hold as a whole.
@@ -46,52 +53,153 @@ class Engine(Protocol):
         ...
 
 
+class WaitingClaim:
+    """A call that waits for slots."""
+
+    __slots__ = ("claimed", "rank", "wanted")
+
+    def __init__(self, wanted: int, priority: int) -> None:
+        self.wanted = wanted
+        self.rank = priority or LAST
+        self.claimed: asyncio.Future[Claim] = asyncio.get_running_loop().create_future()
+
+
+class Claims:
+    """The slots of one model or query, whose `number` stands in messages, and the calls that wait for some.
+
+    Those of one engine share the iterator `numbers`, which numbers all its requests. A request of a query also owns the
+    numbers that follow its own, one for each of the query's steps.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        number: int,
+        spec: ModelSpec,
+        rows: ModelSlots,
+        numbers: Iterator[int],
+        step_rows: StepRows | None = None,
+    ) -> None:
+        self.engine = engine
+        self.number = number
+        self.spec = spec
+        self.rows = rows
+        self.step_rows = step_rows or {}
+        self.reads_sequences = any(tensor.padding is not None for tensor in spec.inputs)
+        self.pool = Pool(len(rows.inputs[0]))
+        self._numbers = numbers
+        self._stride = 1 + len(spec.steps)
+        self._waiting: list[WaitingClaim] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether any call holds slots or waits for some."""
+        return self.pool.free < len(self.pool) or bool(self._waiting)
+
+    async def claim(self, wanted: int, *, deadline: float, priority: int = 0) -> "Claim":
+        """Return a claim on `wanted` slots, waiting in line if too few are free.
+
+        The line is ordered by priority (1 first, 0 last), then by arrival, and holds at most as many calls as there are
+        slots. Raises `Expired` at the `deadline` (`time.monotonic()` seconds), and `Refused` at once if the line is
+        full or `wanted` exceeds the number of slots.
+        """
+        if not self._waiting and (claim := self._try_claim(wanted)) is not None:
+            return claim
+        if wanted > len(self.pool) or len(self._waiting) >= len(self.pool):
+            raise Refused(f"{self._no_room(wanted)}: try again later")
+        waiting = WaitingClaim(wanted, priority)
+        insort(self._waiting, waiting, key=lambda one: one.rank)
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return await waiting.claimed
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            elif waiting.claimed.done() and not waiting.claimed.cancelled() and waiting.claimed.exception() is None:
+                waiting.claimed.result().release()  # it was given some in the meantime: they go to the next
+            self._grant_waiting()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            had = f"{self._no_room(wanted)}, and had none by the deadline: allow more time (`timeout`)"
+            raise Expired(had) from None
+        finally:
+            del waiting  # its exception refers to this frame: the cycle would keep the slots mapped
+
+    def move(self, slot: int, request: int, move: Move) -> None:
+        """Record a move of a request; if that frees its slot, waiting calls are served."""
+        if self.pool.move(slot, request, move) is FREE and self._waiting:
+            self._grant_waiting()
+
+    def fail_waiting(self, error: LatebindError) -> None:
+        """Fail all waiting calls with this error."""
+        for waiting in self._waiting:
+            if not waiting.claimed.done():
+                waiting.claimed.set_exception(error)
+        self._waiting.clear()
+
+    def _try_claim(self, wanted: int) -> "Claim | None":
+        if wanted > self.pool.free:
+            return None
+        requests = tuple(islice(self._numbers, wanted * self._stride))[:: self._stride]
+        slots = self.pool.claim(requests)
+        assert slots is not None
+        return Claim(self, requests, slots)
+
+    def _grant_waiting(self) -> None:
+        """Give slots to waiting calls in order, until there are too few for the first of them."""
+        while self._waiting:
+            waiting = self._waiting[0]
+            if not waiting.claimed.done():
+                claim = self._try_claim(waiting.wanted)
+                if claim is None:
+                    return
+                waiting.claimed.set_result(claim)
+            self._waiting.pop(0)
+
+    def _no_room(self, wanted: int) -> str:
+        free = f"{self.pool.free} of {len(self.pool)} places are free"
+        return f"{self.spec.name} has no room for {wanted} more rows ({free})"
+
+
 class Claim:
-    """The slots of one call, from being claimed until they are released. Made by an `EngineClient`."""
+    """The slots of one call, from being claimed until they are released. Made by `Claims`."""
 
     __slots__ = (
-        "_client",
+        "_answered",
+        "_claims",
         "_deadline",
         "_ended",
-        "_lane",
+        "_news",
         "_pending",
         "_requests",
         "_slots",
         "_steps",
-        "_then",
-        "on_tokens",
-        "tokens",
+        "_tokens",
     )
 
-    def __init__(self, client: Engine, lane: Lane, requests: tuple[int, ...], slots: tuple[int, ...]) -> None:
-        self._client = client
-        self._lane = lane
+    def __init__(self, claims: Claims, requests: tuple[int, ...], slots: tuple[int, ...]) -> None:
+        self._claims = claims
         self._requests = requests
         self._slots = slots
         self._ended: list[Ended | None] = [None] * len(requests)
         self._pending = len(requests)
-        self._steps: dict[int, list[StepAnswer]] | None = None
-        if lane.is_query:
-            self._steps = {request: [] for request in requests}
-        self._then: Then | None = None
+        self._steps: dict[int, list[StepAnswer]] = {}  # of a query, by request
+        self._answered: asyncio.Future[Answer] | None = None  # while `send` waits
         self._deadline = 0.0
-        self.on_tokens: Callable[[], None] | None = None  # of a call that streams
-        self.tokens = 0
+        self._news: Callable[[], None] | None = None  # of a call that streams, which has so many `_tokens`
+        self._tokens = 0
 
     @property
     def rows(self) -> Mapping[str, list[Rows]]:
-        """The rows of the slots by input; the owner fills them before it sends them."""
-        return self._lane.inputs(self._slots)
-
-    @property
-    def raw(self) -> Mapping[str, Sequence[memoryview]]:
-        """The same rows as bytes."""
-        return self._lane.raw(self._slots)
+        """The rows of the slots by input, each of the tensor's shape; the call fills them before it sends them."""
+        claims, slots = self._claims, self._slots
+        inputs = zip(claims.spec.inputs, claims.rows.inputs, strict=True)
+        return {tensor.name: [array[slot, ...] for slot in slots] for tensor, array in inputs}
 
     @property
     def spec(self) -> ModelSpec:
         """The model whose slots these are."""
-        return self._lane.spec
+        return self._claims.spec
 
     def __enter__(self) -> Self:
         return self
@@ -101,152 +209,155 @@ class Claim:
     ) -> None:
         self.release()
 
-    def dispatch(self, then: Then, *, deadline: float, priority: int = 0, trace: int = 0) -> None:
-        """Send the filled rows to the engine, to be run by `deadline`, and call `then` with the answer or error.
+    async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
+        """Send the filled rows, to be run by `deadline`, and return their outputs, copied out of the slots.
 
         At the deadline that is `Expired`, whatever the engine does; the slots stay the engine's until it reports the
-        end of their requests. The arrays of an answer are the slots themselves: read them before `release`. Among
-        requests that wait for their model to be loaded, `priority` 1 goes first and 0 last. If `trace` is not 0, the
-        engine reports the rows' traces under this number (`EngineClient.traces`). Raises `Unavailable`.
+        end of their requests. Among requests that wait for their model to be loaded, `priority` 1 goes first and 0
+        last. If `trace` is not 0, the engine reports the rows' traces under this number (`EngineClient.traces`). Raises
+        `Refused`, `Expired`, `Failed` or `Unavailable`. Cancelling this call cancels its requests.
         """
-        lane, client = self._lane, self._client
-        client.require_engine()
+        claims = self._claims
+        engine = claims.engine
+        engine.require_engine()
         for request, slot in zip(self._requests, self._slots, strict=True):
-            lane.move(slot, request, Move.SEND)
-            client.sent[request] = self
-        self._then, self._deadline = then, deadline
-        client.watch(deadline)
-        lengths = steps(lane.spec, self.rows) if lane.reads_sequences else ()
-        streams = self.on_tokens is not None
-        client.write(
-            pack_arrived(lane.number, deadline, self._requests, self._slots, lengths, priority, trace, streams=streams)
+            claims.move(slot, request, Move.SEND)
+            engine.sent[request] = self
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._answered = answered
+        self._deadline = deadline
+        engine.watch(deadline)
+        lengths = steps(claims.spec, self.rows) if claims.reads_sequences else ()
+        streams = self._news is not None
+        engine.write(
+            pack_arrived(
+                claims.number, deadline, self._requests, self._slots, lengths, priority, trace, streams=streams
+            )
         )
-
-    def cancel(self) -> None:
-        """Call nobody back, and cancel those requests that have not ended."""
-        self._then = None
-        left = [request for request, end in zip(self._requests, self._ended, strict=True) if end is None]
-        self._client.write(b"".join([pack_cancelled(request) for request in left]))
-
-    async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
-        """Dispatch the rows and return their outputs, copied out of the slots.
-
-        Raises `Refused`, `Expired`, `Failed` or `Unavailable`. Cancelling this call cancels its requests.
-        """
-        ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.dispatch(partial(_end, ended), deadline=deadline, priority=priority, trace=trace)
         try:
-            return await ended
+            return await answered
         except asyncio.CancelledError:
-            self.cancel()
+            left = [one for one, end in zip(self._requests, self._ended, strict=True) if end is None]
+            engine.write(b"".join([pack_cancelled(request) for request in left]))
             raise
         finally:
-            del ended  # its exception refers to this frame: the cycle would keep the engine's memory mapped
+            self._answered = None
+            del answered  # its exception refers to this frame: the cycle would keep the engine's memory mapped
 
-    def stream(self, *, deadline: float, priority: int = 0, trace: int = 0) -> AsyncGenerator[Answer]:
-        """Dispatch the only row, and yield its tokens in pieces as they are written (`engine.pieces`)."""
-        return in_pieces(self, self.send(deadline=deadline, priority=priority, trace=trace))
+    async def stream(self, *, deadline: float, priority: int = 0, trace: int = 0) -> AsyncGenerator[Answer]:
+        """Send the only row, and yield its tokens in pieces as they are written; the last piece is complete.
+
+        Who takes the pieces slowly gets several tokens in one. A call that does not write a sequence has one piece.
+        Raises what `send` raises; closing the iterator cancels it.
+        """
+        news = asyncio.Event()
+        self._news = news.set
+        whole = asyncio.create_task(self.send(deadline=deadline, priority=priority, trace=trace))
+        whole.add_done_callback(lambda _: news.set())
+        read = 0
+        try:
+            while not whole.done():
+                await news.wait()
+                news.clear()
+                if not whole.done() and self._tokens > read:
+                    begin, read = read, self._tokens
+                    outputs = {name: rows[:, begin:read].copy() for name, rows in self._outputs().items()}
+                    yield Answer(outputs, (), spec=self.spec, complete=False)
+            answer = await whole
+        finally:
+            whole.cancel()
+            await asyncio.gather(whole, return_exceptions=True)
+            del whole  # its exception refers to this frame: the cycle would keep the engine's memory mapped
+        if read:
+            rest = {name: rows[:, read:] for name, rows in answer.outputs.items()}
+            answer = msgspec.structs.replace(answer, outputs=rest)
+        yield answer
 
     def shown(self, answer: Answer) -> Iterator[Shown]:
         """Yield the steps that a query ran, row by row, as calls of their models; yields nothing for a model."""
-        if self._lane.steps is not None:
-            for slot, steps in zip(self._slots, answer.steps, strict=True):
-                yield from self._lane.steps.shown(slot, steps)
+        for slot, ran in zip(self._slots, answer.steps, strict=bool(answer.steps)):
+            for step in ran:
+                spec, slots, first = self._claims.step_rows[step.step, step.model]
+                row = first + slot
+                given = {tensor.name: [rows[row, ...]] for tensor, rows in zip(spec.inputs, slots.inputs, strict=True)}
+                outputs = {
+                    tensor.name: trimmed(rows[row : row + 1], tensor)
+                    for tensor, rows in zip(spec.outputs, slots.outputs, strict=True)
+                }
+                caches = (int(slots.versions[row]),) if spec.lookups else ()
+                yield Shown(spec, given, Answer(outputs, (step.left_at,), spec=spec, caches=caches))
 
     def release(self) -> None:
         """Give up the slots. Those that the engine still uses become free when it reports the end of their requests."""
         for request, slot in zip(self._requests, self._slots, strict=True):
-            self._lane.move(slot, request, Move.RELEASE)
+            self._claims.move(slot, request, Move.RELEASE)
 
     def step(self, stepped: Stepped) -> None:
         """Handle the end of one step of a query."""
-        spec = self._lane.spec.steps[stepped.node]
+        spec = self.spec.steps[stepped.node]
         model = spec.models[stepped.option]
-        assert self._steps is not None, "a model has no steps"
-        self._steps[stepped.request].append(StepAnswer(spec.name, model, stepped.stage, stepped.budget, stepped.spent))
+        found = self._steps.setdefault(stepped.request, [])
+        found.append(StepAnswer(spec.name, model, stepped.stage, stepped.budget, stepped.spent))
 
     def wrote(self, tokens: int) -> None:
         """Handle that so many tokens are written."""
-        self.tokens = tokens
-        if self.on_tokens is not None:
-            self.on_tokens()
-
-    def written(self, begin: int, end: int) -> Answer:
-        """Return a copy of these tokens of the only row."""
-        answers = self._lane.answers(self._slots)
-        rows = {spec.name: answers[spec.name][:, begin:end].copy() for spec, _ in self._lane.outputs}
-        return Answer(rows, (), spec=self._lane.spec, complete=False)
+        self._tokens = tokens
+        if self._news is not None:
+            self._news()
 
     def end(self, ended: Ended) -> None:
         """Handle the end of one request; the last one answers the call."""
         place = self._requests.index(ended.request)
-        self._lane.move(self._slots[place], ended.request, Move.END)
+        self._claims.move(self._slots[place], ended.request, Move.END)
         self._ended[place] = ended
         self._pending -= 1
-        if not self._pending and self._then is not None:
-            self._call_back(self._outcome(cast(list[Ended], self._ended)))
+        if self._pending or self._answered is None or self._answered.done():
+            return
+        ends = cast(list[Ended], self._ended)
+        for end in ends:
+            if end.outcome is not ANSWERED:
+                self.fail(_error(self.spec, end, self._claims.engine.too_large.get(self.spec.name, "")))
+                return
+        self._answered.set_result(self._answer(ends))
 
     def expire(self, now: float) -> float:
         """Answer the call if its deadline has passed; return when that will be, infinity if it has its answer."""
-        if self._then is not None and self._deadline <= now:
-            self._call_back(_expired(_who(self._lane.spec, -1)))
-        return inf if self._then is None else self._deadline
+        if self._deadline <= now:
+            self.fail(_expired(_subject(self.spec, -1)))
+        return inf if self._answered is None or self._answered.done() else self._deadline
 
     def fail(self, error: LatebindError) -> None:
         """Answer the call with an error, whatever becomes of its requests."""
-        self._call_back(error)
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(error)
 
-    def _call_back(self, what: Answer | LatebindError) -> None:
-        then, self._then = self._then, None
-        if then is not None:
-            then(what)
-
-    def _outcome(self, ends: Sequence[Ended]) -> Answer | LatebindError:
-        for end in ends:
-            if end.outcome is not ANSWERED:
-                return _error(self._lane.spec, end, self._client.too_large.get(self._lane.spec.name, ""))
-        return self._answer(ends)
+    def _outputs(self) -> dict[str, Rows]:
+        """Return the outputs of the slots, each `(N, *shape)`: a view if the slots are contiguous, else a copy."""
+        first, last = self._slots[0], self._slots[-1]
+        part = slice(first, last + 1) if last - first + 1 == len(self._slots) else list(self._slots)
+        outputs = zip(self.spec.outputs, self._claims.rows.outputs, strict=True)
+        return {tensor.name: rows[part] for tensor, rows in outputs}
 
     def _answer(self, ends: Sequence[Ended]) -> Answer:
-        """Return the outputs as views of the slots."""
-        lane = self._lane
-        outputs = lane.answers(self._slots)
-        if lane.writes_sequences:
-            outputs = {spec.name: trimmed(outputs[spec.name], spec) for spec, _ in lane.outputs}
-        if len(ends) == 1 and self._steps is None:  # most calls
-            end = ends[0]
-            return Answer(
-                outputs, (end.stage,), (end.waited,), (end.ran,), (), lane.spec, True, lane.caches(self._slots)
-            )
+        outputs, versions = self._outputs(), self._claims.rows.versions
         return Answer(
-            outputs,
+            {tensor.name: trimmed(outputs[tensor.name], tensor).copy() for tensor in self.spec.outputs},
             tuple([end.stage for end in ends]),
             tuple([end.waited for end in ends]),
             tuple([end.ran for end in ends]),
-            () if self._steps is None else tuple([tuple(self._steps[request]) for request in self._requests]),
-            lane.spec,
+            tuple([tuple(self._steps.get(one, ())) for one in self._requests]) if self.spec.steps else (),
+            self.spec,
             True,
-            lane.caches(self._slots),
+            tuple([int(versions[slot]) for slot in self._slots]) if len(versions) else (),
         )
-
-
-def _end(ended: "asyncio.Future[Answer]", what: Answer | LatebindError) -> None:
-    """Resolve `ended` with the error, or with a copy of the answer that stays valid after the slots are released."""
-    if ended.done():
-        return
-    if isinstance(what, Answer):
-        outputs = {name: rows.copy() for name, rows in what.outputs.items()}
-        ended.set_result(msgspec.structs.replace(what, outputs=outputs))
-    else:
-        ended.set_exception(what)
 
 
 def _error(spec: ModelSpec, end: Ended, too_large: str) -> LatebindError:
     """Return the error of a request. `too_large` says what its model takes where memory does not hold all of it."""
-    who = _who(spec, end.stage)
+    subject = _subject(spec, end.stage)
     match end.outcome:
         case Outcome.REFUSED_FULL:
-            return Refused(f"the queue of {who} is full: try again later")
+            return Refused(f"the queue of {subject} is full: try again later")
         case Outcome.REFUSED_LATE:
             why = "with what there is to do first: allow more time (`timeout`, in microseconds) or try again later"
             if too_large:
@@ -254,31 +365,31 @@ def _error(spec: ModelSpec, end: Ended, too_large: str) -> LatebindError:
                     f"for it is loaded piece by piece: {too_large}; allow more time (`timeout`, in microseconds), or "
                     "start the server with more --memory"
                 )
-            return Refused(f"{who} cannot answer by the deadline, {why}")
+            return Refused(f"{subject} cannot answer by the deadline, {why}")
         case Outcome.REFUSED_LOADING:
             seconds = f"{max(end.waited, 0.1):.1f} s"
             return Loading(
-                f"{who} is not in memory and is being loaded, for about {seconds}, which is longer than this request "
-                f"may take: try again in {seconds}, or allow more time",
+                f"{subject} is not in memory and is being loaded, for about {seconds}, which is longer than this "
+                f"request may take: try again in {seconds}, or allow more time",
                 end.waited,
             )
         case Outcome.EXPIRED:
-            return _expired(who)
+            return _expired(subject)
         case Outcome.NOT_LOADED:
             return Unavailable(
-                f"{who} could not be brought into memory: try again later; the server's log says why, and `latebind "
-                "models` whether its files are whole"
+                f"{subject} could not be brought into memory: try again later; the server's log says why, and "
+                "`latebind models` whether its files are whole"
             )
         case _:
             failed = StepFailed if spec.steps else Failed
-            return failed(f"{who} raised while it ran this request: the server's log says why")
+            return failed(f"{subject} raised while it ran this request: the server's log says why")
 
 
-def _expired(who: str) -> Expired:
-    return Expired(f"{who} could not answer by the deadline: allow more time (`timeout`)")
+def _expired(subject: str) -> Expired:
+    return Expired(f"{subject} could not answer by the deadline: allow more time (`timeout`)")
 
 
-def _who(spec: ModelSpec, stage: int) -> str:
+def _subject(spec: ModelSpec, stage: int) -> str:
     """Name what failed: a model, or the step that a query had reached."""
     if not spec.steps or stage < 0:
         return spec.name

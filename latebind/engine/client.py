@@ -1,4 +1,4 @@
-"""The door's side of an engine: starts its process, claims slots for rows, sends requests, receives their replies."""
+"""The frontend's side of an engine: starts its process, claims slots for rows, sends requests, receives replies."""
 
 import asyncio
 import logging
@@ -6,28 +6,24 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from math import inf
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 
-from latebind.domain.errors import (
-    ConfigError,
-    NotFound,
-    Unavailable,
-)
+from latebind.domain.errors import ConfigError, NotFound, Unavailable
 from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
+from latebind.domain.query import lay_out_options
 from latebind.domain.tracing import Trace
-from latebind.engine.claim import Claim
-from latebind.engine.lane import Lane
+from latebind.engine.claim import Claim, Claims
 from latebind.engine.messages import Ended, EndedReader, Stepped, Wrote
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted, InUse
-from latebind.engine.query_steps import steps_of_queries
 from latebind.engine.running import LISTENS, LOADS, Lateness, Place, models_of, note_start, read_running
 from latebind.engine.slots import Rows, SlotMemory, create_file
 from latebind.forks.client import Forked, ForkServer, fork_server
@@ -43,9 +39,10 @@ ANSWER_SECONDS = 10.0  # that an engine has for an answer on the control stream
 LOOK_SECONDS = 0.25  # between two looks at what an engine does
 EXPIRE_SECONDS = 0.005  # between two looks for calls whose deadline has passed
 LATEST_SECONDS = 0.05  # beyond a deadline in which the engine may say itself what became of the call: it knows more
-PORTION = 4  # claims per write: the engine starts on these while the door reads further calls
+PORTION = 4  # claims per write: the engine starts on these while the frontend reads further calls
 
 Control = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+T = TypeVar("T")
 
 
 class EngineClient:
@@ -71,10 +68,9 @@ class EngineClient:
         self._loop = asyncio.get_running_loop()
         self._messages: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
-        self._lanes: dict[str, Lane] = {}
+        self._claims: dict[str, Claims] = {}
         self.sent: dict[int, Claim] = {}  # claims of requests that the engine has not answered, by request
         self.lost_calls = Counter[str]()  # that were under way when the engine was lost, by model
-        self._numbers = count(1)
         self._alive = False
         self._expires = inf  # when claims are looked through for those whose deadline has passed
         self._expiring: asyncio.TimerHandle | None = None
@@ -121,10 +117,30 @@ class EngineClient:
     async def begin(self, order: EngineOrder) -> None:
         """Let the process load every model and wait until it serves. On failure, end it and raise the reason."""
         try:
-            await self._begin(order)
+            note_start(self._running)
+            self._control_writer.write(msgspec.json.encode(order) + b"\n")
+            started = msgspec.json.decode(await self._first_line(), type=EngineStarted)
+            if started.error is not None:
+                raise ConfigError(started.error)
         except BaseException:
             await self.kill()
             raise
+        memory = SlotMemory(self._slots, started.models, started.rows)
+        self.models = {spec.name: spec for spec in started.models}
+        self.deadlines, self.too_large = started.deadlines, started.too_large
+        self.caches = dict(started.caches)
+        queries = {name: [step.models for step in spec.steps] for name, spec in self.models.items() if spec.steps}
+        slots = order.engine.slots
+        first = lay_out_options([name for name in self.models if name not in queries], queries, slots).first
+        numbers = count(1)
+        for number, (spec, rows) in enumerate(zip(started.models, memory.models, strict=True)):
+            step_rows = {
+                (step.name, model): (self.models[model], memory.by_name[model], row)
+                for step, firsts in zip(spec.steps, first.get(spec.name, ()), strict=True)
+                for model, row in zip(step.models, firsts, strict=True)
+            }
+            self._claims[spec.name] = Claims(self, number, spec, rows.first(slots), numbers, step_rows)
+        self._alive = True
 
     @property
     def process_id(self) -> int:
@@ -134,7 +150,7 @@ class EngineClient:
     @property
     def idle(self) -> bool:
         """Whether no call holds slots or waits for some."""
-        return not any(lane.busy for lane in self._lanes.values())
+        return not any(claims.busy for claims in self._claims.values())
 
     def ran(self) -> tuple[int, ...]:
         """Return the indices (in the order) of the models that run now, or ran when the process ended.
@@ -179,22 +195,16 @@ class EngineClient:
         assert self._messages is not None
         self._messages.abort()  # the process may take its time to die
 
-    async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
+    def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Coroutine[Any, Any, Claim]:
         """Return `rows` slots to fill, waiting in line if too few are free.
 
         Raises `Refused`, `Expired`, `Unavailable` or `NotFound`.
         """
         self.require_engine()
-        lane = self._lanes.get(model)
-        if lane is None:
+        claims = self._claims.get(model)
+        if claims is None:
             raise NotFound(f"there is no model {model!r:.140}")
-        return Claim(self, lane, *await lane.claim(rows, deadline=deadline, priority=priority))
-
-    def claim_now(self, model: str, rows: int) -> Claim | None:
-        """Return `rows` slots to fill, or None if they cannot be had without waiting."""
-        lane = self._lanes.get(model)
-        places = None if lane is None or not self._alive else lane.claim_now(rows)
-        return None if lane is None or places is None else Claim(self, lane, *places)
+        return claims.claim(rows, deadline=deadline, priority=priority)
 
     async def infer(self, model: str, rows: Mapping[str, Rows], *, deadline: float) -> Answer:
         """Run rows `(N, *shape)` of every input as N requests due at `deadline` and return their outputs.
@@ -233,20 +243,20 @@ class EngineClient:
 
     async def metrics(self) -> Snapshot:
         """Return the engine's current metrics. Raises `Unavailable`, as all questions do."""
-        snapshot: Snapshot = msgspec.json.decode(await self._ask(b""))
-        return snapshot
+        found: Snapshot = await self._ask(b"", msgspec.json.decode)
+        return found
 
     async def picture(self) -> Picture:
         """Return what is queued and running in the engine at this moment."""
-        return msgspec.json.decode(await self._ask(PICTURE), type=Picture)
+        return await self._ask(PICTURE, partial(msgspec.json.decode, type=Picture))
 
     async def traces(self) -> Sequence[Trace]:
         """Return the traces of traced rows that have ended since the last call."""
-        return msgspec.json.decode(await self._ask(TRACES), type=list[Trace])
+        return await self._ask(TRACES, partial(msgspec.json.decode, type=list[Trace]))
 
     async def forget(self) -> None:
         """Reset the engine's metrics: the requests so far were trial requests."""
-        await self._ask(FORGET)
+        await self._ask(FORGET, bytes)
 
     async def adopt(self, model: str, version: str) -> None:
         """Let the engine use a version of a model's learned caches from its next batch on.
@@ -254,18 +264,14 @@ class EngineClient:
         Raises `ConfigError` if it cannot, `Unavailable` if it has ended, or has not answered in `ANSWER_SECONDS`: if it
         goes on later, it takes the version up then.
         """
-        self.require_engine()
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                await asyncio.shield(self._adopt(model, version))  # what it says is heard even if nobody waits
-        except TimeoutError:
-            raise Unavailable(f"the engine has not taken up a version in {ANSWER_SECONDS:g} s") from None
 
-    async def _adopt(self, model: str, version: str) -> None:
-        adopted = msgspec.json.decode(await self._say(msgspec.json.encode(Adopt(model, version))), type=Adopted)
-        if adopted.error is not None:
-            raise ConfigError(adopted.error)
-        self.caches[model] = replace(self.caches[model], version=version)
+        def heard(line: bytes) -> None:
+            adopted = msgspec.json.decode(line, type=Adopted)
+            if adopted.error is not None:
+                raise ConfigError(adopted.error)
+            self.caches[model] = replace(self.caches[model], version=version)
+
+        await self._ask(msgspec.json.encode(Adopt(model, version)), heard)
 
     @property
     def owes_answer(self) -> float:
@@ -300,7 +306,7 @@ class EngineClient:
         if not await asyncio.to_thread(self._process.end, patience):
             logger.error("the engine did not end within %g s: it was killed", patience)
         self._ran = self.ran()
-        self._lanes = {}  # frees the mapped slots
+        self._claims = {}  # frees the mapped slots
         while self._files:
             os.close(self._files.pop())
         self._own.close()
@@ -348,55 +354,37 @@ class EngineClient:
         """Answer everything in flight with `Unavailable`, because the engine has gone."""
         served, self._alive = self._alive, False
         error = Unavailable("the engine ended while this request ran: send it again")
-        claims = set(self.sent.values())
-        self.lost_calls = Counter(claim.spec.name for claim in claims)
-        for claim in claims:
+        lost = set(self.sent.values())
+        self.lost_calls = Counter(claim.spec.name for claim in lost)
+        for claim in lost:
             claim.fail(error)
-        for lane in self._lanes.values():
-            lane.fail_waiting(error)
+        for model in self._claims.values():
+            model.fail_waiting(error)
         self.sent.clear()
         if self._emptied is not None:
             self._emptied.set()
         if served and self.on_lost is not None:
             self.on_lost()
 
-    async def _begin(self, order: EngineOrder) -> None:
-        """Send the order, read the answer, and map the slots that it describes."""
-        note_start(self._running)
-        self._control_writer.write(msgspec.json.encode(order) + b"\n")
-        started = msgspec.json.decode(await self._first_line(), type=EngineStarted)
-        if started.error is not None:
-            raise ConfigError(started.error)
-        memory = SlotMemory(self._slots, started.models, started.rows)
-        self.models = {spec.name: spec for spec in started.models}
-        self.deadlines, self.too_large = started.deadlines, started.too_large
-        self.caches = dict(started.caches)
-        steps = steps_of_queries(self.models, memory.by_name, order.engine.slots)
-        self._lanes = {
-            spec.name: Lane(number, spec, rows.first(order.engine.slots), self._numbers, steps.get(spec.name))
-            for number, (spec, rows) in enumerate(zip(started.models, memory.models, strict=True))
-        }
-        self._alive = True
+    async def _ask(self, line: bytes, heard: Callable[[bytes], T]) -> T:
+        """Send a control line and return what `heard` makes of the engine's answer. Raises `Unavailable`.
 
-    async def _ask(self, line: bytes) -> bytes:
-        """Send a control line and return the engine's answer. Raises `Unavailable`.
-
-        The answer is read even if this call is cancelled, so that the next one does not read it as its own.
+        The answer is heard even if this call is cancelled or waits no longer; the next one does not read it as its own.
         """
         self.require_engine()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                return await asyncio.shield(self._say(line))
+                return await asyncio.shield(self._say(line, heard))
         except TimeoutError:
             raise Unavailable(f"the engine has not answered for {ANSWER_SECONDS:g} s: try again later") from None
 
-    async def _say(self, line: bytes) -> bytes:
+    async def _say(self, line: bytes, heard: Callable[[bytes], T]) -> T:
         self._asked.append(time.monotonic())
         try:
             async with self._control_lock:
                 if not self._control_writer.is_closing():  # it may have closed while this waited; uvloop would raise
                     self._control_writer.write(line + b"\n")
-                return await self._line()
+                return heard(await self._line())
         finally:
             self._asked.pop(0)
 

@@ -134,10 +134,6 @@ class Engines:
             )
         return self._engine is None and not (self.serving.names or self.unavailable)
 
-    def claim_now(self, model: str, rows: int) -> Claim | None:
-        """Return `rows` slots of the engine that serves, or None if they cannot be had without waiting."""
-        return self._engine.claim_now(model, rows) if self._engine is not None and model in self.models else None
-
     def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Coroutine[Any, Any, Claim]:
         """Return `rows` slots to fill, waiting if necessary.
 

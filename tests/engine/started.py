@@ -49,9 +49,9 @@ async def until_slots_are_free(client: EngineClient, *, seconds: float = 60.0) -
     Raises `Refused` if that takes longer than `seconds`.
     """
     deadline = time.monotonic() + seconds
-    for name, lane in client._lanes.items():
-        (await client.claim(name, len(lane.pool), deadline=deadline)).release()
-    assert all(lane.pool.free == len(lane.pool) for lane in client._lanes.values())
+    for name, claims in client._claims.items():
+        (await client.claim(name, len(claims.pool), deadline=deadline)).release()
+    assert all(claims.pool.free == len(claims.pool) for claims in client._claims.values())
 
 
 def loss_of(client: EngineClient) -> asyncio.Event:

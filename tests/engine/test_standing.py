@@ -97,7 +97,7 @@ def test_the_slot_of_a_call_that_has_its_answer_is_the_engine_s_until_that_goes_
             assert engine is not None
             with pytest.raises(Expired):
                 await ask(engines, seconds=0.05)
-            pool = engine._lanes["scale"].pool
+            pool = engine._claims["scale"].pool
             assert pool.free == len(pool) - 1
             os.kill(engines.process_id, signal.SIGCONT)
             await until_slots_are_free(engine, seconds=60.0)

@@ -56,8 +56,8 @@ def door_before(
 async def until_all_is_free(client: EngineClient) -> None:
     """Wait until the engine has nothing and every slot is free, and see that the pools are right."""
     await until_slots_are_free(client)
-    for lane in client._lanes.values():
-        lane.pool.check()
+    for claims in client._claims.values():
+        claims.pool.check()
     assert not client.sent
     assert not any(figures["pending"] for figures in (await client.metrics())["models"].values())
 

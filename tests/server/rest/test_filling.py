@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from latebind.domain.config import DoorConfig, EngineConfig, PolicyConfig
 from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.engine.claim import Claims, Engine
 from latebind.engine.client import EngineClient
-from latebind.engine.lane import Lane
 from latebind.engine.order import EngineOrder
 from latebind.engine.slots import SlotMemory, create_file, file_bytes
 from latebind.server.access import Guard
@@ -154,7 +154,7 @@ def test_every_byte_goes_once_to_its_place_in_the_slots_themselves() -> None:
     (shared,) = SlotMemory(fd, [spec], {spec.name: SLOTS}).models
     (as_the_engine_sees_it,) = SlotMemory(fd, [spec], {spec.name: SLOTS}).models
     os.close(fd)
-    lane = Lane(0, spec, shared, count(1))
+    claims = Claims(cast(Engine, None), 0, spec, shared, count(1))
     image = images(2)
     content, json_bytes = binary_body({"image": image})
     starts = iter(range(0, len(content), CHUNK))
@@ -170,8 +170,8 @@ def test_every_byte_goes_once_to_its_place_in_the_slots_themselves() -> None:
     async def test() -> None:
         body = Counting([(b"content-length", b"%d" % len(content))], receive, Limits())
         described = await read_call(Codec(spec, Limits()), body, json_bytes)
-        _, slots = await lane.claim(described.rows, deadline=time.monotonic() + 30)
-        await fill(described, body, lane.inputs(slots))
+        claim = await claims.claim(described.rows, deadline=time.monotonic() + 30)
+        await fill(described, body, claim.rows)
         first, size = shared.inputs[0].ctypes.data, tensor.row_bytes
         assert dict(body.written) == {(first, size): 1, (first + size, size): 1}
         assert body.cut == len(content)
@@ -184,7 +184,7 @@ def test_every_byte_goes_once_to_its_place_in_the_slots_themselves() -> None:
 
 
 def free(engine: EngineClient) -> int:
-    return engine._lanes["brightness"].pool.free
+    return engine._claims["brightness"].pool.free
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -252,7 +252,7 @@ def test_a_call_without_slots_is_not_read_until_it_has_some(large_engine: Starte
             _, holder, _ = await begun(door.port, 1, but=1)
             await until(lambda: free(engine) == SLOTS - 1)
             reader, writer, rest = await begun(door.port, SLOTS, but=1)
-            await until(lambda: bool(engine._lanes["brightness"]._waiting))
+            await until(lambda: bool(engine._claims["brightness"]._waiting))
             await asyncio.sleep(0.1)  # in which all would have been read
             assert writer.transport.get_write_buffer_size() > 1 << 20  # the system takes no more
             holder.close()

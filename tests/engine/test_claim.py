@@ -1,6 +1,7 @@
-"""Tokens on their way to a client: the pieces that a claim makes of them."""
+"""Calls that wait for slots, and what a claim makes of the engine's messages, whose engine here is the test."""
 
 import asyncio
+import time
 from collections.abc import Coroutine, Mapping
 from itertools import count
 from typing import Any
@@ -9,30 +10,29 @@ import numpy as np
 import pytest
 
 from latebind.domain.actions import Outcome
-from latebind.domain.errors import Expired, LatebindError, Unavailable
+from latebind.domain.errors import Expired, LatebindError, Refused, Unavailable
 from latebind.domain.events import Arrived, Cancelled
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
-from latebind.engine.claim import Claim
-from latebind.engine.lane import Lane
+from latebind.engine.claim import Claim, Claims
 from latebind.engine.messages import Ended, EventReader
 from latebind.engine.slots import ModelSlots
 from latebind.server.gateway import Answer
 
-KINDS = (StageKind.STATIC, StageKind.DECODER)
 TOKENS = TensorSpec("tokens", "int64", (8,), padding=0)
-SPEC = ModelSpec("net", "1", (TOKENS,), (TOKENS,), 2, 4, kinds=KINDS)
+SPEC = ModelSpec("net", "1", (TOKENS,), (TOKENS,), 2, 4, kinds=(StageKind.STATIC, StageKind.DECODER))
 SOON = 1e9
 
 
 class Pretended:
     """An engine that does what a test says; `heard` is what it was sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int = 2) -> None:
         self.sent: dict[int, Claim] = {}
         self.too_large: Mapping[str, str] = {}
         self.heard: list[Arrived | Cancelled] = []
-        self.rows = np.zeros((2, 8), np.int64)
-        self.lane = Lane(0, SPEC, ModelSlots((np.zeros((2, 8), np.int64),), (self.rows,)), count(1))
+        self.rows = np.zeros((slots, 8), np.int64)
+        rows = ModelSlots((np.zeros((slots, 8), np.int64),), (self.rows,))
+        self.claims = Claims(self, 0, SPEC, rows, count(1))
 
     def require_engine(self) -> None:
         """It is always there."""
@@ -42,13 +42,6 @@ class Pretended:
 
     def watch(self, deadline: float) -> None:
         """Nobody is told at a deadline."""
-
-    def claim(self) -> Claim:
-        places = self.lane.claim_now(1)
-        assert places is not None
-        claim = Claim(self, self.lane, *places)
-        claim.rows["tokens"][0][...] = 5
-        return claim
 
     def say(self, *tokens: int) -> None:
         """Write so many tokens of the first request's answer, and tell so."""
@@ -60,8 +53,131 @@ class Pretended:
         self.sent.pop(1).end(Ended(1, outcome, 1, 0.0, 0.0))
 
 
+def lane(slots: int = 2) -> Claims:
+    return Pretended(slots).claims
+
+
+def soon() -> float:
+    return time.monotonic() + 30.0
+
+
 def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 200))
+
+
+async def waiting(claims: Claims, *wanted: int) -> list[asyncio.Task[Claim]]:
+    """Have calls wait for so many slots each, in this order."""
+    calls = [asyncio.create_task(claims.claim(rows, deadline=soon())) for rows in wanted]
+    await asyncio.sleep(0)
+    assert not any(call.done() for call in calls)
+    return calls
+
+
+def test_of_those_who_wait_the_first_priority_has_its_turn_first() -> None:
+    async def test() -> None:
+        subject, turns = lane(slots=5), list[int]()
+
+        async def call(priority: int) -> None:
+            places = await subject.claim(5, deadline=soon(), priority=priority)
+            turns.append(priority)
+            places.release()
+
+        held = await subject.claim(5, deadline=soon())
+        calls = [asyncio.create_task(call(priority)) for priority in (0, 3, 1, 255, 3)]
+        await asyncio.sleep(0)
+        held.release()
+        await asyncio.gather(*calls)
+        assert turns == [1, 3, 3, 255, 0]
+
+    run(test())
+
+
+def test_who_came_first_has_its_turn_first_even_if_fewer_places_would_do_for_the_next() -> None:
+    async def test() -> None:
+        subject = lane()
+        first, second = await subject.claim(1, deadline=soon()), await subject.claim(1, deadline=soon())
+        large, small = await waiting(subject, 2, 1)
+        first.release()
+        await asyncio.sleep(0)
+        assert not large.done()
+        assert not small.done()
+        second.release()
+        places = await large
+        assert places._slots == (0, 1)
+        assert not small.done()
+        places.release()
+        assert (await small)._slots == (0,)
+        subject.pool.check()
+
+    run(test())
+
+
+def test_a_call_waits_until_its_deadline_and_no_longer() -> None:
+    async def test() -> None:
+        subject = lane()
+        places = await subject.claim(2, deadline=soon())
+        begun = time.monotonic()
+        with pytest.raises(Expired, match="0 of 2 places are free"):
+            await subject.claim(1, deadline=begun + 0.05)
+        assert time.monotonic() - begun >= 0.049
+        places.release()
+        assert await subject.claim(2, deadline=soon())
+
+    run(test())
+
+
+def test_only_so_many_calls_wait_and_none_for_what_will_never_be() -> None:
+    async def test() -> None:
+        subject = lane()
+        with pytest.raises(Refused, match="3 more rows"):
+            await subject.claim(3, deadline=soon())
+        await subject.claim(2, deadline=soon())
+        await waiting(subject, 1, 1)
+        with pytest.raises(Refused):
+            await subject.claim(1, deadline=soon())
+
+    run(test())
+
+
+def test_whoever_stops_waiting_lets_those_behind_go_on() -> None:
+    async def test() -> None:
+        subject = lane()
+        first = await subject.claim(1, deadline=soon())
+        large, small = await waiting(subject, 2, 1)
+        large.cancel()
+        assert (await small)._slots == (1,)
+        first.release()
+        subject.pool.check()
+        assert subject.pool.free == 1
+
+    run(test())
+
+
+def test_what_a_call_was_given_as_it_was_cancelled_goes_to_the_next() -> None:
+    async def test() -> None:
+        subject = lane()
+        places = await subject.claim(2, deadline=soon())
+        first, second = await waiting(subject, 2, 2)
+        places.release()  # the first has its places now, but has not run since
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        (await second).release()
+        assert subject.pool.free == 2
+
+    run(test())
+
+
+def test_when_the_engine_has_gone_nobody_waits_for_it() -> None:
+    async def test() -> None:
+        subject = lane()
+        await subject.claim(2, deadline=soon())
+        (call,) = await waiting(subject, 1)
+        subject.fail_waiting(Unavailable("gone"))
+        with pytest.raises(Unavailable, match="gone"):
+            await call
+
+    run(test())
 
 
 def tokens(piece: Answer) -> list[int]:
@@ -69,9 +185,15 @@ def tokens(piece: Answer) -> list[int]:
     return list(row)
 
 
+async def filled(engine: Pretended) -> Claim:
+    claim = await engine.claims.claim(1, deadline=SOON)
+    claim.rows["tokens"][0][...] = 5
+    return claim
+
+
 async def begun(engine: Pretended) -> tuple[Any, "asyncio.Task[Answer]"]:
     """Return a stream that has been sent, and what waits for its first piece."""
-    pieces = engine.claim().stream(deadline=SOON)
+    pieces = (await filled(engine)).stream(deadline=SOON)
     first = asyncio.create_task(anext(pieces))
     while not engine.heard:
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from latebind.cluster.declared import Arguments
 from latebind.cluster.refusals import check
 from latebind.domain.config import ServeConfig
 from latebind.server.access import Access
-from latebind.server.rest.routes import ROUTES
+from latebind.server.rest.app import ROUTES
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"

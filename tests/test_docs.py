@@ -179,7 +179,7 @@ def test_the_check_bites(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="there is no latebind bench nothing"):
         options("bench nothing")
     page.write_text(
-        "`engine/nothing.py`, `door/`, `rpc/official_door.py`, `batching/`, `--fast`, `--slots`, `Doorr.said`, `Door`"
+        "`engine/nothing.py`, `door/`, `rpc/server.py`, `batching/`, `--fast`, `--slots`, `Doorr.said`, `Door`"
     )
     assert gone(page) == ["engine/nothing.py", "door/", "--fast"]
     assert unknown(page) == ["Doorr.said"]

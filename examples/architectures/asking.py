@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from examples.architectures.catalogue import Rows
-from latebind.server.tensors import DATATYPES
+from latebind.server.calls import DATATYPES
 
 DTYPES = {datatype: np.dtype(dtype) for dtype, datatype in DATATYPES.items()}
 SECONDS = 60  # a deadline that no slow machine misses

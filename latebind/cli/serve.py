@@ -42,11 +42,10 @@ from latebind.logs import write_logs
 from latebind.repository.listing import Selection
 from latebind.repository.mirror import open_selection
 from latebind.residency import make_policy as make_eviction_policy
-from latebind.server.descriptors import raise_file_limit
+from latebind.server.access import Security
 from latebind.server.door import Door
 from latebind.server.limits import Limits
-from latebind.server.listening import check_addresses, families
-from latebind.server.security import Security
+from latebind.server.listening import check_addresses, families, raise_file_limit
 
 if TYPE_CHECKING:
     from latebind.server.telemetry import SpanExport

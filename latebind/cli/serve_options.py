@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from latebind.cli.numbers import numbers
 from latebind.cli.together import check_ray, check_workers, known_keys
-from latebind.domain.config import GRPC_STACKS, TIERS, ServeConfig
+from latebind.domain.config import TIERS, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.sizes import size
 from latebind.engine.cores import fitted
@@ -102,10 +102,6 @@ class Reached:
     grpc_port: Annotated[
         int | None, typer.Option(help="Port to speak gRPC on too, 0 for any free one. Needs latebind\\[grpc].")
     ] = None
-    grpc_stack: Annotated[
-        str | None,
-        typer.Option(help=f"The server for gRPC: {' or '.join(GRPC_STACKS)}, the lean one. Default: {GRPC_STACKS[0]}."),
-    ] = None
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. Default: 1000.")] = (
         None
     )
@@ -125,7 +121,6 @@ class Reached:
             "host": self.host,
             "port": self.port,
             "grpc_port": self.grpc_port,
-            "grpc_stack": self.grpc_stack,
             "deadline": _seconds(self.deadline_ms),
             "show_exit": self.show_exit,
             "dashboard": self.dashboard,

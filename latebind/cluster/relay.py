@@ -11,8 +11,7 @@ from latebind.domain.errors import Unavailable
 from latebind.server.calls import CLIENT_HEADER, WAITED_HEADER
 from latebind.server.limits import Limits
 from latebind.server.rest.body import Body, Held
-from latebind.server.rest.exchange import Exchange
-from latebind.server.rest.request import Reply
+from latebind.server.rest.request import Reply, Request
 
 TRIES = 3
 SOON_SECONDS = 0.9  # that replicas have to tell their figures
@@ -50,20 +49,17 @@ class Relay:
         return b"".join(lines), body
 
     @asynccontextmanager
-    async def read(self, exchange: Exchange, held: Held) -> AsyncIterator[Parts]:
+    async def read(self, request: Request, held: Held) -> AsyncIterator[Parts]:
         """Give a client's request for a replica, once its body has arrived. Raises what `Body` raises.
 
         The body is counted in `held` as it arrives, until the end of the block: it must be kept until there is an
         answer, because another replica may have to be asked.
         """
-        headers = [(CLIENT_HEADER, exchange.client.encode())]
-        headers += [header for header in exchange.headers if header[0] not in STAYS]
-        counted = [
-            header for header in exchange.headers if header[0] != b"content-encoding"
-        ]  # the replica decompresses
-        body = Body(counted, exchange.receive, self._limits, held)
+        headers = [(CLIENT_HEADER, request.client.encode())]
+        headers += [header for header in request.headers if header[0] not in STAYS]
+        body = Body(request, self._limits, held, as_sent=True)  # the replica decompresses it
         try:
-            yield self.request(exchange.method, exchange.target, headers, await body.read())
+            yield self.request(request.method, request.target, headers, await body.read())
         finally:
             body.release()
 

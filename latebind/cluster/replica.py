@@ -22,12 +22,11 @@ from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
 from latebind.forks.client import ForkServer
 from latebind.repository.listing import Selection
-from latebind.server.access import Guard
+from latebind.server.access import Guard, Security
 from latebind.server.door import Door, Verbs
 from latebind.server.gateway import Snapshot
 from latebind.server.limits import Limits
-from latebind.server.rest.routes import ROUTES
-from latebind.server.security import Security
+from latebind.server.rest.app import ROUTES
 
 if TYPE_CHECKING:
     from latebind.server.telemetry import SpanExport

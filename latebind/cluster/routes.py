@@ -8,17 +8,17 @@ import orjson
 from latebind.cluster.merging import labelled, merged_statistics, own_figures
 from latebind.cluster.relay import Relay
 from latebind.domain.errors import Unavailable
-from latebind.server.rest import about, regions, repository, settings
-from latebind.server.rest.about import TEXT
+from latebind.server.rest import about
+from latebind.server.rest.about import TEXT, health_reply
+from latebind.server.rest.app import ROUTES, Route, Verb
 from latebind.server.rest.context import Context
-from latebind.server.rest.infer import infer, while_connected
-from latebind.server.rest.request import Reply, Request, health_reply, json_reply
-from latebind.server.rest.routes import ROUTES, Route, Verb
+from latebind.server.rest.infer import infer
+from latebind.server.rest.request import Reply, Request, json_reply
 
 ALL_REPLICAS: frozenset[Any] = frozenset(
     (
-        *(settings.update_traces, settings.update_log),
-        *(regions.register, regions.unregister, regions.cuda_register, regions.cuda_unregister),
+        *(about.update_trace_settings, about.update_log_settings),
+        *(about.register, about.unregister, about.cuda_register, about.cuda_unregister),
     )
 )
 
@@ -39,7 +39,7 @@ def _ways(relay: Relay) -> Mapping[Any, Verb]:
         about.traces: _traces(relay),
         about.metrics: _metrics(relay),
         **dict.fromkeys(ALL_REPLICAS, _all(relay)),
-        **dict.fromkeys((repository.load, repository.unload), _wish(relay)),
+        **dict.fromkeys((about.load, about.unload), _wish(relay)),
     }
 
 
@@ -47,9 +47,9 @@ def _one(relay: Relay) -> Verb:
     """Have one replica answer. Making a call twice is harmless: it computes the same result again."""
 
     async def verb(context: Context, request: Request) -> Reply:
-        async with relay.read(request.exchange, context.held) as parts:
-            work = relay.one(request.names.get("model") or "", parts)
-            return await while_connected(work, request.exchange)
+        async with relay.read(request, context.held) as parts:
+            request.watch()
+            return await relay.one(request.names.get("model") or "", parts)
 
     return verb
 
@@ -57,8 +57,9 @@ def _one(relay: Relay) -> Verb:
 def _infer(relay: Relay) -> Verb:
     async def verb(context: Context, request: Request) -> Reply:
         relay.fleet.require_room()  # before its body is read
-        async with relay.read(request.exchange, context.held) as parts:
-            return await while_connected(relay.one(request.model, parts), request.exchange)
+        async with relay.read(request, context.held) as parts:
+            request.watch()
+            return await relay.one(request.model, parts)
 
     return verb
 
@@ -67,7 +68,7 @@ def _all(relay: Relay) -> Verb:
     """Have all replicas do something; the reply is the first failure, if there is one."""
 
     async def verb(context: Context, request: Request) -> Reply:
-        async with relay.read(request.exchange, context.held) as parts:
+        async with relay.read(request, context.held) as parts:
             replies = await relay.all(parts)
         return next((reply for reply in replies if reply.status != 200), replies[0])
 
@@ -78,7 +79,7 @@ def _wish(relay: Relay) -> Verb:
     """Have all replicas load or unload a model, including those that start later."""
 
     async def verb(context: Context, request: Request) -> Reply:
-        async with relay.read(request.exchange, context.held) as parts:
+        async with relay.read(request, context.held) as parts:
             replies = await relay.wish(request.model, parts)
         return next((reply for reply in replies if reply.status != 200), replies[0])
 
@@ -96,7 +97,7 @@ def _ready(relay: Relay) -> Verb:
 
 def _statistics(relay: Relay) -> Verb:
     async def verb(context: Context, request: Request) -> Reply:
-        async with relay.read(request.exchange, context.held) as parts:
+        async with relay.read(request, context.held) as parts:
             replies = (await relay.each(parts)).values()
         if not replies:
             raise Unavailable("no replica answers at the moment: try again later")
@@ -108,7 +109,7 @@ def _statistics(relay: Relay) -> Verb:
 
 def _traces(relay: Relay) -> Verb:
     async def verb(context: Context, request: Request) -> Reply:
-        async with relay.read(request.exchange, context.held) as parts:
+        async with relay.read(request, context.held) as parts:
             replies = await relay.each(parts)
         traces = [
             {**trace, "replica": name}
@@ -123,7 +124,7 @@ def _traces(relay: Relay) -> Verb:
 
 def _metrics(relay: Relay) -> Verb:
     async def verb(context: Context, request: Request) -> Reply:
-        async with relay.read(request.exchange, context.held) as parts:
+        async with relay.read(request, context.held) as parts:
             replies = await relay.each(parts)
         texts = {name: reply.body.decode() for name, reply in replies.items() if reply.status == 200}
         own = own_figures(replies=context.replies, replicas=len(relay.fleet.peers), moved=relay.moved)

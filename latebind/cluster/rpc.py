@@ -15,17 +15,15 @@ from latebind.cluster.upstream import STATUS
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, Refused, Unavailable, UserError
 from latebind.server.access import Access, Guard
 from latebind.server.calls import CLIENT_HEADER
+from latebind.server.rest.app import Route
 from latebind.server.rest.body import Body
 from latebind.server.rest.context import Context as RestContext
-from latebind.server.rest.infer import while_connected
 from latebind.server.rest.request import Reply, Request
-from latebind.server.rest.routes import Route
 from latebind.server.rpc.context import Caller, Context
-from latebind.server.rpc.infer import STATUSES, TRACEPARENT, InferStream
+from latebind.server.rpc.infer import STATUSES, TRACEPARENT, InferStream, parse, read_request
 from latebind.server.rpc.messages import INFERENCE, Message, from_json, service_pb2
-from latebind.server.rpc.reception import CallFailed, Reception
-from latebind.server.rpc.routes import Answer, Method, methods
-from latebind.server.rpc.wire import parse, read_request
+from latebind.server.rpc.server import CallFailed, Reception
+from latebind.server.rpc.verbs import Answer, Method, methods
 
 PATH = "/rpc"
 SECONDS = b"latebind-seconds"
@@ -62,11 +60,12 @@ def replica_route() -> Route:
         method = found.get(request.names["method"])
         if method is None or method.answer is None:
             raise NotFound("there is no such method")
-        body = Body(request.headers, request.receive, context.limits, context.held)
+        body = Body(request, context.limits, context.held)
         reception = Reception(Context(context.service, context.limits), Guard())
         try:
-            answer = reception.answer(method, method.answer, await body.read(), _Relayed(request))
-            return Reply(await while_connected(answer, request.exchange))
+            data = await body.read()
+            request.watch()
+            return Reply(await reception.answer(method, method.answer, data, _Relayed(request)))
         except Refused as refused:  # there are too many bodies already
             return _failure(CallFailed(refused))
         except CallFailed as failed:
@@ -184,7 +183,7 @@ class _Relayed:
 
     def __init__(self, request: Request) -> None:
         self._client = request.client
-        self._headers: Mapping[bytes, bytes] = dict(request.headers)
+        self._headers: Mapping[bytes, bytes] = request.fields
         self._begun = time.monotonic()
         try:
             self._seconds = float(self._headers[SECONDS]) if SECONDS in self._headers else None

@@ -15,7 +15,6 @@ from latebind.domain.query import Query
 LOAD_ORDERS = ("waits", "oldest", "fifo")
 TIERS = ("page-cache", "disk")
 KEY_PREFIX = re.compile(r"/?[A-Za-z0-9][A-Za-z0-9._-]*")
-GRPC_STACKS = ("official", "nghttp2")
 HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
@@ -228,19 +227,17 @@ class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the server listens, and who may do what. `deadline` (seconds) is for requests that name none.
 
-    It speaks gRPC too on `grpc_port` (None: not at all), with the `grpc_stack` "official", which is gRPC's own server,
-    or "nghttp2", a lean server on that library, which takes a fraction of the time. `token_file` has the token that
-    every call but health needs, `admin_token_file` the one for calls that change what is served or how. `allow_hosts`
-    are the names that clients may call the server by, beside those of loopback. With `tls_cert` and `tls_key` it speaks
-    only TLS; with `tls_client_ca`, clients need a certificate signed by it. With `manage`, clients may load and unload
-    models. Clients may register system shared memory whose key begins with one of `shared_memory`; empty: none. There
-    is a `dashboard` if True; if None, only where no other machine can reach it.
+    It speaks gRPC too on `grpc_port` (None: not at all). `token_file` has the token that every call but health needs,
+    `admin_token_file` the one for calls that change what is served or how. `allow_hosts` are the names that clients may
+    call the server by, beside those of loopback. With `tls_cert` and `tls_key` it speaks only TLS; with
+    `tls_client_ca`, clients need a certificate signed by it. With `manage`, clients may load and unload models. Clients
+    may register system shared memory whose key begins with one of `shared_memory`; empty: none. There is a `dashboard`
+    if True; if None, only where no other machine can reach it.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     grpc_port: int | None = None
-    grpc_stack: str = GRPC_STACKS[0]
     deadline: float = 1.0
     show_exit: bool = True
     shared_memory: tuple[str, ...] = ()
@@ -257,8 +254,6 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, port in (("port", self.port), ("grpc_port", self.grpc_port or 0)):
             if not 0 <= port <= 65535:
                 raise ConfigError(f"server.{name} is {port}: give 1 to 65535, or 0 for any free port")
-        if self.grpc_stack not in GRPC_STACKS:
-            raise ConfigError(f"server.grpc_stack is {self.grpc_stack!r}: choose from {', '.join(GRPC_STACKS)}")
         if not self.deadline > 0:
             raise ConfigError(f"server.deadline is {self.deadline} s: give more than 0 seconds")
         for prefix in self.shared_memory:

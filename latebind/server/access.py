@@ -1,15 +1,19 @@
-"""Who may call what, over any transport: bearer tokens, and the kinds of calls that need one."""
+"""Who may call what, over any transport: bearer tokens, TLS, the kinds of calls; and what a configuration exposes."""
 
 import hashlib
 import hmac
 import logging
 import re
+import ssl
 import stat
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Self
 
 from latebind.domain.config import DoorConfig, is_loopback
 from latebind.domain.errors import ConfigError, Denied, TurnedOff
+from latebind.server.tls import server_context
 
 SHORTEST = 16
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # what may follow `Bearer` (RFC 6750, section 2.1)
@@ -96,3 +100,42 @@ def _read(name: str) -> str:
 def _digest(token: bytes) -> bytes:
     """Return a digest to compare: all have the same length, so the time taken does not reveal the token's length."""
     return hashlib.sha256(token).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Who may call, and the TLS context of HTTP, if any.
+
+    `behind_ingress`: all calls come from an ingress, which sends the client's address in a header.
+    """
+
+    guard: Guard
+    tls: ssl.SSLContext | None
+    behind_ingress: bool = False
+
+    @classmethod
+    def by(cls, config: DoorConfig) -> Self:
+        """Read tokens and certificates. Raises `ConfigError` if one cannot be used or the door is too open.
+
+        Too open is what `check_exposure` refuses.
+        """
+        check_exposure(config)
+        return cls(Guard.from_files(config), server_context(config))
+
+
+def check_exposure(config: DoorConfig) -> None:
+    """Raise `ConfigError` if any other machine could change what is served, or name this machine's memory.
+
+    Warn if other machines may call without a token, or if tokens cross the network unencrypted.
+    """
+    if is_loopback(config.host):
+        return
+    if (config.manage or config.shared_memory) and not config.admin_token_file:
+        what = "server.manage" if config.manage else "server.shared_memory"
+        raise ConfigError(
+            f"{what} would be for whoever can reach {config.host}: give --admin-token-file, or listen on 127.0.0.1"
+        )
+    if not (config.token_file or config.tls_client_ca):
+        log.warning("whoever can reach %s may use every model: give --token-file, or --host 127.0.0.1", config.host)
+    elif config.token_file and not config.tls_cert:
+        log.warning("tokens cross the network in the clear: give --tls-cert and --tls-key, or put TLS before the door")

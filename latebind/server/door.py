@@ -1,6 +1,6 @@
 """The door: uvicorn's server around the HTTP application, on a socket of its own, drained before it closes.
 
-Where gRPC is configured, one of the doors of `server/rpc/` opens and closes with it.
+Where gRPC is configured, the server of `rpc/server.py` opens and closes with it.
 """
 
 import asyncio
@@ -18,32 +18,28 @@ import uvicorn
 
 from latebind.domain.config import DoorConfig
 from latebind.prompt import be_prompt, be_usual
-from latebind.server.access import Guard
+from latebind.server.access import Guard, Security
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.listening import BACKLOG, listen, waiting_at
-from latebind.server.rest.app import KNOWN, RestApp
-from latebind.server.rest.doorkeeper import Doorkeeper
-from latebind.server.rest.protocol import HttpProtocol
-from latebind.server.rest.routes import Route
-from latebind.server.rest.sweeping import Connected, Sweeper
-from latebind.server.security import Security
+from latebind.server.rest.app import PAGE, ROUTES, Doorkeeper, RestApp, Route
+from latebind.server.rest.protocol import Connected, HttpProtocol, Sweeper
 from latebind.server.service import Service
 from latebind.server.shared_memory import Regions
 from latebind.server.tls import LATE_SECONDS, TlsServer
 from latebind.server.tracing import TracedCall
 
 if TYPE_CHECKING:
-    from latebind.server.rpc.base_door import BaseDoor
-    from latebind.server.rpc.routes import Method
+    from latebind.server.rpc.server import RpcServer
+    from latebind.server.rpc.verbs import Method
 
 
 @dataclass(frozen=True, slots=True)
 class Verbs:
     """What a door answers: HTTP routes, and gRPC methods by path (None: the usual)."""
 
-    routes: Sequence[Route] = KNOWN
+    routes: Sequence[Route] = (*ROUTES, *PAGE)
     methods: "Mapping[str, Method] | None" = None
 
 
@@ -105,7 +101,7 @@ class Door:
             behind_ingress=security.behind_ingress,
         )
         self._server = _Server(_uvicorn_config(app, self._limits), self._limits, security.tls)
-        self._rpc = _rpc_door(self._service, self._config, self._limits, security.guard, verbs.methods)
+        self._rpc = _rpc_server(self._service, self._config, self._limits, security.guard, verbs.methods)
         self.local = local
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -177,7 +173,7 @@ class Door:
         await self._service.close()
         be_usual()
 
-    async def _open_rpc(self, rpc: "BaseDoor") -> None:
+    async def _open_rpc(self, rpc: "RpcServer") -> None:
         """Open the gRPC door too; if that fails, close this one and raise."""
         try:
             await rpc.open()
@@ -255,22 +251,15 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _rpc_door(
+def _rpc_server(
     service: Service, config: DoorConfig, limits: Limits, guard: Guard, methods: "Mapping[str, Method] | None"
-) -> "BaseDoor | None":
-    """Return the gRPC door if one is configured. Raises `ConfigError` if its packages are not installed."""
+) -> "RpcServer | None":
+    """Return the gRPC server if one is configured. Raises `ConfigError` if its packages are not installed."""
     if config.grpc_port is None:
         return None
-    from latebind.server.rpc.base_door import DoorSetup  # noqa: PLC0415  (optional dependencies)
+    from latebind.server.rpc.server import RpcServer  # noqa: PLC0415  (optional dependencies)
 
-    setup = DoorSetup(service, config, limits, guard, methods)
-    if config.grpc_stack == "nghttp2":
-        from latebind.server.rpc.nghttp2_door import Nghttp2Door  # noqa: PLC0415
-
-        return Nghttp2Door(setup)
-    from latebind.server.rpc.official_door import OfficialDoor  # noqa: PLC0415
-
-    return OfficialDoor(setup)
+    return RpcServer(service, config, limits, guard, methods)
 
 
 def _uvicorn_config(app: RestApp, limits: Limits) -> uvicorn.Config:

@@ -1,10 +1,13 @@
 """What a client is told of an error, over any transport: a message written for clients, or else only a request id."""
 
 import logging
+import re
+import secrets
 
 from latebind.domain.errors import Expired, LatebindError, Refused, StepFailed, Unavailable, UserError
 from latebind.logs import REQUEST
-from latebind.server.identity import request_id
+
+HARMLESS = re.compile(r"[A-Za-z0-9._:/@+=-]{1,128}", re.ASCII)  # nothing that could forge a line or a label
 
 log = logging.getLogger(__name__)
 
@@ -17,16 +20,18 @@ class Reported(LatebindError):
 FOR_CLIENTS = (UserError, Refused, Expired, StepFailed, Unavailable, Reported)
 
 
-def for_clients(error: Exception, request: str | None = None) -> LatebindError:
-    """Return the error that the client is told. One that was not written for clients is reported.
-
-    `request` is the client's id of its request; None: the id of the request that this task answers.
-    """
-    return error if isinstance(error, FOR_CLIENTS) else Reported(report(error, request))
+def for_clients(error: Exception) -> LatebindError:
+    """Return the error that the client is told. One that was not written for clients is reported."""
+    return error if isinstance(error, FOR_CLIENTS) else Reported(report(error))
 
 
-def report(error: Exception, request: str | None = None) -> str:
+def report(error: Exception) -> str:
     """Log an unexpected error and return what the client is told: a request id, its own if that is safe to show."""
-    found = request_id(REQUEST.get() if request is None else request)
+    found = request_id(REQUEST.get())  # of the request that this task answers
     log.error("request %s failed", found, exc_info=error, extra={"request": found})
     return f"internal error, request id {found}"
+
+
+def request_id(given: str = "") -> str:
+    """Return the client's id for its request, or a new one if it gave none or one that is not safe to show."""
+    return given if HARMLESS.fullmatch(given) else secrets.token_hex(8)

@@ -1,6 +1,8 @@
-"""The sockets that the door listens on; where it cannot listen, why not and what to do about it."""
+"""The sockets that a server listens on: where it cannot, why not and what to do; and how many it may have open."""
 
 import errno
+import logging
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -9,12 +11,15 @@ from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
 
 BACKLOG = 2048  # connections that nobody has accepted yet
+OTHERS = 256  # descriptors that are no connections: models, engines, logs
 TAKEN = "it is taken; name another port, or 0 for any that is free"
 WHY = {
     errno.EADDRINUSE: TAKEN,
     errno.EADDRNOTAVAIL: "this machine has no such address; 127.0.0.1 is this machine alone, 0.0.0.0 all that it has",
     errno.EACCES: "this user may not have it; take a port from 1024 on",
 }
+
+log = logging.getLogger(__name__)
 
 
 def reason(error: OSError) -> str:
@@ -62,3 +67,22 @@ def check_addresses(config: DoorConfig) -> None:
         stack.enter_context(listen(config.host, config.port))
         if config.grpc_port is not None:
             stack.enter_context(listen(config.host, config.grpc_port, "server.grpc_port"))
+
+
+def raise_file_limit(connections: int) -> None:
+    """Raise this process's limit of open files; warn if that many connections may need more than is allowed.
+
+    Each connection takes one, and a process starts with a lower limit than it may have.
+    """
+    wanted = connections + OTHERS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(soft, wanted) if hard == resource.RLIM_INFINITY else hard
+    if soft not in (most, resource.RLIM_INFINITY):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < wanted:
+        log.warning(
+            "this process may open %d files, and %d connections need %d: raise the limit (ulimit -Hn, LimitNOFILE)",
+            most,
+            connections,
+            wanted,
+        )

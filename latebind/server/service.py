@@ -3,8 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import cast
 
 from latebind import __version__
@@ -14,7 +13,7 @@ from latebind.domain.names import instead
 from latebind.domain.picture import Picture
 from latebind.logs import REQUEST
 from latebind.server.calls import Call
-from latebind.server.description import steps_as_parameters
+from latebind.server.description import statistics, steps_as_parameters
 from latebind.server.gateway import (
     AdaptationFigures,
     Answer,
@@ -28,8 +27,6 @@ from latebind.server.gateway import (
 )
 from latebind.server.settings import Log, Traces, TraceSettings
 from latebind.server.shared_memory import Regions
-from latebind.server.statistics import statistics
-from latebind.server.streaming import stream
 from latebind.server.tracing import TracedCall, Tracing, note_sent
 
 EXTENSIONS = (
@@ -46,6 +43,7 @@ MANAGEMENT = ("model_repository", "model_repository(unload_dependents)")  # only
 UPLOADS = "a model is loaded from the repository as it lies there: send no {!r:.100}, put it there instead"
 NOT_ANSWERING = "the engine stands still, or another one is starting: ask again later"
 MICROSECOND = 1e-6
+NOT_FOLLOWED: AbstractContextManager[None] = nullcontext()
 
 Fill = Callable[[Mapping[str, Sequence[Array]]], Awaitable[None]]  # writes the rows of a `Claim`
 
@@ -184,33 +182,20 @@ class Service:
         named a `version` or the tensors differ. The deadline is extended by the time that `fill` takes, because that is
         the client sending. Raises what `Gateway.claim`, `fill` and `Claim.send` raise, `NotFound` and `Unavailable`.
         """
-        if self._draining:
-            raise Unavailable("the server is shutting down: ask another one")
-        REQUEST.set(call.id)
-        if not self._tracing.wanted(spec.name, parent):
-            return await self._infer(spec, call, fill, client, version)
-        with self._tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent) as followed:
-            return await self._infer(spec, call, fill, client, version, followed)
-
-    async def _infer(
-        self,
-        spec: ModelSpec,
-        call: Call,
-        fill: Fill,
-        client: str,
-        version: str | None,
-        followed: TracedCall | None = None,
-    ) -> Answer:
-        claim, deadline = await self._claim_filled(spec, call, fill, version)
-        try:
-            answer = await claim.send(deadline=deadline, priority=call.priority, trace=note_sent(followed))
-        except BaseException:
+        with self._followed(spec, call, parent) as followed:
+            claim, deadline = await self._claim_filled(spec, call, fill, version)
+            try:
+                answer = await claim.send(deadline=deadline, priority=call.priority, trace=note_sent(followed))
+            except BaseException:
+                claim.release()
+                raise
+        if self._observer is None:
             claim.release()
-            raise
-        self.release(claim, answer, client)
+        else:  # it sees rows and answer while the slots hold them, once the reply has been sent
+            asyncio.get_running_loop().call_soon(self._show, self._observer, claim, answer, client)
         return answer
 
-    def stream(
+    async def stream(
         self, spec: ModelSpec, call: Call, fill: Fill, *, version: str | None = None, parent: str = ""
     ) -> AsyncGenerator[Answer]:
         """Answer a call of one row in pieces, as its tokens are written; the last piece is complete.
@@ -218,19 +203,30 @@ class Service:
         Calls of models that write no sequence have one piece. Closing the iterator cancels the call. For the rest see
         `infer`; observers do not see the call.
         """
-        if self._draining:
-            raise Unavailable("the server is shutting down: ask another one")
         if call.rows != 1:
             raise InvalidRequest(
                 f"a call that streams has one row, not {call.rows}: send each row as a call of its own"
             )
         if any(wanted.place is not None for wanted in call.wanted):
             raise InvalidRequest("a call that streams has no outputs in shared memory: leave the region out")
+        with self._followed(spec, call, parent) as followed:
+            claim, deadline = await self._claim_filled(spec, call, fill, version)
+            try:
+                pieces = claim.stream(deadline=deadline, priority=call.priority, trace=note_sent(followed))
+                async with aclosing(pieces):
+                    async for piece in pieces:
+                        yield piece
+            finally:
+                claim.release()
+
+    def _followed(self, spec: ModelSpec, call: Call, parent: str) -> AbstractContextManager[TracedCall | None]:
+        """Begin a call, which is traced to the end of the block if it is one to trace. Raises `Unavailable`."""
+        if self._draining:
+            raise Unavailable("the server is shutting down: ask another one")
         REQUEST.set(call.id)
-        following: AbstractContextManager[TracedCall | None] = nullcontext()
-        if self._tracing.wanted(spec.name, parent):
-            following = self._tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent)
-        return stream(call, partial(self._claim_filled, spec, call, fill, version), following)
+        if not self._tracing.wanted(spec.name, parent):
+            return NOT_FOLLOWED
+        return self._tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent)
 
     async def _claim_filled(self, spec: ModelSpec, call: Call, fill: Fill, version: str | None) -> tuple[Claim, float]:
         """Return the slots of a call, filled, and its deadline."""
@@ -245,13 +241,6 @@ class Service:
             claim.release()
             raise
         return claim, deadline + time.monotonic() - begun
-
-    def release(self, claim: Claim, answer: Answer, client: str) -> None:
-        """Release a call's slots; if there is an observer, after that has seen them, once the reply has been sent."""
-        if self._observer is None:
-            claim.release()
-        else:
-            asyncio.get_running_loop().call_soon(self._show, self._observer, claim, answer, client)
 
     def reply_parameters(self, spec: ModelSpec, answer: Answer) -> dict[str, object]:
         """Return the parameters of a reply: where each row left or, for a query, which steps ran.

@@ -17,7 +17,7 @@ import msgspec
 
 from latebind.domain.errors import LatebindError
 from latebind.domain.tracing import Trace
-from latebind.server.identity import request_id
+from latebind.server.faults import request_id
 from latebind.server.settings import Traces
 
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")  # W3C
@@ -120,6 +120,8 @@ class Tracing:
 
     def wanted(self, model: str, parent: str) -> bool:
         """Tell whether to trace this call of `model`; `parent` is the caller's span, if it sent one."""
+        if not (parent or self._settings.any):  # most calls
+            return False
         return (_sampled(parent) or self._settings.wanted(model)) and len(self._open) < self._most_open
 
     @contextmanager

@@ -20,12 +20,11 @@ from latebind.cluster.rpc import replica_route
 from latebind.domain.config import ClusterConfig, DoorConfig, ServeConfig
 from latebind.domain.model import ModelSpec
 from latebind.repository.listing import Selection
-from latebind.server.access import Guard
+from latebind.server.access import Guard, Security
 from latebind.server.door import Door, Verbs
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 from latebind.server.limits import Limits
-from latebind.server.rest.routes import ROUTES
-from latebind.server.security import Security
+from latebind.server.rest.app import ROUTES
 from tests.server.arithmetic import Arithmetic
 from tests.server.conftest import PATIENCE, Response, Site
 from tests.server.shelf import Shelf

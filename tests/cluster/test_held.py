@@ -8,7 +8,6 @@ from latebind.cluster.rpc import replica_route
 from latebind.cluster.upstream import STATUS
 from latebind.server.limits import Limits
 from latebind.server.rest.context import Context
-from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.request import Request
 from latebind.server.service import Service
 from tests.cluster.small import small
@@ -42,10 +41,11 @@ def test_bodies_that_the_ingress_collects_are_bounded_over_all_connections() -> 
 def test_messages_that_a_replica_collects_are_counted_with_other_bodies(most: int, status: bytes) -> None:
     async def test() -> None:
         context = Context(Service(Arithmetic()), Limits(held_bytes=most))
-        exchange = Exchange(Line(), asyncio.get_running_loop(), "POST", b"/rpc" + PATH.encode(), [])
-        exchange.feed(CALL)
-        exchange.complete()
-        reply = await replica_route()[3](context, Request(exchange, {"method": PATH}))
+        called = Request(Line(), asyncio.get_running_loop(), "POST", b"/rpc" + PATH.encode(), [])
+        called.feed(CALL)
+        called.complete()
+        called.names = {"method": PATH}
+        reply = await replica_route()[3](context, called)
         assert dict(reply.headers)[STATUS] == status
         assert context.held.bytes == 0
 

@@ -27,7 +27,7 @@ from latebind.program.build import build_program
 from latebind.program.export import export, run_module
 from latebind.program.load import load_program
 from latebind.program.program import Program
-from latebind.server.tensors import Tensor as WireTensor
+from latebind.server.calls import Tensor as WireTensor
 from tests.working import measured_by_work
 
 WIDTH = 6

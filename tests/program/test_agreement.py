@@ -20,7 +20,7 @@ from latebind.program.export import Exported, export, run_module
 from latebind.program.graph import Graph
 from latebind.program.load import compile_graph, load_program
 from latebind.program.program import Program
-from latebind.server.tensors import Tensor as WireTensor
+from latebind.server.calls import Tensor as WireTensor
 from tests.program.test_verify import ABSOLUTE, MAGNITUDES, asked, reference
 from tests.working import measured_by_work
 

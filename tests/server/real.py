@@ -13,10 +13,10 @@ from latebind.domain.config import DoorConfig, EngineConfig, PolicyConfig, Resid
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.repository.listing import find_served
+from latebind.server.calls import DATATYPES
 from latebind.server.door import Door
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
-from latebind.server.tensors import DATATYPES
 from tests.engine.started import until_slots_are_free
 from tests.forked import FORKS
 
@@ -31,14 +31,13 @@ async def real_door(
     limits: Limits | None = None,
     deadline: float = 30.0,
     grpc_port: int | None = None,
-    grpc_stack: str = "official",
 ) -> AsyncIterator[tuple[EngineClient, Door]]:
     paths, queries = (tuple(map(str, found)) for found in find_served(models, names))
     settings = engine or EngineConfig(), policy or PolicyConfig()
     order = EngineOrder(paths, *settings, residency=residency or ResidencyConfig(), queries=queries)
     client = await EngineClient.start(order, FORKS)
     try:
-        grpc = {"grpc_port": grpc_port, "grpc_stack": grpc_stack}
+        grpc = {"grpc_port": grpc_port}
         async with door_before(client, limits=limits, deadline=deadline, grpc=grpc) as door:
             yield client, door
     finally:

@@ -1,9 +1,9 @@
 """Takes a body as the door does, without HTTP: what describes the call first, then every tensor into its rows."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from latebind.server.calls import Call
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
 from latebind.server.rest.body import Body
-from latebind.server.rest.codec import Codec
-from latebind.server.rest.filling import fill, read_call
+from latebind.server.rest.infer import Codec, fill, read_call
+from latebind.server.rest.request import Request
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,23 @@ class Taken:
     rows: dict[str, Array]  # as the engine would find them
 
 
+class Arriving:
+    """A request of whose body one part comes after another."""
+
+    def __init__(self, parts: list[bytes], fields: Mapping[bytes, bytes]) -> None:
+        self.fields = fields
+        self._parts = parts
+
+    async def receive(self) -> tuple[bytes, bool]:
+        first, *self._parts = self._parts
+        return first, bool(self._parts)
+
+
 def body_of(content: bytes, *, chunk: int = 1 << 30, told: bool = True, limits: Limits | None = None) -> Body:
     """A body that arrives in chunks of so many bytes; its headers may tell its size."""
     parts = [content[start : start + chunk] for start in range(0, len(content), chunk)] or [b""]
-    messages = _messages(parts)
-
-    async def receive() -> dict[str, Any]:
-        return next(messages)
-
-    headers = [(b"content-length", b"%d" % len(content))] if told else []
-    return Body(headers, receive, limits or Limits())
+    fields = {b"content-length": b"%d" % len(content)} if told else {}
+    return Body(cast(Request, Arriving(parts, fields)), limits or Limits())
 
 
 def take(codec: Codec, content: bytes, json_bytes: int | None = None, *, chunk: int = 1 << 30) -> Taken:
@@ -62,8 +69,3 @@ def _attempt(
         return asyncio.run(attempt()), None
     except LatebindError as error:
         return None, error
-
-
-def _messages(parts: list[bytes]) -> Iterator[dict[str, Any]]:
-    for number, part in enumerate(parts):
-        yield {"type": "http.request", "body": part, "more_body": number + 1 < len(parts)}

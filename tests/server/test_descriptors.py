@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from latebind.server.descriptors import raise_file_limit
+from latebind.server.listening import raise_file_limit
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from latebind.program.device import identity
-from latebind.server.machine import Gpu, Machine, Processor
+from latebind.server.metrics import Gpu, Machine, Processor
 
 MEMORY = "MemTotal:  1000 kB\nMemFree: 100 kB\nMemAvailable:  400 kB\nHugePages_Total: 0\n"
 

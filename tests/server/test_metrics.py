@@ -152,14 +152,6 @@ def test_what_adaptation_knows_is_told() -> None:
     assert b"gone" not in text
 
 
-def test_buckets_count_everything_up_to_their_bound() -> None:
-    text = prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={})
-    found = [value(text, "latebind_latency_seconds_bucket", **MODEL, le=le) for le in ("0.01", "0.1", "+Inf")]
-    assert found == [6, 9, 10]
-    assert value(text, "latebind_latency_seconds_sum", **MODEL) == 0.5
-    assert value(text, "latebind_queue_seconds_count", **MODEL) == 10
-
-
 def test_sequence_models_tell_of_their_tokens_and_others_do_not() -> None:
     text = prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={})
     assert b"latebind_tokens_total{" not in text
@@ -185,12 +177,6 @@ def test_tritons_names_tell_the_same() -> None:
     assert value(text, "nv_inference_first_response_histogram_ms_sum", **MODEL) == 500
 
 
-def test_each_query_counts_as_one_execution() -> None:
-    snapshot: Snapshot = {"models": {"m": {**SNAPSHOT["models"]["m"], "batches": {}}}}
-    text = prometheus_text(snapshot, versions={"m": "7"}, replies={}, queries={"m"})
-    assert value(text, "nv_inference_exec_count", **MODEL) == value(text, "nv_inference_count", **MODEL) == 10
-
-
 def test_the_door_knows_which_of_its_models_are_queries() -> None:
     with opened() as site:
         site.post("/v2/models/traffic/infer", {"inputs": [scalar(1.0)]})
@@ -204,11 +190,6 @@ def test_the_machine_is_told_under_tritons_names() -> None:
     assert value(text, "nv_cpu_utilization") == 0.5
     assert value(text, "nv_gpu_power_usage", gpu_uuid="GPU-1") == 70.5
     assert value(text, "nv_energy_consumption", gpu_uuid="GPU-1") == 9.0
-
-
-@pytest.mark.parametrize("snapshot", [SNAPSHOT, EVERYTHING])
-def test_a_model_that_is_not_served_gets_no_label(snapshot: Snapshot) -> None:
-    assert b'"m"' not in prometheus_text(snapshot, versions={}, replies={})
 
 
 def test_the_documentation_has_every_name_of_ours() -> None:

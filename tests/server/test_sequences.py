@@ -8,9 +8,8 @@ import pytest
 
 from latebind.domain.errors import InvalidRequest
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.server.gateway import Answer
 from latebind.server.limits import Limits
-from latebind.server.rest.codec import Codec
+from latebind.server.rest.infer import Codec
 from tests.server.taking import take
 
 SPEC = ModelSpec(
@@ -48,13 +47,6 @@ def test_rows_of_any_length_are_taken(length: int) -> None:
         assert call.rows["tokens"].tolist() == np.hstack([rows, np.array(padding, np.int64)]).tolist()
 
 
-def test_a_body_without_json_is_one_row_of_any_length() -> None:
-    assert take(CODEC, np.array([4, 5, 6]).tobytes(), 0).rows["tokens"].tolist() == [[4, 5, 6, 0, 0, 0]]
-    for size in (0, 7, 8 * 7):
-        with pytest.raises(InvalidRequest, match="at most 48"):
-            take(CODEC, bytes(size), 0)
-
-
 @pytest.mark.parametrize(
     ("shape", "data"),
     [([1, 7], [1] * 7), ([1, 0], []), ([1], [1]), ([1, 2, 3], [1] * 6), ([1, -2], [1, 1])],
@@ -69,16 +61,3 @@ def test_tokens_that_the_model_does_not_know_are_refused(token: int) -> None:
     for call in ((body([1, 2], [3, token]),), binary(np.array([[3, token]]))):
         with pytest.raises(InvalidRequest, match="0 to 9"):
             take(CODEC, *call)
-
-
-def test_metadata_and_answers_tell_the_length_there_is() -> None:
-    metadata = CODEC.metadata()
-    assert metadata["inputs"] == [{"name": "tokens", "datatype": "INT64", "shape": [-1, -1]}]
-    call = CODEC.decode(body([1, 2], [3, 4]))
-    encoded = CODEC.encode(Answer({"tokens": np.array([[5, 6, 2]])}, (1,)), call, lambda spec, answer: {})
-    assert json.loads(encoded.body)["outputs"][0] | {"data": [5, 6, 2]} == {
-        "name": "tokens",
-        "datatype": "INT64",
-        "shape": [1, 3],
-        "data": [5, 6, 2],
-    }

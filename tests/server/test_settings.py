@@ -1,18 +1,16 @@
 """Trace and logging settings: what tritonclient sets holds, and what is none is refused and changes nothing."""
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import tritonclient.http as triton
-import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
 from latebind.domain.errors import InvalidRequest
 from latebind.server.settings import Log, Traces, TraceSettings
-from tests.server.conftest import Site, logging_as_before, opened
+from tests.server.conftest import logging_as_before, opened
 
 OFF = {"trace_level": ["OFF"], "trace_rate": "1000", "trace_count": "-1", "log_frequency": "0"}
 log = logging.getLogger("latebind.tests.settings")
@@ -24,10 +22,6 @@ def traced(traces: Traces, calls: int, model: str = "m") -> list[int]:
 
 
 # Traces -------------------------------------------------------------------------------------------------------------
-
-
-def test_nothing_is_traced_unless_it_is_asked_for() -> None:
-    assert traced(Traces(), 3000) == []
 
 
 def test_one_of_so_many_calls_is_traced_until_enough_were() -> None:
@@ -131,13 +125,6 @@ def test_settings_switch_what_is_logged(
     assert logged(log_at_info) == ["INFO", "WARNING", "ERROR"]
 
 
-def test_what_others_log_stays(log_at_info: pytest.LogCaptureFixture) -> None:
-    Log().update(dict.fromkeys(("log_info", "log_warning", "log_error"), False))
-    logging.getLogger("latebinding").warning("others")
-    logging.getLogger("uvicorn").info("others")
-    assert log_at_info.messages == ["others", "others"]
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -173,22 +160,3 @@ def test_tritonclient_reads_and_changes_the_log() -> None:
         with pytest.raises(InferenceServerException, match="no setting 'colour'") as caught:
             client.update_log_settings({"colour": "red"})
         assert caught.value.status() == "400"
-
-
-@pytest.mark.usefixtures("log_at_info")
-def test_the_asynchronous_client_changes_settings_too(site: Site) -> None:
-    async def ask() -> tuple[Any, Any]:
-        async with triton_aio.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
-            await client.update_trace_settings("half", {"trace_rate": "9"})
-            await client.update_log_settings({"log_verbose_level": 0})
-            return await client.get_trace_settings("half"), await client.get_log_settings()
-
-    traces, told = asyncio.run(ask())
-    assert traces["trace_rate"] == "9"
-    assert told["log_verbose_level"] == 0
-
-
-def test_a_path_that_takes_two_methods_says_so(site: Site) -> None:
-    reply = site.call("DELETE", "/v2/logging")
-    assert reply.error == "this path takes GET, HEAD, POST"
-    assert reply.headers["allow"] == "GET, HEAD, POST"

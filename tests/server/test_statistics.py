@@ -1,19 +1,16 @@
 """The statistics extension: from the engine's figures to what tritonclient and perf_analyzer read."""
 
-import asyncio
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 import tritonclient.http as triton
-import tritonclient.http.aio as triton_aio
 
 from latebind.domain.model import StepSpec
+from latebind.server.description import statistics
 from latebind.server.gateway import MemoryMetrics, Snapshot
-from latebind.server.statistics import statistics
 from tests.server.arithmetic import one_to_one, query
-from tests.server.conftest import Site, opened, scalar
+from tests.server.conftest import opened, scalar
 from tests.server.test_metrics import SNAPSHOT
 
 STEP = StepSpec("gate", ("scalar",), (), ("x",))
@@ -39,11 +36,6 @@ def test_successes_failures_and_times_come_from_the_engines_figures() -> None:
     assert stats["compute_infer"] == {"count": 10, "ns": 475_000_000}
 
 
-def test_the_parts_of_computing_have_one_count_without_which_perf_analyzer_ends() -> None:
-    stats = of_model(SNAPSHOT)["inference_stats"]
-    assert [stats[f"compute_{part}"]["count"] for part in ("input", "infer", "output")] == [10, 10, 10]
-
-
 def test_batches_are_told_by_their_size_in_order() -> None:
     told = of_model(SNAPSHOT)["batch_stats"]
     assert [(entry["batch_size"], entry["compute_infer"]) for entry in told] == [
@@ -56,21 +48,6 @@ def test_a_query_is_executed_once_for_each_request() -> None:
     snapshot: Snapshot = {"models": {"m": {**SNAPSHOT["models"]["m"], "batches": {}}}}
     (told,) = json.loads(json.dumps(statistics([query("m", STEP)], snapshot, epoch=0.0)))["model_stats"]
     assert (told["inference_count"], told["execution_count"], told["batch_stats"][0]["batch_size"]) == (10, 10, 2)
-
-
-def test_the_last_inference_is_told_in_milliseconds_of_unix_time() -> None:
-    assert of_model(SNAPSHOT)["last_inference"] == 1_004_000
-    assert of_model(Snapshot(models={}))["last_inference"] == 0
-
-
-def test_a_size_that_batches_shrank_to_has_time_but_no_batch_began_with_it() -> None:
-    figures = SNAPSHOT["models"]["m"]
-    shrunk: Snapshot = {"models": {"m": {**figures, "run_seconds": {"1": 0.5, "16": 0.25}}}}
-    assert [(entry["batch_size"], entry["compute_infer"]) for entry in of_model(shrunk)["batch_stats"]] == [
-        (1, {"count": 0, "ns": 500_000_000}),
-        (2, {"count": 4, "ns": 0}),
-        (16, {"count": 1, "ns": 250_000_000}),
-    ]
 
 
 def whole_numbers(value: object) -> bool:
@@ -106,14 +83,6 @@ def test_memory_is_told_where_it_is_limited() -> None:
     assert of_model(limited)["memory_usage"] == [{"type": "CPU", "id": 0, "byte_size": 40}]
 
 
-def test_the_route_of_all_models_comes_before_a_model_of_that_name(site: Site) -> None:
-    told = site.get("/v2/models/stats").json()["model_stats"]
-    assert [entry["name"] for entry in told] == site.get("/v2/models").json()["models"]
-    assert site.get("/v2/models/none/stats").status == 404
-    assert site.get("/v2/models/double/versions/2/stats").status == 404
-    assert site.get("/v2/models/double/versions/1/stats").json()["model_stats"][0]["name"] == "double"
-
-
 def test_tritonclient_reads_what_was_answered() -> None:
     with opened() as site, triton.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
         for _ in range(3):
@@ -121,16 +90,3 @@ def test_tritonclient_reads_what_was_answered() -> None:
         (told,) = client.get_inference_statistics("scalar", "1")["model_stats"]
         assert told["inference_stats"]["success"] == {"count": 3, "ns": 3_000_000}
         assert len(client.get_inference_statistics()["model_stats"]) == len(site.gateway.models)
-
-
-def test_the_asynchronous_client_reads_the_same(site: Site) -> None:
-    async def ask() -> Any:
-        async with triton_aio.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
-            return await client.get_inference_statistics("double")
-
-    before = asyncio.run(ask())["model_stats"][0]["inference_count"]
-    given = triton.InferInput("x", [2, 16], "FP32")
-    given.set_data_from_numpy(np.zeros((2, 16), np.float32))
-    with triton.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
-        client.infer("double", [given])
-    assert asyncio.run(ask())["model_stats"][0]["inference_count"] == before + 2

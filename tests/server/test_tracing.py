@@ -13,14 +13,11 @@ import pytest
 
 from latebind.domain.errors import Unavailable
 from latebind.domain.tracing import Trace
-from latebind.learned.lookup import load_lookups
-from latebind.server import tracing
 from latebind.server.calls import Call
 from latebind.server.gateway import Array
 from latebind.server.service import Service
-from latebind.server.settings import Traces, TraceSettings
-from latebind.server.tracing import TracedCall, Tracing
-from tests.digits import Built
+from latebind.server.settings import Traces
+from latebind.server.tracing import Tracing
 from tests.querying import rows_going
 from tests.server.arithmetic import Arithmetic
 from tests.server.conftest import PATIENCE
@@ -44,12 +41,6 @@ async def until_told(service: Service, calls: int) -> list[dict[str, Any]]:
     return told
 
 
-@pytest.mark.parametrize(("rate", "followed"), [(0.0, 0), (0.25, 25), (1.0, 100)])
-def test_a_share_of_calls_is_followed(rate: float, followed: int) -> None:
-    traces = Tracing(nothing, Traces(TraceSettings.of_share(rate)))
-    assert sum(traces.wanted("m", "") for _ in range(100)) == followed
-
-
 @pytest.mark.parametrize(
     ("parent", "wanted"),
     [
@@ -70,16 +61,6 @@ def test_clients_change_which_calls_are_followed_and_are_told_what_the_operator_
     assert (told["trace_level"], told["trace_rate"]) == (["TIMESTAMPS"], "100")
     service.update_trace_settings({"trace_level": ["OFF"]})
     assert not any(service._tracing.wanted("scalar", "") for _ in range(200))
-
-
-def test_only_so_many_calls_are_followed_at_once() -> None:
-    async def test() -> None:
-        traces = Tracing(nothing, Traces(), most_open=1)
-        with traces.following("m", "1", 1, id="", parent=PARENT):
-            assert not traces.wanted("m", PARENT)
-        await traces.close()
-
-    asyncio.run(test())
 
 
 def test_a_followed_call_is_told_with_its_rows_from_its_beginning() -> None:
@@ -126,34 +107,6 @@ def test_an_id_that_could_forge_a_line_is_replaced() -> None:
     asyncio.run(test())
 
 
-def test_what_was_not_traced_asks_nothing_of_the_engine() -> None:
-    gateway = Arithmetic()
-
-    async def test() -> None:
-        service = Service(gateway)
-        await service.infer(gateway.models["scalar"], Call((), 1, ()), ones)
-        assert not gateway.ended
-        assert service.traces() == []
-        await service.close()
-
-    asyncio.run(test())
-
-
-def test_the_last_calls_are_kept_the_newest_first() -> None:
-    async def test() -> None:
-        told: list[TracedCall] = []
-        traces = Tracing(nothing, Traces(), export=told.append, soon=0.001)
-        for number in range(tracing.KEPT + 20):
-            with traces.following("m", "1", 1, id=str(number), parent=""):
-                pass
-        await traces.close()
-        last = traces.last()
-        assert len(told) == tracing.KEPT + 20
-        assert [call["id"] for call in last] == [str(number) for number in range(tracing.KEPT + 19, 19, -1)]
-
-    asyncio.run(test())
-
-
 def test_a_call_whose_engine_is_lost_is_told_without_its_rows_in_the_end() -> None:
     async def lost() -> Sequence[Trace]:
         raise Unavailable("the engine has ended")
@@ -196,19 +149,6 @@ def test_a_real_query_is_explained_step_by_step(queried: Path) -> None:
             assert "gate" in steps
             assert {span["what"] for span in spans if span["step"] == "gate"} >= {"map", "wait", "stage", "step"}
             assert spans[-1]["step"] == "outputs"
-
-    asyncio.run(test())
-
-
-def test_a_lookup_that_answers_is_told_as_a_hit(built: Built) -> None:
-    _, scores = load_lookups(built.directory, backend="eager")[0].functions[built.report.lookups[0].name](built.unseen)
-    images = built.unseen.numpy()[[int(scores.argmax()), int(scores.argmin())]]
-
-    async def test() -> None:
-        async with real_door(built.directory.path.parent.parent, "digits") as (_, door):
-            calls = [await asyncio.to_thread(_infer, door.port, "digits", {"image": image[None]}) for image in images]
-            lookups = [span for (call, *_) in calls for span in call["rows"][0]["spans"] if span["what"] == "lookup"]
-            assert {span["hit"] for span in lookups} == {True, False}
 
     asyncio.run(test())
 

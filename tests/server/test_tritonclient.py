@@ -10,9 +10,8 @@ import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
-from latebind.domain.config import DoorConfig
 from latebind.server.gateway import Array
-from tests.server.conftest import Site, opened
+from tests.server.conftest import Site
 
 X = np.arange(32, dtype=np.float32).reshape(2, 16)
 
@@ -59,20 +58,6 @@ def test_it_gets_the_outputs_that_it_asks_for(client: Any) -> None:
     assert one.as_numpy("b").tolist() == [[1, 1, 1], [1, 1, 1]]
 
 
-def test_it_sends_half_precision_and_truths(client: Any) -> None:
-    half = np.array([[1, 2, 3, 4]], np.float16)
-    assert client.infer("half", [tensor(half, datatype="FP16")]).as_numpy("y").tolist() == [[2, 4, 6, 8]]
-    truths = np.array([[True, False, True]])
-    for binary in (True, False):
-        result = client.infer("invert", [tensor(truths, binary=binary, datatype="BOOL")])
-        assert result.as_numpy("y").tolist() == [[False, True, False]]
-
-
-def test_it_sends_and_gets_megabytes(client: Any) -> None:
-    large = np.random.default_rng(0).random((4, 1024, 1024), np.float32)
-    np.testing.assert_array_equal(client.infer("large", [tensor(large)]).as_numpy("y"), large * 2)
-
-
 def test_it_is_told_clearly_what_is_wrong(client: Any) -> None:
     cases: list[tuple[str, list[Any], dict[str, Any], str, str]] = [
         ("none", [tensor(X)], {}, "404", "there is no model 'none'"),
@@ -110,18 +95,3 @@ def test_the_asynchronous_client_works_too(site: Site) -> None:
 
     for i, result in enumerate(asyncio.run(talk())):
         np.testing.assert_array_equal(result.as_numpy("y"), (X + i) * 2)
-
-
-def test_it_unloads_and_loads_models() -> None:
-    with opened(DoorConfig(port=0, manage=True)) as site, triton.InferenceServerClient(f"127.0.0.1:{site.port}") as one:
-        one.unload_model("half")
-        assert not one.is_model_ready("half")
-        states = {entry["name"]: entry["state"] for entry in one.get_model_repository_index()}
-        assert states["half"] == "UNAVAILABLE"
-        one.load_model("half")
-        assert one.is_model_ready("half")
-        with pytest.raises(InferenceServerException, match="send no 'config'"):
-            one.load_model("half", config="{}")
-        with pytest.raises(InferenceServerException, match="traffic needs scalar"):
-            one.unload_model("scalar")
-        one.unload_model("scalar", unload_dependents=True)

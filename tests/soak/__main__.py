@@ -17,7 +17,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from ctypes.util import find_library
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -67,7 +66,6 @@ def options(random: Random, folder: Path, *, adapt: bool) -> list[str]:
     words += ["--policy", random.choice(("late", "late", "lazy+", "graph")), "--watch", "2"]
     words += ["--slots", random.choice(("16", "64", "256")), "--config", str(folder / "often.toml")]
     words += random.choice((["--workers", "1"], ["--workers", "2"], ["--granularities", "1,2,8"]))
-    words += ["--grpc-stack", random.choice(("official", *(("nghttp2",) if find_library("nghttp2") else ())))]
     words += ["--memory", random.choice(("8MB", "30MB"))] if random.random() < 0.5 else []
     words += ADAPT if adapt or random.random() < 0.5 else []
     return words

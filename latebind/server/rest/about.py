@@ -1,20 +1,68 @@
-"""What the server and its models are and how they fare: metadata, health, configuration, statistics, metrics."""
+"""The HTTP verbs beside those that ask a model: what there is, how it fares, what is loaded, set and registered.
+
+There is only one repository, so the name of a repository in the path has no effect.
+"""
 
 import asyncio
 from math import ceil
+from typing import Any
 
-from latebind.server.description import model_config
+import msgspec
+import orjson
+
+from latebind.domain.errors import TurnedOff
+from latebind.server.dashboard.dashboard import Dashboard
+from latebind.server.description import metadata, model_config
 from latebind.server.metrics import prometheus_text
+from latebind.server.rest.body import read_json
 from latebind.server.rest.context import Context
-from latebind.server.rest.request import JSON, Headers, Reply, Request, health_reply, json_reply
+from latebind.server.rest.request import JSON, Headers, Reply, Request, json_reply
+from latebind.server.shared_memory import CudaRegions, Registration
 
 TEXT: Headers = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
+CUDA = CudaRegions()
+
+
+class IndexRequest(msgspec.Struct):
+    """The JSON of an index call; `ready` asks only for models that are ready."""
+
+    ready: bool = False
+
+
+class LoadRequest(msgspec.Struct):
+    """The JSON of a load call; `version` is the only parameter with an effect."""
+
+    parameters: dict[str, object] = {}
+
+
+class UnloadParameters(msgspec.Struct):
+    """Whether to unload the queries that need the model too; other parameters are ignored."""
+
+    unload_dependents: bool = False
+
+
+class UnloadRequest(msgspec.Struct):
+    """The JSON of an unload call."""
+
+    parameters: UnloadParameters = msgspec.field(default_factory=UnloadParameters)
+
+
+class CudaRegistration(msgspec.Struct):
+    """The JSON of a CUDA registration; none of its fields is read."""
+
+
+# The server and its models --------------------------------------------------------------------------------------------
 
 
 async def server_metadata(context: Context, request: Request) -> Reply:
     """`GET /v2`."""
     del request
     return json_reply(context.service.server_metadata())
+
+
+def health_reply(word: str, well: bool, **about: str) -> Reply:
+    """Return the reply to a health check: 200 or 400, as Triton does, with KServe's body."""
+    return Reply(orjson.dumps({**about, word: well}), JSON, 200 if well else 400)
 
 
 async def live(context: Context, request: Request) -> Reply:
@@ -31,13 +79,13 @@ async def ready(context: Context, request: Request) -> Reply:
 
 async def model_ready(context: Context, request: Request) -> Reply:
     """`GET /v2/models/NAME[/versions/N]/ready`."""
-    ready = context.service.model_ready(request.model, request.version)
-    return health_reply("ready", ready, name=request.model)
+    well = context.service.model_ready(request.model, request.version)
+    return health_reply("ready", well, name=request.model)
 
 
 async def model_metadata(context: Context, request: Request) -> Reply:
     """`GET /v2/models/NAME[/versions/N]`."""
-    return json_reply(context.codec(context.service.model(request.model, request.version)).metadata())
+    return json_reply(metadata(context.service.model(request.model, request.version)))
 
 
 async def configuration(context: Context, request: Request) -> Reply:
@@ -46,17 +94,20 @@ async def configuration(context: Context, request: Request) -> Reply:
     return json_reply(model_config(spec, context.service.models(), max_rows=context.limits.max_rows))
 
 
+async def models(context: Context, request: Request) -> Reply:
+    """`GET /v2/models`, as KServe has it."""
+    del request
+    return json_reply({"models": [spec.name for spec in context.service.models()]})
+
+
+# How they fare --------------------------------------------------------------------------------------------------------
+
+
 async def statistics(context: Context, request: Request) -> Reply:
     """`GET /v2/models/stats` and `GET /v2/models/NAME[/versions/N]/stats`; `Age` says that the figures are not new."""
     found, age = await context.service.statistics(request.names.get("model"), request.version)
     reply = json_reply(found)
     return Reply(reply.body, (*JSON, (b"age", b"%d" % ceil(age)))) if age else reply
-
-
-async def models(context: Context, request: Request) -> Reply:
-    """`GET /v2/models`, as KServe has it."""
-    del request
-    return json_reply({"models": [spec.name for spec in context.service.models()]})
 
 
 async def traces(context: Context, request: Request) -> Reply:
@@ -80,3 +131,128 @@ async def metrics(context: Context, request: Request) -> Reply:
         )
 
     return Reply(await asyncio.to_thread(written), TEXT)
+
+
+# What clients change --------------------------------------------------------------------------------------------------
+
+
+async def index(context: Context, request: Request) -> Reply:
+    """`POST /v2/repository[/NAME]/index`, with an empty body or an object."""
+    asked = await read_json(request, IndexRequest, context.limits)
+    return json_reply(context.service.index(ready=asked.ready))
+
+
+async def load(context: Context, request: Request) -> Reply:
+    """`POST /v2/repository[/NAME]/models/NAME/load`; answered once the model is served."""
+    asked = await read_json(request, LoadRequest, context.limits)
+    await context.service.load(request.model, asked.parameters)
+    return Reply()
+
+
+async def unload(context: Context, request: Request) -> Reply:
+    """`POST /v2/repository[/NAME]/models/NAME/unload`; answered once no call uses the model any more."""
+    asked = await read_json(request, UnloadRequest, context.limits)
+    await context.service.unload(request.model, unload_dependents=asked.parameters.unload_dependents)
+    return Reply()
+
+
+async def trace_settings(context: Context, request: Request) -> Reply:
+    """`GET /v2[/models/NAME]/trace/setting`."""
+    return json_reply(context.service.trace_settings(request.names.get("model")))
+
+
+async def update_trace_settings(context: Context, request: Request) -> Reply:
+    """`POST /v2[/models/NAME]/trace/setting`; returns the settings that hold from then on."""
+    given = await read_json(request, dict[str, Any], context.limits)
+    return json_reply(context.service.update_trace_settings(given, request.names.get("model")))
+
+
+async def log_settings(context: Context, request: Request) -> Reply:
+    """`GET /v2/logging`."""
+    del request
+    return json_reply(context.service.log_settings())
+
+
+async def update_log_settings(context: Context, request: Request) -> Reply:
+    """`POST /v2/logging`; returns the settings that hold from then on."""
+    return json_reply(context.service.update_log_settings(await read_json(request, dict[str, Any], context.limits)))
+
+
+# Shared memory of clients ---------------------------------------------------------------------------------------------
+
+
+async def regions(context: Context, request: Request) -> Reply:
+    """`GET /v2/systemsharedmemory[/region/NAME]/status`."""
+    return json_reply(context.service.regions.status(request.region))
+
+
+async def register(context: Context, request: Request) -> Reply:
+    """`POST /v2/systemsharedmemory/region/NAME/register`."""
+    assert request.region is not None
+    context.service.regions.register(request.region, await read_json(request, Registration, context.limits))
+    return Reply()
+
+
+async def unregister(context: Context, request: Request) -> Reply:
+    """`POST /v2/systemsharedmemory[/region/NAME]/unregister`."""
+    context.service.regions.unregister(request.region)
+    return Reply()
+
+
+async def cuda_regions(context: Context, request: Request) -> Reply:
+    """`GET /v2/cudasharedmemory[/region/NAME]/status`."""
+    del context
+    return json_reply(CUDA.status(request.region))
+
+
+async def cuda_register(context: Context, request: Request) -> Reply:
+    """`POST /v2/cudasharedmemory/region/NAME/register`."""
+    assert request.region is not None
+    await read_json(request, CudaRegistration, context.limits)
+    CUDA.register(request.region)
+    return Reply()
+
+
+async def cuda_unregister(context: Context, request: Request) -> Reply:
+    """`POST /v2/cudasharedmemory[/region/NAME]/unregister`."""
+    del context
+    CUDA.unregister(request.region)
+    return Reply()
+
+
+# The dashboard --------------------------------------------------------------------------------------------------------
+
+
+async def to_the_page(context: Context, request: Request) -> Reply:
+    """`GET /dashboard`: redirects, since paths in the page are relative, so that a proxy may put it anywhere."""
+    del request
+    _dashboard(context)
+    return Reply(headers=((b"location", b"dashboard/"),), status=307)
+
+
+async def page(context: Context, request: Request) -> Reply:
+    """`GET /dashboard/`."""
+    del request
+    return await _dashboard(context).file()
+
+
+async def file(context: Context, request: Request) -> Reply:
+    """`GET /dashboard/NAME`."""
+    return await _dashboard(context).file(request.names["file"])
+
+
+async def figures(context: Context, request: Request) -> Reply:
+    """`GET /dashboard/data[/NUMBER]`: the figures, and the rows of the history after that number."""
+    return await _dashboard(context).figures(int(request.names["since"] or 0), context.replies)
+
+
+async def picture(context: Context, request: Request) -> Reply:
+    """`GET /dashboard/picture`: what the engine is doing."""
+    del request
+    return await _dashboard(context).picture()
+
+
+def _dashboard(context: Context) -> Dashboard:
+    if context.dashboard is None:
+        raise TurnedOff("the dashboard is off: start the server with --dashboard")
+    return context.dashboard

@@ -1,23 +1,128 @@
-"""The HTTP application: finds the verb for a request, lets it answer, and makes sure of exactly one reply."""
+"""The HTTP application: which path leads to which verb, who is let in, and exactly one reply to each request."""
 
 import asyncio
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
+from latebind.domain.config import DoorConfig, is_loopback
 from latebind.domain.errors import NotFound, Unavailable
+from latebind.repository.directory import NAME
+from latebind.server.access import Access, Guard
 from latebind.server.calls import CLIENT_HEADER
 from latebind.server.dashboard.dashboard import Dashboard
-from latebind.server.limits import Limits, MethodNotAllowed
-from latebind.server.rest.body import ClientGone
+from latebind.server.limits import Foreign, Limits, MethodNotAllowed
+from latebind.server.rest import about, openapi
 from latebind.server.rest.context import Context
-from latebind.server.rest.doorkeeper import Doorkeeper
-from latebind.server.rest.exchange import Exchange
-from latebind.server.rest.request import Reply, Request, error_reply, reply_to
-from latebind.server.rest.routes import PAGE, ROUTES, Route
+from latebind.server.rest.infer import generate, generate_stream, infer
+from latebind.server.rest.request import ClientGone, Reply, Request, error_reply, reply_to
 from latebind.server.service import Service
 
-KNOWN = (*ROUTES, *PAGE)
+Verb = Callable[[Context, Request], Coroutine[Any, Any, Reply]]
+Route = tuple[re.Pattern[str], str, Access, Verb]
+
+NAMED = rf"(?P<model>{NAME.pattern})"
+MODEL_ALONE = rf"/v2/models/{NAMED}"
+MODEL = MODEL_ALONE + r"(?:/versions/(?P<version>[0-9]{1,18}))?"
+REPOSITORY = rf"/v2/repository(?:/(?P<repository>{NAME.pattern}))?"
+REGION = r"/region/(?P<region>[^/]+)"
+ROUTES: tuple[Route, ...] = tuple(
+    (re.compile(path), method, access, verb)
+    for path, method, access, verb in (
+        (MODEL + "/infer", "POST", Access.ORDINARY, infer),
+        (MODEL + "/generate", "POST", Access.ORDINARY, generate),
+        (MODEL + "/generate_stream", "POST", Access.ORDINARY, generate_stream),
+        ("/v2/health/live", "GET", Access.OPEN, about.live),
+        ("/v2/health/ready", "GET", Access.OPEN, about.ready),
+        ("/v2", "GET", Access.ORDINARY, about.server_metadata),
+        (r"/v2/openapi\.json", "GET", Access.ORDINARY, openapi.description),
+        ("/v2/models", "GET", Access.ORDINARY, about.models),
+        ("/v2/models/stats", "GET", Access.ORDINARY, about.statistics),  # before the model of this name
+        (MODEL + "/stats", "GET", Access.ORDINARY, about.statistics),
+        (MODEL + "/ready", "GET", Access.ORDINARY, about.model_ready),
+        (MODEL + "/config", "GET", Access.ORDINARY, about.configuration),
+        (MODEL, "GET", Access.ORDINARY, about.model_metadata),
+        (REPOSITORY + "/index", "POST", Access.ORDINARY, about.index),
+        (REPOSITORY + f"/models/{NAMED}/load", "POST", Access.MUTATING, about.load),
+        (REPOSITORY + f"/models/{NAMED}/unload", "POST", Access.MUTATING, about.unload),
+        ("/v2/traces", "GET", Access.ORDINARY, about.traces),
+        ("/v2/trace/setting", "GET", Access.ORDINARY, about.trace_settings),
+        ("/v2/trace/setting", "POST", Access.MUTATING, about.update_trace_settings),
+        (MODEL_ALONE + "/trace/setting", "GET", Access.ORDINARY, about.trace_settings),
+        (MODEL_ALONE + "/trace/setting", "POST", Access.MUTATING, about.update_trace_settings),
+        ("/v2/logging", "GET", Access.ORDINARY, about.log_settings),
+        ("/v2/logging", "POST", Access.MUTATING, about.update_log_settings),
+        (f"/v2/systemsharedmemory(?:{REGION})?/status", "GET", Access.ORDINARY, about.regions),
+        (f"/v2/systemsharedmemory{REGION}/register", "POST", Access.MUTATING, about.register),
+        (f"/v2/systemsharedmemory(?:{REGION})?/unregister", "POST", Access.MUTATING, about.unregister),
+        (f"/v2/cudasharedmemory(?:{REGION})?/status", "GET", Access.ORDINARY, about.cuda_regions),
+        (f"/v2/cudasharedmemory{REGION}/register", "POST", Access.MUTATING, about.cuda_register),
+        (f"/v2/cudasharedmemory(?:{REGION})?/unregister", "POST", Access.MUTATING, about.cuda_unregister),
+        ("/metrics", "GET", Access.ORDINARY, about.metrics),
+    )
+)
+# The page is no part of the protocol, and `rest/openapi` does not describe it. Its files tell nothing.
+PAGE: tuple[Route, ...] = tuple(
+    (re.compile(path), "GET", access, verb)
+    for path, access, verb in (
+        ("/dashboard", Access.OPEN, about.to_the_page),
+        ("/dashboard/", Access.OPEN, about.page),
+        ("/dashboard/data(?:/(?P<since>[0-9]{1,15}))?", Access.ORDINARY, about.figures),
+        ("/dashboard/picture", Access.ORDINARY, about.picture),
+        ("/dashboard/(?P<file>[a-z]+[.][a-z]+)", Access.OPEN, about.file),
+    )
+)
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+OF_THIS_SITE = (b"same-origin", b"none")  # `same-site` is another port of this host, or another name of its domain
+FOREIGN_PAGE = "the request comes from a page of another site, which may not call this server"
+
+
+class Doorkeeper:
+    """Decides which HTTP requests are let in, by token, Host and Origin.
+
+    A page on any site can make a browser call a server on loopback, and can read the answers once it points a host name
+    of its own there (DNS rebinding). So on loopback the Host must be a loopback name, the address listened on or one of
+    `allow_hosts`. If `allow_hosts` are given, this applies to other addresses too. On all addresses an Origin must be
+    the host that is called or one of `allow_hosts`; a call without one that may change something or use a model (no
+    `GET`) must not come from another site by what the browser says of it (`Sec-Fetch-Site`). Health checks are always
+    let in.
+    """
+
+    def __init__(self, config: DoorConfig, guard: Guard) -> None:
+        self._guard = guard
+        self._asks = frozenset([access for access in Access if guard.asks(access)])
+        self._any_host = not (is_loopback(config.host) or config.allow_hosts)
+        address = f"[{config.host}]" if ":" in config.host else config.host
+        self._names = _lower((*LOOPBACK_NAMES, address, *config.allow_hosts))
+        self._origins = _lower(config.allow_hosts)
+
+    def admit(self, access: Access, method: str, fields: Mapping[bytes, bytes]) -> None:
+        """Return if a call of this kind may go on, else raise `Foreign` or `Denied`.
+
+        Of what is read here, each header is there once at most (`rest/request.py`).
+        """
+        if access is Access.OPEN:
+            return
+        host, origin = fields.get(b"host"), fields.get(b"origin")
+        if host is not None and not self._any_host and host not in self._names:
+            self._check_host(host.lower())
+        if origin is not None:
+            # The scheme may differ, because a proxy may add TLS.
+            authority = origin.lower().partition(b"://")[2]
+            if not authority or (authority != (host or b"").lower() and authority not in self._origins):
+                raise Foreign(FOREIGN_PAGE)
+        elif method != "GET" and fields.get(b"sec-fetch-site", b"none").lower() not in OF_THIS_SITE:
+            raise Foreign(FOREIGN_PAGE)
+        if access in self._asks:
+            self._guard.check(access, fields.get(b"authorization"))
+
+    def _check_host(self, host: bytes) -> None:
+        name, _, port = host.rpartition(b":")
+        if host not in self._names and not (port.isdigit() and name in self._names):
+            raise Foreign("the Host of the request is none of this server's: name it with --allow-host")
 
 
 class RestApp:
@@ -33,7 +138,7 @@ class RestApp:
         doorkeeper: Doorkeeper,
         dashboard: Dashboard | None = None,
         *,
-        routes: Sequence[Route] = KNOWN,
+        routes: Sequence[Route] = (*ROUTES, *PAGE),
         behind_ingress: bool = False,
     ) -> None:
         self._context = Context(service, limits, dashboard)
@@ -46,45 +151,48 @@ class RestApp:
         """How many replies were made, by status."""
         return self._context.replies
 
-    async def __call__(self, exchange: Exchange) -> Reply | None:
+    async def __call__(self, request: Request) -> Reply | None:
         """Return the reply to one request, whatever happens; None if its client has gone."""
         try:
-            reply = await self._reply(exchange)
+            reply = await self._verb(request)(self._context, request)
         except ClientGone:
             return None
-        except asyncio.CancelledError:  # the time to drain is over; the task ends with this reply
+        except asyncio.CancelledError:
+            if request.disconnected:
+                return None
+            # The time to drain is over; the task ends with this reply.
             reply = error_reply(Unavailable("the server shut down before it had the answer"))
         except Exception as error:  # the root of the request's task: report, answer, go on serving
             reply = reply_to(error)
-        if not exchange.answered:  # the connection may have refused the rest of it meanwhile
+        if not request.answered:  # the connection may have refused the rest of it meanwhile
             self._context.replies[reply.status] += 1
         return reply
 
-    async def _reply(self, exchange: Exchange) -> Reply:
-        """Find the verb for path and method, and let it answer."""
-        path = _path(exchange.target)
+    def _verb(self, request: Request) -> Verb:
+        """Return the verb for path and method. Raises `NotFound` and, for who may not have it, what `admit` raises."""
+        target = request.target
+        if b"%" in target:
+            if b"%2f" in target.lower():  # a proxy that guards paths would read this as another path
+                raise NotFound("'%2F' is not accepted in a path; send '/'")
+            target = unquote_to_bytes(target)
+        path = target.decode("utf-8", "replace")
         others: list[str] = []
         for pattern, method, access, verb in self._routes:
             found = pattern.fullmatch(path)
             if found is None:
                 continue
-            if exchange.method != method:
+            if request.method != method:
                 others.append(method)
                 continue
-            self._doorkeeper.admit(access, method, exchange.headers)
+            self._doorkeeper.admit(access, method, request.fields)
             if self._behind_ingress:
-                exchange.client = dict(exchange.headers).get(CLIENT_HEADER, b"").decode("latin-1")
-            request = Request(exchange, found.groupdict())
-            return await verb(self._context, request)
+                request.client = request.fields.get(CLIENT_HEADER, b"").decode("latin-1")
+            request.names = found.groupdict()
+            return verb
         if others:
             raise MethodNotAllowed(others)
         raise NotFound("no such path: /v2/openapi.json lists those that there are")
 
 
-def _path(target: bytes) -> str:
-    """Return the decoded path of a target. Raises `NotFound`."""
-    if b"%" in target:
-        if b"%2f" in target.lower():  # a proxy that guards paths would read this as another path
-            raise NotFound("'%2F' is not accepted in a path; send '/'")
-        target = unquote_to_bytes(target)
-    return target.decode("utf-8", "replace")
+def _lower(names: Iterable[str]) -> frozenset[bytes]:
+    return frozenset(name.lower().encode() for name in names)

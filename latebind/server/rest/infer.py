@@ -1,92 +1,413 @@
-"""`POST /v2/models/NAME[/versions/N]/infer`: turns a body into a call, and its answer into a body."""
+"""The verbs that ask a model over HTTP: a body becomes a call, its data go to their slots, and the answer a body.
 
-import asyncio
+`POST /v2/models/NAME[/versions/N]/infer` has JSON with binary data after it; `/generate` and `/generate_stream` have
+one row in plain JSON. Their form is that of Triton's generate extension; here inputs and outputs are numbers. An output
+is as its row is: a list even of one token, nested lists, or a single number if its shape is ().
+"""
+
 import re
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
-from latebind.domain.errors import InvalidRequest
-from latebind.server.calls import WAITED_HEADER, Call, with_time_waited
-from latebind.server.gateway import Answer
-from latebind.server.rest.body import Body, ClientGone
-from latebind.server.rest.codec import Codec
-from latebind.server.rest.compression import SMALL, accepted, compressed
+import msgspec
+import numpy as np
+import orjson
+
+from latebind.domain.errors import InvalidRequest, TooLarge
+from latebind.domain.model import ModelSpec
+from latebind.server.calls import (
+    NESTED,
+    WAITED_HEADER,
+    Call,
+    CallInput,
+    Calls,
+    OutputRequest,
+    Tensor,
+    check_priority,
+    check_timeout,
+    result,
+    with_time_waited,
+)
+from latebind.server.gateway import Answer, Array
+from latebind.server.limits import Limits
+from latebind.server.rest.body import SMALL, Body, accepted, compressed
 from latebind.server.rest.context import Context
-from latebind.server.rest.exchange import Exchange
-from latebind.server.rest.filling import fill, read_call
-from latebind.server.rest.request import Reply, Request
+from latebind.server.rest.infer_json import (
+    NO_DATA,
+    NO_PARAMETERS,
+    InferRequest,
+    InputTensor,
+    RequestedOutput,
+    RequestParameters,
+    read_generate,
+)
+from latebind.server.rest.request import JSON, Headers, Reply, Request, reply_to
+from latebind.server.service import Fill
+from latebind.server.shared_memory import Regions
 
-T = TypeVar("T")
-
-JSON_LENGTH = b"inference-header-content-length"
-TRACEPARENT = b"traceparent"  # W3C Trace Context: the caller's span
-VARY = (b"vary", b"accept-encoding")
+JSON_LENGTH: Final = b"inference-header-content-length"
+TRACEPARENT: Final = b"traceparent"  # W3C Trace Context: the caller's span
 # W3C Server Timing: how long the request waited and ran in the engine, in milliseconds.
 TIMING: Final = b"server-timing: queue;dur=%.3f, compute;dur=%.3f\r\n"
 JSON_LINES: Final = b"content-type: application/json\r\n" + TIMING
 BINARY_LINES: Final = b"content-type: application/octet-stream\r\n" + TIMING + JSON_LENGTH + b": %d\r\n"
-NUMBER = re.compile(rb"[0-9]{1,18}")
+# No cache and no proxy may keep events back (the last header is nginx's).
+EVENTS: Headers = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+NUMBER: Final = re.compile(rb"[0-9]{1,18}")
+NO_NUMBER: Final = re.compile(rb"[\[,:]\s*-?(?:NaN|Infinity)")
+
+
+# The verbs ------------------------------------------------------------------------------------------------------------
 
 
 async def infer(context: Context, request: Request) -> Reply:
     """Answer one call."""
-    spec = context.service.model(request.model, request.version)
-    codec = context.codec(spec)
-    length = json_bytes(request)
-    body = Body(request.headers, request.receive, context.limits, context.held)
+    service, fields = context.service, request.fields
+    spec = service.model(request.model, request.version)
+    codec = _codec(context, spec)
+    body = Body(request, context.limits, context.held)
     try:
-        call = with_time_waited(await read_call(codec, body, length), request.header(WAITED_HEADER))
-        filled = partial(fill, call, body)
-        parent = (request.header(TRACEPARENT) or b"").decode("latin-1")
-        work = context.service.infer(spec, call, filled, client=request.client, version=request.version, parent=parent)
-        answer = await while_connected(work, request.exchange)
+        call = with_time_waited(await read_call(codec, body, _json_bytes(fields)), fields.get(WAITED_HEADER))
+        request.watch()
+        answer = await service.infer(
+            *(spec, call, partial(fill, call, body)),
+            client=request.client,
+            version=request.version,
+            parent=_parent(request),
+        )
     finally:
         body.release()
-    reply = infer_reply(context, codec, call, answer)
-    return await compressed_for(request.header(b"accept-encoding"), reply) if len(reply.body) >= SMALL else reply
+    waited, ran = service.milliseconds(answer)
+    text, blobs = codec.encode(answer, call, service.reply_parameters(spec, answer))
+    if blobs:
+        lines = BINARY_LINES % (waited, ran, len(text))
+        text = b"".join((text, *blobs))
+    else:
+        lines = JSON_LINES % (waited, ran)
+    if len(text) >= SMALL and (encoding := accepted(fields.get(b"accept-encoding"))) is not None:
+        # Only infer replies are compressed: tritonclient's asynchronous client says that it accepts gzip, but does not
+        # decompress other replies.
+        smaller = await compressed(text, encoding)
+        if smaller is not None:
+            return Reply(smaller, lines=b"%bcontent-encoding: %b\r\nvary: accept-encoding\r\n" % (lines, encoding))
+    return Reply(text, lines=lines)
 
 
-def infer_reply(context: Context, codec: Codec, call: Call, answer: Answer) -> Reply:
-    """Return the reply to an answered call."""
-    encoded = codec.encode(answer, call, context.service.reply_parameters)
-    waited, ran = context.service.milliseconds(answer)
-    if encoded.json_bytes is None:
-        return Reply(encoded.body, lines=JSON_LINES % (waited, ran))
-    return Reply(encoded.body, lines=BINARY_LINES % (waited, ran, encoded.json_bytes))
+async def generate(context: Context, request: Request) -> Reply:
+    """Answer one call of one row with all of its answer."""
+    codec, call, filled = await _read_row(context, request)
+    answer = await context.service.infer(
+        codec.spec, call, filled, client=request.client, version=request.version, parent=_parent(request)
+    )
+    return Reply(codec.encode_row(answer, call), JSON)
 
 
-async def while_connected(work: Awaitable[T], exchange: Exchange) -> T:
-    """Await `work`; if the client hangs up first, cancel it and raise `ClientGone`."""
-    exchange.watch()
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if exchange.disconnected:
-            raise ClientGone from None
-        raise
-    finally:
-        exchange.unwatch()
+async def generate_stream(context: Context, request: Request) -> Reply:
+    """Answer one call of one row with an event for each piece of its answer.
 
-
-async def compressed_for(accepts: bytes | None, reply: Reply) -> Reply:
-    """Return the reply compressed for a client with this `Accept-Encoding`, if that makes it smaller.
-
-    Only infer replies are compressed: tritonclient's asynchronous client says that it accepts gzip, but does not
-    decompress other replies.
+    What fails before the first piece is an error as usual, what fails later an event with an `error`.
     """
-    encoding = accepted(accepts)
-    body = None if encoding is None else await compressed(reply.body, encoding)
-    if encoding is None or body is None:
-        return reply
-    return Reply(body, (*reply.headers, (b"content-encoding", encoding), VARY), lines=reply.lines)
+    codec, call, filled = await _read_row(context, request)
+    pieces = context.service.stream(codec.spec, call, filled, version=request.version, parent=_parent(request))
+    try:
+        first = await anext(pieces)
+    except BaseException:
+        await pieces.aclose()
+        raise
+    return Reply(headers=EVENTS, pieces=_events(codec, call, first, pieces))
 
 
-def json_bytes(request: Request) -> int | None:
+async def _events(codec: "Codec", call: Call, first: Answer, pieces: AsyncGenerator[Answer]) -> AsyncGenerator[bytes]:
+    """Yield server-sent events (HTML standard, 9.2)."""
+    async with aclosing(pieces):
+        try:
+            yield b"data: %b\n\n" % codec.encode_row(first, call)
+            async for piece in pieces:
+                yield b"data: %b\n\n" % codec.encode_row(piece, call)
+        except Exception as error:  # the root of a reply whose head is sent: report it, and tell the client in an event
+            yield b"data: %b\n\n" % reply_to(error).body
+
+
+def _codec(context: Context, spec: ModelSpec) -> "Codec":
+    """Return the codec of the version of a model that is served now."""
+    codec: Codec | None = context.codecs.get(spec.name)
+    if codec is None or codec.spec is not spec:
+        codec = context.codecs[spec.name] = Codec(spec, context.limits, context.service.regions)
+    return codec
+
+
+def _parent(request: Request) -> str:
+    return request.fields.get(TRACEPARENT, b"").decode("latin-1")
+
+
+def _json_bytes(fields: Mapping[bytes, bytes]) -> int | None:
     """Return the number in `Inference-Header-Content-Length`, None without that header."""
-    given = [value for name, value in request.headers if name == JSON_LENGTH]
-    if not given:
+    given = fields.get(JSON_LENGTH)
+    if given is None:
         return None
-    if len(given) > 1 or not NUMBER.fullmatch(given[0]):
+    if not NUMBER.fullmatch(given):
         raise InvalidRequest("the header Inference-Header-Content-Length is not one number of bytes")
-    return int(given[0])
+    return int(given)
+
+
+# From a body to a call, and to slots ----------------------------------------------------------------------------------
+
+
+async def read_call(codec: "Codec", body: Body, json_bytes: int | None) -> Call:
+    """Read the call's description: the first `json_bytes` of the body (None: the whole body, 0: no JSON).
+
+    Raises what `Body` and `Codec` raise.
+    """
+    if json_bytes is None:
+        return codec.decode(await body.read())
+    if json_bytes == 0:
+        await body.available()  # a client that has sent nothing yet gets no slots
+        return codec.decode_raw(await body.measure())
+    if body.size is not None and json_bytes > body.size:
+        raise _no_json(json_bytes, body.size)
+    codec.check_json_size(json_bytes)
+    text = await body.read(json_bytes)
+    if len(text) < json_bytes:
+        raise _no_json(json_bytes, len(text))
+    return codec.decode(text, None if body.size is None else body.size - json_bytes)
+
+
+async def _read_row(context: Context, request: Request) -> tuple["Codec", Call, Fill]:
+    """Read a call of one row."""
+    codec = _codec(context, context.service.model(request.model, request.version))
+    body = Body(request, context.limits, context.held)
+    try:
+        call = with_time_waited(codec.decode_row(await body.read()), request.fields.get(WAITED_HEADER))
+    finally:
+        body.release()
+    request.watch()
+    return codec, call, partial(fill, call, body)
+
+
+async def fill(call: Call, body: Body, rows: Mapping[str, Sequence[Array]]) -> None:
+    """Write the inputs into `rows`, those of a claim: each chunk of binary data once, as it arrives.
+
+    What came as bytes is checked. Raises `InvalidRequest`.
+    """
+    for given in call.inputs:
+        places = given.places(rows)
+        if given.rows is not None:
+            given.write(places)
+        elif given.place is not None:
+            await given.place.read_into(places)
+        else:
+            for place in places:
+                if not await body.read_into(place.data.cast("B")):
+                    raise _wrong_size(call.size, body.arrived)
+    if await body.available():
+        raise _wrong_size(call.size, "more")
+    for given in call.inputs:
+        if given.rows is None and given.tensor.is_bounded:
+            given.tensor.check(given.places(rows))
+
+
+class Codec:
+    """Translates the infer calls of one model. Raises `InvalidRequest` and `TooLarge`, before any array is made.
+
+    It does no input or output except for outputs that go to shared memory, and does not handle the bytes of binary
+    data. Of HTTP it knows only the number in `Inference-Header-Content-Length`.
+    """
+
+    def __init__(self, spec: ModelSpec, limits: Limits, regions: Regions | None = None) -> None:
+        self.spec = spec
+        self.calls = Calls(spec, limits, regions)
+        self._limits = limits
+        self._request = msgspec.json.Decoder(InferRequest)
+
+    def decode(self, text: bytes, following: int | None = 0) -> Call:
+        """Return the call that this JSON describes; `following` is how many bytes follow it, None if not known yet."""
+        self.check_json_size(len(text))
+        check_depth(text, self._limits.json_depth)
+        try:
+            request = self._request.decode(text)
+        except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+            raise InvalidRequest(f"the JSON is not an infer request: {error}{_hint(text)}") from None
+        parameters = request.parameters or NO_PARAMETERS
+        timeout, priority = _checked(parameters)
+        outputs = [_asked(one) for one in request.outputs] if request.outputs else ()
+        wanted = self.calls.wanted(outputs, binary=parameters.binary_data_output)
+        tensors, rows = self.calls.match([(one.name, one.datatype, one.shape) for one in request.inputs])
+        size = len(text)
+        plan = []
+        for tensor, given in zip(tensors, request.inputs, strict=True):
+            needed = tensor.bytes_of(given.shape)
+            binary = _is_binary(given, needed)
+            size += needed if binary else 0
+            plan.append((tensor, given, binary))
+        if following is not None and size != len(text) + following:
+            raise _wrong_size(size, len(text) + following)
+        inputs = tuple(
+            [CallInput(tensor, given.shape) if binary else self._given(tensor, given) for tensor, given, binary in plan]
+        )
+        return Call(inputs, rows, wanted, size, request.id or "", timeout, priority)
+
+    def decode_raw(self, size: int) -> Call:
+        """Return the call of a body of `size` bytes without JSON: one row of the only input, all outputs in binary."""
+        inputs = self.calls.inputs
+        if len(inputs) != 1:
+            raise InvalidRequest(f"a body without JSON fits one input, but {self.spec.name!r} has {len(inputs)}")
+        (tensor,) = inputs.values()
+        return Call((CallInput(tensor, tensor.one_row(size)),), 1, self.calls.wanted((), binary=True), size)
+
+    def decode_row(self, text: bytes) -> Call:
+        """Return the call of one row that this JSON describes, its inputs by name (Triton's generate extension)."""
+        self.check_json_size(len(text))
+        check_depth(text, self._limits.json_depth)
+        try:
+            request = read_generate(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidRequest(f"the JSON is not a generate request: {error}{_hint(text)}") from None
+        timeout, priority = _checked(request.parameters or NO_PARAMETERS)
+        for tensor in (*self.calls.inputs.values(), *self.calls.outputs.values()):
+            if not tensor.has_json:
+                stated = f"{tensor.title} is {tensor.datatype}, which has no JSON form"
+                raise InvalidRequest(f"{stated}: ask this model by /infer, which takes and gives binary data")
+        rows = {name: self._row(name, data) for name, data in request.inputs.items()}
+        tensors, _ = self.calls.match((name, datatype, shape) for name, (datatype, shape, _) in rows.items())
+        inputs = [
+            CallInput(tensor, shape, tensor.from_json(data, shape=shape))
+            for tensor, (_, shape, data) in zip(tensors, rows.values(), strict=True)
+        ]
+        return Call(tuple(inputs), 1, self.calls.wanted((), binary=False), 0, request.id or "", timeout, priority)
+
+    def check_json_size(self, size: int) -> None:
+        """Raise `TooLarge` for a JSON part that has more bytes than the limit."""
+        if size > self._limits.json_bytes:
+            most = self._limits.json_bytes
+            raise TooLarge(f"the JSON part has {size} bytes, more than {most}: send large tensors as binary data")
+
+    def encode(
+        self, answer: Answer, call: Call, parameters: Mapping[str, object]
+    ) -> tuple[bytes, list[bytes | memoryview]]:
+        """Return the JSON of the reply with these `parameters`, and the binary data that follow it.
+
+        They have the outputs that the client wants, except those that it wants in its shared memory: these are written.
+        """
+        spec = answer.spec or self.spec
+        reply: dict[str, object] = {"model_name": spec.name, "model_version": spec.version}
+        if call.id:
+            reply["id"] = call.id
+        if parameters:
+            reply["parameters"] = parameters
+        outputs: list[dict[str, object]] = []
+        blobs: list[bytes | memoryview] = []
+        for wanted in call.wanted:
+            found = result(wanted, answer)
+            entry: dict[str, object] = {"name": wanted.tensor.name, "datatype": found.datatype, "shape": found.shape}
+            if wanted.place is not None:  # nothing more: the C++ client takes all parameters for binary data
+                wanted.place.write(found.raw())
+            elif wanted.binary:
+                data = found.raw()
+                blobs.append(data)
+                entry["parameters"] = {"binary_data_size": data.nbytes}
+            else:
+                entry["data"] = found.flat()
+            outputs.append(entry)
+        reply["outputs"] = outputs
+        return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY), blobs
+
+    def encode_row(self, piece: Answer, call: Call) -> bytes:
+        """Return a piece of the answer to a call of one row as JSON, its outputs by name."""
+        spec = piece.spec or self.spec
+        reply: dict[str, object] = {"model_name": spec.name, "model_version": spec.version}
+        if call.id:
+            reply["id"] = call.id
+        for wanted in call.wanted:
+            reply[wanted.tensor.name] = result(wanted, piece).values[0]
+        return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
+
+    def _given(self, tensor: Tensor, given: InputTensor) -> CallInput:
+        """Return an input that does not follow in binary: its data are in the JSON or in shared memory."""
+        reference = None if given.parameters is None else given.parameters.reference()
+        if reference is None:
+            return CallInput(tensor, given.shape, tensor.from_json(bytes(given.data), shape=given.shape))
+        return CallInput(tensor, given.shape, place=self.calls.place(reference, tensor, given.shape))
+
+    def _row(self, name: str, data: bytes) -> tuple[str, tuple[int, ...], bytes]:
+        """Return datatype, shape and data of an input of one row, given as a number, a list or nested lists."""
+        tensor = self.calls.inputs.get(name)
+        listed = data if data.startswith(b"[") and not NESTED.match(data) else b"[%b]" % data
+        if tensor is None:
+            return "", (), listed  # the name is refused when it is looked up
+        values = listed.count(b",") + 1 if listed[1:-1].strip() else 0
+        return tensor.datatype, (1, values) if tensor.is_padded else (1, *tensor.shape), listed
+
+
+def _hint(text: bytes) -> str:
+    """Return advice for a text that is not JSON for one of the usual reasons."""
+    if not text.strip():
+        return ". The body is empty: send what /v2/openapi.json describes"
+    if NO_NUMBER.search(text) is not None:
+        return ". JSON has no NaN and no Infinity: send such values as binary data"
+    return ""
+
+
+def _checked(parameters: RequestParameters) -> tuple[int, int]:
+    """Return time-out and priority of a call. Raises `InvalidRequest`."""
+    if parameters.sequence_id:
+        raise InvalidRequest("sequences are not served: leave sequence_id out")
+    return check_timeout(parameters.timeout), check_priority(parameters.priority)
+
+
+def _asked(output: RequestedOutput) -> OutputRequest:
+    """Return an output as the client asks for it. Raises `InvalidRequest`."""
+    parameters = output.parameters
+    if parameters is None:
+        return OutputRequest(output.name)
+    return OutputRequest(output.name, parameters.binary_data, parameters.classification, parameters.reference())
+
+
+def _is_binary(given: InputTensor, needed: int) -> bool:
+    """Tell whether the data of an input follow in binary, with exactly `needed` bytes."""
+    parameters = given.parameters
+    size = None if parameters is None else parameters.binary_data_size
+    lies = parameters is not None and parameters.shared_memory_region is not None
+    if (given.data is not NO_DATA) + (size is not None) + lies != 1:
+        raise InvalidRequest(
+            f"input {given.name!r} must have either data, the parameter binary_data_size or shared_memory_region"
+        )
+    if size is not None and size != needed:
+        stated = f"input {given.name!r} has a binary_data_size of {size!s:.40}"
+        raise InvalidRequest(f"{stated}: its shape and datatype ask for {needed}")
+    return size is not None
+
+
+def _wrong_size(stated: int, size: int | str) -> InvalidRequest:
+    """Return the error for a body whose parts do not add up; `size` may be words for an unknown number."""
+    return InvalidRequest(f"JSON and binary data are said to have {stated} bytes, but the body has {size}")
+
+
+def _no_json(said: int, size: int) -> InvalidRequest:
+    return InvalidRequest(f"the JSON part is said to have {said} bytes, but the body has {size}")
+
+
+MARKS = b'[]{}"'
+NOT_MARKS = bytes(set(range(256)) - set(MARKS))
+STEPS = np.zeros(256, np.int8)
+STEPS[list(b"[{")] = 1
+STEPS[list(b"]}")] = -1
+
+
+def check_depth(text: bytes, most: int) -> None:
+    """Raise `InvalidRequest` if JSON is nested more than `most` deep. Linear time, no recursion."""
+    if text.count(b"[") + text.count(b"{") <= most:
+        return
+    without_escapes = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    marks = np.frombuffer(without_escapes.translate(None, NOT_MARKS), np.uint8)
+    steps = STEPS[marks]
+    quotes = marks == ord('"')
+    if quotes.any():
+        steps[np.logical_xor.accumulate(quotes)] = 0  # brackets in strings open nothing
+    if np.cumsum(steps, dtype=np.int32).max(initial=0) > most:
+        raise InvalidRequest(f"the JSON is nested more than {most} deep")

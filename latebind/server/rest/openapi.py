@@ -1,17 +1,19 @@
-"""The OpenAPI description of all routes of the protocol, written by hand; a test compares it with `routes.py`."""
+"""The OpenAPI description of all routes of the protocol, written by hand; a test compares it with `rest/app.py`."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from latebind import __version__
 from latebind.repository.directory import NAME
+from latebind.server.calls import DATATYPES
 from latebind.server.rest.context import Context
 from latebind.server.rest.request import Reply, Request, json_reply
-from latebind.server.rest.schemas import SCHEMAS
+from latebind.server.settings import NUMBERS
 from latebind.server.shared_memory import LONGEST_NAME
 
 Json = dict[str, object]
+Schema = Mapping[str, object]
 
 JSON, BYTES, TEXT = "application/json", "application/octet-stream", "text/plain"
 EVENTS = "text/event-stream"
@@ -44,6 +46,123 @@ JSON_LENGTH: Json = {
     "description": "How many bytes of the body, before it was compressed, are JSON; 0: all of it is the only input.",
     "schema": {"type": "integer", "minimum": 0},
 }
+
+
+# The bodies of calls and replies ------------------------------------------------------------------------------------
+
+STRING: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+TRUTH: Schema = {"type": "boolean"}
+ANYTHING: Schema = {}
+SHAPE: Schema = {"type": "array", "items": {"type": "integer"}}
+DATATYPE: Schema = {"enum": sorted(set(DATATYPES.values()))}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _object(required: Mapping[str, Schema] | None = None, /, **optional: Schema) -> Schema:
+    """Describe an object with these properties. It may have more, both from clients and in replies."""
+    found: dict[str, object] = {"type": "object", "properties": {**(required or {}), **optional}}
+    if required:
+        found["required"] = list(required)
+    return found
+
+
+def _to(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+PLACE: dict[str, Schema] = {
+    "shared_memory_region": STRING,
+    "shared_memory_byte_size": COUNT,
+    "shared_memory_offset": COUNT,
+}
+KINDS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
+SWITCHES: dict[str, Schema] = {"log_info": TRUTH, "log_warning": TRUTH, "log_error": TRUTH, "log_verbose_level": COUNT}
+TRACE_LEVEL: Schema = _list({"enum": ["OFF", "TIMESTAMPS"]})
+TRACE_NUMBERS: dict[str, Schema] = {
+    name: {"type": ["string", "null"], "pattern": f"^(?:{pattern})$"} for name, pattern in NUMBERS.items()
+}
+
+SCHEMAS: dict[str, Schema] = {
+    "Any": ANYTHING,
+    "Object": _object(),
+    "Text": STRING,
+    "Error": _object({"error": STRING}),
+    "Live": _object({"live": TRUTH}),
+    "Ready": _object({"ready": TRUTH}),
+    "ModelReady": _object({"name": STRING, "ready": TRUTH}),
+    "ServerMetadata": _object({"name": STRING, "version": STRING, "extensions": _list(STRING)}),
+    "Models": _object({"models": _list(STRING)}),
+    "Tensor": _object({"name": STRING, "datatype": DATATYPE, "shape": SHAPE}),
+    "ModelMetadata": _object(
+        {
+            "name": STRING,
+            "versions": _list(STRING),
+            "platform": STRING,
+            "inputs": _list(_to("Tensor")),
+            "outputs": _list(_to("Tensor")),
+        }
+    ),
+    "ModelConfig": _object({"name": STRING, "platform": STRING, "max_batch_size": COUNT, "input": _list(_object())}),
+    "Duration": _object({"count": COUNT, "ns": COUNT}),
+    "ModelStatistics": _object(
+        {
+            "name": STRING,
+            "version": STRING,
+            "last_inference": COUNT,
+            "inference_count": COUNT,
+            "execution_count": COUNT,
+            "inference_stats": _object(dict.fromkeys(KINDS, _to("Duration"))),
+            "response_stats": _object(),
+            "batch_stats": _list(_object({"batch_size": COUNT, "compute_infer": _to("Duration")})),
+            "memory_usage": _list(_object({"type": STRING, "id": COUNT, "byte_size": COUNT})),
+        }
+    ),
+    "Statistics": _object({"model_stats": _list(_to("ModelStatistics"))}),
+    "InputTensor": _object(
+        {"name": STRING, "datatype": STRING, "shape": SHAPE},
+        data=_list(ANYTHING),
+        parameters=_object(binary_data_size=COUNT, **PLACE),
+    ),
+    "RequestedOutput": _object({"name": STRING}, parameters=_object(binary_data=TRUTH, classification=COUNT, **PLACE)),
+    "InferRequest": _object(
+        {"inputs": _list(_to("InputTensor"))},
+        id=STRING,
+        outputs=_list(_to("RequestedOutput")),
+        parameters=_object(timeout=COUNT, priority=COUNT, binary_data_output=TRUTH),
+    ),
+    "OutputTensor": _object(
+        {"name": STRING, "datatype": STRING, "shape": SHAPE}, data=_list(ANYTHING), parameters=_object()
+    ),
+    "GenerateRequest": _object(id=STRING, parameters=_object(timeout=COUNT, priority=COUNT)),
+    "Event": _object({"data": STRING}),  # a server-sent event; its data are a GenerateReply or an Error, as JSON
+    "GenerateReply": _object({"model_name": STRING, "model_version": STRING}, id=STRING),
+    "InferReply": _object(
+        {"model_name": STRING, "model_version": STRING, "outputs": _list(_to("OutputTensor"))},
+        id=STRING,
+        parameters=_object(),
+    ),
+    "IndexRequest": _object(ready=TRUTH),
+    "Index": _list(_object({"name": STRING}, version=STRING, state=STRING, reason=STRING)),
+    "Load": _object(parameters=_object(version=STRING)),
+    "Unload": _object(parameters=_object(unload_dependents=TRUTH)),
+    "Traces": _object({"traces": _list(_object({"id": STRING, "model": STRING, "outcome": STRING}))}),
+    "TraceSettings": _object(
+        {"trace_level": TRACE_LEVEL, "trace_rate": STRING, "trace_count": STRING, "log_frequency": STRING}
+    ),
+    "TraceChange": _object(trace_level=TRACE_LEVEL, **TRACE_NUMBERS),
+    "LogSettings": _object({**SWITCHES, "log_file": STRING, "log_format": STRING}),
+    "LogChange": _object(**SWITCHES),
+    "Region": _object({"name": STRING, "key": STRING, "offset": COUNT, "byte_size": COUNT}),
+    "Regions": _list(_to("Region")),
+    "Registration": _object({"key": STRING, "byte_size": COUNT}, offset=COUNT),
+}
+
+
+# The operations ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,13 @@ uvicorn's server accepts connections, keeps the date and drains. Its own protoco
 what a small request costs the door; this one takes an eighth.
 """
 
-from asyncio import AbstractEventLoop, CancelledError, Protocol, Transport, get_running_loop
+from asyncio import AbstractEventLoop, CancelledError, Future, Protocol, Transport, get_running_loop, sleep
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from http import HTTPStatus
 from typing import Any, Final
+from typing import Protocol as Interface
 
 import httptools
 from uvicorn import Config
@@ -15,15 +18,17 @@ from uvicorn.server import ServerState
 
 from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge, Unavailable, UserError
 from latebind.server.limits import HeadTooLarge, Limits, TooManyConnections
-from latebind.server.rest.exchange import Exchange
-from latebind.server.rest.head import checked
-from latebind.server.rest.pieces import Flow, write_pieces
-from latebind.server.rest.request import Reply, error_reply
-from latebind.server.rest.writing import ReplyWriter
+from latebind.server.rest.request import Header, Reply, Request, error_reply, read_head
 
-Answer = Callable[[Exchange], Awaitable[Reply | None]]
+Answer = Callable[[Request], Awaitable[Reply | None]]
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+LENGTH: Final = b"content-length: %d\r\n\r\n"
+LAST: Final = b"content-length: %d\r\nconnection: close\r\n\r\n"
+CHUNKED: Final = b"transfer-encoding: chunked\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
+TOGETHER: Final = 1 << 15  # a body of up to so many bytes is joined with the head of its reply, for one write
 NO_HTTP = "the request is no HTTP/1.1 that this server understands"
 PIPELINED: Final = 16  # requests that may wait for the one before them on their connection
 UNREAD_SECONDS: Final = 0.05  # an idle connection stays open so long when the door closes, to read what has arrived
@@ -61,13 +66,16 @@ class HttpProtocol(Protocol):
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._client = ""
         self._target = b""
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._headers: list[Header] = []
+        self._head_bytes = 0
         self._expects = False
-        self._incoming: Exchange | None = None  # the request whose body is arriving
-        self._current: Exchange | None = None  # the request that is being answered
-        self._pipelined: deque[Exchange] = deque()
+        self._incoming: Request | None = None  # the request whose body is arriving
+        self._current: Request | None = None  # the request that is being answered
+        self._pipelined: deque[Request] = deque()
         self._held = False
-        self._flow = Flow()
+        self._is_open = True  # for more to be written: the client takes what was
+        self._opened: Future[None] | None = None
+        self._usual: tuple[list[Header], bytes] = [], b""
         self._ending = False
         self._progressed = False
         self._unfinished_bytes = 0
@@ -80,7 +88,6 @@ class HttpProtocol(Protocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin."""
         self._transport = transport
-        self._writer = ReplyWriter(transport, self._state)
         connections: set[Any] = self._state.connections
         connections.add(self)
         address = transport.get_extra_info("peername")
@@ -93,10 +100,10 @@ class HttpProtocol(Protocol):
         del exc
         connections: set[Any] = self._state.connections
         connections.discard(self)
-        self._flow.resume()
-        for exchange in (self._current, *self._pipelined):
-            if exchange is not None:
-                exchange.disconnect()
+        self._open()
+        for request in (self._current, *self._pipelined):
+            if request is not None:
+                request.disconnect()
         self._pipelined.clear()
 
     def data_received(self, data: bytes) -> None:
@@ -115,11 +122,11 @@ class HttpProtocol(Protocol):
 
     def pause_writing(self) -> None:
         """Start no other reply until the client has taken what was written."""
-        self._flow.pause()
+        self._is_open = False
 
     def resume_writing(self) -> None:
         """Answer the next request."""
-        self._flow.resume()
+        self._open()
         if self._current is None:
             self._next()
 
@@ -129,12 +136,14 @@ class HttpProtocol(Protocol):
         """Begin a request."""
         self._target = b""
         self._headers = []
+        self._head_bytes = 0
         self._expects = False
         self._chunks = 0
 
     def on_url(self, url: bytes) -> None:
         """Take in a part of the request's target."""
         self._target += url
+        self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take in a header; trailers are ignored, as nothing that is decided by the head may change behind it."""
@@ -144,6 +153,7 @@ class HttpProtocol(Protocol):
         if name == b"expect":
             self._expects = value.lower() == b"100-continue"
         self._headers.append((name, value))
+        self._head_bytes += len(name) + len(value)
 
     def on_headers_complete(self) -> None:
         """Start the request, unless its head is too large or asks for more than plain HTTP/1."""
@@ -153,24 +163,24 @@ class HttpProtocol(Protocol):
         version = parser.get_http_version()
         is_old = version == "1.0"
         method = parser.get_method()
-        size = len(self._target) + sum([len(name) + len(value) for name, value in self._headers])
-        if size > self._limits.header_bytes:
+        if self._head_bytes > self._limits.header_bytes:
             self._refusal = self._head_too_large()
         elif parser.should_upgrade():  # the parser would take all that follows, also the body, for another protocol
             self._refusal = InvalidRequest("this server speaks HTTP/1.1 alone: send the request without Upgrade")
         else:
             try:
-                path = checked(version, self._target, self._headers)
+                path, fields = read_head(version, self._target, self._headers)
             except UserError as error:
                 self._refusal = error
         if self._refusal is not None:
             raise self._refusal  # the parser stops
-        self._incoming = Exchange(
+        self._incoming = Request(
             self,
             self._loop,
             "GET" if method == b"HEAD" else method.decode("ascii"),
             path,
             self._headers,
+            fields=fields,
             client=self._client,
             keep_alive=parser.should_keep_alive() and not is_old,
             expects=self._expects and not is_old,  # RFC 9110, 10.1.1
@@ -256,48 +266,85 @@ class HttpProtocol(Protocol):
 
     def _next(self) -> None:
         """Start to answer the next request, if there is one and its reply can be written."""
-        if not self._pipelined or not self._flow.is_open or self._transport.is_closing():
+        if not self._pipelined or not self._is_open or self._transport.is_closing():
             return
-        self._current = exchange = self._pipelined.popleft()
-        tasks = self._state.tasks
-        task = self._loop.create_task(self._serve(exchange))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        self._current = request = self._pipelined.popleft()
+        request.task = task = self._loop.create_task(self._serve(request))
+        self._state.tasks.add(task)
         if self._ending:  # its body may never come
             self._loop.call_later(UNREAD_SECONDS, self._close_idle)
 
-    async def _serve(self, exchange: Exchange) -> None:
+    async def _serve(self, request: Request) -> None:
         """The root of a request's task; `answer` does not raise."""
-        reply = await self._answer(exchange)
-        exchange.answered = True
-        if exchange.disconnected or self._transport.is_closing():
-            return
-        if reply is None:
-            self._transport.close()
-            return
-        if reply.pieces is not None:
-            await self._send_pieces(exchange, reply, reply.pieces)
-            return
-        self._finish(reply, head_only=exchange.head_only, keep_alive=exchange.keep_alive)
-
-    async def _send_pieces(self, exchange: Exchange, reply: Reply, pieces: AsyncGenerator[bytes]) -> None:
-        """Send a reply in pieces; it is cut off if its client hangs up, or when the time to drain is over."""
-        goes_on = exchange.chunked and self._goes_on(exchange.keep_alive)
-        self._writer.write_head(reply, chunked=exchange.chunked, goes_on=goes_on)
-        exchange.watch()
         try:
-            await write_pieces(self._transport, self._flow, pieces, chunked=exchange.chunked)
-        except CancelledError:
-            self._transport.close()
-            return
+            reply = await self._answer(request)
+            request.answered = True
+            if request.disconnected or self._transport.is_closing():
+                return
+            if reply is None:
+                self._transport.close()
+            elif reply.pieces is not None:
+                await self._send_pieces(request, reply, reply.pieces)
+            else:
+                goes_on = self._goes_on(request.keep_alive)
+                self._write(reply, head_only=request.head_only, goes_on=goes_on)
+                self._done(goes_on)
         finally:
-            exchange.unwatch()
+            self._state.tasks.discard(request.task)
+
+    async def _send_pieces(self, request: Request, reply: Reply, pieces: AsyncGenerator[bytes]) -> None:
+        """Send a reply in pieces: each when it is there, and no sooner than its client has taken those before it.
+
+        A client of HTTP/1.1 gets chunks (RFC 9112, 7.1), an older one plain bytes up to the end of the connection. The
+        reply is cut off if its client hangs up, or when the time to drain is over; then the last chunk is missing.
+        """
+        transport, chunked = self._transport, request.chunked
+        goes_on = chunked and self._goes_on(request.keep_alive)
+        head = (*self._head_lines(reply), CHUNKED if chunked else b"", b"" if goes_on else b"connection: close\r\n")
+        transport.write(b"".join((*head, b"\r\n")))
+        request.watch()
+        try:
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+                    if not self._is_open:
+                        self._opened = self._loop.create_future()
+                        await self._opened
+        except CancelledError:
+            transport.close()
+            return
+        if chunked and not transport.is_closing():
+            transport.write(LAST_CHUNK)
         self._done(goes_on and self._goes_on(keep_alive=True))
 
-    def _finish(self, reply: Reply, *, head_only: bool, keep_alive: bool) -> None:
-        goes_on = self._goes_on(keep_alive)
-        self._writer.write(reply, head_only=head_only, goes_on=goes_on)
-        self._done(goes_on)
+    def _write(self, reply: Reply, *, head_only: bool, goes_on: bool) -> None:
+        """Write a whole reply; the connection `goes_on` after it, or the client is told that it closes."""
+        body = reply.body
+        lines = self._head_lines(reply)
+        lines.append((LENGTH if goes_on else LAST) % len(body))
+        if head_only:
+            self._transport.write(b"".join(lines))
+        elif len(body) <= TOGETHER:
+            lines.append(body)
+            self._transport.write(b"".join(lines))
+        else:
+            self._transport.writelines((b"".join(lines), body))
+
+    def _head_lines(self, reply: Reply) -> list[bytes]:
+        """Return the lines of a head; uvicorn has those that all replies of this second share, among them the date."""
+        headers = self._state.default_headers
+        if headers is not self._usual[0]:
+            self._usual = headers, b"".join([b"%b: %b\r\n" % header for header in headers])
+        lines = [STATUS_LINES[reply.status], self._usual[1], reply.lines]
+        for header in reply.headers:
+            lines.append(b"%b: %b\r\n" % header)
+        return lines
+
+    def _open(self) -> None:
+        """Note that the client has taken most of what was written, or has gone."""
+        self._is_open = True
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_result(None)
 
     def _goes_on(self, keep_alive: bool) -> bool:
         """Tell whether the connection stays open after the current request."""
@@ -311,14 +358,14 @@ class HttpProtocol(Protocol):
         elif self._pipelined:
             self._next()
         else:
-            self.go_on()
+            self.read_on()
 
     def _refuse(self, error: LatebindError) -> None:
         """Reply with an error and close; only close if another reply is being made, or this request has one."""
         has_reply = self._incoming is not None and self._incoming.answered
         if self._current in (None, self._incoming) and not has_reply and not self._transport.is_closing():
             reply = error_reply(error)
-            self._writer.write(reply, head_only=False, goes_on=False)
+            self._write(reply, head_only=False, goes_on=False)
             self._replies[reply.status] += 1
             if self._incoming is not None:
                 self._incoming.answered = True
@@ -327,3 +374,49 @@ class HttpProtocol(Protocol):
     def _head_too_large(self) -> HeadTooLarge:
         most = self._limits.header_bytes
         return HeadTooLarge(f"request line and headers have more than {most} bytes: send fewer or shorter headers")
+
+
+class Connected(Interface):
+    """What the sweeper needs of a connection."""
+
+    def idle_state(self) -> object:
+        """Return a value that stays the same only as long as the client makes no progress.
+
+        None if the connection does not wait for its client.
+        """
+
+    def give_up(self) -> None:
+        """Close it."""
+
+
+class Sweeper:
+    """Closes connections whose client sends nothing and takes nothing for `patience` seconds.
+
+    All are checked from outside at intervals, so no request needs a timer of its own; those under way are left alone.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._still: dict[Connected, tuple[object, float]] = {}  # the state, and since when it is the same
+
+    def sweep(self, connections: Iterable[Connected], now: float) -> None:
+        """Check all connections at time `now`."""
+        before, self._still = self._still, {}
+        for connection in tuple(connections):
+            state = connection.idle_state()
+            if state is None:
+                continue
+            then, since = before.get(connection, (state, now))
+            if then != state:
+                since = now
+            if now - since >= self._patience:
+                connection.give_up()
+            else:
+                self._still[connection] = (state, since)
+
+    async def run(self, connections: Iterable[Connected]) -> None:
+        """Sweep until cancelled, four times in `patience` seconds."""
+        clock = get_running_loop().time
+        while True:
+            self.sweep(connections, clock())
+            await sleep(self._patience / 4)

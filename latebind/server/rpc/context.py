@@ -1,10 +1,8 @@
-"""What all gRPC verbs share: the service, the limits, a codec for each model; and the caller of a single call."""
+"""What all gRPC verbs share: the service, the limits, the codec of each model; and the caller of a single call."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
-from latebind.domain.model import ModelSpec
 from latebind.server.limits import Limits
-from latebind.server.rpc.codec import RpcCodec
 from latebind.server.service import Service
 
 
@@ -40,16 +38,9 @@ class Streaming(Caller, Protocol):
 
 
 class Context:
-    """The context of one door's verbs."""
+    """The context of one server's verbs. `codecs` are those of `rpc/infer.py`, by model."""
 
     def __init__(self, service: Service, limits: Limits) -> None:
         self.service = service
         self.limits = limits
-        self._codecs: dict[str, RpcCodec] = {}
-
-    def codec(self, spec: ModelSpec) -> RpcCodec:
-        """Return the codec of the version of a model that is served now."""
-        codec = self._codecs.get(spec.name)
-        if codec is None or codec.spec is not spec:
-            codec = self._codecs[spec.name] = RpcCodec(spec, self.limits, self.service.regions)
-        return codec
+        self.codecs: dict[str, Any] = {}

@@ -1,21 +1,51 @@
-"""`ModelInfer` and `ModelStreamInfer`: turns a request into a call, and its answer into responses."""
+"""The verbs that ask a model over gRPC: a message becomes a call, its rows go to their slots, and the answer a message.
+
+Protobuf is read and written by hand where that avoids copies of tensors: raw contents are cut out of a large message or
+appended to one.
+"""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
+from math import inf
 from typing import Any
 
-from latebind.domain.errors import LatebindError, Unavailable
+import numpy as np
+import orjson
+
+from latebind.domain.errors import Expired, InvalidRequest, LatebindError, TooLarge, Unavailable
 from latebind.domain.model import ModelSpec
-from latebind.server.calls import WAITED_HEADER, Call, with_time_waited
-from latebind.server.gateway import Answer as Piece
-from latebind.server.gateway import Array
-from latebind.server.rpc.codec import RpcCodec, parameter
+from latebind.server.calls import (
+    WAITED_HEADER,
+    Call,
+    CallInput,
+    Calls,
+    OutputRequest,
+    Tensor,
+    check_id,
+    check_priority,
+    check_timeout,
+    result,
+    with_time_waited,
+)
+from latebind.server.faults import for_clients
+from latebind.server.gateway import Answer, Array
+from latebind.server.limits import Limits
 from latebind.server.rpc.context import Caller, Context, Streaming
-from latebind.server.rpc.faults import status_and_message
-from latebind.server.rpc.messages import Message, ModelStreamInferResponse
-from latebind.server.rpc.wire import Raw, in_stream, read_request
+from latebind.server.rpc.messages import (
+    DecodeError,
+    Message,
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+)
+from latebind.server.shared_memory import Reference, Regions
+
+Raw = Sequence[bytes | memoryview]
+Infer = Callable[[Context, bytes, Caller], Awaitable[bytes]]
+InferPieces = Callable[[Context, Message, Raw, Caller], AsyncGenerator[bytes]]
+Answering = asyncio.Task[bytes | None]
 
 END = None  # in a stream's queue: no more requests
 STATUSES = "triton_grpc_error"  # metadata: errors end a stream with their status
@@ -23,48 +53,70 @@ TRACEPARENT = "traceparent"  # metadata: the caller's span, as in W3C Trace Cont
 STREAM = "stream"  # parameter: the tokens of a sequence are wanted as they are written
 STREAM_KEY = b"\n\x06stream"  # in a serialised request that has this parameter
 FINAL_WANTED, FINAL = "triton_enable_empty_final_response", "triton_final_response"  # parameters
+MOST_CHARACTERS = 1000  # of an error's message, which is sent as a header, whose size clients limit
+MOST_DIMENSIONS = 64
+MICROSECONDS = 1e6
 
-Answer = asyncio.Task[bytes | None]
-Infer = Callable[[Context, bytes, Caller], Awaitable[bytes]]
-InferPieces = Callable[[Context, Message, Raw, Caller], AsyncGenerator[bytes]]
+# datatype -> the field of InferTensorContents with its values; other datatypes come as raw contents only
+CONTENTS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+}
+
+RAW_INPUT = 7 << 3 | 2  # ModelInferRequest.raw_input_contents
+RAW_OUTPUT = b"\x32"  # ModelInferResponse.raw_output_contents, field 6
+INFER_RESPONSE = b"\x12"  # ModelStreamInferResponse.infer_response, field 2
+SMALL = 1 << 16  # up to this size protobuf's own parser is faster, and its result cannot be large
+MOST_FIELDS = 4096
+
+
+# The verbs ------------------------------------------------------------------------------------------------------------
 
 
 async def infer(context: Context, data: bytes, caller: Caller) -> bytes:
     """Answer one call."""
     request, raw = read_request(data, context.limits)
-    version, parent = request.model_version or None, caller.header(TRACEPARENT)
+    version = request.model_version or None
     codec, call = _decode(context, request, raw, caller)
-    filled, address = partial(fill, call), caller.address()
-    answer = await context.service.infer(codec.spec, call, filled, client=address, version=version, parent=parent)
-    reply_parameters = context.service.reply_parameters
+    answer = await context.service.infer(
+        *(codec.spec, call, partial(_fill, call)),
+        client=caller.address(),
+        version=version,
+        parent=caller.header(TRACEPARENT),
+    )
+    parameters = context.service.reply_parameters(codec.spec, answer)
     if request.parameters and (_is_set(request, FINAL_WANTED) or _is_set(request, STREAM)):
-        return codec.encode(answer, call, lambda spec, answer: {**reply_parameters(spec, answer), FINAL: True})
-    return codec.encode(answer, call, reply_parameters)
+        parameters = {**parameters, FINAL: True}
+    return codec.encode(answer, call, parameters)
 
 
 async def infer_pieces(context: Context, request: Message, raw: Raw, caller: Caller) -> AsyncGenerator[bytes]:
     """Answer one call with a response for each piece of its answer."""
     version, parent = request.model_version or None, caller.header(TRACEPARENT)
     codec, call = _decode(context, request, raw, caller)
-    pieces = context.service.stream(codec.spec, call, partial(fill, call), version=version, parent=parent)
+    pieces = context.service.stream(codec.spec, call, partial(_fill, call), version=version, parent=parent)
     async with aclosing(pieces):
         async for piece in pieces:
-            yield codec.encode(piece, call, partial(_piece_parameters, context))
+            about = context.service.reply_parameters(codec.spec, piece) if piece.complete else {}
+            yield codec.encode(piece, call, {**about, FINAL: piece.complete})
 
 
-def _piece_parameters(context: Context, spec: ModelSpec, piece: Piece) -> dict[str, object]:
-    """Return the parameters of a response in pieces: whether it is the last one, and what that one tells."""
-    about = context.service.reply_parameters(spec, piece) if piece.complete else {}
-    return {**about, FINAL: piece.complete}
-
-
-def _decode(context: Context, request: Message, raw: Raw, caller: Caller) -> tuple[RpcCodec, Call]:
-    codec = context.codec(context.service.model(request.model_name, request.model_version or None))
+def _decode(context: Context, request: Message, raw: Raw, caller: Caller) -> tuple["RpcCodec", Call]:
+    spec = context.service.model(request.model_name, request.model_version or None)
+    codec: RpcCodec | None = context.codecs.get(spec.name)
+    if codec is None or codec.spec is not spec:  # the version that is served now
+        codec = context.codecs[spec.name] = RpcCodec(spec, context.limits, context.service.regions)
     call = codec.decode(request, raw, caller.seconds())
     return codec, with_time_waited(call, caller.header(WAITED_HEADER.decode()))
 
 
-async def fill(call: Call, rows: Mapping[str, Sequence[Array]]) -> None:
+async def _fill(call: Call, rows: Mapping[str, Sequence[Array]]) -> None:
     """Write the inputs into `rows`, those of a claim. Raises `InvalidRequest` for shared memory that cannot be used."""
     for given in call.inputs:
         places = given.places(rows)
@@ -92,7 +144,7 @@ class InferStream:
         self._context = context
         self._caller = caller
         self._statuses = caller.header(STATUSES) in ("true", "True", "1")
-        self._answers: asyncio.Queue[Answer | None] = asyncio.Queue()
+        self._answers: asyncio.Queue[Answering | None] = asyncio.Queue()
         self._places = asyncio.Semaphore(context.limits.stream_calls)
         self._reader = asyncio.create_task(self._read())
         self._reader.add_done_callback(lambda _: self._answers.put_nowait(END))
@@ -168,3 +220,266 @@ class InferStream:
 
 def _is_set(request: Message, name: str) -> bool:
     return name in request.parameters and parameter(request.parameters[name]) is True
+
+
+def status_and_message(error: Exception) -> tuple[str, str]:
+    """Return the name of the status and the message; errors not meant for clients are logged instead."""
+    told = for_clients(error)
+    return told.grpc_status, str(told)[:MOST_CHARACTERS]
+
+
+# From a message to a call, and back -----------------------------------------------------------------------------------
+
+
+class RpcCodec:
+    """Translates the infer calls of one model. Raises `InvalidRequest` before anything is copied."""
+
+    def __init__(self, spec: ModelSpec, limits: Limits, regions: Regions | None = None) -> None:
+        self.spec = spec
+        self._calls = Calls(spec, limits, regions)
+
+    def decode(self, request: Message, raw: Raw, seconds: float | None = None) -> Call:
+        """Return the call of a request with these raw contents; `seconds` is how long its client still waits.
+
+        None stands for a client without a deadline. Raises `Expired` if the client no longer waits.
+        """
+        timeout, priority = _schedule(request.parameters)
+        inputs, outputs = request.inputs, request.outputs
+        wanted = self._calls.wanted([_asked(one) for one in outputs] if outputs else (), binary=True)
+        tensors, rows = self._calls.match((one.name, one.datatype, _shape(one)) for one in inputs)
+        contents = iter(raw) if raw else None
+        given = tuple([self._given(tensor, one, contents) for tensor, one in zip(tensors, inputs, strict=True)])
+        if contents is not None and next(contents, None) is not None:
+            raise InvalidRequest(f"raw_input_contents has {len(raw)} entries: more than there are inputs for")
+        return Call(given, rows, wanted, 0, check_id(request.id), sooner(timeout, seconds), priority)
+
+    def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> bytes:
+        """Return the serialised response with these `parameters` and the outputs that the client wants."""
+        spec = answer.spec or self.spec
+        reply = ModelInferResponse(model_name=spec.name, model_version=spec.version, id=call.id)
+        for key, value in parameters.items():
+            _tell(reply.parameters[key], value)
+        raw: list[bytes | memoryview] = []
+        for wanted in call.wanted:
+            found = result(wanted, answer)
+            reply.outputs.add(name=wanted.tensor.name, datatype=found.datatype, shape=found.shape)
+            if wanted.place is None:
+                raw.append(found.raw())
+            else:
+                wanted.place.write(found.raw())
+                raw.append(b"")  # clients expect an entry for each output
+        return joined(reply.SerializeToString(), raw)
+
+    def _given(self, tensor: Tensor, given: Message, contents: Iterator[bytes | memoryview] | None) -> CallInput:
+        """Return an input: a view of the next raw contents, its typed contents, or its place in shared memory."""
+        shape = tuple(given.shape)
+        reference = _reference(given.parameters) if given.parameters else None
+        if reference is not None:
+            if given.HasField("contents"):
+                raise InvalidRequest(f"{tensor.title} has contents and a place in shared memory: send one of them")
+            return CallInput(tensor, shape, place=self._calls.place(reference, tensor, shape))
+        array = _typed(tensor, shape, given) if contents is None else _viewed(tensor, shape, given, contents)
+        tensor.check((array,))
+        return CallInput(tensor, shape, array)
+
+
+def parameter(given: Message) -> object:
+    """Return the value of a parameter, None if it has none."""
+    kind = given.WhichOneof("parameter_choice")
+    return None if kind is None else getattr(given, kind)
+
+
+def _schedule(parameters: Mapping[str, Message]) -> tuple[int, int]:
+    """Return time-out and priority of a request; unknown parameters are ignored."""
+    if not parameters:
+        return 0, 0
+    if "sequence_id" in parameters and parameter(parameters["sequence_id"]):
+        raise InvalidRequest("sequences are not served: leave sequence_id out")
+    return check_timeout(_number(parameters, "timeout")), check_priority(_number(parameters, "priority"))
+
+
+def _number(parameters: Mapping[str, Message], name: str) -> int:
+    value = parameter(parameters[name]) if name in parameters else 0
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidRequest(f"parameter {name!r} is {value!r:.40}: give a whole number")
+    return value
+
+
+def sooner(timeout: int, seconds: float | None) -> int:
+    """Return the time-out in microseconds, at most the `seconds` that the client still waits."""
+    if seconds is None:
+        return timeout
+    if seconds <= 0:
+        raise Expired("the deadline of the call passed before it was read: allow more time")
+    return max(1, int(min(timeout or inf, seconds * MICROSECONDS)))
+
+
+def _asked(output: Message) -> OutputRequest:
+    """Return an output as the client asks for it. Raises `InvalidRequest` for what is not supported."""
+    parameters = output.parameters
+    if not parameters:
+        return OutputRequest(output.name)
+    return OutputRequest(output.name, classes=_number(parameters, "classification"), reference=_reference(parameters))
+
+
+def _shape(given: Message) -> Sequence[int]:
+    shape: Sequence[int] = given.shape
+    if len(shape) > MOST_DIMENSIONS:
+        raise InvalidRequest(f"input {given.name!r:.100} has {len(shape)} dimensions: {MOST_DIMENSIONS} at most")
+    return shape
+
+
+def _reference(parameters: Mapping[str, Message]) -> Reference | None:
+    """Return the bytes of shared memory, if any. Raises `InvalidRequest` if it is unclear which."""
+    size = _number(parameters, "shared_memory_byte_size") if "shared_memory_byte_size" in parameters else None
+    offset = _number(parameters, "shared_memory_offset")
+    if "shared_memory_region" in parameters:
+        return Reference(str(parameter(parameters["shared_memory_region"])), size, offset)
+    if size is not None or offset:
+        raise InvalidRequest("a place in shared memory is given without its shared_memory_region")
+    return None
+
+
+def _viewed(tensor: Tensor, shape: tuple[int, ...], given: Message, contents: Iterator[bytes | memoryview]) -> Array:
+    """Return an input as a view of its raw contents."""
+    if given.HasField("contents"):
+        raise InvalidRequest(f"{tensor.title} has contents and raw_input_contents: send one of them")
+    content = next(contents, None)
+    if content is None:
+        raise InvalidRequest(f"{tensor.title} has no entry in raw_input_contents, though others have one")
+    if len(content) != tensor.bytes_of(shape):
+        needed = tensor.bytes_of(shape)
+        raise InvalidRequest(f"{tensor.title} has {len(content)} bytes: its shape and datatype ask for {needed}")
+    return np.frombuffer(content, tensor.dtype).reshape(shape)
+
+
+def _typed(tensor: Tensor, shape: tuple[int, ...], given: Message) -> Array:
+    """Return an input as an array of its typed contents."""
+    field = CONTENTS.get(tensor.datatype)
+    if field is None:
+        raise InvalidRequest(f"{tensor.title} is {tensor.datatype}, which has no contents: send raw_input_contents")
+    values = getattr(given.contents, field)
+    items = tensor.bytes_of(shape) // tensor.dtype.itemsize
+    if len(values) != items:
+        raise InvalidRequest(f"{tensor.title} has {len(values)} values in {field}: its shape asks for {items}")
+    try:
+        return np.array(values[:], tensor.dtype).reshape(shape)
+    except OverflowError as error:
+        raise InvalidRequest(f"{tensor.title} has contents that are not {tensor.datatype}: {error}") from None
+
+
+def _tell(place: Message, value: object) -> None:
+    """Write a parameter of a response; values without a protobuf form, such as lists, become JSON."""
+    match value:
+        case bool():
+            place.bool_param = value
+        case int():
+            place.int64_param = value
+        case float():
+            place.double_param = value
+        case str():
+            place.string_param = value
+        case _:
+            place.string_param = orjson.dumps(value).decode()
+
+
+# Protobuf by hand ----------------------------------------------------------------------------------------------------
+
+
+def parse(kind: Message, data: bytes) -> Message:
+    """Return the message of this class that `data` encode. Raises `InvalidRequest`."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise InvalidRequest(f"the request is no {kind.DESCRIPTOR.name}") from None
+
+
+def read_request(data: bytes, limits: Limits) -> tuple[Message, Raw]:
+    """Return an infer request and its raw contents; for a large request these are views of `data`, not copies.
+
+    Raises `InvalidRequest`, and `TooLarge` if the rest of a large request has more bytes than JSON may have: the parser
+    may take 40 times the bytes that it reads.
+    """
+    if len(data) <= SMALL:
+        request = parse(ModelInferRequest, data)
+        return request, request.raw_input_contents
+    described, raw = split(data)
+    if len(described) > limits.json_bytes:
+        beside = f"the request has {len(described)} bytes beside raw_input_contents, more than {limits.json_bytes}"
+        raise TooLarge(f"{beside}: send tensors in raw_input_contents")
+    return parse(ModelInferRequest, described), raw
+
+
+def split(data: bytes) -> tuple[bytes, list[memoryview]]:
+    """Return an infer request without its raw contents, and these contents. Raises `InvalidRequest`."""
+    view = memoryview(data)
+    described: list[memoryview] = []
+    raw: list[memoryview] = []
+    at = 0
+    while at < len(data):
+        begun = at
+        tag, at = _varint(data, at)
+        content, at = _skip(data, at, tag & 7)
+        if tag == RAW_INPUT:
+            raw.append(view[content:at])
+        else:
+            described.append(view[begun:at])
+        if at > len(data) or len(raw) + len(described) > MOST_FIELDS:
+            raise _broken()
+    return b"".join(described), raw
+
+
+def joined(described: bytes, raw: Iterable[bytes | memoryview]) -> bytes:
+    """Return a serialised infer response with these raw contents appended."""
+    parts: list[bytes | memoryview] = [described]
+    for content in raw:
+        parts += (RAW_OUTPUT, varint(memoryview(content).nbytes), content)
+    return b"".join(parts)
+
+
+def in_stream(reply: bytes) -> bytes:
+    """Return an infer response wrapped as the response of a stream."""
+    return b"".join((INFER_RESPONSE, varint(len(reply)), reply))
+
+
+def varint(number: int) -> bytes:
+    """Return a number in protobuf's variable-length encoding."""
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+def _skip(data: bytes, at: int, kind: int) -> tuple[int, int]:
+    """Return where the content of a field begins and ends."""
+    match kind:
+        case 0:
+            return at, _varint(data, at)[1]
+        case 1:
+            return at, at + 8
+        case 2:
+            size, at = _varint(data, at)
+            return at, at + size
+        case 5:
+            return at, at + 4
+    raise _broken()
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number at a position, and the position behind it."""
+    number = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            break
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+    raise _broken()
+
+
+def _broken() -> InvalidRequest:
+    return InvalidRequest("the request is no ModelInferRequest")

@@ -10,7 +10,7 @@ try:
     from google.protobuf.message import DecodeError
     from google.protobuf.message_factory import GetMessageClass
     from grpc_health.v1 import health_pb2
-    from tritonclient.grpc import model_config_pb2, service_pb2
+    from tritonclient.grpc import service_pb2
 except ImportError as missing:
     raise ConfigError(
         f"server.grpc_port: gRPC needs packages that are not there ({missing.name}): "
@@ -25,14 +25,13 @@ HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 ModelInferRequest: Any = service_pb2.ModelInferRequest
 ModelInferResponse: Any = service_pb2.ModelInferResponse
 ModelStreamInferResponse: Any = service_pb2.ModelStreamInferResponse
-ModelConfig: Any = model_config_pb2.ModelConfig
 
 __all__ = ["DecodeError", "grpc", "health_pb2", "service_pb2"]
 
 
-def request_type(method: Any) -> Message:
-    """Return the class of a method's requests."""
-    return GetMessageClass(method.input_type)
+def message_class(described: Any) -> Message:
+    """Return the class of messages of this kind."""
+    return GetMessageClass(described)
 
 
 def from_json(value: object, message: Message) -> Message:

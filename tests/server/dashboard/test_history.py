@@ -5,7 +5,7 @@ from typing import cast
 from latebind.domain.actions import Outcome, Reply
 from latebind.domain.histogram import SECONDS_BUCKETS
 from latebind.domain.metrics import ModelMetrics
-from latebind.server.dashboard.history import Change, History
+from latebind.server.dashboard.dashboard import Change, History
 from latebind.server.gateway import ModelMetrics as Told
 from latebind.server.gateway import Snapshot
 
@@ -32,21 +32,6 @@ def test_a_row_tells_what_has_come_since_the_snapshot_before() -> None:
     (row,) = history.since(0)
     assert (row.number, row.at, row.seconds) == (1, 101.5, 1.5)
     assert row.models == {"a": Change(answered=5, refused=2, lost=2, cancelled=4, pending=7, latency=[5, *NONE])}
-
-
-def test_models_of_which_there_is_nothing_to_tell_are_left_out() -> None:
-    history = History()
-    for at in (1.0, 2.0):
-        history.add(snapshot(a=model(10), b=model(at == 2.0), c=model(pending=1)), at)
-    assert set(history.since(0)[0].models) == {"b", "c"}
-
-
-def test_only_the_rows_behind_a_number_are_told_and_all_where_it_is_not_known() -> None:
-    history = History()
-    for second in range(5):
-        history.add(snapshot(a=model(second)), float(second))
-    assert [row.number for row in history.since(2)] == [3, 4]
-    assert [row.number for row in history.since(99)] == [1, 2, 3, 4]
 
 
 def test_rows_are_forgotten_after_five_minutes() -> None:

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from latebind.domain.config import DoorConfig
-from latebind.server.dashboard import files
+from latebind.server.dashboard import dashboard
 from tests.server.arithmetic import one_to_one, query
 from tests.server.conftest import PATIENCE, opened, scalar
 from tests.server.dashboard.conftest import Busy, page_of
@@ -101,36 +101,6 @@ def test_what_it_shows_is_what_the_metrics_tell(browser: Any, busy: Busy) -> Non
         assert number(row[3]) == pytest.approx(1e3 * spent, rel=0.005, abs=0.005)
 
 
-def test_batch_tables_move_while_load_runs(browser: Any, busy: Busy) -> None:
-    with page_of(browser, busy.port) as page:
-        page.open("/workers")
-        page.tab.locator(".batch.runs .members i").first.wait_for(timeout=PATIENCE * 1e3, state="attached")
-        page.wait_for("Worker 1")
-        assert not page.errors
-
-
-def test_axes_have_few_lines(browser: Any, busy: Busy) -> None:
-    labels = "[...document.querySelectorAll('.plot')].map((plot) => plot.querySelectorAll('.ytick').length)"
-    with page_of(browser, busy.port) as page:
-        page.open("/time")
-        page.wait_until(f"{labels}.length == 3 && {labels}.every((number) => number > 0)")
-        page.wait_until("(document.querySelector('.plot').data?.[0]?.x.length ?? 0) > 3")
-        assert all(number <= 12 for number in page.tab.evaluate(labels))
-        assert not page.errors
-
-
-def test_the_last_minutes_are_there_again_when_the_page_is_loaded_anew(browser: Any, busy: Busy) -> None:
-    drawn = "document.querySelector('.plot').data?.[0]?.x.length ?? 0"
-    with page_of(browser, busy.port) as page:
-        page.open("/time")
-        page.wait_until(f"({drawn}) > 2")
-        before = page.tab.evaluate(drawn)
-    with page_of(browser, busy.port) as page:
-        page.open("/time")
-        page.wait_until(f"({drawn}) > 0")
-        assert page.tab.evaluate(drawn) >= before
-
-
 def test_one_request_is_explained_from_admission_to_answer(browser: Any, busy: Busy) -> None:
     busy.rest()
     body = json.dumps({"id": HOSTILE, "inputs": [EIGHT]}).encode()
@@ -145,36 +115,6 @@ def test_one_request_is_explained_from_admission_to_answer(browser: Any, busy: B
         assert [name.split()[1] for name in names if name.startswith("stage ")] == [str(i) for i in range(13)]
         assert names[-1] == "reply"
         assert not page.errors
-
-
-def test_a_request_that_cannot_be_in_time_is_listed_as_refused_and_counted_of_its_query(
-    browser: Any, busy: Busy
-) -> None:
-    body = json.dumps({"inputs": [EIGHT], "parameters": {"timeout": 1}}).encode()
-    call = urllib.request.Request(f"http://127.0.0.1:{busy.port}/v2/models/traffic/infer", body, FOLLOWED)
-    with pytest.raises(urllib.error.HTTPError, match="503"):
-        urllib.request.urlopen(call, timeout=PATIENCE)
-    with page_of(browser, busy.port) as page:
-        page.open("/requests")
-        page.tab.locator("#view td .late", has_text=re.compile("^refused$")).first.wait_for(timeout=PATIENCE * 1e3)
-        page.open("/query/traffic")
-        # the page may still show the second before; the engine counts what it refused when somebody asks next
-        page.figure("Refused").filter(has_text=re.compile("[1-9]")).wait_for(timeout=PATIENCE * 1e3)
-
-
-def test_on_a_telephone_a_bar_is_nearer_to_its_own_name_than_to_the_next(browser: Any, busy: Busy) -> None:
-    call = urllib.request.Request(
-        f"http://127.0.0.1:{busy.port}/v2/models/traffic/infer", json.dumps({"inputs": [EIGHT]}).encode(), FOLLOWED
-    )
-    urllib.request.urlopen(call, timeout=PATIENCE).close()
-    with page_of(browser, busy.port, width=390) as page:
-        page.open("/requests")
-        page.wait_for(re.compile(r"Request \w+ to traffic"))
-        first, second = (page.tab.locator(".fall > div").nth(place) for place in (0, 1))
-        bar, name = first.locator(".bar").bounding_box(), first.locator("span").first.bounding_box()
-        following = second.locator("span").first.bounding_box()
-        assert 2 * (bar["y"] - name["y"] - name["height"]) < following["y"] - bar["y"] - bar["height"]
-        assert "left at stage" not in page.text(".card > .note")  # a query leaves no network
 
 
 def test_names_are_shown_as_text_whatever_they_are(browser: Any) -> None:
@@ -194,7 +134,7 @@ def test_names_are_shown_as_text_whatever_they_are(browser: Any) -> None:
 def test_without_plotly_the_figures_are_there_and_the_charts_say_what_to_install(
     browser: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    monkeypatch.setattr(dashboard, "find_spec", lambda name: None)
     with opened() as site, page_of(browser, site.port) as page:
         site.post("/v2/models/scalar/infer", {"inputs": [scalar(1.0)]})
         page.open("/model/scalar")

@@ -2,26 +2,15 @@
 
 import time
 from collections.abc import Iterator
-from ctypes.util import find_library
 
 import pytest
 
-from latebind.domain.config import GRPC_STACKS, DoorConfig
-from tests.server.conftest import Site, opened
-from tests.server.rpc.conftest import raw
+from tests.server.conftest import Site
+from tests.server.rpc.conftest import raw, rpc_site
 
-__all__ = ["raw"]
+__all__ = ["raw", "rpc_site"]
 
 LONGEST = 20.0  # seconds of a core that door and client may take for any of them; far more than any takes
-
-
-@pytest.fixture(scope="module", params=GRPC_STACKS)
-def rpc_site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """A door of either kind that speaks gRPC."""
-    if request.param == "nghttp2" and find_library("nghttp2") is None:
-        pytest.skip("needs libnghttp2, which is not installed")
-    with opened(DoorConfig(port=0, grpc_port=0, grpc_stack=request.param)) as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,6 @@ from tests.server.conftest import Response, Site
 from tests.server.hostile.wire import check_clean, send_raw
 
 BLOB = bytes(64)
-PAIR = "/v2/models/pair/infer"
 
 
 def call(
@@ -114,12 +113,6 @@ def test_binary_input_that_fits_no_tensor_is_refused(site: Site, head: dict[str,
     check_clean(reply)
 
 
-def test_sizes_that_are_swapped_between_two_inputs_are_refused(site: Site) -> None:
-    a = {"name": "a", "shape": [1, 2, 2], "datatype": "FP32", "parameters": {"binary_data_size": 24}}
-    b = {"name": "b", "shape": [1, 3], "datatype": "INT64", "parameters": {"binary_data_size": 16}}
-    check_clean(call(site, request(a, b), bytes(40), path=PAIR))
-
-
 def test_a_boolean_that_is_neither_true_nor_false_is_refused(site: Site) -> None:
     given = {"name": "x", "shape": [1, 3], "datatype": "BOOL", "parameters": {"binary_data_size": 3}}
     assert call(site, request(given), b"\0\1\0", path="/v2/models/invert/infer").status == 200
@@ -143,7 +136,3 @@ def test_a_body_without_json_of_another_length_is_refused(site: Site, length: in
     reply = call(site, b"", bytes(length), said=0, path=SCALAR)
     assert reply.status == 400
     check_clean(reply)
-
-
-def test_a_body_without_json_for_two_inputs_is_refused(site: Site) -> None:
-    check_clean(call(site, b"", bytes(40), said=0, path=PAIR))

@@ -123,12 +123,6 @@ def test_what_is_no_plain_file_cannot_be_registered(managed: Site, tmp_path: Pat
         places[2].rmdir()
 
 
-def test_a_name_that_is_taken_is_refused(managed: Site, key: str, region: str) -> None:
-    reply = managed.post(f"{REGION}/{region}/register", {"key": key, "byte_size": 8})
-    assert reply.status == 409
-    check_clean(reply)
-
-
 @pytest.mark.parametrize("name", ["..", "%2e%2e", "a%2fb", "a%00", "%0a", "%ff", "a" * 10_000, "<b>", "%7b%7d"])
 def test_a_region_of_an_odd_name_reaches_no_file(managed: Site, name: str) -> None:
     for verb in ("register", "unregister"):
@@ -221,56 +215,3 @@ def test_a_model_of_an_odd_name_is_neither_loaded_nor_unloaded(managed: Site, na
             reply = managed.post(f"/v2/repository{repository}/models/{name}/{verb}", {})
             assert reply.status in {400, 404}
             check_clean(reply)
-
-
-PARAMETERS: dict[str, Any] = {
-    "a configuration that is code": {"config": "__import__('os').system('true')"},
-    "a configuration of 10 kB": {"config": "{" * 10_000},
-    "a file of the model": {"file:1/model.py": "aW1wb3J0IG9z"},
-    "a file above the model": {"file:../../../etc/cron.d/x": "eA=="},
-    "a version that is a path": {"version": "../1"},
-    "a version below zero": {"version": -1},
-    "a version that is a list": {"version": ["1"]},
-    "parameters that are a list": [],
-}
-
-
-@pytest.mark.parametrize("parameters", PARAMETERS.values(), ids=PARAMETERS.keys())
-def test_a_model_that_a_client_would_bring_along_is_not_loaded(managed: Site, parameters: Any) -> None:
-    reply = managed.post("/v2/repository/models/double/load", {"parameters": parameters})
-    assert 400 <= reply.status < 500 or (reply.status == 501 and list(reply.json()) == ["error"])
-
-
-SETTINGS: dict[str, dict[str, Any]] = {
-    "a file for the log": {"log_file": "/etc/cron.d/x"},
-    "a file above for the log": {"log_file": "../../x"},
-    "a format that is one": {"log_format": "%(levelname)s{0.__class__}"},
-    "a level that never ends": {"log_verbose_level": 2**64},
-    "a level below zero": {"log_verbose_level": -1},
-    "a switch that is a number": {"log_info": 1},
-    "a setting that nobody knows": {"__class__": "x"},
-    "a file for traces": {"trace_file": "/etc/cron.d/x"},
-    "a level of traces that is none": {"trace_level": ["TENSORS\n"]},
-    "a rate of 0": {"trace_rate": "0"},
-    "a rate below zero": {"trace_rate": "-1"},
-    "a rate in other digits": {"trace_rate": "\u0661"},
-    "a count of 5000 digits": {"trace_count": "9" * 5000},
-}
-
-
-@pytest.mark.parametrize("given", SETTINGS.values(), ids=SETTINGS.keys())
-def test_a_setting_that_is_none_changes_nothing(managed: Site, given: dict[str, Any]) -> None:
-    for path in ("/v2/logging", "/v2/trace/setting", "/v2/models/double/trace/setting"):
-        before = managed.get(path).json()
-        check_clean(managed.post(path, given))
-        assert managed.get(path).json() == before
-
-
-DASHBOARD = ["..%2fpage.js", "%2e%2e/x", "..", "page.py", "__init__.py", "watch.py", ".", "a%00", "x" * 5000]
-
-
-@pytest.mark.parametrize("name", DASHBOARD)
-def test_the_dashboard_has_no_other_files(managed: Site, name: str) -> None:
-    reply = managed.get(f"/dashboard/{name}")
-    assert reply.status == 404
-    check_clean(reply)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from latebind.server.rpc.wire import varint
+from latebind.server.rpc.infer import varint
 from tests.server.conftest import PATIENCE, Site
 from tests.server.hostile.wire import LEAKS
 from tests.server.rpc.conftest import SERVICE, Raw, X, given, outputs, request

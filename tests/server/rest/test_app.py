@@ -15,7 +15,7 @@ from latebind.server.limits import Limits
 from latebind.server.service import EXTENSIONS
 from tests.server.arithmetic import RAN, WAITED
 from tests.server.bodies import DOUBLE, SCALAR, request
-from tests.server.conftest import Site, opened, scalar
+from tests.server.conftest import Site, opened
 
 
 @pytest.fixture(autouse=True)
@@ -63,15 +63,6 @@ def test_models_are_described_with_or_without_their_version(site: Site) -> None:
     assert site.get("/v2/models/%70air").json() == described
 
 
-def test_models_are_listed(site: Site) -> None:
-    names = site.get("/v2/models").json()["models"]
-    assert names == sorted(names)
-    for body in (b"", b"{}", b'{"ready": true}'):
-        index = site.post("/v2/repository/index", body).json()
-        assert [entry["name"] for entry in index] == names
-        assert index[0] == {"name": names[0], "version": "1", "state": "READY", "reason": ""}
-
-
 def test_json_in_gives_json_out_with_the_id_and_the_stage_it_left_at(site: Site) -> None:
     reply = site.post(DOUBLE, request(id="abc"))
     assert reply.headers["content-type"] == "application/json"
@@ -83,21 +74,6 @@ def test_json_in_gives_json_out_with_the_id_and_the_stage_it_left_at(site: Site)
         "parameters": {"left_at": 2, "stages": 3},
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 16], "data": [2.0 * i for i in range(16)]}],
     }
-
-
-@pytest.mark.parametrize("left_out", ["id", "parameters", "outputs"])
-def test_null_is_as_good_as_nothing(site: Site, left_out: str) -> None:
-    reply = site.post(SCALAR, request(scalar(21.0), **{left_out: None}))
-    assert reply.status == 200
-    assert reply.json()["outputs"][0]["data"] == [42.0]
-    assert "id" not in reply.json()
-
-
-def test_every_row_of_a_batch_has_its_own_stage(site: Site) -> None:
-    given = {"name": "x", "shape": [3], "datatype": "FP64", "data": [-1, 1, -2]}
-    reply = site.post(SCALAR, request(given)).json()
-    assert reply["parameters"] == {"left_at": [0, 2, 0], "stages": 3}
-    assert reply["outputs"][0]["data"] == [-2, 2, -4]
 
 
 def test_the_operator_can_hide_the_stage() -> None:
@@ -116,11 +92,6 @@ def test_binary_out_carries_its_header_and_its_bytes(site: Site) -> None:
     assert struct.unpack("<16f", reply.body[size:]) == tuple(2.0 * i for i in range(16))
 
 
-def test_a_raw_body_needs_no_json_at_all(site: Site) -> None:
-    reply = site.post(SCALAR, struct.pack("<d", 1.5), {"Inference-Header-Content-Length": "0"})
-    assert reply.body[int(reply.headers["inference-header-content-length"]) :] == struct.pack("<d", 3.0)
-
-
 def test_a_version_in_the_path_must_be_the_one_that_is_served(site: Site) -> None:
     assert site.post("/v2/models/double/versions/1/infer", request()).status == 200
     refused = site.post("/v2/models/double/versions/2/infer", request())
@@ -128,30 +99,10 @@ def test_a_version_in_the_path_must_be_the_one_that_is_served(site: Site) -> Non
     assert "has no version '2': it has 1" in refused.error
 
 
-def test_the_content_type_does_not_matter(site: Site) -> None:
-    for kind in ("application/json", "text/plain", "application/octet-stream", "nonsense"):
-        assert site.post(DOUBLE, request(), {"Content-Type": kind}).status == 200
-
-
 def test_a_chunked_body_is_read_to_its_end(site: Site) -> None:
     body = json.dumps(request()).encode()
     parts = (body[i : i + 7] for i in range(0, len(body), 7))
     assert site.call("POST", DOUBLE, parts).status == 200  # http.client chunks what has no length
-
-
-def test_pipelined_requests_are_answered_in_their_order(site: Site) -> None:
-    calls = []
-    for i in range(20):
-        body = json.dumps(request(scalar(i), id=str(i))).encode()
-        calls.append(
-            b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (SCALAR.encode(), len(body), body)
-        )
-    with site.connect() as connection:
-        connection.sendall(b"".join(calls))
-        received = b""
-        while received.count(b"HTTP/1.1 200") < 20 or not received.endswith(b"}"):
-            received += connection.recv(65536)
-    assert received.index(b'"id":"0"') < received.index(b'"id":"7"') < received.index(b'"id":"19"')
 
 
 def test_the_timeout_is_in_microseconds_and_the_default_is_the_models() -> None:

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from latebind.server.limits import Limits
 from tests.server.conftest import Response, Site, opened, read_response
 
 TEXT = json.dumps(
@@ -98,22 +97,3 @@ def test_a_connection_follows_a_model_to_its_next_version(asked: Callable[[float
         site.gateway.models = {**models, "double": replace(models["double"], version="7")}
         replies = ask(connection, asked(2.0), asked(3.0))
         assert [re.search(rb'"model_version":"([0-9]+)"', reply.body)[1] for reply in replies] == [b"7"] * 2  # type: ignore[index]
-
-
-def test_a_client_that_hangs_up_cancels_its_call() -> None:
-    with opened() as site:
-        with site.connect() as connection:
-            connection.sendall(one("stuck"))
-            site.await_(site.gateway.stuck.wait())
-        site.await_(site.gateway.cancelled.wait())
-        assert site.is_well()
-
-
-def test_closing_answers_what_is_under_way() -> None:
-    with opened(limits=Limits(drain_seconds=0)) as site, site.connect() as connection:
-        connection.sendall(one("stuck"))
-        site.await_(site.gateway.stuck.wait())
-        site.loop.call_soon_threadsafe(site.door.close)
-        reply = read_response(connection)
-        assert reply.status == 503
-        assert "shut down" in reply.json()["error"]

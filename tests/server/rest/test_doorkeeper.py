@@ -9,11 +9,9 @@ import pytest
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
-from latebind.server.access import Access, Guard
-from latebind.server.exposure import check_exposure
+from latebind.server.access import Access, Guard, check_exposure
 from latebind.server.limits import Foreign
-from latebind.server.rest.doorkeeper import Doorkeeper
-from latebind.server.rest.routes import ROUTES
+from latebind.server.rest.app import ROUTES, Doorkeeper
 from tests.server.bodies import DOUBLE, request
 from tests.server.conftest import Site, opened
 
@@ -94,7 +92,7 @@ def admitted(
     config: DoorConfig, *headers: tuple[bytes, bytes], access: Access = Access.ORDINARY, method: str = "GET"
 ) -> bool:
     try:
-        Doorkeeper(config, Guard()).admit(access, method, headers)
+        Doorkeeper(config, Guard()).admit(access, method, dict(headers))
     except Foreign:
         return False
     return True
@@ -128,20 +126,11 @@ def test_on_loopback_any_other_host_is_refused(host: bytes) -> None:
     assert not admitted(LOOPBACK, (b"host", host))
 
 
-def test_clients_that_send_no_host_are_no_browsers() -> None:
-    assert admitted(LOOPBACK)
-
-
 def test_the_address_listened_on_and_allowed_hosts_are_let_in() -> None:
     config = DoorConfig(host="127.0.0.2", allow_hosts=("Models.example", "other.example:81"))
     for host in (b"127.0.0.2:8000", b"models.example", b"models.example:80", b"other.example:81"):
         assert admitted(config, (b"host", host))
     assert not admitted(config, (b"host", b"other.example:82"))
-
-
-def test_on_other_addresses_hosts_count_only_where_some_are_allowed() -> None:
-    assert admitted(ANYWHERE, (b"host", b"any.example"))
-    assert not admitted(DoorConfig(host="0.0.0.0", allow_hosts=("one.example",)), (b"host", b"any.example"))
 
 
 @pytest.mark.parametrize(
@@ -183,19 +172,9 @@ def test_a_call_that_a_browser_says_is_of_another_site_is_refused_where_it_tells
         assert admitted(config, *told), "a link on another site may lead to what is only read"
 
 
-def test_a_page_of_an_allowed_host_is_let_in_though_it_is_of_another_site() -> None:
-    config = DoorConfig(allow_hosts=("models.example",))
-    told = (b"host", b"localhost:8000"), (b"origin", b"https://models.example"), (b"sec-fetch-site", b"cross-site")
-    assert admitted(config, *told, method="POST")
-
-
 def test_an_allowed_host_may_be_the_origin_behind_a_proxy() -> None:
     config = DoorConfig(allow_hosts=("models.example",))
     assert admitted(config, (b"host", b"localhost:8000"), (b"origin", b"https://models.example"))
-
-
-def test_health_is_told_whatever_the_host() -> None:
-    assert admitted(LOOPBACK, (b"host", b"10.0.0.7"), (b"origin", b"http://evil.example"), access=Access.OPEN)
 
 
 def test_pages_of_other_sites_are_refused_and_no_header_invites_them(site: Site) -> None:

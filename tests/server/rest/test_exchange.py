@@ -2,7 +2,7 @@
 
 import asyncio
 
-from latebind.server.rest.exchange import HIGH_WATER, Exchange
+from latebind.server.rest.request import HIGH_WATER, Request
 
 
 class Line:
@@ -24,11 +24,11 @@ class Line:
 def test_a_connection_is_read_on_behind_a_large_body_so_that_a_hang_up_is_heard() -> None:
     async def scenario() -> None:
         line = Line()
-        exchange = Exchange(line, asyncio.get_running_loop(), "POST", b"/", [])
-        exchange.feed(b"x" * (HIGH_WATER + 1))
-        exchange.complete()
+        request = Request(line, asyncio.get_running_loop(), "POST", b"/", [])
+        request.feed(b"x" * (HIGH_WATER + 1))
+        request.complete()
         assert line.held
-        await exchange.receive()
+        await request.receive()
         assert not line.held
 
     asyncio.run(scenario())

@@ -28,16 +28,15 @@ from latebind.engine.slots import SlotMemory, create_file, file_bytes
 from latebind.server.access import Guard
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
-from latebind.server.rest.app import RestApp
+from latebind.server.rest.app import Doorkeeper, RestApp
 from latebind.server.rest.body import Body
-from latebind.server.rest.codec import Codec
-from latebind.server.rest.doorkeeper import Doorkeeper
-from latebind.server.rest.exchange import Exchange
-from latebind.server.rest.filling import fill, read_call
+from latebind.server.rest.infer import Codec, fill, read_call
+from latebind.server.rest.request import Request
 from latebind.server.service import Service
 from tests.building import build_stages
 from tests.engine.started import Started, started
 from tests.server.real import binary_body, door_before, read_reply, until_all_is_free, written
+from tests.server.taking import Arriving
 
 SIDE = 512
 CHUNK = 1 << 16
@@ -79,7 +78,7 @@ class Chunks:
         self._left = list(chunks)
         self._loop = asyncio.get_running_loop()
         headers = [(b"inference-header-content-length", b"%d" % json_bytes)]
-        self.exchange = Exchange(self, self._loop, "POST", b"/v2/models/brightness/infer", headers)
+        self.request = Request(self, self._loop, "POST", b"/v2/models/brightness/infer", headers)
 
     def hold(self) -> None:
         pass
@@ -91,9 +90,9 @@ class Chunks:
         self._loop.call_soon(self._bring)
 
     def _bring(self) -> None:
-        self.exchange.feed(self._left.pop(0))
+        self.request.feed(self._left.pop(0))
         if not self._left:
-            self.exchange.complete()
+            self.request.complete()
 
 
 def test_nothing_of_a_tensors_size_is_allocated_between_its_bytes_and_the_answer(large_engine: Started) -> None:
@@ -103,7 +102,7 @@ def test_nothing_of_a_tensors_size_is_allocated_between_its_bytes_and_the_answer
         chunks = [body[start : start + chunk] for start in range(0, len(body), chunk)]
         tracemalloc.start()
         try:
-            reply = await app(Chunks(chunks, json_bytes).exchange)
+            reply = await app(Chunks(chunks, json_bytes).request)
             _, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -157,18 +156,11 @@ def test_every_byte_goes_once_to_its_place_in_the_slots_themselves() -> None:
     claims = Claims(cast(Engine, None), 0, spec, shared, count(1))
     image = images(2)
     content, json_bytes = binary_body({"image": image})
-    starts = iter(range(0, len(content), CHUNK))
-
-    async def receive() -> dict[str, Any]:
-        start = next(starts)
-        return {
-            "type": "http.request",
-            "body": content[start : start + CHUNK],
-            "more_body": start + CHUNK < len(content),
-        }
+    parts = [content[start : start + CHUNK] for start in range(0, len(content), CHUNK)]
 
     async def test() -> None:
-        body = Counting([(b"content-length", b"%d" % len(content))], receive, Limits())
+        sender = Arriving(parts, {b"content-length": b"%d" % len(content)})
+        body = Counting(cast(Request, sender), Limits())
         described = await read_call(Codec(spec, Limits()), body, json_bytes)
         claim = await claims.claim(described.rows, deadline=time.monotonic() + 30)
         await fill(described, body, claim.rows)
@@ -258,23 +250,6 @@ def test_a_call_without_slots_is_not_read_until_it_has_some(large_engine: Starte
             holder.close()
             writer.write(rest)
             assert (await read_reply(reader)).status == 200
-            writer.close()
-            await until_all_is_free(engine)
-
-    large_engine.run(test())
-
-
-def test_a_call_that_waits_for_slots_until_its_deadline_ends_with_504(large_engine: Started) -> None:
-    async def test() -> None:
-        engine = large_engine.client
-        async with door_before(engine, deadline=0.2) as door:
-            _, holder, _ = await begun(door.port, SLOTS, but=1)
-            await until(lambda: free(engine) == 0)
-            reader, writer, _ = await begun(door.port, 1, but=1)
-            reply = await read_reply(reader)
-            assert reply.status == 504
-            assert b"places are free" in reply.data
-            holder.close()
             writer.close()
             await until_all_is_free(engine)
 

@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 
 from latebind.domain.config import DoorConfig
-from latebind.domain.errors import Failed, InvalidRequest, Unavailable
-from latebind.domain.model import TensorSpec
-from latebind.server.limits import Limits
-from latebind.server.rest.codec import Codec
-from tests.server.arithmetic import spec
+from latebind.domain.errors import Failed, Unavailable
 from tests.server.conftest import PATIENCE, Site, opened
 
 ECHO = "/v2/models/echo/generate"
@@ -63,21 +59,6 @@ def events(body: bytes) -> list[dict[str, Any]]:
     return [json.loads(part.removeprefix(b"data: ")) for part in parts]
 
 
-def test_a_row_is_answered_by_the_names_of_its_tensors(site: Site) -> None:
-    reply = site.post(ECHO, {**ROW, "id": "a", "parameters": {"timeout": 10**6, "unknown": True}})
-    assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
-    assert reply.json() == {"model_name": "echo", "model_version": "1", "id": "a", "y": [5, 8, 2]}
-
-
-@pytest.mark.parametrize("left_out", ["id", "parameters"])
-def test_null_is_as_good_as_nothing(site: Site, left_out: str) -> None:
-    assert site.post(ECHO, {**ROW, left_out: None}).json() == {
-        "model_name": "echo",
-        "model_version": "1",
-        "y": [5, 8, 2],
-    }
-
-
 @pytest.mark.parametrize(
     ("model", "given", "answer"),
     [
@@ -124,13 +105,6 @@ def test_who_hangs_up_between_tokens_frees_the_places(paced: Site) -> None:
     paced.await_(asyncio.wait_for(paced.gateway.until_taken(0), PATIENCE))
 
 
-def test_who_hangs_up_before_the_first_token_frees_the_places(paced: Site) -> None:
-    connection = asked(paced)
-    paced.await_(asyncio.wait_for(paced.gateway.until_taken(1), PATIENCE))
-    connection.close()
-    paced.await_(asyncio.wait_for(paced.gateway.until_taken(0), PATIENCE))
-
-
 def test_an_error_before_the_first_token_is_a_status(paced: Site) -> None:
     connection = asked(paced)
     let(paced, Unavailable("the engine is gone"))
@@ -155,23 +129,6 @@ def test_an_older_client_gets_plain_bytes_up_to_the_end(site: Site) -> None:
     assert "transfer-encoding" not in reply.headers
     assert reply.headers["connection"] == "close"
     assert [found["y"] for found in events(reply.body)] == [[5], [8], [2]]
-
-
-def test_a_reply_in_pieces_keeps_its_place_among_pipelined_ones(site: Site) -> None:
-    body = json.dumps(ROW).encode()
-    stream = f"POST {ECHO}_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-    with site.connect() as connection:
-        connection.sendall(stream + b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        received = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-    assert received.index(b"0\r\n\r\n") < received.index(b'{"live":true}')
-
-
-def test_the_time_to_drain_cuts_a_stream_off_visibly() -> None:
-    with opened(limits=Limits(drain_seconds=0)) as site:
-        _, reply = begun(site)
-        site.loop.call_soon_threadsafe(site.door.close)
-        with pytest.raises(http.client.IncompleteRead):
-            reply.read()
 
 
 def test_a_stream_that_ends_while_the_door_closes_is_whole_and_then_the_connection_is_closed() -> None:
@@ -225,11 +182,3 @@ def test_a_model_without_a_json_form_says_so_and_how_it_can_be_asked(site: Site)
         error
         == "tensor 'x' is FP16, which has no JSON form: ask this model by /infer, which takes and gives binary data"
     )
-
-
-def test_one_output_without_a_json_form_is_enough() -> None:
-    mixed = spec(
-        "m", [TensorSpec("x", "float32", ())], [TensorSpec("h", "float16", ()), TensorSpec("y", "float32", ())]
-    )
-    with pytest.raises(InvalidRequest, match="'h' is FP16, which has no JSON form: ask this model by /infer"):
-        Codec(mixed, Limits()).decode_row(b'{"x": 1}')

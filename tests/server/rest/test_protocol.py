@@ -10,9 +10,8 @@ from uvicorn.server import ServerState
 
 from latebind.domain.errors import Unavailable
 from latebind.server.limits import Limits
-from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.protocol import CONTINUE, UNREAD_SECONDS, HttpProtocol
-from latebind.server.rest.request import Reply
+from latebind.server.rest.request import Reply, Request
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -36,7 +35,7 @@ class Slow(asyncio.Transport):
 
 
 def connected(
-    answer: Callable[[Exchange], Awaitable[Reply]], replies: Counter[int] | None = None
+    answer: Callable[[Request], Awaitable[Reply]], replies: Counter[int] | None = None
 ) -> tuple[HttpProtocol, Slow, ServerState]:
     transport, state = Slow(), ServerState()
     protocol = HttpProtocol(
@@ -49,7 +48,7 @@ def connected(
     return protocol, transport, state
 
 
-async def well(exchange: Exchange) -> Reply:
+async def well(request: Request) -> Reply:
     return Reply(b"well")
 
 
@@ -66,8 +65,8 @@ def test_nothing_is_written_behind_a_refusal_though_the_request_is_answered_mean
 
 @pytest.mark.parametrize(("version", "told"), [("1.1", CONTINUE), ("1.0", b"")])
 def test_only_clients_of_http_1_1_are_told_to_go_on(version: str, told: bytes) -> None:
-    async def read(exchange: Exchange) -> Reply:
-        await exchange.receive()
+    async def read(request: Request) -> Reply:
+        await request.receive()
         return Reply()
 
     async def test() -> None:
@@ -83,13 +82,13 @@ def test_only_clients_of_http_1_1_are_told_to_go_on(version: str, told: bytes) -
     asyncio.run(test())
 
 
-async def read_all(exchange: Exchange) -> Reply:
+async def read_all(request: Request) -> Reply:
     """Return the body of the request, or what refused it."""
     body, more = b"", True
     try:
         while more:
-            message = await exchange.receive()
-            body, more = body + message["body"], message["more_body"]
+            piece, more = await request.receive()
+            body += piece
     except Unavailable as refused:
         return Reply(str(refused).encode(), status=503)
     return Reply(body)
@@ -116,9 +115,9 @@ def test_a_request_that_has_its_turn_while_the_door_closes_is_not_waited_for_eit
     async def test() -> None:
         busy = asyncio.Event()
 
-        async def answer(exchange: Exchange) -> Reply:
-            if exchange.method == "POST":
-                return await read_all(exchange)
+        async def answer(request: Request) -> Reply:
+            if request.method == "POST":
+                return await read_all(request)
             await busy.wait()
             return Reply()
 

@@ -32,10 +32,6 @@ def test_nothing_changes_unless_it_was_turned_on(site: Site, verb: str) -> None:
     assert "model_repository" not in site.get("/v2").json()["extensions"]
 
 
-def test_a_server_with_management_says_so(managed: Site) -> None:
-    assert {"model_repository", "model_repository(unload_dependents)"} <= set(managed.get("/v2").json()["extensions"])
-
-
 @pytest.mark.parametrize("path", ["/v2/repository", "/v2/repository/main"])
 def test_a_model_goes_and_comes_back(managed: Site, path: str) -> None:
     reply = managed.post(f"{path}/models/half/unload", {"parameters": {"unload_dependents": False}})
@@ -59,11 +55,6 @@ def test_a_model_that_the_engine_does_not_answer_for_is_not_listed_as_ready() ->
         assert "double" in listed
         site.gateway.unready.clear()
         assert states(site)["half"] == "READY"
-
-
-def test_a_version_may_be_named_for_loading(managed: Site) -> None:
-    assert managed.post(f"{HALF_MODEL}/load", {"parameters": {"version": "3"}}).status == 200
-    assert managed.shelf.versions == [("half", "3")]
 
 
 @pytest.mark.parametrize(

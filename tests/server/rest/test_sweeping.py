@@ -11,8 +11,7 @@ from typing import cast
 import pytest
 
 from latebind.server.limits import Limits
-from latebind.server.rest.protocol import HttpProtocol
-from latebind.server.rest.sweeping import Sweeper
+from latebind.server.rest.protocol import HttpProtocol, Sweeper
 from tests.server.bodies import SCALAR, request
 from tests.server.conftest import PATIENCE, Site, opened, read_response, scalar
 from tests.server.rest.test_connection import ask, binary

@@ -7,10 +7,9 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from msgspec.structs import replace
 from tritonclient.grpc import service_pb2
 
-from latebind.domain.config import GRPC_STACKS, DoorConfig
+from latebind.domain.config import DoorConfig
 from latebind.server.gateway import Array
 from tests.server.conftest import Site, opened
 
@@ -20,15 +19,9 @@ ANY_SIZE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 X = np.arange(32, dtype=np.float32).reshape(2, 16)
 
 
-@pytest.fixture(scope="session", params=GRPC_STACKS)
-def grpc_config(request: pytest.FixtureRequest) -> DoorConfig:
-    """A door that speaks gRPC, by each of the ways that there are."""
-    return replace(GRPC, grpc_stack=request.param)
-
-
 @pytest.fixture(scope="session")
-def rpc_site(grpc_config: DoorConfig) -> Iterator[Site]:
-    with opened(grpc_config) as found:
+def rpc_site() -> Iterator[Site]:
+    with opened(GRPC) as found:
         yield found
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import builtins
 import logging
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,12 +17,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from msgspec.structs import replace
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError, Refused
 from latebind.server.door import Door
 from latebind.server.limits import Limits
-from latebind.server.rpc.official_door import _abort
-from latebind.server.rpc.reception import CallFailed
+from latebind.server.rpc.server import CallFailed, _abort
 from tests.server.arithmetic import Arithmetic
 from tests.server.conftest import PATIENCE, Site, opened
 from tests.server.rpc.conftest import GRPC, X, address, given, outputs, request
@@ -46,24 +43,16 @@ def begin_stuck_call(site: Site, stub: Any, **options: Any) -> Any:
     return call
 
 
-def test_a_client_that_cancels_gives_its_place_back(grpc_config: DoorConfig) -> None:
-    with opened(grpc_config) as site, calling(site) as stub:
+def test_a_client_that_cancels_gives_its_place_back() -> None:
+    with opened(GRPC) as site, calling(site) as stub:
         begin_stuck_call(site, stub).cancel()
         site.await_(site.gateway.cancelled.wait())
         site.await_(site.gateway.until_taken(0))
         assert outputs(stub.ModelInfer(DOUBLE))
 
 
-def test_a_client_that_goes_gives_its_place_back(grpc_config: DoorConfig) -> None:
-    with opened(grpc_config) as site:
-        with calling(site) as stub:
-            begin_stuck_call(site, stub)
-        site.await_(site.gateway.cancelled.wait())
-        site.await_(site.gateway.until_taken(0))
-
-
-def test_a_deadline_ends_a_call_on_both_sides(grpc_config: DoorConfig) -> None:
-    with opened(grpc_config) as site, calling(site) as stub:
+def test_a_deadline_ends_a_call_on_both_sides() -> None:
+    with opened(GRPC) as site, calling(site) as stub:
         stub.ModelInfer(DOUBLE)  # so that there is a connection: to make one may take long
         call = begin_stuck_call(site, stub, timeout=1.0)
         assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -71,8 +60,8 @@ def test_a_deadline_ends_a_call_on_both_sides(grpc_config: DoorConfig) -> None:
         site.await_(site.gateway.until_taken(0))
 
 
-def test_closing_tells_those_under_way_that_there_is_no_time_left(grpc_config: DoorConfig) -> None:
-    with opened(grpc_config, Limits(drain_seconds=0)) as site, calling(site) as stub:
+def test_closing_tells_those_under_way_that_there_is_no_time_left() -> None:
+    with opened(GRPC, Limits(drain_seconds=0)) as site, calling(site) as stub:
         call = begin_stuck_call(site, stub)
         site.loop.call_soon_threadsafe(site.door.close)
         assert call.code() is grpc.StatusCode.UNAVAILABLE
@@ -80,8 +69,8 @@ def test_closing_tells_those_under_way_that_there_is_no_time_left(grpc_config: D
     assert site.gateway.cancelled.is_set()
 
 
-def test_the_second_signal_gives_those_under_way_no_more_time(grpc_config: DoorConfig) -> None:
-    with opened(grpc_config, Limits(drain_seconds=2 * int(PATIENCE))) as site, calling(site) as stub:
+def test_the_second_signal_gives_those_under_way_no_more_time() -> None:
+    with opened(GRPC, Limits(drain_seconds=2 * int(PATIENCE))) as site, calling(site) as stub:
         call = begin_stuck_call(site, stub, timeout=PATIENCE)
         for _ in range(2):  # as a signal does that the main thread hears
             site.loop.call_soon_threadsafe(site.door._hear_signal)
@@ -89,8 +78,8 @@ def test_the_second_signal_gives_those_under_way_no_more_time(grpc_config: DoorC
         site.await_(site.gateway.cancelled.wait())
 
 
-def test_closing_waits_for_those_under_way_and_takes_nobody_new(grpc_config: DoorConfig) -> None:
-    with opened(grpc_config) as site, calling(site) as stub:
+def test_closing_waits_for_those_under_way_and_takes_nobody_new() -> None:
+    with opened(GRPC) as site, calling(site) as stub:
         call = begin_stuck_call(site, stub)
         site.loop.call_soon_threadsafe(site.door.close)
         while stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=PATIENCE).ready:
@@ -102,8 +91,8 @@ def test_closing_waits_for_those_under_way_and_takes_nobody_new(grpc_config: Doo
         call.cancel()
 
 
-def test_who_asks_again_and_again_as_the_door_closes_is_told_and_not_cancelled(grpc_config: DoorConfig) -> None:
-    with opened(grpc_config) as site, ExitStack() as open_:
+def test_who_asks_again_and_again_as_the_door_closes_is_told_and_not_cancelled() -> None:
+    with opened(GRPC) as site, ExitStack() as open_:
         stubs = [open_.enter_context(calling(site)) for _ in range(8)]
         begun = threading.Barrier(1 + len(stubs))
 
@@ -121,8 +110,8 @@ def test_who_asks_again_and_again_as_the_door_closes_is_told_and_not_cancelled(g
             assert {end.result(PATIENCE) for end in ends} == {grpc.StatusCode.UNAVAILABLE}
 
 
-def test_closing_answers_what_a_stream_has_taken_and_ends_it(grpc_config: DoorConfig) -> None:
-    with opened(grpc_config) as site, calling(site) as stub:
+def test_closing_answers_what_a_stream_has_taken_and_ends_it() -> None:
+    with opened(GRPC) as site, calling(site) as stub:
         asked, more = threading.Event(), threading.Event()
 
         def requests() -> Iterator[Any]:
@@ -140,8 +129,8 @@ def test_closing_answers_what_a_stream_has_taken_and_ends_it(grpc_config: DoorCo
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_client_that_leaves_its_stream_cancels_all_calls_of_it(grpc_config: DoorConfig) -> None:
-    with opened(grpc_config) as site, calling(site) as stub:
+def test_a_client_that_leaves_its_stream_cancels_all_calls_of_it() -> None:
+    with opened(GRPC) as site, calling(site) as stub:
         answers = stub.ModelStreamInfer(iter([DOUBLE, STUCK, STUCK]))
         assert outputs(next(answers).infer_response)
         site.await_(site.gateway.stuck.wait())
@@ -150,8 +139,8 @@ def test_a_client_that_leaves_its_stream_cancels_all_calls_of_it(grpc_config: Do
         site.await_(site.gateway.until_taken(0))
 
 
-def test_a_stream_has_only_so_many_calls_under_way(grpc_config: DoorConfig) -> None:
-    with opened(grpc_config, Limits(stream_calls=3)) as site, calling(site) as stub:
+def test_a_stream_has_only_so_many_calls_under_way() -> None:
+    with opened(GRPC, Limits(stream_calls=3)) as site, calling(site) as stub:
         answers = stub.ModelStreamInfer(iter([STUCK] * 10))
         site.await_(site.gateway.until_taken(3))
         assert outputs(stub.ModelInfer(DOUBLE))  # by now the others would have been taken too
@@ -160,8 +149,8 @@ def test_a_stream_has_only_so_many_calls_under_way(grpc_config: DoorConfig) -> N
         site.await_(site.gateway.until_taken(0))
 
 
-def test_more_calls_than_the_limit_are_refused_at_once(grpc_config: DoorConfig) -> None:
-    with opened(grpc_config, Limits(calls=1)) as site, calling(site) as stub, calling(site) as other:
+def test_more_calls_than_the_limit_are_refused_at_once() -> None:
+    with opened(GRPC, Limits(calls=1)) as site, calling(site) as stub, calling(site) as other:
         begun = begin_stuck_call(site, stub)
         with pytest.raises(grpc.RpcError) as caught:
             other.ModelInfer(DOUBLE, timeout=PATIENCE)
@@ -169,9 +158,9 @@ def test_more_calls_than_the_limit_are_refused_at_once(grpc_config: DoorConfig) 
         begun.cancel()
 
 
-def test_more_bytes_than_the_limit_are_refused_while_others_are_held(grpc_config: DoorConfig) -> None:
+def test_more_bytes_than_the_limit_are_refused_while_others_are_held() -> None:
     with (
-        opened(grpc_config, Limits(held_bytes=STUCK.ByteSize() + DOUBLE.ByteSize() - 1)) as site,
+        opened(GRPC, Limits(held_bytes=STUCK.ByteSize() + DOUBLE.ByteSize() - 1)) as site,
         calling(site) as stub,
     ):
         begun = begin_stuck_call(site, stub)
@@ -184,8 +173,8 @@ def test_more_bytes_than_the_limit_are_refused_while_others_are_held(grpc_config
         assert outputs(stub.ModelInfer(DOUBLE))
 
 
-def test_health_follows_the_gateway_and_the_drain(grpc_config: DoorConfig) -> None:
-    with opened(grpc_config) as site, grpc.insecure_channel(address(site)) as channel:
+def test_health_follows_the_gateway_and_the_drain() -> None:
+    with opened(GRPC) as site, grpc.insecure_channel(address(site)) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         check = health_pb2.HealthCheckRequest
         assert health.Check(check()).status == health_pb2.HealthCheckResponse.SERVING
@@ -204,30 +193,13 @@ def test_health_follows_the_gateway_and_the_drain(grpc_config: DoorConfig) -> No
         assert [word.status for word in watch] == [health_pb2.HealthCheckResponse.NOT_SERVING]
 
 
-def test_watching_a_service_that_is_not_there_says_so(rpc_site: Site) -> None:
-    with grpc.insecure_channel(address(rpc_site)) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="none"))
-        assert next(watch).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-        watch.cancel()
-
-
-def test_a_port_that_is_taken_is_a_clear_error(rpc_site: Site, grpc_config: DoorConfig) -> None:
+def test_a_port_that_is_taken_is_a_clear_error(rpc_site: Site) -> None:
     async def open_again() -> None:
-        door = Door(Arithmetic(), replace(grpc_config, grpc_port=rpc_site.door.grpc_port))
+        door = Door(Arithmetic(), replace(GRPC, grpc_port=rpc_site.door.grpc_port))
         await door.open()
 
     with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1 port {rpc_site.door.grpc_port}"):
         asyncio.run(open_again())
-
-
-def test_it_is_off_unless_it_is_asked_for(site: Site) -> None:
-    assert DoorConfig().grpc_port is None
-    assert site.door.grpc_port is None
-    program = (
-        "import latebind.server.door, latebind.cli.serve, sys; assert not {'grpc', 'tritonclient'} & {*sys.modules}"
-    )
-
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_without_its_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,18 +217,12 @@ def test_without_its_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
         Door(Arithmetic(), GRPC)
 
 
-@pytest.mark.parametrize("port", [-1, 65536])
-def test_a_port_that_is_none_is_refused(port: int) -> None:
-    with pytest.raises(ConfigError, match=f"grpc_port is {port}"):
-        DoorConfig(grpc_port=port)
-
-
 def test_a_call_that_is_gone_leaves_no_traceback_and_a_fault_of_the_server_does(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """gRPC's server logs a call as a fault that was cancelled before its task began, which no test can bring about."""
     log = logging.getLogger("grpc._cython.cygrpc")
-    with opened(replace(GRPC, grpc_stack="official")):
+    with opened(GRPC):
         log.error("not handled", exc_info=asyncio.CancelledError())
         log.error("not handled", exc_info=ValueError("a fault"))
     assert "CancelledError" not in caplog.text

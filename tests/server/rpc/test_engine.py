@@ -1,7 +1,6 @@
 """gRPC with a real engine behind the door: models, queries and sequences answer as they do over HTTP."""
 
 import asyncio
-import http.client
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -19,11 +18,9 @@ import tritonclient.http as plain
 import uvloop
 from tritonclient.utils import InferenceServerException
 
-from examples.translation.say import answer, pieces
-from latebind.domain.config import GRPC_STACKS, PolicyConfig
+from latebind.domain.config import PolicyConfig
 from latebind.engine.client import EngineClient
 from latebind.server.gateway import Array
-from tests.querying import rows_going, traffic
 from tests.sequences import backwards, some_sentences
 from tests.server.conftest import PATIENCE
 from tests.server.real import real_door, until_all_is_free
@@ -45,13 +42,13 @@ class Served:
         asyncio.run_coroutine_threadsafe(until_all_is_free(self.engine), self.loop).result(PATIENCE)
 
 
-@pytest.fixture(scope="module", params=GRPC_STACKS)
-def served(models: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
+@pytest.fixture(scope="module")
+def served(models: Path) -> Iterator[Served]:
     """`chain` and `backwards`, on an event loop of their own."""
     started: Future[tuple[EngineClient, asyncio.AbstractEventLoop, int, int]] = Future()
 
     async def serve() -> None:
-        async with real_door(models, "chain", "backwards", grpc_port=0, grpc_stack=request.param) as (engine, door):
+        async with real_door(models, "chain", "backwards", grpc_port=0) as (engine, door):
             assert door.grpc_port is not None
             started.set_result((engine, asyncio.get_running_loop(), door.grpc_port, door.port))
             await ended.wait()
@@ -92,27 +89,6 @@ def test_json_binary_and_grpc_give_the_same_numbers(served: Served) -> None:
     served.forget_nothing()
 
 
-def test_a_sequence_model_takes_rows_of_any_length(served: Served) -> None:
-    for sentence in some_sentences(5):
-        answer = served.client.infer("backwards", words(sentence)).as_numpy("tokens")
-        assert answer.tolist() == [backwards(sentence)]
-    with pytest.raises(InferenceServerException, match="has values from"):
-        served.client.infer("backwards", words([99]))
-    served.forget_nothing()
-
-
-def test_a_stream_answers_many_in_their_order(served: Served) -> None:
-    answers: Queue[tuple[Any, Any]] = Queue()
-    served.client.start_stream(lambda result, error: answers.put((result, error)))
-    known = some_sentences(60)
-    for sentence in known:
-        served.client.async_stream_infer("backwards", words(sentence))
-    found = [answers.get(timeout=PATIENCE)[0] for _ in known]
-    served.client.stop_stream()
-    assert [answer.as_numpy("tokens").tolist() for answer in found] == [[backwards(each)] for each in known]
-    served.forget_nothing()
-
-
 def test_tokens_of_many_come_in_pieces_that_make_up_their_answers(served: Served) -> None:
     responses: Queue[tuple[Any, Any]] = Queue()
     served.client.start_stream(lambda result, error: responses.put((result, error)))
@@ -134,21 +110,6 @@ def test_tokens_of_many_come_in_pieces_that_make_up_their_answers(served: Served
     served.forget_nothing()
 
 
-def test_tokens_come_as_events_that_make_up_the_answer(served: Served) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=PATIENCE)
-    count = 0
-    for sentence in some_sentences(20, seed=2):
-        found = list(pieces(connection, "backwards", sentence))
-        assert [token for piece in found for token in piece] == backwards(sentence)
-        assert answer(connection, "backwards", sentence) == backwards(sentence)
-        count += len(found)
-    with pytest.raises(RuntimeError, match="has values from"):
-        list(pieces(connection, "backwards", [99]))
-    connection.close()
-    assert count > 20
-    served.forget_nothing()
-
-
 def test_a_crowd_gets_its_own_answers(served: Served) -> None:
     answers: Queue[tuple[int, Any, Any]] = Queue()
     rows, name = images(40), served.engine.models["chain"].outputs[0].name
@@ -166,23 +127,6 @@ def test_a_crowd_gets_its_own_answers(served: Served) -> None:
 
 def _put(answers: "Queue[tuple[int, Any, Any]]", i: int, result: Any, error: Any) -> None:
     answers.put((i, result, error))
-
-
-def test_a_query_answers_and_tells_its_steps(queried: Path) -> None:
-    async def test() -> None:
-        rows = rows_going([0])
-        async with (
-            real_door(queried, "traffic", grpc_port=0) as (engine, door),
-            triton_aio.InferenceServerClient(f"127.0.0.1:{door.grpc_port}") as client,
-        ):
-            result = await client.infer("traffic", [tensor(rows)])
-            np.testing.assert_allclose(result.as_numpy("scores"), traffic(rows), rtol=1e-4, atol=1e-5)
-            told = result.get_response().parameters
-            assert told["steps"].string_param == "gate,cars"
-            assert told["cars.budget_ms"].double_param > 0
-            await until_all_is_free(engine)
-
-    asyncio.run(asyncio.wait_for(test(), 200))
 
 
 def test_who_cancels_and_who_waits_too_long_free_their_slots(models: Path) -> None:

@@ -12,10 +12,10 @@ from tritonclient.grpc import service_pb2
 from latebind.domain.errors import Expired
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
-from latebind.server.rpc.codec import RpcCodec
+from latebind.server.rpc.infer import RpcCodec
 from tests.server.arithmetic import one_to_one
 from tests.server.conftest import Site
-from tests.server.rpc.conftest import SERVICE, Raw, X, given, outputs, request
+from tests.server.rpc.conftest import Raw, X, given, outputs, request
 
 TYPED: list[tuple[str, str, str, Array]] = [
     ("double", "FP32", "fp32_contents", X),
@@ -63,27 +63,6 @@ def test_a_response_tells_what_it_answers_and_where_rows_left(raw: Raw) -> None:
     assert reply.parameters["stages"].int64_param == 3
     one = raw.infer(request(inputs=[given(shape=(1, 16))], raw=[(-X[:1] - 1).tobytes()]))
     assert one.parameters["left_at"].int64_param == 0
-
-
-def test_only_outputs_that_are_asked_for_come(raw: Raw) -> None:
-    inputs = [given("a", "FP32", (1, 2, 2), fp32_contents=[1] * 4), given("b", "INT64", (1, 3), int64_contents=[1] * 3)]
-    message = request("pair", inputs=inputs)
-    message.outputs.add(name="b")
-    assert [output.name for output in raw.infer(message).outputs] == ["b"]
-
-
-def test_megabytes_come_and_go_unharmed(raw: Raw) -> None:
-    large = np.random.default_rng(0).random((4, 1024, 1024), np.float32)
-    reply = raw.infer(request("large", inputs=[given(shape=large.shape)], raw=[large.tobytes()]))
-    np.testing.assert_array_equal(outputs(reply)[0], large * 2)
-
-
-def test_a_query_tells_its_steps(raw: Raw) -> None:
-    reply = raw.infer(request("traffic", inputs=[given("x", "FP64", (2,), fp64_contents=[-1, 1])]))
-    assert json.loads(reply.parameters["steps"].string_param) == ["gate", "gate,cars"]
-    assert json.loads(reply.parameters["cars.left_at"].string_param) == [None, 2]
-    one = raw.infer(request("traffic", inputs=[given("x", "FP64", (1,), fp64_contents=[1])]))
-    assert one.parameters["cars.spent_ms"].double_param == 12.346
 
 
 def parameter(**value: Any) -> dict[str, Any]:
@@ -165,12 +144,6 @@ def test_what_no_model_could_answer_is_refused(rpc_site: Site, raw: Raw, message
     assert rpc_site.taken == 0
 
 
-def test_models_and_versions_that_are_not_there_are_not_found(raw: Raw) -> None:
-    nobody, old = request("none", raw=[BYTES]), request(raw=[BYTES], model_version="9")
-    assert raw.refusal(nobody.SerializeToString()) == ("NOT_FOUND", "there is no model 'none': did you mean 'gone'?")
-    assert raw.refusal(old.SerializeToString())[0] == "NOT_FOUND"
-
-
 ONE = [np.ones((1, 1), np.float32).tobytes()]
 
 
@@ -195,20 +168,11 @@ def test_errors_of_the_engine_have_their_status(
         assert told.split()[-1] in caplog.text
 
 
-def test_a_step_that_failed_is_named(raw: Raw) -> None:
-    message = request("jammed", inputs=[given("x", "FP64", (1,), fp64_contents=[1])])
-    assert raw.refusal(message.SerializeToString()) == ("INTERNAL", "step 'gate' of jammed raised")
-
-
 def test_a_call_whose_deadline_has_passed_is_not_begun() -> None:
     codec = RpcCodec(one_to_one("double", "float32", 16), Limits())
     with pytest.raises(Expired):
         codec.decode(request(), [BYTES], 0.0)
     assert codec.decode(request(), [BYTES], 1e-9).timeout == 1
-
-
-def test_a_verb_that_is_not_there_says_so(raw: Raw) -> None:
-    assert raw.refusal(b"", SERVICE + "Invent")[0] == "UNIMPLEMENTED"
 
 
 def test_a_message_that_is_too_large_is_refused(raw: Raw) -> None:

@@ -14,8 +14,8 @@ from latebind.domain.errors import InvalidRequest, NotFound
 from latebind.server.door import Door
 from latebind.server.gateway import IndexEntry
 from latebind.server.limits import Limits
-from latebind.server.rpc.about import load
 from latebind.server.rpc.context import Context
+from latebind.server.rpc.verbs import _load
 from latebind.server.service import Service
 from tests.server.arithmetic import Arithmetic
 from tests.server.rpc.conftest import GRPC, X, tensor
@@ -84,11 +84,11 @@ def test_a_version_may_be_named_and_nothing_is_uploaded() -> None:
         context = Context(Service(Arithmetic(), catalogue=shelf, manage=True), Limits())
         request = service_pb2.RepositoryModelLoadRequest(model_name="half")
         request.parameters["version"].string_param = "3"
-        await load(context, request, None)  # type: ignore[arg-type]
+        await _load(context, request)
         assert shelf.asked == [("load", "half", "3")]
         request.parameters["file:1"].bytes_param = b"code"
         with pytest.raises(InvalidRequest, match="send no 'file:1'"):
-            await load(context, request, None)  # type: ignore[arg-type]
+            await _load(context, request)
 
     asyncio.run(test())
 

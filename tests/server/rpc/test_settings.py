@@ -12,17 +12,16 @@ import tritonclient.utils.shared_memory as shm
 from msgspec.structs import replace
 from tritonclient.utils import InferenceServerException
 
-from latebind.domain.config import DoorConfig
 from tests.server.conftest import Site, opened
-from tests.server.rpc.conftest import Raw, X, address, given, request, tensor
+from tests.server.rpc.conftest import GRPC, Raw, X, address, given, request
 from tests.server.test_shared_memory import PREFIX
 
 HALF = X.nbytes
 
 
 @pytest.fixture(scope="module")
-def sharing(grpc_config: DoorConfig) -> Iterator[Site]:
-    with opened(replace(grpc_config, shared_memory=(PREFIX,))) as found:
+def sharing() -> Iterator[Site]:
+    with opened(replace(GRPC, shared_memory=(PREFIX,))) as found:
         yield found
 
 
@@ -59,15 +58,6 @@ def test_tensors_come_and_go_in_shared_memory(client: Any, region: Any) -> None:
     np.testing.assert_array_equal(client.infer("double", [in_region()]).as_numpy("y"), X * 2)
 
 
-def test_regions_are_told_and_forgotten(client: Any, region: Any) -> None:
-    found = client.get_system_shared_memory_status().regions["region"]
-    assert (found.name, found.offset, found.byte_size) == ("region", 0, 2 * HALF)
-    client.unregister_system_shared_memory("region")
-    assert not client.get_system_shared_memory_status().regions
-    with pytest.raises(InferenceServerException, match="no shared memory region"):
-        client.infer("double", [in_region()])
-
-
 def test_places_that_are_none_are_refused(client: Any, region: Any) -> None:
     for place, reason in ((in_region(HALF - 4), "asks? for 128"), (in_region(HALF, HALF + 4), "go beyond region")):
         with pytest.raises(InferenceServerException, match=reason) as caught:
@@ -100,21 +90,6 @@ def test_contents_and_a_place_in_shared_memory_exclude_each_other(raw: Raw) -> N
     assert "without its shared_memory_region" in raw.refusal(request(inputs=[alone]).SerializeToString())[1]
 
 
-def test_shared_memory_is_off_unless_the_operator_turns_it_on(rpc_site: Site) -> None:
-    with triton.InferenceServerClient(address(rpc_site)) as client:
-        with pytest.raises(InferenceServerException, match="--shared-memory") as caught:
-            client.register_system_shared_memory("region", f"/{PREFIX}a", 1)
-        assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
-
-
-def test_cuda_memory_is_none_and_nothing_has_to_be_forgotten(client: Any) -> None:
-    assert not client.get_cuda_shared_memory_status().regions
-    client.unregister_cuda_shared_memory()
-    with pytest.raises(InferenceServerException, match="use system shared memory") as caught:
-        client.register_cuda_shared_memory("region", b"", 0, 16)
-    assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
-
-
 def test_trace_settings_are_read_and_changed(client: Any) -> None:
     assert client.get_trace_settings(as_json=True)["settings"]["trace_level"] == {"value": ["OFF"]}
     changed = client.update_trace_settings("double", {"trace_level": ["TIMESTAMPS"], "trace_rate": "5"}, as_json=True)
@@ -136,11 +111,3 @@ def test_log_settings_are_read_and_changed(client: Any) -> None:
     finally:
         client.update_log_settings({"log_info": True, "log_verbose_level": 0})
     assert logging.getLogger("latebind").level == logging.INFO
-
-
-def test_an_input_that_is_sent_goes_with_one_that_lies_there(client: Any, region: Any) -> None:
-    shm.set_shared_memory_region(region, [np.ones((1, 2, 2), np.float32)])
-    lying = triton.InferInput("a", [1, 2, 2], "FP32")
-    lying.set_shared_memory("region", 16)
-    both = [lying, tensor(np.ones((1, 3), np.int64), "b", "INT64")]
-    assert client.infer("pair", both).as_numpy("sum").tolist() == [7.0]

@@ -10,8 +10,7 @@ from latebind.cluster.upstream import Lost, Parts, failed
 from latebind.domain.errors import Unavailable
 from latebind.server.calls import CLIENT_HEADER, WAITED_HEADER
 from latebind.server.limits import Limits
-from latebind.server.rest.body import Body, Held
-from latebind.server.rest.request import Reply, Request
+from latebind.server.rest.request import Body, Held, Reply, Request
 
 TRIES = 3
 SOON_SECONDS = 0.9  # that replicas have to tell their figures

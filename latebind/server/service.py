@@ -27,7 +27,7 @@ from latebind.server.gateway import (
 )
 from latebind.server.settings import Log, Traces, TraceSettings
 from latebind.server.shared_memory import Regions
-from latebind.server.tracing import TracedCall, Tracing, note_sent
+from latebind.server.tracing import TracedCall, Tracing
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -185,7 +185,7 @@ class Service:
         with self._followed(spec, call, parent) as followed:
             claim, deadline = await self._claim_filled(spec, call, fill, version)
             try:
-                answer = await claim.send(deadline=deadline, priority=call.priority, trace=note_sent(followed))
+                answer = await claim.send(deadline=deadline, priority=call.priority, trace=_sent(followed))
             except BaseException:
                 claim.release()
                 raise
@@ -212,7 +212,7 @@ class Service:
         with self._followed(spec, call, parent) as followed:
             claim, deadline = await self._claim_filled(spec, call, fill, version)
             try:
-                pieces = claim.stream(deadline=deadline, priority=call.priority, trace=note_sent(followed))
+                pieces = claim.stream(deadline=deadline, priority=call.priority, trace=_sent(followed))
                 async with aclosing(pieces):
                     async for piece in pieces:
                         yield piece
@@ -224,7 +224,7 @@ class Service:
         if self._draining:
             raise Unavailable("the server is shutting down: ask another one")
         REQUEST.set(call.id)
-        if not self._tracing.wanted(spec.name, parent):
+        if not (parent or self._trace_settings.any) or not self._tracing.wanted(spec.name, parent):
             return NOT_FOLLOWED
         return self._tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent)
 
@@ -343,6 +343,14 @@ class Service:
         if not timeout:
             return self._deadlines.get(spec.name, self._deadline)
         return min(timeout, int(self._longest / MICROSECOND)) * MICROSECOND
+
+
+def _sent(followed: TracedCall | None) -> int:
+    """Note that a traced call is sent, and return its number for the engine; 0 for a call that is not traced."""
+    if followed is None:
+        return 0
+    followed.sent = True
+    return followed.number
 
 
 def _check_same(asked: ModelSpec, there: ModelSpec, version: str | None) -> None:

@@ -120,8 +120,6 @@ class Tracing:
 
     def wanted(self, model: str, parent: str) -> bool:
         """Tell whether to trace this call of `model`; `parent` is the caller's span, if it sent one."""
-        if not (parent or self._settings.any):  # most calls
-            return False
         return (_sampled(parent) or self._settings.wanted(model)) and len(self._open) < self._most_open
 
     @contextmanager
@@ -182,14 +180,6 @@ class Tracing:
                 self._kept.append(call)
                 if self._export is not None:
                     self._export(call)
-
-
-def note_sent(followed: TracedCall | None) -> int:
-    """Note that a traced call is sent, and return its number for the engine; 0 for a call that is not traced."""
-    if followed is None:
-        return 0
-    followed.sent = True
-    return followed.number
 
 
 def _sampled(parent: str) -> bool:

@@ -11,9 +11,8 @@ from latebind.domain.errors import LatebindError
 from latebind.server.calls import Call
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
-from latebind.server.rest.body import Body
 from latebind.server.rest.infer import Codec, fill, read_call
-from latebind.server.rest.request import Request
+from latebind.server.rest.request import Body, Request
 
 
 @dataclass(frozen=True)

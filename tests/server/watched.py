@@ -2,7 +2,7 @@
 
 from threading import Condition
 
-from latebind.server.rest.body import Held
+from latebind.server.rest.request import Held
 from tests.server.conftest import PATIENCE, Site
 
 

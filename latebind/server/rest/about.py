@@ -5,19 +5,21 @@ There is only one repository, so the name of a repository in the path has no eff
 
 import asyncio
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import orjson
 
-from latebind.domain.errors import TurnedOff
+from latebind.domain.errors import InvalidRequest, TooLarge, TurnedOff
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.description import metadata, model_config
+from latebind.server.limits import Limits
 from latebind.server.metrics import prometheus_text
-from latebind.server.rest.body import read_json
 from latebind.server.rest.context import Context
-from latebind.server.rest.request import JSON, Headers, Reply, Request, json_reply
+from latebind.server.rest.request import JSON, Body, Headers, Reply, Request, json_reply
 from latebind.server.shared_memory import CudaRegions, Registration
+
+T = TypeVar("T")
 
 TEXT: Headers = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 CUDA = CudaRegions()
@@ -49,6 +51,17 @@ class UnloadRequest(msgspec.Struct):
 
 class CudaRegistration(msgspec.Struct):
     """The JSON of a CUDA registration; none of its fields is read."""
+
+
+async def read_json(request: Request, kind: type[T], limits: Limits) -> T:
+    """Read a small body as JSON of this type; an empty one is `{}`. Raises what `Body` raises and `InvalidRequest`."""
+    body = await Body(request, limits).read(limits.header_bytes + 1)
+    if len(body) > limits.header_bytes:
+        raise TooLarge(f"the body has more than {limits.header_bytes} bytes, the most that this call takes: send less")
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the JSON is not what this call takes: {error}") from None
 
 
 # The server and its models --------------------------------------------------------------------------------------------

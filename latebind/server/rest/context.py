@@ -6,7 +6,7 @@ from typing import Any
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.limits import Limits
 from latebind.server.metrics import Machine
-from latebind.server.rest.body import Held
+from latebind.server.rest.request import Held
 from latebind.server.service import Service
 
 

@@ -32,7 +32,7 @@ from latebind.server.calls import (
 )
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
-from latebind.server.rest.body import SMALL, Body, accepted, compressed
+from latebind.server.rest.compression import SMALL, accepted, compressed
 from latebind.server.rest.context import Context
 from latebind.server.rest.infer_json import (
     NO_DATA,
@@ -43,7 +43,7 @@ from latebind.server.rest.infer_json import (
     RequestParameters,
     read_generate,
 )
-from latebind.server.rest.request import JSON, Headers, Reply, Request, reply_to
+from latebind.server.rest.request import JSON, Body, Headers, Reply, Request, reply_to
 from latebind.server.service import Fill
 from latebind.server.shared_memory import Regions
 

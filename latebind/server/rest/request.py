@@ -1,6 +1,7 @@
 """One HTTP request: its head, its body as it arrives on the connection, and the reply to it."""
 
 import re
+import sys
 import time
 from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import AsyncGenerator, Mapping
@@ -10,13 +11,15 @@ from typing import Any, Final, Protocol
 import msgspec
 import orjson
 
-from latebind.domain.errors import InvalidRequest, LatebindError, Loading
+from latebind.domain.errors import InvalidRequest, LatebindError, Loading, Refused
 from latebind.server.faults import for_clients
-from latebind.server.limits import BodyTimeout, Limits, MethodNotAllowed, UnsupportedEncoding
+from latebind.server.limits import BodyTimeout, Limits, MethodNotAllowed, UnsupportedEncoding, body_too_large
+from latebind.server.rest.compression import Inflater, Receive
 
 Header = tuple[bytes, bytes]
 Headers = tuple[Header, ...]
 
+NOTHING: Final = memoryview(b"")
 BODY_SECONDS: Final = Limits().body_seconds
 HIGH_WATER: Final = 1 << 16  # unread bytes of a body beyond which reading from the client stops
 JSON: Headers = ((b"content-type", b"application/json"),)
@@ -197,6 +200,107 @@ class Request:
     def _wake(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
+
+
+class Held:
+    """Counts the bytes in memory of all bodies that are collected before they can be read, such as JSON."""
+
+    def __init__(self, most: int) -> None:
+        self.bytes = 0
+        self._most = most
+
+    def take(self, size: int) -> None:
+        """Count `size` more bytes. Raises `Refused`, and counts none of them, if that would be too many."""
+        if self.bytes + size > self._most:
+            raise Refused(f"the requests that are under way have more than {self._most} bytes: try again later")
+        self.bytes += size
+
+    def give_back(self, size: int) -> None:
+        """Count `size` fewer bytes: they are not needed any more."""
+        self.bytes -= size
+
+
+class Body:
+    """Reads a body piece by piece. Raises `TooLarge`, `UnsupportedEncoding` and what `Request.receive` raises.
+
+    `size` is the number of bytes that the headers announce, or None; `arrived` is how many have arrived. For a
+    compressed body, bytes are those after decompression, which raises `InvalidRequest` too. Nothing is read before it
+    is asked for, so TCP holds back a client whose body has to wait. Before this, the event loop has read from the
+    socket into a `bytes`, and the parser has cut the part of the body out of it.
+
+    What `read` collects from several pieces is counted in `held` until `release`; `read` raises `Refused` if that has
+    no room for it. Where `as_sent`, the body is not decompressed.
+    """
+
+    def __init__(self, request: Request, limits: Limits, held: Held | None = None, *, as_sent: bool = False) -> None:
+        length = request.fields.get(b"content-length")
+        self.size = None if length is None else int(length)
+        self.arrived = 0
+        self._receive: Receive = request.receive
+        self._limits = limits
+        self._held = held or Held(limits.body_bytes)
+        self._collected = 0  # bytes, counted in `_held`
+        self._unread = NOTHING
+        self._more = True
+        if self.size is not None and self.size > limits.body_bytes:
+            raise body_too_large(limits)
+        encoding = request.fields.get(b"content-encoding", b"").strip().lower()
+        if encoding not in (b"", b"identity") and not as_sent:
+            self._receive, self.size = Inflater(request.receive, encoding, limits).receive, None
+
+    async def read(self, size: int | None = None) -> bytes:
+        """Return the next `size` bytes, or all; fewer if the body ends before."""
+        missing = sys.maxsize if size is None else size
+        # A piece has at most what is read of a connection at once, and connections are bounded.
+        if await self.available() and (len(self._unread) >= missing or not self._more):
+            return bytes(self._cut(missing))
+        parts: list[memoryview] = []
+        while missing and await self.available():
+            part = self._cut(missing)
+            self._held.take(len(part))
+            self._collected += len(part)
+            parts.append(part)
+            missing -= len(part)
+        return b"".join(parts)
+
+    def release(self) -> None:
+        """Stop counting what was collected, because the request has ended."""
+        self._held.give_back(self._collected)
+        self._collected = 0
+
+    async def read_into(self, place: memoryview) -> bool:
+        """Fill `place` with the next bytes, and tell whether the body had that many."""
+        filled = 0
+        while filled < len(place) and await self.available():
+            part = self._cut(len(place) - filled)
+            place[filled : filled + len(part)] = part
+            filled += len(part)
+        return filled == len(place)
+
+    async def measure(self) -> int:
+        """Return how many bytes the body has. If its headers do not say, the whole body is read first."""
+        if self.size is None:
+            whole = await self.read()
+            self._unread, self.size = memoryview(whole), len(whole)
+        return self.size
+
+    async def available(self) -> bool:
+        """Tell whether there is more of the body; waits until that is known."""
+        while not self._unread and self._more:
+            piece, self._more = await self._receive()
+            self._unread = memoryview(piece)
+            self.arrived += len(piece)
+            if self.arrived > self._limits.body_bytes:
+                raise body_too_large(self._limits)
+        return bool(self._unread)
+
+    def _cut(self, most: int) -> memoryview:
+        unread = self._unread
+        if len(unread) <= most:
+            self._unread = NOTHING
+            return unread
+        self._unread = unread[most:]
+        return unread[:most]
 
 
 class Reply(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from typing import Any
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError, InvalidRequest, Refused, Unavailable
-from latebind.server.access import Guard
+from latebind.server.access import Access, Guard
 from latebind.server.limits import Limits
 from latebind.server.listening import TAKEN
 from latebind.server.rpc.context import Caller, Context, Streaming
@@ -43,6 +43,7 @@ class Reception:
         self.context = context
         self._arrived = asyncio.Event()  # set by each call
         self._guard = guard
+        self._asks = frozenset([access for access in Access if guard.asks(access)])
         self._under_way: set[asyncio.Task[Any]] = set()
         self._streams: set[Stream] = set()
         self._bytes = 0
@@ -120,7 +121,7 @@ class Reception:
         authorization = caller.header("authorization")
         if "," in authorization:  # which no token has in it
             raise InvalidRequest("the call has several values of authorization: send one")
-        if self._guard.asks(method.access):
+        if method.access in self._asks:
             self._guard.check(method.access, authorization.encode() or None)
         limits = self.context.limits
         if len(self._under_way) > limits.calls:

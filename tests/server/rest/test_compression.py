@@ -5,7 +5,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import numpy as np
@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latebind.server.limits import Limits
-from latebind.server.rest.body import Inflater, accepted
-from latebind.server.rest.request import Request
+from latebind.server.rest.compression import Inflater, accepted
 from tests.server.bodies import DOUBLE, request
 from tests.server.conftest import Site
 from tests.server.taking import Arriving
@@ -28,7 +27,7 @@ LARGE = np.tile(np.arange(1024, dtype=np.float32), (1, 1024, 1))
 def undone(parts: list[bytes], encoding: str = "gzip", limits: Limits | None = None) -> bytes:
     async def read() -> bytes:
         sender = Arriving([*parts, b""], {})
-        inflating = Inflater(cast(Request, sender), encoding.encode(), limits or Limits())
+        inflating = Inflater(sender.receive, encoding.encode(), limits or Limits())
         found, more = bytearray(), True
         while more:
             piece, more = await inflating.receive()

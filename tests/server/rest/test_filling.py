@@ -29,9 +29,8 @@ from latebind.server.access import Guard
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
 from latebind.server.rest.app import Doorkeeper, RestApp
-from latebind.server.rest.body import Body
 from latebind.server.rest.infer import Codec, fill, read_call
-from latebind.server.rest.request import Request
+from latebind.server.rest.request import Body, Request
 from latebind.server.service import Service
 from tests.building import build_stages
 from tests.engine.started import Started, started

@@ -11,14 +11,13 @@ from latebind.domain.errors import Unavailable
 from latebind.server.rest import about
 from latebind.server.rest.about import TEXT, health_reply
 from latebind.server.rest.app import ROUTES, Route, Verb
-from latebind.server.rest.context import Context
-from latebind.server.rest.infer import infer
+from latebind.server.rest.infer import Context, infer
 from latebind.server.rest.request import Reply, Request, json_reply
 
 ALL_REPLICAS: frozenset[Any] = frozenset(
     (
         *(about.update_trace_settings, about.update_log_settings),
-        *(about.register, about.unregister, about.cuda_register, about.cuda_unregister),
+        *(about.register, about.unregister),
     )
 )
 

@@ -16,10 +16,9 @@ from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, Refu
 from latebind.server.access import Access, Guard
 from latebind.server.calls import CLIENT_HEADER
 from latebind.server.rest.app import Route
-from latebind.server.rest.context import Context as RestContext
+from latebind.server.rest.infer import Context as RestContext
 from latebind.server.rest.request import Body, Reply, Request
-from latebind.server.rpc.context import Caller, Context
-from latebind.server.rpc.infer import STATUSES, TRACEPARENT, InferStream, parse, read_request
+from latebind.server.rpc.infer import STATUSES, TRACEPARENT, Caller, Context, InferStream, parse, read_request
 from latebind.server.rpc.messages import INFERENCE, Message, from_json, service_pb2
 from latebind.server.rpc.server import CallFailed, Reception
 from latebind.server.rpc.verbs import Answer, Method, methods

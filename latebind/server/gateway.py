@@ -169,7 +169,6 @@ class Claim(Protocol):
     @property
     def spec(self) -> ModelSpec:
         """The model that will answer; another version may have replaced the one that was asked for."""
-        ...
 
     @property
     def rows(self) -> Mapping[str, Sequence[Array]]:
@@ -178,7 +177,6 @@ class Claim(Protocol):
         They are not cleared before: their contents are arbitrary, also past the end of a row that is shorter than the
         tensor.
         """
-        ...
 
     async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
         """Send the rows, which must be complete and checked, and return their answer by `deadline`.
@@ -188,22 +186,18 @@ class Claim(Protocol):
 
         Cancelling the call cancels the rows. Raises `Refused`, `Expired`, `Failed`, `Unavailable`, `InvalidRequest`.
         """
-        ...
 
     def stream(self, *, deadline: float, priority: int = 0, trace: int = 0) -> AsyncGenerator[Answer]:
         """Do what `send` does for a call of one row, and yield its answer in pieces as they are written.
 
         The last piece is `complete`. Closing the iterator cancels the row.
         """
-        ...
 
     def shown(self, answer: Answer) -> Iterable[Shown]:
         """Return the steps of an answered query, each as a call of one row; valid until `release`."""
-        ...
 
     def release(self) -> None:
         """Give the slots back. Slots that the engine still uses become free when it reports their end."""
-        ...
 
 
 class Gateway(Protocol):
@@ -212,15 +206,12 @@ class Gateway(Protocol):
     @property
     def models(self) -> Mapping[str, ModelSpec]:
         """The models that are served, by name."""
-        ...
 
     def live(self) -> bool:
         """Tell whether the engine's process runs."""
-        ...
 
     def ready(self, model: str | None = None) -> bool:
         """Tell whether requests for `model`, or for every model, can be answered."""
-        ...
 
     async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
         """Return slots for N rows, each a request of its own; waits until they are free and it is this call's turn.
@@ -228,19 +219,15 @@ class Gateway(Protocol):
         Calls wait behind earlier calls whose priority is as good or better, until `deadline` (absolute, in
         `time.monotonic()` seconds). Raises `Refused`, `Expired` or `Unavailable`.
         """
-        ...
 
     async def metrics(self) -> Mapping[str, Any]:
         """Return the figures since the start, in the form of `Snapshot`."""
-        ...
 
     async def picture(self) -> Picture:
         """Return what the engine is doing at this moment."""
-        ...
 
     async def traces(self) -> Sequence[Trace]:
         """Return the traces of rows that have ended since this was last called."""
-        ...
 
 
 class IndexEntry(TypedDict):
@@ -260,25 +247,21 @@ class Catalogue(Protocol):
 
     def index(self) -> Sequence[IndexEntry]:
         """Return every model and query, by name."""
-        ...
 
     def unavailable(self, name: str) -> str | None:
         """Return why a model that should be served is not; None for all others."""
-        ...
 
     async def load(self, name: str, version: str | None = None) -> None:
         """Serve the newest version of a model, or this one, without disturbing calls that come meanwhile.
 
         Raises `NotFound`, and `RepositoryError` for a version that cannot be used; what was served before stays then.
         """
-        ...
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Stop serving a model, and with `dependents` also the queries that need it.
 
         Raises `NotFound`, and `InvalidRequest` if a query needs it.
         """
-        ...
 
 
 class AdaptationFigures(TypedDict):
@@ -308,8 +291,6 @@ class Observer(Protocol):
         After a query, its steps are reported as calls of their models. `rows` are those of the `Claim`: they are
         overwritten after this returns, so copy what is to be kept.
         """
-        ...
 
     def figures(self) -> Mapping[str, AdaptationFigures]:
         """Return the figures by model."""
-        ...

@@ -7,7 +7,7 @@ import pytest
 from latebind.cluster.rpc import replica_route
 from latebind.cluster.upstream import STATUS
 from latebind.server.limits import Limits
-from latebind.server.rest.context import Context
+from latebind.server.rest.infer import Context
 from latebind.server.rest.request import Request
 from latebind.server.service import Service
 from tests.cluster.small import small

@@ -15,9 +15,9 @@ from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.description import metadata, model_config
 from latebind.server.limits import Limits
 from latebind.server.metrics import prometheus_text
-from latebind.server.rest.context import Context
+from latebind.server.rest.infer import Context
 from latebind.server.rest.request import JSON, Body, Headers, Reply, Request, json_reply
-from latebind.server.shared_memory import CudaRegions, Registration
+from latebind.server.shared_memory import CudaRegions, Regions, Registration
 
 T = TypeVar("T")
 
@@ -194,42 +194,30 @@ async def update_log_settings(context: Context, request: Request) -> Reply:
 # Shared memory of clients ---------------------------------------------------------------------------------------------
 
 
+def _regions(context: Context, request: Request) -> Regions | CudaRegions:
+    return context.service.regions if request.names["kind"] == "system" else CUDA
+
+
 async def regions(context: Context, request: Request) -> Reply:
-    """`GET /v2/systemsharedmemory[/region/NAME]/status`."""
-    return json_reply(context.service.regions.status(request.region))
+    """`GET /v2/(system|cuda)sharedmemory[/region/NAME]/status`."""
+    return json_reply(_regions(context, request).status(request.region))
 
 
 async def register(context: Context, request: Request) -> Reply:
-    """`POST /v2/systemsharedmemory/region/NAME/register`."""
+    """`POST /v2/(system|cuda)sharedmemory/region/NAME/register`."""
+    kept = _regions(context, request)
     assert request.region is not None
-    context.service.regions.register(request.region, await read_json(request, Registration, context.limits))
+    if isinstance(kept, Regions):
+        kept.register(request.region, await read_json(request, Registration, context.limits))
+    else:
+        await read_json(request, CudaRegistration, context.limits)
+        kept.register(request.region)
     return Reply()
 
 
 async def unregister(context: Context, request: Request) -> Reply:
-    """`POST /v2/systemsharedmemory[/region/NAME]/unregister`."""
-    context.service.regions.unregister(request.region)
-    return Reply()
-
-
-async def cuda_regions(context: Context, request: Request) -> Reply:
-    """`GET /v2/cudasharedmemory[/region/NAME]/status`."""
-    del context
-    return json_reply(CUDA.status(request.region))
-
-
-async def cuda_register(context: Context, request: Request) -> Reply:
-    """`POST /v2/cudasharedmemory/region/NAME/register`."""
-    assert request.region is not None
-    await read_json(request, CudaRegistration, context.limits)
-    CUDA.register(request.region)
-    return Reply()
-
-
-async def cuda_unregister(context: Context, request: Request) -> Reply:
-    """`POST /v2/cudasharedmemory[/region/NAME]/unregister`."""
-    del context
-    CUDA.unregister(request.region)
+    """`POST /v2/(system|cuda)sharedmemory[/region/NAME]/unregister`."""
+    _regions(context, request).unregister(request.region)
     return Reply()
 
 

@@ -15,8 +15,7 @@ from latebind.server.calls import CLIENT_HEADER
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.limits import Foreign, Limits, MethodNotAllowed
 from latebind.server.rest import about, openapi
-from latebind.server.rest.context import Context
-from latebind.server.rest.infer import generate, generate_stream, infer
+from latebind.server.rest.infer import Context, generate, generate_stream, infer
 from latebind.server.rest.request import ClientGone, Reply, Request, error_reply, reply_to
 from latebind.server.service import Service
 
@@ -27,6 +26,7 @@ NAMED = rf"(?P<model>{NAME.pattern})"
 MODEL_ALONE = rf"/v2/models/{NAMED}"
 MODEL = MODEL_ALONE + r"(?:/versions/(?P<version>[0-9]{1,18}))?"
 REPOSITORY = rf"/v2/repository(?:/(?P<repository>{NAME.pattern}))?"
+MEMORY = "/v2/(?P<kind>system|cuda)sharedmemory"
 REGION = r"/region/(?P<region>[^/]+)"
 ROUTES: tuple[Route, ...] = tuple(
     (re.compile(path), method, access, verb)
@@ -54,12 +54,9 @@ ROUTES: tuple[Route, ...] = tuple(
         (MODEL_ALONE + "/trace/setting", "POST", Access.MUTATING, about.update_trace_settings),
         ("/v2/logging", "GET", Access.ORDINARY, about.log_settings),
         ("/v2/logging", "POST", Access.MUTATING, about.update_log_settings),
-        (f"/v2/systemsharedmemory(?:{REGION})?/status", "GET", Access.ORDINARY, about.regions),
-        (f"/v2/systemsharedmemory{REGION}/register", "POST", Access.MUTATING, about.register),
-        (f"/v2/systemsharedmemory(?:{REGION})?/unregister", "POST", Access.MUTATING, about.unregister),
-        (f"/v2/cudasharedmemory(?:{REGION})?/status", "GET", Access.ORDINARY, about.cuda_regions),
-        (f"/v2/cudasharedmemory{REGION}/register", "POST", Access.MUTATING, about.cuda_register),
-        (f"/v2/cudasharedmemory(?:{REGION})?/unregister", "POST", Access.MUTATING, about.cuda_unregister),
+        (MEMORY + f"(?:{REGION})?/status", "GET", Access.ORDINARY, about.regions),
+        (MEMORY + f"{REGION}/register", "POST", Access.MUTATING, about.register),
+        (MEMORY + f"(?:{REGION})?/unregister", "POST", Access.MUTATING, about.unregister),
         ("/metrics", "GET", Access.ORDINARY, about.metrics),
     )
 )

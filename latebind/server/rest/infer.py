@@ -6,6 +6,7 @@ is as its row is: a list even of one token, nested lists, or a single number if 
 """
 
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -30,10 +31,11 @@ from latebind.server.calls import (
     result,
     with_time_waited,
 )
+from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
+from latebind.server.metrics import Machine
 from latebind.server.rest.compression import SMALL, accepted, compressed
-from latebind.server.rest.context import Context
 from latebind.server.rest.infer_json import (
     NO_DATA,
     NO_PARAMETERS,
@@ -43,8 +45,8 @@ from latebind.server.rest.infer_json import (
     RequestParameters,
     read_generate,
 )
-from latebind.server.rest.request import JSON, Body, Headers, Reply, Request, reply_to
-from latebind.server.service import Fill
+from latebind.server.rest.request import JSON, Body, Headers, Held, Reply, Request, reply_to
+from latebind.server.service import Fill, Service
 from latebind.server.shared_memory import Regions
 
 JSON_LENGTH: Final = b"inference-header-content-length"
@@ -61,6 +63,19 @@ EVENTS: Headers = (
 )
 NUMBER: Final = re.compile(rb"[0-9]{1,18}")
 NO_NUMBER: Final = re.compile(rb"[\[,:]\s*-?(?:NaN|Infinity)")
+
+
+class Context:
+    """The context of one server's verbs. It has a codec for each model."""
+
+    def __init__(self, service: Service, limits: Limits, dashboard: Dashboard | None = None) -> None:
+        self.service = service
+        self.limits = limits
+        self.dashboard = dashboard
+        self.held = Held(limits.held_bytes)
+        self.replies: Counter[int] = Counter()
+        self.machine = Machine()
+        self.codecs: dict[str, Codec] = {}
 
 
 # The verbs ------------------------------------------------------------------------------------------------------------

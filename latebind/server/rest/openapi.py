@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from latebind import __version__
 from latebind.repository.directory import NAME
 from latebind.server.calls import DATATYPES
-from latebind.server.rest.context import Context
+from latebind.server.rest.infer import Context
 from latebind.server.rest.request import Reply, Request, json_reply
 from latebind.server.settings import NUMBERS
 from latebind.server.shared_memory import LONGEST_NAME

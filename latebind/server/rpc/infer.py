@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import aclosing, suppress
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import orjson
@@ -32,7 +32,6 @@ from latebind.server.calls import (
 from latebind.server.faults import for_clients
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
-from latebind.server.rpc.context import Caller, Context, Streaming
 from latebind.server.rpc.messages import (
     DecodeError,
     Message,
@@ -40,12 +39,10 @@ from latebind.server.rpc.messages import (
     ModelInferResponse,
     ModelStreamInferResponse,
 )
+from latebind.server.service import Service
 from latebind.server.shared_memory import Reference, Regions
 
 Raw = Sequence[bytes | memoryview]
-Infer = Callable[[Context, bytes, Caller], Awaitable[bytes]]
-InferPieces = Callable[[Context, Message, Raw, Caller], AsyncGenerator[bytes]]
-Answering = asyncio.Task[bytes | None]
 
 END = None  # in a stream's queue: no more requests
 STATUSES = "triton_grpc_error"  # metadata: errors end a stream with their status
@@ -74,6 +71,46 @@ RAW_OUTPUT = b"\x32"  # ModelInferResponse.raw_output_contents, field 6
 INFER_RESPONSE = b"\x12"  # ModelStreamInferResponse.infer_response, field 2
 SMALL = 1 << 16  # up to this size protobuf's own parser is faster, and its result cannot be large
 MOST_FIELDS = 4096
+
+
+class Caller(Protocol):
+    """The client's end of one call."""
+
+    def seconds(self) -> float | None:
+        """Return how long the client still waits; None without a deadline."""
+
+    def address(self) -> str:
+        """Return the address that the call came from."""
+
+    def header(self, name: str) -> str:
+        """Return the metadata that the client sent under this lower-case name; "" if there is none.
+
+        Several values are joined by commas (gRPC over HTTP/2, Custom-Metadata).
+        """
+
+
+class Streaming(Caller, Protocol):
+    """The client's end of a stream."""
+
+    async def read(self) -> bytes | None:
+        """Return the next request of a stream, None after the last."""
+
+    async def write(self, reply: bytes) -> None:
+        """Send the next response of a stream."""
+
+
+class Context:
+    """The context of one server's verbs. `codecs` are those of `rpc/infer.py`, by model."""
+
+    def __init__(self, service: Service, limits: Limits) -> None:
+        self.service = service
+        self.limits = limits
+        self.codecs: dict[str, Any] = {}
+
+
+Infer = Callable[[Context, bytes, Caller], Awaitable[bytes]]
+InferPieces = Callable[[Context, Message, Raw, Caller], AsyncGenerator[bytes]]
+Answering = asyncio.Task[bytes | None]
 
 
 # The verbs ------------------------------------------------------------------------------------------------------------

@@ -16,8 +16,7 @@ from latebind.domain.errors import ConfigError, InvalidRequest, Refused, Unavail
 from latebind.server.access import Access, Guard
 from latebind.server.limits import Limits
 from latebind.server.listening import TAKEN
-from latebind.server.rpc.context import Caller, Context, Streaming
-from latebind.server.rpc.infer import status_and_message
+from latebind.server.rpc.infer import Caller, Context, Streaming, status_and_message
 from latebind.server.rpc.messages import grpc
 from latebind.server.rpc.verbs import Answer, Method, Stream, methods
 from latebind.server.service import Service

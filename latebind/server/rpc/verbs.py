@@ -8,8 +8,7 @@ from typing import Any, Protocol
 from latebind.domain.errors import NotFound, Unsupported
 from latebind.server.access import Access
 from latebind.server.description import metadata, model_config
-from latebind.server.rpc.context import Caller, Context, Streaming
-from latebind.server.rpc.infer import InferStream, infer, parameter, parse
+from latebind.server.rpc.infer import Caller, Context, InferStream, Streaming, infer, parameter, parse
 from latebind.server.rpc.messages import HEALTH, INFERENCE, Message, from_json, health_pb2, message_class
 from latebind.server.shared_memory import CudaRegions, Registration
 
@@ -207,11 +206,9 @@ class Stream(Protocol):
 
     async def serve(self) -> None:
         """Serve it until it ends."""
-        ...
 
     def end(self) -> None:
         """Come to an end soon: the server closes."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

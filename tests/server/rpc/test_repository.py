@@ -14,7 +14,7 @@ from latebind.domain.errors import InvalidRequest, NotFound
 from latebind.server.door import Door
 from latebind.server.gateway import IndexEntry
 from latebind.server.limits import Limits
-from latebind.server.rpc.context import Context
+from latebind.server.rpc.infer import Context
 from latebind.server.rpc.verbs import _load
 from latebind.server.service import Service
 from tests.server.arithmetic import Arithmetic

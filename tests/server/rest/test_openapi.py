@@ -44,7 +44,8 @@ def routed() -> set[tuple[str, str]]:
     found = set()
     for pattern, method, *_ in ROUTES:
         path = re.sub(r"\(\?P<(\w+)>[^()]*\)", r"{\1}", pattern.pattern).replace("\\.", ".")
-        found |= {(variant, method.lower()) for variant in (re.sub(r"\(\?:.*?\)\?", "", path), whole(path))}
+        for variant in (re.sub(r"\(\?:.*?\)\?", "", path), whole(path)):
+            found |= {(variant.replace("{kind}", kind), method.lower()) for kind in ("system", "cuda")}
     return found
 
 

@@ -1,16 +1,12 @@
 """The metrics as Prometheus reads them."""
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from latebind.server.gateway import AdaptationFigures, Distribution, MemoryMetrics, ModelMetrics, Snapshot, StepMetrics
 from latebind.server.metrics import prometheus_text
-from latebind.server.rest import about
 from tests.server.conftest import opened, scalar
 
 ROOT = Path(__file__).parent.parent.parent
@@ -177,12 +173,6 @@ def test_tritons_names_tell_the_same() -> None:
     assert value(text, "nv_inference_first_response_histogram_ms_sum", **MODEL) == 500
 
 
-def test_the_door_knows_which_of_its_models_are_queries() -> None:
-    with opened() as site:
-        site.post("/v2/models/traffic/infer", {"inputs": [scalar(1.0)]})
-        assert value(site.get("/metrics").body, "nv_inference_exec_count", model="traffic", version="1") == 1
-
-
 def test_the_machine_is_told_under_tritons_names() -> None:
     snapshot: Snapshot = {**SNAPSHOT, "gpu": "GPU-1"}
     machine = {"cpu": {"utilization": 0.5}, "gpu": {"power_usage": 70.5, "energy_consumption": 9.0}}
@@ -220,22 +210,3 @@ def test_refusals_of_a_connection_are_counted_among_the_replies_and_take_the_pla
         text = site.get("/metrics").body
         assert value(text, "latebind_http_replies_total", status="400") == 2
         assert ("latebind_http_replies_total", (("status", "200"),)) not in samples(text)
-
-
-def test_calls_are_answered_while_metrics_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, answered = Event(), Event()
-    waited: list[bool] = []
-
-    def slowly(*_: object, **__: object) -> bytes:
-        begun.set()
-        waited.append(answered.wait(60.0))
-        return b""
-
-    monkeypatch.setattr(about, "prometheus_text", slowly)
-    with opened() as site, ThreadPoolExecutor() as pool:
-        reply = pool.submit(site.get, "/metrics")
-        assert begun.wait(60.0)
-        assert site.post("/v2/models/scalar/infer", {"inputs": [scalar(1.0)]}).status == 200
-        answered.set()
-        assert reply.result().status == 200
-    assert waited == [True]

@@ -9,10 +9,9 @@ import numpy as np
 import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
 
-from latebind.domain.config import PolicyConfig
 from tests.querying import rows_going, traffic
 from tests.server.bodies import request
-from tests.server.conftest import Site, opened, scalar
+from tests.server.conftest import Site, scalar
 from tests.server.real import json_body, read_reply, real_door, until_all_is_free, written
 
 TRAFFIC = "/v2/models/traffic/infer"
@@ -40,14 +39,6 @@ def test_who_asks_is_told_which_step_raised(site: Site) -> None:
     reply = site.post("/v2/models/jammed/infer", request(scalar(1.0)))
     assert reply.status == 500
     assert reply.json() == {"error": "step 'gate' of jammed raised"}
-
-
-def test_a_query_has_its_own_deadline() -> None:
-    with opened(deadlines={"traffic": 100.0}) as site:
-        site.post(TRAFFIC, request(scalar(1.0)))
-        site.post("/v2/models/scalar/infer", request(scalar(1.0)))
-        of_query, of_model = site.gateway.deadlines
-        assert of_query - of_model > 90.0
 
 
 def test_its_configuration_lists_each_model_that_may_answer_a_step(site: Site) -> None:
@@ -103,23 +94,6 @@ def test_a_step_that_raises_is_named_to_who_asked(queried: Path) -> None:
             assert b"step 'words' of spelling raised" in body
             assert (await _asked(door.port, "spelling", rows_going([0])))[0] == 200
             await until_all_is_free(client)
-
-    run(test())
-
-
-def test_who_hangs_up_cancels_the_steps_of_a_query(queried: Path) -> None:
-    async def test() -> None:
-        policy = PolicyConfig("graph", 8, window=20.0)  # it holds the first step in the queue
-        async with real_door(queried, "chain", policy=policy) as (client, door):
-            _, writer = await asyncio.open_connection("127.0.0.1", door.port)
-            body = json_body({"x": rows_going([0, 1])})
-            writer.writelines(written("chain", [body], None, chunked=False))
-            while not (await client.metrics())["scheduler"]["queued"]:  # type: ignore[typeddict-item]
-                pass
-            writer.close()
-            await until_all_is_free(client)
-            figures = (await client.metrics())["models"]
-            assert figures["chain"]["requests"]["cancelled"] == figures["gate"]["requests"]["cancelled"] == 2
 
     run(test())
 

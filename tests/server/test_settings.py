@@ -148,15 +148,3 @@ def test_a_log_setting_that_is_none_is_refused_and_changes_nothing(
         log.update({"log_error": False, **given})
     assert log.as_dict() == before
     assert logged(log_at_info) == ["INFO", "WARNING", "ERROR"]
-
-
-@pytest.mark.usefixtures("log_at_info")
-def test_tritonclient_reads_and_changes_the_log() -> None:
-    with opened() as site, triton.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
-        told = {"log_file": "", "log_info": True, "log_warning": True, "log_error": True}
-        assert client.get_log_settings() == {**told, "log_verbose_level": 0, "log_format": "default"}
-        assert client.update_log_settings({"log_info": False})["log_info"] is False
-        assert client.get_log_settings()["log_info"] is False
-        with pytest.raises(InferenceServerException, match="no setting 'colour'") as caught:
-            client.update_log_settings({"colour": "red"})
-        assert caught.value.status() == "400"

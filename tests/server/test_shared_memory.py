@@ -14,11 +14,10 @@ import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
 from latebind.domain.config import DoorConfig
-from latebind.domain.errors import ConfigError, InvalidRequest
+from latebind.domain.errors import InvalidRequest
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
 from latebind.server.shared_memory import Reference, Region, Regions, Registration
-from tests.server.bodies import DOUBLE, request
 from tests.server.conftest import Site, opened
 
 PREFIX = "latebind-test-"
@@ -47,12 +46,6 @@ def read(regions: Regions, reference: Reference, size: int) -> Array:
 
 KEYS = ["", "/", "other", "/other", "client-", "client-a/..", "../client-a", "//client-a", "client-a\0", "client-none"]
 KEYS += ["client-folder", "client-link", "client-pipe", "/dev/shm/client-a", "client-" + "a" * 300, "client-ä", "."]
-
-
-@pytest.mark.parametrize("prefix", ["", "/", "//a", "../a", "a/b", " "])
-def test_a_prefix_that_allows_everything_is_no_setting(prefix: str) -> None:
-    with pytest.raises(ConfigError, match="shared_memory"):
-        DoorConfig(shared_memory=(prefix,))
 
 
 # Clients that change their minds ------------------------------------------------------------------------------------
@@ -146,22 +139,6 @@ def test_inputs_come_from_shared_memory_and_outputs_go_there(client: Any, handle
     assert output == {"name": "y", "datatype": "FP32", "shape": [2, 16]}
     np.testing.assert_array_equal(shm.get_contents_as_numpy(handle, np.float32, [2, 16], offset=512), X * 2)
     np.testing.assert_array_equal(shm.get_contents_as_numpy(handle, np.float32, [2, 16]), X)
-
-
-def test_one_input_may_lie_in_memory_and_another_follow(client: Any, handle: Any) -> None:
-    a, b = triton.InferInput("a", [2, 2, 2], "FP32"), triton.InferInput("b", [2, 3], "INT64")
-    a.set_shared_memory("mine", 32)
-    b.set_data_from_numpy(np.ones((2, 3), np.int64))
-    found = client.infer("pair", [a, b])
-    assert found.as_numpy("sum").tolist() == [9.0, 25.0]
-
-
-def test_classes_go_to_shared_memory_too(client: Any, handle: Any, sharing: Site) -> None:
-    place = {"shared_memory_region": "mine", "shared_memory_byte_size": 100, "shared_memory_offset": 512}
-    asked = [{"name": "y", "parameters": {"classification": 1, **place}}]
-    (output,) = sharing.post(DOUBLE, request(outputs=asked)).json()["outputs"]
-    assert output == {"name": "y", "datatype": "BYTES", "shape": [1, 1]}
-    assert shm.get_contents_as_numpy(handle, np.object_, [1], offset=512).tolist() == [b"30.000000:15"]
 
 
 def test_places_that_do_not_fit_are_refused_and_nothing_is_kept(client: Any, sharing: Site) -> None:

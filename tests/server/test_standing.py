@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import grpc
 import pytest
 import torch
 
@@ -19,7 +18,6 @@ from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
 from latebind.repository.listing import Selection
 from latebind.server.door import Door
-from latebind.server.rpc.messages import service_pb2
 from tests.engine.test_engines import is_stopped
 from tests.forked import FORKS
 from tests.versions import QUERY, WIDTH, add_version
@@ -84,28 +82,6 @@ def test_calls_end_with_504_at_their_deadline_of_models_and_queries_again_and_ag
         async with standing(shop) as (session, _):
             for model in ("scale", "asking", "scale", "scale"):  # the later ones take a shorter way
                 assert await status(session, model, timeout=SOON) == 504
-
-    run(test())
-
-
-def test_calls_over_grpc_end_at_their_deadline_and_so_do_streams(shop: Path) -> None:
-    tensor = service_pb2.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[1, WIDTH])
-    request = service_pb2.ModelInferRequest(model_name="scale", inputs=[tensor], raw_input_contents=[b"\0" * 4 * WIDTH])
-    request.parameters["timeout"].int64_param = SOON
-
-    async def test() -> None:
-        async with standing(shop) as (_, door), grpc.aio.insecure_channel(f"127.0.0.1:{door.grpc_port}") as channel:
-            service = "/inference.GRPCInferenceService/"
-            infer = channel.unary_unary(service + "ModelInfer")
-            with pytest.raises(grpc.aio.AioRpcError) as failed:
-                await infer(request.SerializeToString(), timeout=PATIENCE)
-            assert failed.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            assert "scale could not answer by the deadline" in (failed.value.details() or "")
-            stream = channel.stream_stream(service + "ModelStreamInfer")(timeout=PATIENCE)
-            await stream.write(request.SerializeToString())
-            answer = service_pb2.ModelStreamInferResponse.FromString(await stream.read())
-            assert "scale could not answer by the deadline" in answer.error_message
-            stream.cancel()
 
     run(test())
 

@@ -186,14 +186,6 @@ def test_clients_before_their_handshake_are_counted_and_those_past_the_limit_are
         assert doubled(site, context) == [42.0]
 
 
-def test_handshakes_that_fail_leave_no_descriptor_open(limited: tuple[Site, int]) -> None:
-    before = descriptors()
-    for content in (b"GET / HTTP/1.1\r\n\r\n", HELLO, b"") * 10:
-        with socket.create_connection(("127.0.0.1", limited[1]), PATIENCE) as connection:
-            connection.sendall(content)
-    until(lambda: descriptors() < before + 10)  # the event loop may have opened some of its own
-
-
 def test_a_client_in_its_handshake_does_not_keep_the_door_from_closing(pair: Pair) -> None:
     with opened(DoorConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key)) as site:
         connection = site.connect()

@@ -11,9 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from latebind.domain.config import DoorConfig
-from latebind.server.dashboard import dashboard
 from tests.server.arithmetic import one_to_one, query
-from tests.server.conftest import PATIENCE, opened, scalar
+from tests.server.conftest import PATIENCE, opened
 from tests.server.dashboard.conftest import Busy, page_of
 
 pytestmark = pytest.mark.browser
@@ -131,17 +130,6 @@ def test_names_are_shown_as_text_whatever_they_are(browser: Any) -> None:
             assert not page.errors
 
 
-def test_without_plotly_the_figures_are_there_and_the_charts_say_what_to_install(
-    browser: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dashboard, "find_spec", lambda name: None)
-    with opened() as site, page_of(browser, site.port) as page:
-        site.post("/v2/models/scalar/infer", {"inputs": [scalar(1.0)]})
-        page.open("/model/scalar")
-        page.wait_for("pip install 'latebind[report]'")
-        page.wait_for("stage 2")
-
-
 def test_where_a_token_is_needed_the_page_asks_for_it(browser: Any, tmp_path: Any) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length\n")
@@ -152,13 +140,3 @@ def test_where_a_token_is_needed_the_page_asks_for_it(browser: Any, tmp_path: An
         page.tab.click("form button")
         page.wait_for("Goodput/s")
         page.tab.locator("#token").wait_for(state="detached", timeout=PATIENCE * 1e3)
-
-
-def test_it_says_so_when_the_engine_has_gone_and_when_it_is_back(browser: Any) -> None:
-    with opened() as site, page_of(browser, site.port) as page:
-        page.open()
-        page.wait_for("Goodput/s")
-        site.gateway.is_live = False
-        page.tab.locator("#health.bad", has_text="no engine").wait_for(timeout=PATIENCE * 1e3)
-        site.gateway.is_live = True
-        page.tab.locator("#health.good", has_text="ready").wait_for(timeout=PATIENCE * 1e3)

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from latebind.domain.config import DoorConfig
-from tests.server.bodies import DOUBLE, SCALAR, request
+from tests.server.bodies import SCALAR, request
 from tests.server.conftest import Site, opened, read_response, scalar
 from tests.server.hostile.wire import check_clean, send_raw
 from tests.server.watched import watched
@@ -135,37 +135,6 @@ def test_what_is_not_quite_http_gets_one_error_and_the_connection_ends(site: Sit
     assert not rest
 
 
-STAYS: dict[str, tuple[bytes, int]] = {
-    "TRACE": (b"TRACE /v2/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
-    "a method of WebDAV": (b"PROPFIND /v2/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
-    "PATCH": (b"PATCH /v2/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", 405),
-    "DELETE of a model": (b"DELETE /v2/models/double HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
-    "OPTIONS, which browsers ask first": (
-        b"OPTIONS %s HTTP/1.1\r\nHost: localhost\r\nOrigin: http://e\r\n\r\n" % DOUBLE.encode(),
-        405,
-    ),
-    "a length of 2 to the 64 less one": (POST + b"Content-Length: 18446744073709551615\r\n\r\n", 413),
-    "the host of somebody else": (LINE + b"Host: evil.example\r\n\r\n", 403),
-    "the URL of somebody else": (b"GET http://evil.example/v2/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 403),
-    "a host of 10 kB": (LINE + b"Host: " + b"a" * 10_000 + b"\r\n\r\n", 403),
-    "a page of another site": (GET + b"Origin: http://evil.example\r\n\r\n", 403),
-    "a page without a site": (GET + b"Origin: null\r\n\r\n", 403),
-    "a body of chunks that is empty": (CHUNKED + b"0\r\n\r\n", 400),
-    "a body that is promised and not sent, compressed": (
-        POST + b"Content-Encoding: zstd\r\nContent-Length: 9\r\n\r\n",
-        415,
-    ),
-    "two binary headers": (POST + b"Inference-Header-Content-Length: 1\r\n" * 2 + b"Content-Length: 1\r\n\r\n1", 400),
-}
-
-
-@pytest.mark.parametrize(("raw", "status"), STAYS.values(), ids=STAYS.keys())
-def test_http_that_asks_for_what_is_not_there_gets_one_error(site: Site, raw: bytes, status: int) -> None:
-    reply, _ = send_raw(site, raw)
-    assert reply.status == status
-    check_clean(reply)
-
-
 def test_a_chunk_extension_without_end_ends_the_connection(site: Site) -> None:
     with site.connect() as connection:
         connection.sendall(CHUNKED)
@@ -219,15 +188,6 @@ def test_thousands_of_requests_at_once_are_answered_in_turn_and_hold_nobody_up(s
             part = connection.recv(65536)
             assert part, "the connection was closed before all were answered"
             received += part
-
-
-def test_two_hundred_clients_that_say_nothing_hold_nobody_up(site: Site) -> None:
-    silent = [site.connect() for _ in range(200)]
-    try:
-        assert site.is_well()
-    finally:
-        for connection in silent:
-            connection.close()
 
 
 def test_what_is_collected_of_bodies_is_bounded_over_all_connections() -> None:

@@ -70,32 +70,6 @@ def test_bytes_that_are_no_request_are_refused(raw: Raw, data: bytes) -> None:
     check_clean(raw.refusal(data))
 
 
-SHAPES: dict[str, tuple[int, ...]] = {
-    "none": (),
-    "below zero": (-2, 16),
-    "two sides below zero": (-2, -16),
-    "no rows": (0, 16),
-    "2 to the 63 less one": (2**63 - 1, 16),
-    "minus 2 to the 63": (-(2**63), 16),
-    "a product of 32 in 64 bits": (2**60 + 2, 16),
-    "a product of nothing in 64 bits": (2**32, 2**32),
-    "a thousand sides": (1,) * 998 + (2, 16),
-    "too many rows": (65, 16),
-    "the right number in another shape": (4, 8),
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-@pytest.mark.parametrize("typed", [False, True], ids=["raw", "typed"])
-def test_shapes_that_are_not_the_tensors_are_refused(raw: Raw, shape: tuple[int, ...], typed: bool) -> None:
-    contents: dict[str, Any] = {"fp32_contents": [0.0] * 32} if typed else {}
-    check_clean(
-        raw.refusal(
-            request(raw=None if typed else [bytes(128)], inputs=[given(shape=shape, **contents)]).SerializeToString()
-        )
-    )
-
-
 CONTENTS: dict[str, Any] = {
     "no bytes": request(raw=[b""]),
     "a byte too few": request(raw=[bytes(127)]),
@@ -129,23 +103,6 @@ CONTENTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("message", CONTENTS.values(), ids=CONTENTS.keys())
 def test_requests_that_lie_are_refused(raw: Raw, message: Any) -> None:
-    check_clean(raw.refusal(message.SerializeToString()))
-
-
-PARAMETERS: dict[str, Any] = {
-    "a time-out below zero": ("timeout", {"int64_param": -1}),
-    "a time-out that is a text": ("timeout", {"string_param": "1000"}),
-    "a time-out that is true": ("timeout", {"bool_param": True}),
-    "a time-out that is no number": ("timeout", {"double_param": float("nan")}),
-    "a priority past all": ("priority", {"uint64_param": 2**64 - 1}),
-    "a priority below zero": ("priority", {"int64_param": -1}),
-    "a sequence": ("sequence_id", {"int64_param": 1}),
-}
-
-
-@pytest.mark.parametrize(("name", "value"), PARAMETERS.values(), ids=PARAMETERS.keys())
-def test_parameters_of_the_wrong_kind_are_refused(raw: Raw, name: str, value: dict[str, Any]) -> None:
-    message = request(raw=[bytes(128)], parameters={name: service_pb2.InferParameter(**value)})
     check_clean(raw.refusal(message.SerializeToString()))
 
 

@@ -16,7 +16,7 @@ from latebind.adaptation.versions import ABOUT, CURRENT, FORMAT, Versions
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import LatebindError, QueryError, RepositoryError
 from latebind.engine.crew import load_model
-from latebind.learned.stored import ACCURACY, LIST, read_accuracy, read_caches
+from latebind.learned.stored import LIST, read_caches
 from latebind.program import graph
 from latebind.program.graph import MOST_BYTES, read_graph_file
 from latebind.program.load import open_program
@@ -133,23 +133,9 @@ def test_a_model_is_served_or_refused(tmp_path: Path, data: some.DataObject, nam
 
 
 @ROOT
-@given(data=some.data())
-def test_weights_are_read_or_refused(tmp_path: Path, data: some.DataObject) -> None:
-    files = {**good(), WEIGHTS: tensors(data.draw(spoiled(WEIGHT)))}
-    used_or_refused(tmp_path, files, load)
-    used_or_refused(tmp_path, files, open_program)
-
-
-@ROOT
 @given(content=spoiled(CACHES))
 def test_learned_caches_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
     used_or_refused(tmp_path, {**good(), MODEL: json.dumps(CUT).encode(), LIST: content}, read_caches)
-
-
-@ROOT
-@given(content=spoiled({"share": 0.9, "samples": 100}))
-def test_accuracies_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
-    used_or_refused(tmp_path, {**good(), ACCURACY: content}, read_accuracy)
 
 
 @ROOT
@@ -175,16 +161,6 @@ def test_a_sequence_model_is_served_or_refused(models: Path, tmp_path: Path, dat
     files = {name: directory.read(name) for name in directory.files}
     name = data.draw(some.sampled_from([MODEL, PROFILE, "sequence.json"]))
     used_or_refused(tmp_path, {**files, name: data.draw(spoiled(json.loads(files[name])))}, load_sequence)
-
-
-@ROOT
-@given(content=spoiled(json.loads(manifest_bytes({"a": entry_of(b"")}))))
-def test_a_manifest_is_read_or_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / f"model-{next(FOLDERS)}"
-    path.mkdir()
-    (path / "a").write_bytes(b"")
-    (path / MANIFEST).write_bytes(content)
-    assert len(refusal(lambda: ModelDirectory.open(path)) or "") < 2_000
 
 
 @ROOT

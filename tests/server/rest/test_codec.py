@@ -111,51 +111,6 @@ def test_requested_outputs_override_the_binary_default() -> None:
     assert [(output.tensor.name, output.binary) for output in call.wanted] == [("sum", True), ("b", False)]
 
 
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("unknown datatype", {"datatype": "BF16"}, "not served"),
-    ("bytes", {"datatype": "BYTES", "data": ["a", "b", "c"]}, "not served"),
-    ("other datatype", {"datatype": "INT32"}, "must be INT16"),
-    ("no batch dimension", {"shape": [3]}, "-1 being the batch"),
-    ("no shape", {"shape": []}, "-1 being the batch"),
-    ("other shape", {"shape": [1, 4]}, "-1 being the batch"),
-    ("overflowing shape", {"shape": [1, 2**63]}, "-1 being the batch"),
-    ("overflowing batch", {"shape": [2**64, 3]}, "send 1 to 64"),
-    ("negative batch", {"shape": [-1, 3]}, "send 1 to 64"),
-    ("no rows", {"shape": [0, 3], "data": []}, "send 1 to 64"),
-    ("too many rows", {"shape": [65, 3], "data": [0] * 195}, "send 1 to 64"),
-    ("fractions in the shape", {"shape": [1.0, 3]}, "Expected `int`"),
-    ("other name", {"name": "z"}, "has no input 'z'"),
-    ("too few values", {"data": [1, 2]}, "data has shape [2]"),
-    ("too many values", {"data": [1, 2, 3, 4]}, "4 values"),
-    ("no values", {"data": []}, "data has shape [0]"),
-    ("strings", {"data": ["1", "2", "3"]}, "Expected `int`"),
-    ("fractions", {"data": [1, 2, 2.5]}, "Expected `int`"),
-    ("truths for numbers", {"data": [1, 2, True]}, "Expected `int`"),
-    ("null", {"data": [1, 2, None]}, "Expected `int`"),
-    ("past the datatype", {"data": [1, 2, 40000]}, "not INT16"),
-    ("far past the datatype", {"data": [1, 2, 10**30]}, "not INT16"),
-    ("an object", {"data": {"a": 1}}, "Expected `array`"),
-    ("ragged", {"data": [[1, 2], [3]]}, "not INT16"),
-    ("nested otherwise", {"data": [[1], [2], [3]]}, "data has shape [3, 1]"),
-    ("nested too deep", {"data": [[[1, 2, 3]]]}, "Expected `int`"),
-    ("data and shared memory", {"parameters": {"shared_memory_region": "r"}}, "either data"),
-    (
-        "shared memory that is not named",
-        {"parameters": {"shared_memory_byte_size": 6}},
-        "without its shared_memory_region",
-    ),
-    ("data and a size", {"parameters": {"binary_data_size": 6}}, "either data"),
-    ("a size that is text", {"parameters": {"binary_data_size": "6"}}, "Expected `int"),
-]
-
-
-@pytest.mark.parametrize(("change", "reason"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
-def test_an_input_that_does_not_fit_is_refused(change: dict[str, Any], reason: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        codec().decode(body({**PLAIN, **change}))
-    assert reason in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("rest", "reason"),
     [
@@ -222,12 +177,6 @@ def test_what_is_often_sent_and_is_no_json_is_answered_by_what_to_send(text: byt
     with pytest.raises(InvalidRequest) as caught:
         codec().decode(b'{"inputs":[],"id":"NaN"')
     assert advice not in str(caught.value)
-
-
-@pytest.mark.parametrize("value", [40_000, -40_000, 10**30])
-def test_a_number_that_the_datatype_has_not_is_answered_by_those_that_it_has(value: int) -> None:
-    with pytest.raises(InvalidRequest, match="'x' has data that is not INT16: values must be -32768 to 32767"):
-        codec().decode(body({"name": "x", "shape": [1, 3], "datatype": "INT16", "data": [1, value, 3]}))
 
 
 def test_half_precision_has_no_json_form_in_either_direction() -> None:

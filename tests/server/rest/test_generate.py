@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from latebind.domain.config import DoorConfig
-from latebind.domain.errors import Failed, Unavailable
+from latebind.domain.errors import Failed
 from tests.server.conftest import PATIENCE, Site, opened
 
 ECHO = "/v2/models/echo/generate"
@@ -105,13 +105,6 @@ def test_who_hangs_up_between_tokens_frees_the_places(paced: Site) -> None:
     paced.await_(asyncio.wait_for(paced.gateway.until_taken(0), PATIENCE))
 
 
-def test_an_error_before_the_first_token_is_a_status(paced: Site) -> None:
-    connection = asked(paced)
-    let(paced, Unavailable("the engine is gone"))
-    reply = connection.getresponse()
-    assert (reply.status, json.loads(reply.read())) == (503, {"error": "the engine is gone"})
-
-
 @pytest.mark.parametrize("error", [Failed("echo raised"), ValueError("in /srv/models")])
 def test_an_error_between_tokens_is_an_event(paced: Site, error: Exception) -> None:
     _, reply = begun(paced)
@@ -129,18 +122,6 @@ def test_an_older_client_gets_plain_bytes_up_to_the_end(site: Site) -> None:
     assert "transfer-encoding" not in reply.headers
     assert reply.headers["connection"] == "close"
     assert [found["y"] for found in events(reply.body)] == [[5], [8], [2]]
-
-
-def test_a_stream_that_ends_while_the_door_closes_is_whole_and_then_the_connection_is_closed() -> None:
-    with opened() as site:
-        connection, reply = begun(site)
-        site.loop.call_soon_threadsafe(site.door.close)
-        let(site)
-        let(site)
-        line, connection.sock = connection.sock, None
-        assert [found["y"] for found in events(reply.read())] == [[8], [2]]
-        line.settimeout(PATIENCE)
-        assert line.recv(1) == b""
 
 
 @pytest.mark.parametrize(
@@ -174,11 +155,3 @@ def test_what_is_no_row_is_refused(site: Site, path: str, given: object, says: s
     with pytest.raises(AssertionError, match=says):
         raise AssertionError(reply.error)
     assert site.is_well()
-
-
-def test_a_model_without_a_json_form_says_so_and_how_it_can_be_asked(site: Site) -> None:
-    error = site.post("/v2/models/half/generate", {"x": [1, 2, 3, 4]}).error
-    assert (
-        error
-        == "tensor 'x' is FP16, which has no JSON form: ask this model by /infer, which takes and gives binary data"
-    )

@@ -43,23 +43,6 @@ def test_who_stays_the_same_for_so_long_is_given_up_and_not_before() -> None:
     assert given_up == [0, 0, 0, 1]
 
 
-def test_what_changes_begins_again() -> None:
-    line, sweeper = Line(), Sweeper(10.0)
-    for now in range(100):
-        line.state = now // 8
-        sweeper.sweep([line], now)
-    assert not line.given_up
-
-
-def test_who_waits_for_the_server_is_never_given_up() -> None:
-    line, sweeper = Line(), Sweeper(10.0)
-    sweeper.sweep([line], 0.0)
-    for now, state in ((9.0, None), (11.0, 0), (20.0, 0)):
-        line.state = state
-        sweeper.sweep([line], now)
-    assert not line.given_up
-
-
 # In the door ----------------------------------------------------------------------------------------------------------
 
 
@@ -98,14 +81,6 @@ def test_a_head_that_comes_byte_by_byte_does_not_hold_a_connection(impatient: Si
     head = b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 1000
     with impatient.connect() as connection, pytest.raises(ConnectionError):
         drip(connection, head)
-
-
-def test_a_second_head_that_never_ends_does_not_hold_a_connection(impatient: Site) -> None:
-    with impatient.connect() as connection:
-        connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert read_response(connection).status == 200
-        connection.sendall(b"GET /v2 HT")
-        assert closed_in_time(connection)
 
 
 def test_a_client_that_takes_no_reply_is_hung_up_on(impatient: Site) -> None:

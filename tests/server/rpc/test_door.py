@@ -69,15 +69,6 @@ def test_closing_tells_those_under_way_that_there_is_no_time_left() -> None:
     assert site.gateway.cancelled.is_set()
 
 
-def test_the_second_signal_gives_those_under_way_no_more_time() -> None:
-    with opened(GRPC, Limits(drain_seconds=2 * int(PATIENCE))) as site, calling(site) as stub:
-        call = begin_stuck_call(site, stub, timeout=PATIENCE)
-        for _ in range(2):  # as a signal does that the main thread hears
-            site.loop.call_soon_threadsafe(site.door._hear_signal)
-        assert call.code() is grpc.StatusCode.UNAVAILABLE
-        site.await_(site.gateway.cancelled.wait())
-
-
 def test_closing_waits_for_those_under_way_and_takes_nobody_new() -> None:
     with opened(GRPC) as site, calling(site) as stub:
         call = begin_stuck_call(site, stub)
@@ -136,16 +127,6 @@ def test_a_client_that_leaves_its_stream_cancels_all_calls_of_it() -> None:
         site.await_(site.gateway.stuck.wait())
         answers.cancel()
         site.await_(site.gateway.cancelled.wait())
-        site.await_(site.gateway.until_taken(0))
-
-
-def test_a_stream_has_only_so_many_calls_under_way() -> None:
-    with opened(GRPC, Limits(stream_calls=3)) as site, calling(site) as stub:
-        answers = stub.ModelStreamInfer(iter([STUCK] * 10))
-        site.await_(site.gateway.until_taken(3))
-        assert outputs(stub.ModelInfer(DOUBLE))  # by now the others would have been taken too
-        assert site.taken == 3
-        answers.cancel()
         site.await_(site.gateway.until_taken(0))
 
 

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -108,25 +107,6 @@ def test_tokens_of_many_come_in_pieces_that_make_up_their_answers(served: Served
     assert list(said.values()) == [backwards(sentence) for sentence in known]
     assert pieces > len(known) + 10  # on a machine with much to do, several tokens share a piece
     served.forget_nothing()
-
-
-def test_a_crowd_gets_its_own_answers(served: Served) -> None:
-    answers: Queue[tuple[int, Any, Any]] = Queue()
-    rows, name = images(40), served.engine.models["chain"].outputs[0].name
-    expected = served.http.infer("chain", [as_http(rows, binary=True)]).as_numpy(name)
-    for i in range(120):
-        given = [tensor(rows[i % 40 : i % 40 + 1], "image")]
-        served.client.async_infer("chain", given, partial(_put, answers, i), request_id=str(i), timeout=20_000_000)
-    for _ in range(120):
-        i, result, error = answers.get(timeout=PATIENCE)
-        assert error is None
-        assert result.get_response().id == str(i)
-        np.testing.assert_allclose(result.as_numpy(name)[0], expected[i % 40], rtol=1e-4, atol=1e-5)
-    served.forget_nothing()
-
-
-def _put(answers: "Queue[tuple[int, Any, Any]]", i: int, result: Any, error: Any) -> None:
-    answers.put((i, result, error))
 
 
 def test_who_cancels_and_who_waits_too_long_free_their_slots(models: Path) -> None:

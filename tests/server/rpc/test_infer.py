@@ -1,6 +1,5 @@
 """Infer calls over gRPC: raw and typed contents, parameters, and every refusal with its status."""
 
-import json
 import time
 from typing import Any
 
@@ -53,16 +52,6 @@ def test_an_answer_is_the_same_over_http_and_grpc(rpc_site: Site, raw: Raw) -> N
     for output, array in zip(plain["outputs"], outputs(reply), strict=True):
         assert output["data"] == array.flatten().tolist()
         assert output["shape"] == list(array.shape)
-
-
-def test_a_response_tells_what_it_answers_and_where_rows_left(raw: Raw) -> None:
-    message = request(raw=[X.tobytes()], id="7", model_version="1")
-    reply = raw.infer(message)
-    assert (reply.model_name, reply.model_version, reply.id) == ("double", "1", "7")
-    assert json.loads(reply.parameters["left_at"].string_param) == [2, 2]
-    assert reply.parameters["stages"].int64_param == 3
-    one = raw.infer(request(inputs=[given(shape=(1, 16))], raw=[(-X[:1] - 1).tobytes()]))
-    assert one.parameters["left_at"].int64_param == 0
 
 
 def parameter(**value: Any) -> dict[str, Any]:

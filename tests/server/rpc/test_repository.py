@@ -18,7 +18,7 @@ from latebind.server.rpc.infer import Context
 from latebind.server.rpc.verbs import _load
 from latebind.server.service import Service
 from tests.server.arithmetic import Arithmetic
-from tests.server.rpc.conftest import GRPC, X, tensor
+from tests.server.rpc.conftest import GRPC
 
 
 class Shelf:
@@ -102,29 +102,3 @@ def test_clients_change_nothing_unless_the_operator_lets_them() -> None:
         assert not shelf.asked
 
     run(test, manage=False)
-
-
-def test_the_index_tells_what_is_not_served_too() -> None:
-    async def test(client: Any, shelf: Shelf) -> None:
-        index = await client.get_model_repository_index(as_json=True)
-        assert [(entry["name"], entry["state"]) for entry in index["models"]] == [
-            ("double", "READY"),
-            ("half", "UNAVAILABLE"),
-        ]
-
-    run(test)
-
-
-def test_statistics_count_what_was_answered() -> None:
-    async def test(client: Any, shelf: Shelf) -> None:
-        await client.infer("double", [tensor(X)])
-        (found,) = (await client.get_inference_statistics("double")).model_stats
-        assert (found.name, found.version, found.inference_count) == ("double", "1", 2)
-        assert found.inference_stats.success.count == 2
-        assert found.inference_stats.success.ns > 0
-        everything = await client.get_inference_statistics()
-        assert {"double", "scalar"} <= {one.name for one in everything.model_stats}
-        with pytest.raises(InferenceServerException, match="no model 'none'"):
-            await client.get_inference_statistics("none")
-
-    run(test)

@@ -1,20 +1,14 @@
 """tritonclient's gRPC clients as their users have them, unchanged, against the door."""
 
-import asyncio
-from collections.abc import AsyncIterator
 from functools import partial
 from queue import Queue
 from typing import Any
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton
-import tritonclient.grpc.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
-from latebind.server.door import Door
-from tests.server.arithmetic import Arithmetic
-from tests.server.rpc.conftest import GRPC, X, tensor
+from tests.server.rpc.conftest import X, tensor
 
 PATIENCE = 60.0
 
@@ -42,17 +36,6 @@ def test_it_infers(client: Any) -> None:
     assert result.get_response().id == "7"
 
 
-def test_it_gets_the_outputs_that_it_asks_for_in_half_precision_and_truths_too(client: Any) -> None:
-    inputs = [tensor(np.ones((2, 2, 2), np.float32), "a"), tensor(np.ones((2, 3), np.int64), "b", "INT64")]
-    one = client.infer("pair", inputs, outputs=[triton.InferRequestedOutput("b")])
-    assert one.as_numpy("sum") is None
-    assert one.as_numpy("b").tolist() == [[1, 1, 1], [1, 1, 1]]
-    half = np.array([[1, 2, 3, 4]], np.float16)
-    assert client.infer("half", [tensor(half, datatype="FP16")]).as_numpy("y").tolist() == [[2, 4, 6, 8]]
-    truths = np.array([[True, False, True]])
-    assert client.infer("invert", [tensor(truths, datatype="BOOL")]).as_numpy("y").tolist() == [[False, True, False]]
-
-
 def test_it_streams(client: Any) -> None:
     answers: Queue[tuple[Any, Any]] = Queue()
     client.start_stream(partial(_put, answers))
@@ -76,31 +59,6 @@ def test_an_error_ends_a_stream_where_the_client_wants_its_status(client: Any) -
     assert answers.get(timeout=PATIENCE)[1] is None
     assert answers.get(timeout=PATIENCE)[1].status() == "StatusCode.NOT_FOUND"
     client.stop_stream()
-
-
-def test_the_asynchronous_client_works_too() -> None:
-    async def talk(client: Any) -> list[Any]:
-        assert await client.is_server_ready()
-        assert (await client.get_model_metadata("double")).platform == "latebind"
-        assert len((await client.get_model_repository_index()).models) > 1
-        results = await asyncio.gather(*[client.infer("double", [tensor(X + i)]) for i in range(50)])
-        streamed = [result async for result, _ in client.stream_infer(_requests())]
-        return [*results, *streamed]
-
-    async def test() -> list[Any]:
-        async with (
-            Door(Arithmetic(), GRPC) as door,
-            triton_aio.InferenceServerClient(f"127.0.0.1:{door.grpc_port}") as client,
-        ):
-            return await talk(client)
-
-    for i, result in enumerate(asyncio.run(test())):
-        np.testing.assert_array_equal(result.as_numpy("y"), (X + i) * 2)
-
-
-async def _requests() -> AsyncIterator[dict[str, Any]]:
-    for i in range(50, 60):
-        yield {"model_name": "double", "inputs": [tensor(X + i)]}
 
 
 def _put(answers: "Queue[tuple[Any, Any]]", result: Any, error: Any) -> None:

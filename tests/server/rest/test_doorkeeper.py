@@ -22,7 +22,8 @@ LOOPBACK, ANYWHERE = DoorConfig(), DoorConfig(host="0.0.0.0")
 def example(pattern: str) -> str:
     """Return a path that leads to a route: without what may be left out, `double` for each name."""
     shortest = re.sub(r"\(\?:/(?:\(.*?\)|[^()])*\)\?", "", pattern)
-    return re.sub(r"\(\?P<\w+>[^)]*\)", "double", shortest).replace("\\", "")
+    system = shortest.replace("(?P<kind>system|cuda)", "system")
+    return re.sub(r"\(\?P<\w+>[^)]*\)", "double", system).replace("\\", "")
 
 
 ROUTED = [(method, example(pattern.pattern), access) for pattern, method, access, _ in ROUTES]

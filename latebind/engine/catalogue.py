@@ -43,8 +43,18 @@ class Catalogue:
 
     def index(self) -> list[IndexEntry]:
         """Return every model and query, by name."""
-        names = {*self._engines.models, *self._engines.unavailable, *self._reasons, *self._loading, *self._unloaded}
-        return [self._entry(name) for name in sorted(names)]
+        engines, found = self._engines, []
+        for name in sorted({*engines.models, *engines.unavailable, *self._reasons, *self._loading, *self._unloaded}):
+            served = engines.models.get(name)
+            reason = engines.unavailable.get(name) or self._reasons.get(name) or engines.too_large.get(name, "")
+            state = "READY"
+            if name in self._loading:
+                state = "LOADING"
+            elif served is None:
+                state, reason = "UNAVAILABLE", reason or "unloaded"
+            version = "" if served is None else served.version
+            found.append(IndexEntry(name=name, version=version, state=state, reason=reason))
+        return found
 
     def unavailable(self, name: str) -> str | None:
         """Return why a model that should be served is not; None for others."""
@@ -56,7 +66,12 @@ class Catalogue:
         Raises `NotFound`, and `RepositoryError` for a faulty model; then what was served stays.
         """
         async with self._changing:
-            found = await self._find(name, version)
+            try:
+                found = await asyncio.to_thread(self._selection.fresh, name, version)
+            except NotFound:
+                raise
+            except (LatebindError, OSError) as error:
+                raise RepositoryError(self._note(name, error)) from error
             await self._change(self._engines.serving.with_(found), [name])
             self._unloaded -= {*found.names}
             self._pinned.pop(name, None)
@@ -151,20 +166,13 @@ class Catalogue:
                 self._note(name, error)
                 continue
             wanted = newest.without([model for model in newest.models if model != name and model in self._pinned])
-            new = [each for each, seen in _fingerprints(wanted).items() if seen not in self._known(each)]
+            new = [
+                each
+                for each, seen in _fingerprints(wanted).items()
+                if seen not in (self._fingerprints.get(each), self._refused.get(each))
+            ]
             found = found.with_(newest.only(new))
         return found
-
-    def _known(self, name: str) -> tuple[Fingerprint | None, Fingerprint | None]:
-        return self._fingerprints.get(name), self._refused.get(name)
-
-    async def _find(self, name: str, version: str | None) -> Serving:
-        try:
-            return await asyncio.to_thread(self._selection.fresh, name, version)
-        except (LatebindError, OSError) as error:
-            if isinstance(error, NotFound):
-                raise
-            raise RepositoryError(self._note(name, error)) from error
 
     async def _change(self, serving: Serving, names: Iterable[str]) -> None:
         """Serve this, in which `names` are new. Raises `_CannotServe`."""
@@ -191,18 +199,6 @@ class Catalogue:
             logger.error("%s stays as it is: %s", name, error)
         self._reasons[name] = reason
         return reason
-
-    def _entry(self, name: str) -> IndexEntry:
-        served = self._engines.models.get(name)
-        engines = self._engines
-        reason = engines.unavailable.get(name) or self._reasons.get(name) or engines.too_large.get(name, "")
-        if name in self._loading:
-            state = "LOADING"
-        elif served is None:
-            state, reason = "UNAVAILABLE", reason or "unloaded"
-        else:
-            state = "READY"
-        return IndexEntry(name=name, version="" if served is None else served.version, state=state, reason=reason)
 
 
 def _fingerprints(serving: Serving) -> dict[str, Fingerprint | None]:

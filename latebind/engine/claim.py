@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from itertools import islice
 from math import inf
 from types import TracebackType
-from typing import Final, Protocol, Self, cast
+from typing import Final, NamedTuple, Protocol, Self, cast
 
 import msgspec
 
@@ -53,15 +53,12 @@ class Engine(Protocol):
         ...
 
 
-class WaitingClaim:
-    """A call that waits for slots."""
+class WaitingClaim(NamedTuple):
+    """A call that waits for so many slots."""
 
-    __slots__ = ("claimed", "rank", "wanted")
-
-    def __init__(self, wanted: int, priority: int) -> None:
-        self.wanted = wanted
-        self.rank = priority or LAST
-        self.claimed: asyncio.Future[Claim] = asyncio.get_running_loop().create_future()
+    rank: int
+    wanted: int
+    claimed: "asyncio.Future[Claim]"
 
 
 class Claims:
@@ -107,7 +104,7 @@ class Claims:
             return claim
         if wanted > len(self.pool) or len(self._waiting) >= len(self.pool):
             raise Refused(f"{self._no_room(wanted)}: try again later")
-        waiting = WaitingClaim(wanted, priority)
+        waiting = WaitingClaim(priority or LAST, wanted, asyncio.get_running_loop().create_future())
         insort(self._waiting, waiting, key=lambda one: one.rank)
         try:
             async with asyncio.timeout(deadline - time.monotonic()):

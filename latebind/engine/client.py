@@ -23,7 +23,7 @@ from latebind.domain.query import lay_out_options
 from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim, Claims
 from latebind.engine.messages import Ended, EndedReader, Stepped, Wrote
-from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted, InUse
+from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, EngineOrder, EngineStarted, InUse
 from latebind.engine.running import LISTENS, LOADS, Lateness, Place, models_of, note_start, read_running
 from latebind.engine.slots import Rows, SlotMemory, create_file
 from latebind.forks.client import Forked, ForkServer, fork_server
@@ -39,7 +39,6 @@ ANSWER_SECONDS = 10.0  # that an engine has for an answer on the control stream
 LOOK_SECONDS = 0.25  # between two looks at what an engine does
 EXPIRE_SECONDS = 0.005  # between two looks for calls whose deadline has passed
 LATEST_SECONDS = 0.05  # beyond a deadline in which the engine may say itself what became of the call: it knows more
-PORTION = 4  # claims per write: the engine starts on these while the frontend reads further calls
 
 Control = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 T = TypeVar("T")
@@ -67,7 +66,6 @@ class EngineClient:
         self._ran: tuple[int, ...] | None = None  # known once the process is to end
         self._loop = asyncio.get_running_loop()
         self._messages: asyncio.Transport | None = None
-        self._unsent: list[bytes] = []
         self._claims: dict[str, Claims] = {}
         self.sent: dict[int, Claim] = {}  # claims of requests that the engine has not answered, by request
         self.lost_calls = Counter[str]()  # that were under way when the engine was lost, by model
@@ -223,23 +221,10 @@ class EngineClient:
             raise Unavailable("the engine ended before this request could run: send it again")
 
     def write(self, messages: bytes) -> None:
-        """Queue messages of a claim; they are written with a few others of the same turn of the event loop.
-
-        If the engine has ended, they are lost.
-        """
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
-        self._unsent.append(messages)
-        if len(self._unsent) == PORTION:
-            self._flush()
-
-    def _flush(self) -> None:
-        if not self._unsent:
-            return
+        """Send messages of a claim. If the engine has ended, they are lost."""
         assert self._messages is not None
         if not self._messages.is_closing():  # uvloop raises if the other end has gone, even before it reports that
-            self._messages.write(b"".join(self._unsent))
-        self._unsent.clear()
+            self._messages.write(messages)
 
     async def metrics(self) -> Snapshot:
         """Return the engine's current metrics. Raises `Unavailable`, as all questions do."""
@@ -266,9 +251,9 @@ class EngineClient:
         """
 
         def heard(line: bytes) -> None:
-            adopted = msgspec.json.decode(line, type=Adopted)
-            if adopted.error is not None:
-                raise ConfigError(adopted.error)
+            refused = msgspec.json.decode(line, type=str | None)
+            if refused is not None:
+                raise ConfigError(refused)
             self.caches[model] = replace(self.caches[model], version=version)
 
         await self._ask(msgspec.json.encode(Adopt(model, version)), heard)

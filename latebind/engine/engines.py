@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import numpy as np
+
 from latebind.adaptation.controller import FULL_DEPTH
 from latebind.domain.config import GenerationsConfig
 from latebind.domain.errors import ConfigError, LatebindError, NotFound, Unavailable
@@ -21,9 +23,7 @@ from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim
 from latebind.engine.client import LOOK_SECONDS, EngineClient
-from latebind.engine.crashes import Crashes
 from latebind.engine.order import EngineOrder, InUse, backend_imports
-from latebind.engine.probe import ProbeFailed, probe
 from latebind.forks.client import ForkServer
 from latebind.repository.listing import Serving
 from latebind.server.gateway import Snapshot
@@ -37,6 +37,7 @@ MOST_WAITING = 1024  # calls that may wait for an engine
 LONGEST_BACK_OFF = 30.0
 IDLE_LOOK_SECONDS = 0.02
 END_SECONDS = 3.0  # that a process gets to end by itself
+PROBE_SECONDS = 60.0  # that a model may take to answer its trial request
 FIGURES_SECONDS = 0.7  # that the engine gets to tell its figures; then what it told last is told
 
 
@@ -71,7 +72,7 @@ class Engines:
         self._order = order
         self._config = config
         self._forks = forks
-        self._crashes = Crashes(config.crashes, config.within)
+        self._crashes: dict[str, list[float]] = {}  # when engines died lately that ran a model
         self._engine: EngineClient | None = None
         self._number = 0
         self._restarts = 0
@@ -139,9 +140,8 @@ class Engines:
 
         Raises `Refused`, `Expired`, `Unavailable` or `NotFound`.
         """
-        engine = self._engine
-        if engine is not None and engine.live() and model in self.models and model in engine.models:
-            return engine.claim(model, rows, deadline=deadline, priority=priority)
+        if self._engine is not None and model in self.models and self._serves(model):
+            return self._engine.claim(model, rows, deadline=deadline, priority=priority)
         return self._claim_later(model, rows, deadline, priority)
 
     async def metrics(self) -> Snapshot:
@@ -219,7 +219,7 @@ class Engines:
         left_out = {name: reason for name, reason in self.unavailable.items() if name not in chances}
         engine, found = await self._bring_up(serving.without(left_out))
         for name in tried:
-            self._crashes.forget(name)
+            self._crashes.pop(name, None)
         self.serving = found.with_(serving.only(left_out))
         self.unavailable = {name: reason for name, reason in left_out.items() if name in self.serving.names}
         self._take_over(engine)
@@ -237,34 +237,27 @@ class Engines:
         await asyncio.gather(*ends)
 
     async def _claim_later(self, model: str, rows: int, deadline: float, priority: int) -> Claim:
-        """Wait for the next engine, if one is expected, and claim slots there."""
-        if model in self.models:
-            await self._wait(model, deadline)
+        """Wait for an engine that serves this model, if one is expected, and claim slots there."""
+        if model in self.models and self._waiting < MOST_WAITING:
+            self._waiting += 1
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    while not (self._settled.is_set() or self._serves(model) or model in self.unavailable):
+                        await self._news.wait()
+            except TimeoutError:
+                pass
+            finally:
+                self._waiting -= 1
         if model in self.unavailable:
             raise Unavailable(self.unavailable[model])
         if model not in self.models:
             raise NotFound(f"there is no model {model!r:.140}")
-        if not self._serves(model):
+        if self._engine is None or not self._serves(model):
             raise Unavailable("the engine is starting again: try again later")
-        assert self._engine is not None
         return await self._engine.claim(model, rows, deadline=deadline, priority=priority)
 
     def _serves(self, model: str) -> bool:
         return self._engine is not None and self._engine.live() and model in self._engine.models
-
-    async def _wait(self, model: str, deadline: float) -> None:
-        """Return when an engine serves this model or none is expected soon; at once if too many calls wait already."""
-        if self._waiting == MOST_WAITING:
-            return
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                while not (self._settled.is_set() or self._serves(model) or model in self.unavailable):
-                    await self._news.wait()
-        except TimeoutError:
-            return
-        finally:
-            self._waiting -= 1
 
     async def _bring_up(self, serving: Serving) -> tuple[EngineClient | None, Serving]:
         """Start an engine for this and try its models.
@@ -279,7 +272,15 @@ class Engines:
         except OSError as error:
             raise EngineStartFailed(Unavailable(f"no process can be started: {error}"), (), crashed=False) from error
         try:
-            await engine.begin(self._order_for(serving))
+            self._number += 1
+            log = self._order.event_log  # each generation writes one of its own
+            order = replace(
+                self._order,
+                directories=tuple(map(str, serving.models.values())),
+                queries=tuple(str(query.path) for query in serving.queries.values()),
+                event_log=f"{log}.{self._number}" if log and self._number > 1 else log,
+            )
+            await engine.begin(order)
             found = serving.renamed(_models(engine))
             if not self._order.residency.budget:  # what is loaded on demand has been tried piece by piece
                 await probe(engine, found.models)
@@ -301,7 +302,14 @@ class Engines:
         Nothing is awaited between the last look and the return, so what comes to be wanted meanwhile is not missed.
         A version that it cannot use is left for the whole network, which answers right.
         """
-        while behind := self._behind(engine, serving):
+        while True:
+            behind = {
+                model: one
+                for model, now in engine.caches.items()
+                if (one := self._wanted.get(serving.models[model])) is not None and one.base == now.base and one != now
+            }  # what was wanted of other caches does not count
+            if not behind:
+                return
             for model, wanted in behind.items():
                 try:
                     await engine.adopt(model, wanted.version)
@@ -311,26 +319,6 @@ class Engines:
                         self._wanted[serving.models[model]] = replace(wanted, version=FULL_DEPTH)
                     if self.on_failed is not None:
                         self.on_failed(model, wanted.version)
-
-    def _behind(self, engine: EngineClient, serving: Serving) -> dict[str, InUse]:
-        """Return what is wanted of models that use another version; what was wanted of other caches does not count."""
-        wanted = {model: self._wanted.get(serving.models[model]) for model in engine.caches}
-        return {
-            model: one
-            for model, one in wanted.items()
-            if one is not None and one.base == engine.caches[model].base and one != engine.caches[model]
-        }
-
-    def _order_for(self, serving: Serving) -> EngineOrder:
-        """Return the order to serve this; each generation writes an event log of its own."""
-        self._number += 1
-        log = self._order.event_log
-        return replace(
-            self._order,
-            directories=tuple(map(str, serving.models.values())),
-            queries=tuple(str(query.path) for query in serving.queries.values()),
-            event_log=f"{log}.{self._number}" if log and self._number > 1 else log,
-        )
 
     def _take_over(self, engine: EngineClient | None) -> None:
         """Route new calls to this engine, and let the one before finish its requests."""
@@ -413,61 +401,59 @@ class Engines:
         models = sorted(wanted.models, key=lambda model: -lost_calls.get(model, 0))
         some = 1 if not self._order.residency.budget else len(models)  # else nothing is loaded before it is wanted
         while True:
+            serving = wanted.without(self.unavailable)
+            first = [model for model in models if model in serving.models][:some]
+            all_come = len(first) == len(serving.models)
+            part = serving if all_come else Serving({model: serving.models[model] for model in first})
             try:
-                serving = wanted.without(self.unavailable)
-                first = [model for model in models if model in serving.models][:some]
-                all_come = len(first) == len(serving.models)
-                part = serving if all_come else Serving({model: serving.models[model] for model in first})
                 engine, _ = await self._bring_up(part)
-                if self.serving is not wanted:
-                    await _kill(engine)
-                    return
-                if not self.unavailable.keys().isdisjoint(part.names):  # it died meanwhile with one of these
-                    await _kill(engine)
-                    continue
-                if all_come:
-                    break
-                self._serve_meanwhile(engine)
-                some *= GROWTH
-                continue
             except EngineStartFailed as error:
                 if self.serving is not wanted:  # what prevents the old set is nothing against the new one
                     return
                 logger.error("the engine does not start: %s", error)
-                if self._leave_out(error):
+                if error.crashed and self._blame(error.models):
                     continue
-            self._settle()
-            await asyncio.sleep(pause)
-            if self.serving is not wanted:
-                return
-            pause = min(2 * pause, LONGEST_BACK_OFF)
+                if not error.crashed and error.models:
+                    for model in error.models:
+                        self._withdraw(model, f"{model} is not served: {self.serving.explain(error)}")
+                    continue
+                self._settle()
+                await asyncio.sleep(pause)
+                if self.serving is not wanted:
+                    return
+                pause = min(2 * pause, LONGEST_BACK_OFF)
+                continue
+            replaced = self.serving is not wanted
+            if replaced or not self.unavailable.keys().isdisjoint(part.names):  # one died meanwhile with one of these
+                if engine is not None:
+                    await engine.kill()
+                if replaced:
+                    return
+                continue
+            if all_come:
+                break
+            assert engine is not None, "it has a model"
+            logger.info("engine process %d has %s", engine.process_id, ", ".join(engine.models))
+            engine.on_lost = partial(self._note_death, engine)
+            self._route_to(engine)
+            if not engine.live():
+                self._note_death(engine)
+            some *= GROWTH
         self._take_over(engine)
         logger.info("an engine serves again after %.2f s", time.monotonic() - begun)
 
-    def _serve_meanwhile(self, engine: EngineClient | None) -> None:
-        """Have an engine serve the models that it has until one with more comes up."""
-        assert engine is not None, "it has a model"
-        logger.info("engine process %d has %s", engine.process_id, ", ".join(engine.models))
-        engine.on_lost = partial(self._note_death, engine)
-        self._route_to(engine)
-        if not engine.live():
-            self._note_death(engine)
-
-    def _leave_out(self, error: EngineStartFailed) -> bool:
-        """Take models out of service that keep the engine from starting; return whether there were any."""
-        if error.crashed:
-            return self._blame(error.models)
-        for model in error.models:
-            self._withdraw(model, f"{model} is not served: {self.serving.explain(error)}")
-        return bool(error.models)
-
     def _blame(self, running: Iterable[str]) -> bool:
         """Record a crash, and take models out of service that have reached the limit; return whether any have."""
-        blamed = self._crashes.happened(running, time.monotonic())
-        for model in blamed:
-            often = f"the engine died {self._config.crashes} times in {self._config.within:g} s while it ran"
-            self._withdraw(model, f"{model} is not served any more: {often}. Load it again, or mend it first")
-        return bool(blamed)
+        now, most, within = time.monotonic(), self._config.crashes, self._config.within
+        blamed = False
+        for model in running:
+            times = [*[died for died in self._crashes.get(model, ()) if now - died < within], now]
+            self._crashes[model] = times
+            if len(times) >= most:
+                blamed = True
+                often = f"the engine died {most} times in {within:g} s while it ran"
+                self._withdraw(model, f"{model} is not served any more: {often}. Load it again, or mend it first")
+        return blamed
 
     def _withdraw(self, model: str, reason: str) -> None:
         """Take a model out of service, and the queries that need it."""
@@ -490,11 +476,6 @@ class Engines:
             logger.error("a background task of the engines failed", exc_info=task.exception())
 
 
-async def _kill(engine: EngineClient | None) -> None:
-    if engine is not None:
-        await engine.kill()
-
-
 async def _soon(engine: EngineClient, ask: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
     """Return what an engine answers, or None if it does not answer soon; then it is not asked more and more."""
     if engine.owes_answer > FIGURES_SECONDS:
@@ -509,3 +490,34 @@ async def _soon(engine: EngineClient, ask: Callable[[], Coroutine[Any, Any, T]])
 def _models(engine: EngineClient) -> list[str]:
     """Return the models of an engine, without queries, in the order of their directories."""
     return [name for name, spec in engine.models.items() if not spec.steps]
+
+
+class ProbeFailed(LatebindError):
+    """A model did not answer its trial request."""
+
+    def __init__(self, model: str, error: LatebindError) -> None:
+        super().__init__(f"{model} does not answer a trial request: {error}")
+        self.model = model
+
+
+async def probe(client: EngineClient, models: Iterable[str]) -> None:
+    """Let each model answer one row of made-up numbers, one after another, then reset the metrics.
+
+    No model is reported ready that cannot answer: raises `ProbeFailed`. Queries are not tried: they were checked when
+    they were read, and what they compute from one model's outputs for the next may need real values.
+    """
+    for model in models:
+        rows = {}
+        for spec in client.models[
+            model
+        ].inputs:  # as models are profiled: normal numbers, or zeros where these are valid
+            shape = (1, *spec.shape) if spec.padding is None else (1, 1, *spec.shape[1:])
+            if spec.dtype.startswith("float"):
+                rows[spec.name] = np.random.default_rng(0).standard_normal(shape).astype(spec.dtype)
+            else:
+                rows[spec.name] = np.full(shape, spec.filler, spec.dtype)
+        try:
+            await client.infer(model, rows, deadline=time.monotonic() + PROBE_SECONDS)
+        except LatebindError as error:
+            raise ProbeFailed(model, error) from error
+    await client.forget()

@@ -1,15 +1,12 @@
 """Performs `Map` and `Branch`, the actions of queries: copies tensors from row to row as the wiring of a query says.
 
 It decides nothing. All expressions are compiled to closures once. An action is performed for all of its requests
-together: rows that lie side by side are one array, not copied. A tensor that is passed through is copied once. What
-several conditions that are judged together have in common is computed once. Values may be any: the driver's threads
-have numpy ignore floating-point errors.
+together: rows that lie side by side are one array, not copied. A tensor that is passed through is copied once. Values
+may be any: the driver's threads have numpy ignore floating-point errors.
 """
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,7 +21,7 @@ from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.query import StepRows, lay_out
 from latebind.engine.operations import COMPUTED, LOGIC, Array, numbers
 from latebind.engine.slots import ModelSlots, Rows
-from latebind.engine.staging import Staging, are_contiguous
+from latebind.engine.staging import Staging, index_of
 from latebind.engine.worker import Failures
 from latebind.queries.file.wiring import (
     EITHER,
@@ -81,9 +78,7 @@ class Mappings:
 
 
 def _group(action: Map | Branch) -> Group:
-    slots = action.slots
-    rows = slice(slots[0], slots[-1] + 1) if are_contiguous(slots) else list(slots)
-    return Group(rows, len(slots), action.chosen)
+    return Group(index_of(action.slots), len(action.slots), action.chosen)
 
 
 class _Mapping:
@@ -112,9 +107,8 @@ class _Mapping:
                 return lambda group: array[group.rows]
             return _output(node, [option.outputs[place][part] for option, part in places[node]])
 
-        judged = {node: one for node, one in enumerate(wiring.conditions) if one is not None}
-        common = _common(judged.values())
-        self.conditions = {node: _reader(one, ref, common) for node, one in judged.items()}
+        conditions = enumerate(wiring.conditions)
+        self.conditions = {node: _reader(one, ref) for node, one in conditions if one is not None}
         steps = [
             tuple(
                 _to_step(
@@ -163,47 +157,16 @@ def _to_output(array: Rows, read: Read, there: Callable[[Group], bool]) -> Write
     return write
 
 
-def _common(expressions: Iterable[Expression]) -> AbstractSet[Expression]:
-    """Return the subexpressions that occur more than once in these."""
-    counts = Counter(part for one in expressions for part in _computed(one))
-    return {part for part, count in counts.items() if count > 1}
-
-
-def _computed(expression: Expression) -> Iterator[Apply]:
-    if isinstance(expression, Apply):
-        yield expression
-        for argument in expression.arguments:
-            yield from _computed(argument)
-
-
-def _reader(
-    expression: Expression, ref: Callable[[int, int], Read], common: AbstractSet[Expression] = frozenset()
-) -> Read:
+def _reader(expression: Expression, ref: Callable[[int, int], Read]) -> Read:
     """Return what reads an expression; `ref` returns what reads a tensor of a node, or of the query itself."""
     match expression:
         case Ref(node, place):
             return ref(node, place)
         case Apply(operation, arguments):
-            given = [one.value if isinstance(one, Literal) else _reader(one, ref, common) for one in arguments]
-            read = _applied(operation, arguments, given)
-            return _once(read) if expression in common else read
+            given = [one.value if isinstance(one, Literal) else _reader(one, ref) for one in arguments]
+            return _applied(operation, arguments, given)
         case _:
             raise AssertionError(f"{expression} is no tensor")
-
-
-def _once(read: Read) -> Read:
-    """Compute values once for each group, on whichever thread; only the last ones are kept."""
-    last: tuple[Group | None, Any] = None, None
-
-    def read_once(group: Group) -> Array:
-        nonlocal last
-        found = last
-        if found[0] is not group:
-            found = last = group, read(group)
-        values: Array = found[1]
-        return values
-
-    return read_once
 
 
 def _output(node: int, places: Sequence[Rows]) -> Read:
@@ -263,19 +226,7 @@ def _joined(reads: Sequence[Read], *, until: bool) -> Read:
 
 def _presence(needed: Groups) -> Callable[[Group], bool]:
     """Return a function that tells whether at least one node of each set that is needed has run."""
-    ordered = [sorted(nodes) for nodes in needed]
-
-    def is_there(group: Group) -> bool:
-        chosen = group.chosen
-        for nodes in ordered:
-            for node in nodes:
-                if chosen[node] >= 0:
-                    break
-            else:
-                return False
-        return True
-
-    return is_there
+    return lambda group: all(any(group.chosen[node] >= 0 for node in nodes) for nodes in needed)
 
 
 def _missing(node: int) -> IllegalEvent:

@@ -1,4 +1,4 @@
-"""What door and engine say on the control stream, mostly as the engine starts: one JSON line each way."""
+"""What frontend and engine say on the control stream, mostly as the engine starts: one JSON line each way."""
 
 import importlib.util
 from collections.abc import Iterable
@@ -65,18 +65,11 @@ class EngineStarted:
 class Adopt:
     """A later line: use this version of a model's learned caches (`adaptation.versions`) from the next batch on.
 
-    An empty line asks for the metrics instead.
+    It is answered by why it cannot be used, or null. An empty line asks for the metrics instead.
     """
 
     model: str
     version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Adopted:
-    """The answer to `Adopt`; with an error nothing has changed."""
-
-    error: str | None = None
 
 
 class _Described(msgspec.Struct):

@@ -27,15 +27,14 @@ from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
 from latebind.engine.cores import at_once, usable_cores
 from latebind.engine.crew import LoadedModel, load_crew, with_queries
-from latebind.engine.device_pool import DeviceStaging
 from latebind.engine.driver import Driver
 from latebind.engine.mapping import Mappings
 from latebind.engine.messages import EventReader
 from latebind.engine.on_demand import Loader, open_crew, told_of_memory
-from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted, InUse
+from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, EngineOrder, EngineStarted, InUse
 from latebind.engine.running import BEAT_SECONDS, Running, map_running, marking_loading
 from latebind.engine.slots import SlotMemory
-from latebind.engine.staging import HostStaging, Staging
+from latebind.engine.staging import DeviceStaging, HostStaging, Staging
 from latebind.engine.worker import Worker
 from latebind.heap import settle
 from latebind.logs import write_logs
@@ -190,8 +189,8 @@ class Engine:
             wanted = msgspec.json.decode(line, type=Adopt)
             self._use(wanted.model, wanted.version)
         except (LatebindError, msgspec.MsgspecError, KeyError, OSError) as error:  # the version is faulty
-            return Adopted(str(error))
-        return Adopted()
+            return str(error)
+        return None
 
     def _first_caches(self) -> dict[str, InUse]:
         """Begin with the current versions of learned caches, and return them by model."""
@@ -224,25 +223,17 @@ class Engine:
 
 def _warn_of_shared_cores(config: EngineConfig, models: Sequence[LoadedModel]) -> None:
     """Warn if workers and lookups compete for cores, and say what to do."""
-    cores = usable_cores(config)
-    running = at_once(config) if config.granularities else config.workers
+    cores, running = usable_cores(config), at_once(config) if config.granularities else config.workers
+    there = f"{running} workers of {config.threads} threads have {cores} cores"
     if running * config.threads > cores:
-        logger.warning(
-            "%d workers of %d threads have %d cores and slow each other down: give more cores, or fewer workers or "
-            "threads",
-            running,
-            config.threads,
-            cores,
-        )
+        logger.warning("%s and slow each other down: give more cores, or fewer workers or threads", there)
     for model in models:
         if model.costs.aside and cores <= running * config.threads:
             logger.warning(
-                "%s: lookups aside have no core of their own here (%d for %d workers of %d threads): give more, or "
-                "run `latebind calibrate --lookups in-line`",
+                "%s: lookups aside have no core of their own here (%s): give more, or run `latebind calibrate "
+                "--lookups in-line`",
                 model.spec.name,
-                cores,
-                running,
-                config.threads,
+                there,
             )
 
 

@@ -24,7 +24,7 @@ from latebind.domain.errors import ConfigError, Unavailable
 from latebind.engine.client import EngineClient
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
-from latebind.engine.probe import probe
+from latebind.engine.engines import probe
 from latebind.learned.stored import LIST, read_caches, read_lookup, with_caches
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory, json_bytes

@@ -1,6 +1,8 @@
 """Models that tests of the engine share."""
 
+import asyncio
 import gc
+import inspect
 from pathlib import Path
 from shutil import copytree
 
@@ -9,7 +11,22 @@ import torch
 
 from tests.building import build_stages, made_once
 from tests.engine.resident import WIDTH, Tied
+from tests.engine.started import SECONDS, Started
 from tests.versions import add_version
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine: in the event loop of the engine that it shares with others, or in its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    shared = [value for value in given.values() if isinstance(value, Started)]
+    if shared:
+        shared[0].run(pyfuncitem.obj(**given))
+    else:
+        asyncio.run(asyncio.wait_for(pyfuncitem.obj(**given), SECONDS))
+    return True
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 from tests.forked import FORKS
 
+SECONDS = 200.0  # that a test may take
+
 
 @dataclass(frozen=True)
 class Started:
@@ -23,7 +25,7 @@ class Started:
     _runner: asyncio.Runner
 
     def run(self, test: Coroutine[Any, Any, None]) -> None:
-        self._runner.run(asyncio.wait_for(test, 200))
+        self._runner.run(asyncio.wait_for(test, SECONDS))
 
 
 @contextmanager
@@ -40,7 +42,7 @@ def started(order: EngineOrder) -> Iterator[Started]:
 def check_refused(order: EngineOrder, says: str) -> None:
     """See that no engine starts by this order, and that the reason is told."""
     with pytest.raises(ConfigError, match=says):
-        asyncio.run(asyncio.wait_for(EngineClient.start(order, FORKS), 200))
+        asyncio.run(asyncio.wait_for(EngineClient.start(order, FORKS), SECONDS))
 
 
 async def until_slots_are_free(client: EngineClient, *, seconds: float = 60.0) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ import pytest
 import torch
 import uvloop
 
+from latebind.batching import POLICIES
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import Expired, Failed, Refused, Unavailable
 from latebind.domain.eventlog import read_log
-from latebind.engine.client import PORTION, EngineClient
+from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.engine.slots import Phase
 from latebind.repository.listing import find_models
@@ -27,6 +28,8 @@ from latebind.server.gateway import Answer
 from tests.engine.started import Started, check_refused, loss_of, started
 from tests.forked import FORKS
 from tests.networks import Chain, Words
+from tests.sequences import backwards, some_sentences
+from tests.sequences import rows_of as sentences_as_rows
 
 Images = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -52,8 +55,12 @@ def two_workers(models: Path) -> Iterator[Started]:
         yield found
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 200))
+@pytest.fixture(scope="module", params=POLICIES)
+def each_policy(request: pytest.FixtureRequest, models: Path) -> Iterator[Started]:
+    """Engines of two workers by policy."""
+    paths = tuple(map(str, find_models(models, ["chain", "backwards"])))
+    with started(EngineOrder(paths, EngineConfig(workers=2), PolicyConfig(request.param, 4))) as found:
+        yield found
 
 
 def images(count: int, seed: int = 0) -> Images:
@@ -70,112 +77,96 @@ def soon() -> float:
     return time.monotonic() + 30
 
 
-def test_rows_come_back_as_the_module_would_answer_them(models: Path) -> None:
-    async def test() -> None:
-        async with engine(models, policy=PolicyConfig("graph", 8, window=0.05)) as client:
-            assert client.ready("chain")
-            assert not client.ready("stranger")
-            for count in (1, 3, 7, 20):  # 20 is more than a batch
-                rows = images(count)
-                answer = await client.infer("chain", {"image": rows}, deadline=soon())
-                np.testing.assert_allclose(answer.outputs["output"], expected(rows), rtol=1e-4, atol=1e-5)
-                assert set(answer.left_at) == {client.models["chain"].stages - 1}
-                assert answer.waited[-1] > 0.049  # for others to fill the batch
-                assert 0.0 < answer.ran[-1] != answer.waited[-1]
-
-    run(test())
+async def test_rows_come_back_as_the_module_would_answer_them(models: Path) -> None:
+    async with engine(models, policy=PolicyConfig("graph", 8, window=0.05)) as client:
+        assert client.ready("chain")
+        assert not client.ready("stranger")
+        for count in (1, 3, 7, 20):  # 20 is more than a batch
+            rows = images(count)
+            answer = await client.infer("chain", {"image": rows}, deadline=soon())
+            np.testing.assert_allclose(answer.outputs["output"], expected(rows), rtol=1e-4, atol=1e-5)
+            assert set(answer.left_at) == {client.models["chain"].stages - 1}
+            assert answer.waited[-1] > 0.049  # for others to fill the batch
+            assert 0.0 < answer.ran[-1] != answer.waited[-1]
 
 
-def test_everyone_of_many_at_once_gets_the_own_answer(two_workers: Started) -> None:
+async def test_everyone_of_many_at_once_gets_the_own_answer_whoever_runs_with_whom(each_policy: Started) -> None:
+    client, sentences = each_policy.client, some_sentences(60, seed=2)
+
+    async def ask_chain(number: int) -> None:
+        rows = images(1 + number % 3, seed=number)
+        await asyncio.sleep(0.001 * (number % 7))  # some come while others run
+        answer = await client.infer("chain", {"image": rows}, deadline=soon())
+        np.testing.assert_allclose(answer.outputs["output"], expected(rows), rtol=1e-4, atol=1e-5)
+
+    async def ask_backwards(number: int) -> None:
+        await asyncio.sleep(0.001 * (number % 20))
+        answer = await client.infer("backwards", {"tokens": np.array([sentences[number]])}, deadline=soon())
+        assert answer.outputs["tokens"].tolist() == [backwards(sentences[number])]
+        assert answer.left_at == (1,)
+
+    await asyncio.gather(*map(ask_chain, range(60)), *map(ask_backwards, range(60)))
+    figures = (await client.metrics())["models"]
+    assert figures["chain"]["requests"]["answered"] == sum(1 + number % 3 for number in range(60))
+    assert figures["chain"]["pending"] == figures["backwards"]["pending"] == 0
+
+
+async def test_a_call_of_several_sequences_has_answers_as_wide_as_the_longest(two_workers: Started) -> None:
+    sentences = [[3, 4], [5], [6, 7, 8, 9, 10]]
+    rows = {"tokens": sentences_as_rows(sentences, 5).numpy()}
+    found = (await two_workers.client.infer("backwards", rows, deadline=soon())).outputs["tokens"]
+    assert found.shape == (3, 6)
+    assert [[word for word in row if word] for row in found.tolist()] == [backwards(words) for words in sentences]
+
+
+async def test_a_deadline_that_cannot_be_met_is_refused(two_workers: Started) -> None:
+    with pytest.raises((Refused, Expired), match="deadline"):  # by the engine, unless the door is quicker
+        await two_workers.client.infer("chain", {"image": images(1)}, deadline=time.monotonic())
+
+
+async def test_more_rows_than_slots_are_refused_and_slots_come_back(models: Path) -> None:
+    async with engine(models, engine=EngineConfig(slots=4)) as client:
+        with pytest.raises(Refused, match="places"):
+            await client.infer("chain", {"image": images(5)}, deadline=soon())
+        for _ in range(10):
+            await client.infer("chain", {"image": images(4)}, deadline=soon())
+
+
+async def test_who_asks_gets_the_own_answer_also_behind_somebody_who_gave_up(two_workers: Started) -> None:
     client = two_workers.client
-
-    async def test() -> None:
-        rows = images(200)
-        wanted = expected(rows)
-
-        async def one(i: int) -> None:
-            answer = await client.infer("chain", {"image": rows[i : i + 1]}, deadline=soon())
-            np.testing.assert_allclose(answer.outputs["output"][0], wanted[i], rtol=1e-4, atol=1e-5)
-
-        before = (await client.metrics())["models"]["chain"]
-        await asyncio.gather(*(one(i) for i in range(len(rows))))
-        after = (await client.metrics())["models"]["chain"]
-        assert after["requests"]["answered"] - before["requests"]["answered"] == 200
-        assert after["pending"] == 0
-        assert rows_of(after["batches"]) - rows_of(before["batches"]) == 200
-
-    two_workers.run(test())
+    asking = asyncio.ensure_future(client.traces())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # the question is on its way
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert "chain" in (await client.metrics())["models"]
 
 
-def rows_of(batches: Mapping[str, int]) -> int:
-    return sum(int(size) * count for size, count in batches.items())
+async def test_cancelled_calls_give_their_slots_back(models: Path) -> None:
+    # The window holds every call in the queue until it is cancelled there.
+    policy = PolicyConfig("graph", 8, window=20.0)
+    async with engine(models, engine=EngineConfig(slots=4), policy=policy) as client:
+        for _ in range(10):
+            call = asyncio.create_task(client.infer("chain", {"image": images(3)}, deadline=soon()))
+            while not (await client.metrics())["models"]["chain"]["pending"]:
+                pass
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            while (await client.metrics())["models"]["chain"]["pending"]:
+                pass
+        assert (await client.metrics())["models"]["chain"]["requests"]["cancelled"] == 30
 
 
-def test_a_deadline_that_cannot_be_met_is_refused(two_workers: Started) -> None:
-    async def test() -> None:
-        with pytest.raises((Refused, Expired), match="deadline"):  # by the engine, unless the door is quicker
-            await two_workers.client.infer("chain", {"image": images(1)}, deadline=time.monotonic())
-
-    two_workers.run(test())
-
-
-def test_more_rows_than_slots_are_refused_and_slots_come_back(models: Path) -> None:
-    async def test() -> None:
-        async with engine(models, engine=EngineConfig(slots=4)) as client:
-            with pytest.raises(Refused, match="places"):
-                await client.infer("chain", {"image": images(5)}, deadline=soon())
-            for _ in range(10):
-                await client.infer("chain", {"image": images(4)}, deadline=soon())
-
-    run(test())
-
-
-def test_who_asks_gets_the_own_answer_also_behind_somebody_who_gave_up(two_workers: Started) -> None:
-    client = two_workers.client
-
-    async def test() -> None:
-        asking = asyncio.ensure_future(client.traces())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)  # the question is on its way
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-        assert "chain" in (await client.metrics())["models"]
-
-    two_workers.run(test())
-
-
-def test_cancelled_calls_give_their_slots_back(models: Path) -> None:
-    async def test() -> None:
-        # The window holds every call in the queue until it is cancelled there.
-        policy = PolicyConfig("graph", 8, window=20.0)
-        async with engine(models, engine=EngineConfig(slots=4), policy=policy) as client:
-            for _ in range(10):
-                call = asyncio.create_task(client.infer("chain", {"image": images(3)}, deadline=soon()))
-                while not (await client.metrics())["models"]["chain"]["pending"]:
-                    pass
-                call.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await call
-                while (await client.metrics())["models"]["chain"]["pending"]:
-                    pass
-            assert (await client.metrics())["models"]["chain"]["requests"]["cancelled"] == 30
-
-    run(test())
-
-
-def test_calls_that_come_one_after_another_make_a_batch_that_is_a_view_of_their_slots(
+async def test_calls_that_come_one_after_another_make_a_batch_that_is_a_view_of_their_slots(
     models: Path, tmp_path: Path
 ) -> None:
     log = tmp_path / "events.jsonl"
-
-    async def test() -> None:
-        policy = PolicyConfig("graph", 8, window=20.0)
-        async with engine(models, policy=policy, log=log) as client:
-            calls = [client.infer("chain", {"image": images(1 + i % 2)}, deadline=soon()) for i in range(16)]
-            await asyncio.gather(*calls)
-
-    run(test())
+    policy = PolicyConfig("graph", 8, window=20.0)
+    async with engine(models, policy=policy, log=log) as client:
+        calls = [client.infer("chain", {"image": images(1 + i % 2)}, deadline=soon()) for i in range(16)]
+        await asyncio.gather(*calls)
     with log.open("rb") as file:
         _, entries = read_log(file)
         batches = [action.slots for entry in entries for action in entry.actions if isinstance(action, Run)]
@@ -183,38 +174,32 @@ def test_calls_that_come_one_after_another_make_a_batch_that_is_a_view_of_their_
     assert all(slots == tuple(range(slots[0], slots[0] + 8)) for slots in batches)
 
 
-def test_a_slot_is_not_given_to_another_while_the_engine_has_it(models: Path) -> None:
-    async def test() -> None:
-        policy = PolicyConfig("graph", 8, window=20.0)
-        async with engine(models, engine=EngineConfig(slots=1), policy=policy) as client:
-            first = asyncio.create_task(client.infer("chain", {"image": images(1)}, deadline=soon()))
-            while not client.sent:
-                await asyncio.sleep(0)
-            first.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await first
-            assert client._claims["chain"].pool.phase(0) is Phase.ABANDONED
-            second = asyncio.create_task(client.claim("chain", 1, deadline=soon()))
+async def test_a_slot_is_not_given_to_another_while_the_engine_has_it(models: Path) -> None:
+    policy = PolicyConfig("graph", 8, window=20.0)
+    async with engine(models, engine=EngineConfig(slots=1), policy=policy) as client:
+        first = asyncio.create_task(client.infer("chain", {"image": images(1)}, deadline=soon()))
+        while not client.sent:
             await asyncio.sleep(0)
-            assert not second.done()
-            (await second).release()
-            assert (await client.metrics())["models"]["chain"]["requests"]["cancelled"] == 1
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert client._claims["chain"].pool.phase(0) is Phase.ABANDONED
+        second = asyncio.create_task(client.claim("chain", 1, deadline=soon()))
+        await asyncio.sleep(0)
+        assert not second.done()
+        (await second).release()
+        assert (await client.metrics())["models"]["chain"]["requests"]["cancelled"] == 1
 
-    run(test())
 
-
-def test_a_claim_that_outlives_the_engine_cannot_be_sent(models: Path) -> None:
-    async def test() -> None:
-        async with engine(models) as client:
-            with await client.claim("chain", 1, deadline=soon()) as claim:
-                lost = loss_of(client)
-                client._process.kill()
-                await asyncio.wait_for(lost.wait(), 30.0)
-                assert not client.live()
-                with pytest.raises(Unavailable, match="send it again"):
-                    await claim.send(deadline=soon())
-
-    run(test())
+async def test_a_claim_that_outlives_the_engine_cannot_be_sent(models: Path) -> None:
+    async with engine(models) as client:
+        with await client.claim("chain", 1, deadline=soon()) as claim:
+            lost = loss_of(client)
+            client._process.kill()
+            await asyncio.wait_for(lost.wait(), 30.0)
+            assert not client.live()
+            with pytest.raises(Unavailable, match="send it again"):
+                await claim.send(deadline=soon())
 
 
 def test_who_tells_an_engine_something_that_has_just_gone_hears_that_it_has(models: Path) -> None:
@@ -222,47 +207,37 @@ def test_who_tells_an_engine_something_that_has_just_gone_hears_that_it_has(mode
 
     async def test() -> None:
         async with engine(models) as client:
-            claims = [await client.claim("chain", 1, deadline=soon()) for _ in range(2 * PORTION)]
+            claims = [await client.claim("chain", 1, deadline=soon()) for _ in range(4)]
             assert client._messages is not None
             client._messages.abort()
             calls = [asyncio.create_task(claim.send(deadline=soon())) for claim in claims]
             ends = await asyncio.gather(*calls, return_exceptions=True)
             assert {type(end) for end in ends} == {Unavailable}
-            await asyncio.sleep(0)
-            assert not client._unsent
 
     uvloop.run(asyncio.wait_for(test(), 200))
 
 
-def test_a_stage_that_raises_fails_its_request_and_the_next_is_answered(two_workers: Started) -> None:
+async def test_a_stage_that_raises_fails_its_request_and_the_next_is_answered(two_workers: Started) -> None:
     client = two_workers.client
-
-    async def test() -> None:
-        bad = np.full((1, 3), 99)
-        with pytest.raises(Failed, match="words"):
-            await client.infer("words", {"word": bad}, deadline=soon())
-        answer = await client.infer("words", {"word": np.zeros((1, 3), np.int64)}, deadline=soon())
-        assert answer.outputs["output"].shape == (1, 4)
-
-    two_workers.run(test())
+    bad = np.full((1, 3), 99)
+    with pytest.raises(Failed, match="words"):
+        await client.infer("words", {"word": bad}, deadline=soon())
+    answer = await client.infer("words", {"word": np.zeros((1, 3), np.int64)}, deadline=soon())
+    assert answer.outputs["output"].shape == (1, 4)
 
 
-def test_one_bad_row_fails_alone_in_its_batch_and_the_log_of_it_replays(models: Path, tmp_path: Path) -> None:
+async def test_one_bad_row_fails_alone_in_its_batch_and_the_log_of_it_replays(models: Path, tmp_path: Path) -> None:
     log, rows = tmp_path / "events.jsonl", [np.full((1, 3), 99 if number == 5 else number) for number in range(8)]
-
-    async def test() -> None:
-        async with engine(models, policy=PolicyConfig("graph", 8, window=20.0), log=log) as client:
-            calls = [client.infer("words", {"word": row}, deadline=soon()) for row in rows]
-            ends = await asyncio.gather(*calls, return_exceptions=True)
-            figures = (await client.metrics())["models"]["words"]
-        assert [isinstance(end, Failed) for end in ends] == [number == 5 for number in range(8)]
-        for row, end in zip(rows, ends, strict=True):
-            if isinstance(end, Answer):
-                expected = Words()(torch.from_numpy(row)).detach().numpy()
-                np.testing.assert_allclose(end.outputs["output"], expected, rtol=1e-5)
-        assert figures["stage_failures"] == 4  # of 8, 4, 2 and 1
-
-    run(test())
+    async with engine(models, policy=PolicyConfig("graph", 8, window=20.0), log=log) as client:
+        calls = [client.infer("words", {"word": row}, deadline=soon()) for row in rows]
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        figures = (await client.metrics())["models"]["words"]
+    assert [isinstance(end, Failed) for end in ends] == [number == 5 for number in range(8)]
+    for row, end in zip(rows, ends, strict=True):
+        if isinstance(end, Answer):
+            expected = Words()(torch.from_numpy(row)).detach().numpy()
+            np.testing.assert_allclose(end.outputs["output"], expected, rtol=1e-5)
+    assert figures["stage_failures"] == 4  # of 8, 4, 2 and 1
     with log.open("rb") as file:
         config, entries = read_log(file)
         scheduler = Scheduler(config)
@@ -270,35 +245,29 @@ def test_one_bad_row_fails_alone_in_its_batch_and_the_log_of_it_replays(models: 
             assert tuple(scheduler.handle(entry.event, entry.now)) == entry.actions
 
 
-def test_when_the_engine_dies_calls_are_answered_so_and_it_is_not_ready(models: Path) -> None:
-    async def test() -> None:
-        policy = PolicyConfig("graph", 8, window=20.0)
-        async with engine(models, policy=policy) as client:
-            call = asyncio.create_task(client.infer("chain", {"image": images(1)}, deadline=soon()))
-            while not (await client.metrics())["models"]["chain"]["pending"]:
-                pass
-            client._process.kill()
-            with pytest.raises(Unavailable):
-                await call
-            assert not client.live()
-            assert not client.ready()
-            with pytest.raises(Unavailable):
-                await client.infer("chain", {"image": images(1)}, deadline=soon())
-
-    run(test())
+async def test_when_the_engine_dies_calls_are_answered_so_and_it_is_not_ready(models: Path) -> None:
+    policy = PolicyConfig("graph", 8, window=20.0)
+    async with engine(models, policy=policy) as client:
+        call = asyncio.create_task(client.infer("chain", {"image": images(1)}, deadline=soon()))
+        while not (await client.metrics())["models"]["chain"]["pending"]:
+            pass
+        client._process.kill()
+        with pytest.raises(Unavailable):
+            await call
+        assert not client.live()
+        assert not client.ready()
+        with pytest.raises(Unavailable):
+            await client.infer("chain", {"image": images(1)}, deadline=soon())
 
 
-def test_an_engine_that_dies_with_a_question_unread_is_told_of_as_one_that_ended(models: Path) -> None:
-    async def test() -> None:
-        async with engine(models) as client:
-            os.kill(client.process_id, signal.SIGSTOP)
-            asked = asyncio.create_task(client.metrics())
-            await asyncio.sleep(0)  # it is sent
-            os.kill(client.process_id, signal.SIGKILL)  # the system resets what has bytes that nobody read
-            with pytest.raises(Unavailable):
-                await asked
-
-    run(test())
+async def test_an_engine_that_dies_with_a_question_unread_is_told_of_as_one_that_ended(models: Path) -> None:
+    async with engine(models) as client:
+        os.kill(client.process_id, signal.SIGSTOP)
+        asked = asyncio.create_task(client.metrics())
+        await asyncio.sleep(0)  # it is sent
+        os.kill(client.process_id, signal.SIGKILL)  # the system resets what has bytes that nobody read
+        with pytest.raises(Unavailable):
+            await asked
 
 
 def test_a_model_that_cannot_be_loaded_is_told_at_the_start(tmp_path: Path) -> None:
@@ -306,24 +275,20 @@ def test_a_model_that_cannot_be_loaded_is_told_at_the_start(tmp_path: Path) -> N
     check_refused(order, r"manifest\.json is missing")
 
 
-def test_a_live_event_log_replays_to_the_identical_actions(models: Path, tmp_path: Path) -> None:
+async def test_a_live_event_log_replays_to_the_identical_actions(models: Path, tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
+    policy = PolicyConfig("graph", 4, window=0.002)
+    async with engine(models, engine=EngineConfig(workers=2, slots=16), policy=policy, log=log) as client:
 
-    async def test() -> None:
-        policy = PolicyConfig("graph", 4, window=0.002)
-        async with engine(models, engine=EngineConfig(workers=2, slots=16), policy=policy, log=log) as client:
+        async def one(i: int) -> None:
+            allowed = 0.02 * (i % 4) if i else 30.0  # for one at least runs, however slow the machine is
+            try:
+                await client.infer("chain", {"image": images(1 + i % 5)}, deadline=time.monotonic() + allowed)
+            except (Refused, Expired):
+                await asyncio.sleep(0)
 
-            async def one(i: int) -> None:
-                allowed = 0.02 * (i % 4) if i else 30.0  # for one at least runs, however slow the machine is
-                try:
-                    await client.infer("chain", {"image": images(1 + i % 5)}, deadline=time.monotonic() + allowed)
-                except (Refused, Expired):
-                    await asyncio.sleep(0)
-
-            for _ in range(4):
-                await asyncio.gather(*(one(i) for i in range(20)))
-
-    run(test())
+        for _ in range(4):
+            await asyncio.gather(*(one(i) for i in range(20)))
     with log.open("rb") as file:
         config, entries = read_log(file)
         scheduler = Scheduler(config)
@@ -334,14 +299,10 @@ def test_a_live_event_log_replays_to_the_identical_actions(models: Path, tmp_pat
     assert kinds >= {"Arrived", "StageDone"}
 
 
-def test_a_picture_tells_what_workers_have_begun(two_workers: Started) -> None:
+async def test_a_picture_tells_what_workers_have_begun(two_workers: Started) -> None:
     client = two_workers.client
-
-    async def test() -> None:
-        picture = await client.picture()
-        assert [worker.batches for worker in picture.workers] == [(), ()]
-        assert set(picture.models) == set(client.models)
-        figures, picture = await asyncio.gather(client.metrics(), client.picture())
-        assert set(figures["models"]) == set(picture.models)
-
-    two_workers.run(test())
+    picture = await client.picture()
+    assert [worker.batches for worker in picture.workers] == [(), ()]
+    assert set(picture.models) == set(client.models)
+    figures, picture = await asyncio.gather(client.metrics(), client.picture())
+    assert set(figures["models"]) == set(picture.models)

@@ -135,31 +135,27 @@ def test_heads_that_one_worker_adopts_are_no_others(built: Built) -> None:
     assert found[0][-1] != ()
 
 
-def test_what_the_engine_adopts_reaches_every_worker(built: Built, tmp_path: Path) -> None:
+async def test_what_the_engine_adopts_reaches_every_worker(built: Built, tmp_path: Path) -> None:
     order = EngineOrder(
         (str(built.directory.path),), EngineConfig(granularities=(1, 2, 4)), PolicyConfig(), adapted=str(tmp_path)
     )
+    client = await EngineClient.start(order, FORKS)
+    try:
+        images = built.unseen[:60].numpy()
 
-    async def test() -> None:
-        client = await EngineClient.start(order, FORKS)
-        try:
-            images = built.unseen[:60].numpy()
+        async def stages_left_at() -> set[int]:
+            calls = [client.infer("digits", {"image": images[i : i + 1]}, deadline=soon()) for i in range(60)]
+            return {answer.left_at[0] for answer in await asyncio.gather(*calls)}
 
-            async def stages_left_at() -> set[int]:
-                calls = [client.infer("digits", {"image": images[i : i + 1]}, deadline=soon()) for i in range(60)]
-                return {answer.left_at[0] for answer in await asyncio.gather(*calls)}
-
-            last = client.models["digits"].stages - 1
-            assert min(await stages_left_at()) < last
-            await client.adopt("digits", "none")
-            assert await stages_left_at() == {last}
-        finally:
-            await client.close()
-
-    asyncio.run(asyncio.wait_for(test(), 200))
+        last = client.models["digits"].stages - 1
+        assert min(await stages_left_at()) < last
+        await client.adopt("digits", "none")
+        assert await stages_left_at() == {last}
+    finally:
+        await client.close()
 
 
-def test_workers_of_several_granularities_answer_every_call_and_no_more_run_than_have_cores(
+async def test_workers_of_several_granularities_answer_every_call_and_no_more_run_than_have_cores(
     models: Path, tmp_path: Path
 ) -> None:
     config = EngineConfig(granularities=(1, 1, 2, 4, 8))
@@ -168,18 +164,14 @@ def test_workers_of_several_granularities_answer_every_call_and_no_more_run_than
         tuple(str(path) for path in find_models(models, ["chain"])), config, PolicyConfig(), event_log=str(log)
     )
     sent = [np.random.default_rng(n).standard_normal((1 + n % 6, 3, 8, 8)).astype(np.float32) for n in range(30)]
-
-    async def test() -> None:
-        client = await EngineClient.start(order, FORKS)
-        try:
-            calls = [client.infer("chain", {"image": rows}, deadline=soon()) for rows in sent]
-            for rows, answer in zip(sent, await asyncio.gather(*calls), strict=True):
-                expected = Chain()(torch.from_numpy(rows)).detach().numpy()
-                np.testing.assert_allclose(answer.outputs["output"], expected, rtol=1e-4, atol=1e-5)
-        finally:
-            await client.close()
-
-    asyncio.run(asyncio.wait_for(test(), 200))
+    client = await EngineClient.start(order, FORKS)
+    try:
+        calls = [client.infer("chain", {"image": rows}, deadline=soon()) for rows in sent]
+        for rows, answer in zip(sent, await asyncio.gather(*calls), strict=True):
+            expected = Chain()(torch.from_numpy(rows)).detach().numpy()
+            np.testing.assert_allclose(answer.outputs["output"], expected, rtol=1e-4, atol=1e-5)
+    finally:
+        await client.close()
     with log.open("rb") as file:
         scheduled, _ = read_log(file)
     assert (scheduled.workers, scheduled.granularities) == (5, config.granularities)

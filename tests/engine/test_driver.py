@@ -21,14 +21,13 @@ from latebind.domain.eventlog import EventLog, read_log
 from latebind.domain.events import Arrived, Cancelled, Event, Exited, StageDone
 from latebind.domain.model import ModelSpec, StageKind, StepSpec
 from latebind.domain.query import Node, Query, lay_out
-from latebind.engine.device_pool import DeviceStaging
 from latebind.engine.driver import MOST_UNCOUNTED, Driver
 from latebind.engine.mapping import Mappings
 from latebind.engine.messages import Ended, EndedReader
 from latebind.engine.process import EventLogFile
 from latebind.engine.running import COMPILE_SECONDS, PLACE, TIMES, Place, Running, size, worker_place
 from latebind.engine.slots import Owners, SlotMemory
-from latebind.engine.staging import HostStaging
+from latebind.engine.staging import DeviceStaging, HostStaging
 from latebind.engine.worker import Worker
 from tests.engine.rows import memory_of
 from tests.models import SCORES, VECTOR, served

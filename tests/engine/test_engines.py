@@ -5,11 +5,10 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from shutil import copytree
-from typing import Any
 
 import numpy as np
 import psutil
@@ -80,10 +79,6 @@ async def serving(root: Path | Selection, *names: str, crashes: int = 3) -> Asyn
         await engines.close()
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 200))
-
-
 async def ask(engines: Engines, model: str = "scale", seconds: float = 60.0) -> float:
     """Return what the model multiplies by."""
     deadline = time.monotonic() + seconds
@@ -150,209 +145,172 @@ async def kill_while_it_runs(engines: Engines, model: str) -> None:
         await asyncio.sleep(0.0005)  # the engine's process writes what it runs to shared memory and tells nobody
 
 
-def test_a_dead_engine_is_followed_by_another_and_every_call_is_answered(shop: Path) -> None:
-    async def test() -> None:
-        async with serving(shop) as (engines, _):
-            done = asyncio.Event()
-            calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
-            await asyncio.sleep(0)
-            first = engines.process_id
-            await kill_while_it_runs(engines, "scale")
-            assert not engines.ready()
-            assert engines.live()
-            assert await ask(engines) == 2.0  # waits for the next
-            assert engines.ready("scale")
-            assert engines.process_id != first
-            assert (await engines.metrics())["restarts"] == 1
-            done.set()
-            seen = sum([await call for call in calls], Counter[object]())
-            assert set(seen) == {2.0, Unavailable}
-            assert seen[Unavailable] <= 4
-
-    run(test())
+async def test_a_dead_engine_is_followed_by_another_and_every_call_is_answered(shop: Path) -> None:
+    async with serving(shop) as (engines, _):
+        done = asyncio.Event()
+        calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
+        await asyncio.sleep(0)
+        first = engines.process_id
+        await kill_while_it_runs(engines, "scale")
+        assert not engines.ready()
+        assert engines.live()
+        assert await ask(engines) == 2.0  # waits for the next
+        assert engines.ready("scale")
+        assert engines.process_id != first
+        assert (await engines.metrics())["restarts"] == 1
+        done.set()
+        seen = sum([await call for call in calls], Counter[object]())
+        assert set(seen) == {2.0, Unavailable}
+        assert seen[Unavailable] <= 4
 
 
-def test_nobody_waits_for_an_engine_beyond_the_deadline(shop: Path) -> None:
-    async def test() -> None:
-        async with serving(shop, "scale") as (engines, _):
-            forks = psutil.Process(engines.process_id).parent()
-            assert forks is not None
-            forks.suspend()  # so that no engine follows
-            try:
-                await kill(engines)
-                assert not engines.ready()
-                with pytest.raises(Unavailable, match="starting again"):
-                    await asyncio.wait_for(ask(engines, seconds=0.05), 30.0)
-            finally:
-                forks.resume()
-
-    run(test())
-
-
-@pytest.mark.slow
-def test_a_model_with_which_engines_die_is_left_out_and_the_others_are_served(shop: Path) -> None:
-    async def test() -> None:
-        (shop / "asking.query.toml").write_text(QUERY)
-        async with serving(shop) as (engines, catalogue):
-            done = asyncio.Event()
-            calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
-            for _ in range(3):
-                assert await ask(engines, "other") == 5.0
-                await kill_while_it_runs(engines, "scale")
-                assert not engines.ready()
-            assert await ask(engines, "other") == 5.0
-            with pytest.raises(Unavailable, match="the engine died 3 times"):
-                await ask(engines)
-            assert not engines.ready("scale")
-            states = {entry["name"]: entry["state"] for entry in catalogue.index()}
-            assert states == {"scale": "UNAVAILABLE", "other": "READY", "asking": "UNAVAILABLE"}
-            await catalogue.load("scale")
-            assert await ask(engines) == 2.0
-            assert engines.ready("asking")
-            done.set()
-            await asyncio.gather(*calls)
-
-    run(test())
-
-
-@pytest.mark.slow
-def test_a_model_that_cannot_be_loaded_again_is_left_out_and_the_others_are_served(shop: Path) -> None:
-    async def test() -> None:
-        async with serving(shop) as (engines, catalogue):
-            spoil(shop / "scale" / "1")
+async def test_nobody_waits_for_an_engine_beyond_the_deadline(shop: Path) -> None:
+    async with serving(shop, "scale") as (engines, _):
+        forks = psutil.Process(engines.process_id).parent()
+        assert forks is not None
+        forks.suspend()  # so that no engine follows
+        try:
             await kill(engines)
             assert not engines.ready()
+            with pytest.raises(Unavailable, match="starting again"):
+                await asyncio.wait_for(ask(engines, seconds=0.05), 30.0)
+        finally:
+            forks.resume()
+
+
+@pytest.mark.slow
+async def test_a_model_with_which_engines_die_is_left_out_and_the_others_are_served(shop: Path) -> None:
+    (shop / "asking.query.toml").write_text(QUERY)
+    async with serving(shop) as (engines, catalogue):
+        done = asyncio.Event()
+        calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
+        for _ in range(3):
             assert await ask(engines, "other") == 5.0
-            with pytest.raises(Unavailable, match="differs from the manifest"):
-                await ask(engines)
-            assert catalogue.unavailable("scale")
-
-    run(test())
-
-
-def test_a_new_version_takes_over_and_nobody_who_calls_sees_an_error(built: Path, shop: Path) -> None:
-    async def test() -> None:
-        async with serving(shop) as (engines, catalogue):
-            done = asyncio.Event()
-            calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
-            copytree(built / "later" / "scale" / "2", shop / "scale" / "2")
-            assert await catalogue.reload() == ["scale"]
-            assert await ask(engines) == 3.0
-            assert engines.models["scale"].version == "2"
-            await ended(engines)
-            done.set()
-            seen = sum([await call for call in calls], Counter[object]())
-            assert set(seen) == {2.0, 3.0}
-            assert await catalogue.reload() == []
-
-    run(test())
-
-
-def test_a_bad_version_leaves_the_old_one_serving_and_says_why(built: Path, shop: Path) -> None:
-    async def test() -> None:
-        async with serving(shop, "scale") as (engines, catalogue):
-            spoil(Path(copytree(built / "later" / "scale" / "2", shop / "scale" / "2")))
-            with pytest.raises(RepositoryError, match=r"^scale/2/weights.safetensors differs"):
-                await catalogue.load("scale")
-            assert await catalogue.reload() == []
-            (entry,) = catalogue.index()
-            assert (entry["version"], entry["state"]) == ("1", "READY")
-            assert "scale/2/weights.safetensors" in entry["reason"]
-            assert await ask(engines) == 2.0
-            with pytest.raises(NotFound, match="'scale' has no version '7' in the repository: it has 1, 2"):
-                await catalogue.load("scale", "7")
-
-    run(test())
+            await kill_while_it_runs(engines, "scale")
+            assert not engines.ready()
+        assert await ask(engines, "other") == 5.0
+        with pytest.raises(Unavailable, match="the engine died 3 times"):
+            await ask(engines)
+        assert not engines.ready("scale")
+        states = {entry["name"]: entry["state"] for entry in catalogue.index()}
+        assert states == {"scale": "UNAVAILABLE", "other": "READY", "asking": "UNAVAILABLE"}
+        await catalogue.load("scale")
+        assert await ask(engines) == 2.0
+        assert engines.ready("asking")
+        done.set()
+        await asyncio.gather(*calls)
 
 
 @pytest.mark.slow
-def test_an_engine_that_does_not_start_changes_nothing(shop: Path) -> None:
-    async def test() -> None:
-        async with serving(shop, "scale") as (engines, _):
-            other = Selection(shop).find("other")
-            spoil(shop / "other" / "1")
-            with pytest.raises(EngineStartFailed) as failed:
-                await engines.change(engines.serving.with_(other), tried=["other"])
-            assert failed.value.models == ("other",)
-            assert list(engines.models) == ["scale"]
-            assert await ask(engines) == 2.0
+async def test_a_model_that_cannot_be_loaded_again_is_left_out_and_the_others_are_served(shop: Path) -> None:
+    async with serving(shop) as (engines, catalogue):
+        spoil(shop / "scale" / "1")
+        await kill(engines)
+        assert not engines.ready()
+        assert await ask(engines, "other") == 5.0
+        with pytest.raises(Unavailable, match="differs from the manifest"):
+            await ask(engines)
+        assert catalogue.unavailable("scale")
 
-    run(test())
+
+async def test_a_new_version_takes_over_and_nobody_who_calls_sees_an_error(built: Path, shop: Path) -> None:
+    async with serving(shop) as (engines, catalogue):
+        done = asyncio.Event()
+        calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
+        copytree(built / "later" / "scale" / "2", shop / "scale" / "2")
+        assert await catalogue.reload() == ["scale"]
+        assert await ask(engines) == 3.0
+        assert engines.models["scale"].version == "2"
+        await ended(engines)
+        done.set()
+        seen = sum([await call for call in calls], Counter[object]())
+        assert set(seen) == {2.0, 3.0}
+        assert await catalogue.reload() == []
+
+
+async def test_a_bad_version_leaves_the_old_one_serving_and_says_why(built: Path, shop: Path) -> None:
+    async with serving(shop, "scale") as (engines, catalogue):
+        spoil(Path(copytree(built / "later" / "scale" / "2", shop / "scale" / "2")))
+        with pytest.raises(RepositoryError, match=r"^scale/2/weights.safetensors differs"):
+            await catalogue.load("scale")
+        assert await catalogue.reload() == []
+        (entry,) = catalogue.index()
+        assert (entry["version"], entry["state"]) == ("1", "READY")
+        assert "scale/2/weights.safetensors" in entry["reason"]
+        assert await ask(engines) == 2.0
+        with pytest.raises(NotFound, match="'scale' has no version '7' in the repository: it has 1, 2"):
+            await catalogue.load("scale", "7")
 
 
 @pytest.mark.slow
-def test_what_a_query_needs_is_only_unloaded_with_it(shop: Path) -> None:
-    async def test() -> None:
-        (shop / "asking.query.toml").write_text(QUERY)
-        async with serving(shop) as (engines, catalogue):
-            assert await ask(engines, "asking") == 2.0
-            with pytest.raises(InvalidRequest, match="asking needs scale"):
-                await catalogue.unload("scale")
-            await catalogue.unload("scale", dependents=True)
-            assert list(engines.models) == ["other"]
-            with pytest.raises(NotFound):
-                await ask(engines, "asking")
-            assert await catalogue.reload() == []  # it stays so
-            await catalogue.load("asking")
-            assert await ask(engines, "asking") == 2.0
-
-    run(test())
+async def test_an_engine_that_does_not_start_changes_nothing(shop: Path) -> None:
+    async with serving(shop, "scale") as (engines, _):
+        other = Selection(shop).find("other")
+        spoil(shop / "other" / "1")
+        with pytest.raises(EngineStartFailed) as failed:
+            await engines.change(engines.serving.with_(other), tried=["other"])
+        assert failed.value.models == ("other",)
+        assert list(engines.models) == ["scale"]
+        assert await ask(engines) == 2.0
 
 
 @pytest.mark.slow
-def test_the_last_model_may_go_and_come_back(shop: Path) -> None:
-    async def test() -> None:
-        async with serving(shop, "scale") as (engines, catalogue):
+async def test_what_a_query_needs_is_only_unloaded_with_it(shop: Path) -> None:
+    (shop / "asking.query.toml").write_text(QUERY)
+    async with serving(shop) as (engines, catalogue):
+        assert await ask(engines, "asking") == 2.0
+        with pytest.raises(InvalidRequest, match="asking needs scale"):
             await catalogue.unload("scale")
-            assert engines.ready()
-            assert [entry["state"] for entry in catalogue.index()] == ["UNAVAILABLE"]
-            with pytest.raises(NotFound):
-                await ask(engines)
-            await catalogue.load("scale")
-            assert await ask(engines) == 2.0
-
-    run(test())
-
-
-@pytest.mark.slow
-def test_a_version_that_was_wished_for_stays(built: Path, shop: Path) -> None:
-    async def test() -> None:
-        async with serving(shop, "scale") as (engines, catalogue):
-            copytree(built / "later" / "scale" / "2", shop / "scale" / "2")
-            await catalogue.load("scale", "1")
-            assert await catalogue.reload() == []
-            assert await ask(engines) == 2.0
-            await catalogue.load("scale")
-            assert await ask(engines) == 3.0
-
-    run(test())
+        await catalogue.unload("scale", dependents=True)
+        assert list(engines.models) == ["other"]
+        with pytest.raises(NotFound):
+            await ask(engines, "asking")
+        assert await catalogue.reload() == []  # it stays so
+        await catalogue.load("asking")
+        assert await ask(engines, "asking") == 2.0
 
 
 @pytest.mark.slow
-def test_an_unloaded_model_gives_its_memory_back(tmp_path: Path, built: Path) -> None:
+async def test_the_last_model_may_go_and_come_back(shop: Path) -> None:
+    async with serving(shop, "scale") as (engines, catalogue):
+        await catalogue.unload("scale")
+        assert engines.ready()
+        assert [entry["state"] for entry in catalogue.index()] == ["UNAVAILABLE"]
+        with pytest.raises(NotFound):
+            await ask(engines)
+        await catalogue.load("scale")
+        assert await ask(engines) == 2.0
+
+
+@pytest.mark.slow
+async def test_a_version_that_was_wished_for_stays(built: Path, shop: Path) -> None:
+    async with serving(shop, "scale") as (engines, catalogue):
+        copytree(built / "later" / "scale" / "2", shop / "scale" / "2")
+        await catalogue.load("scale", "1")
+        assert await catalogue.reload() == []
+        assert await ask(engines) == 2.0
+        await catalogue.load("scale")
+        assert await ask(engines) == 3.0
+
+
+@pytest.mark.slow
+async def test_an_unloaded_model_gives_its_memory_back(tmp_path: Path, built: Path) -> None:
     copytree(built / "other", tmp_path / "other")
     add_wide(tmp_path)
-
-    async def test() -> None:
-        async with serving(tmp_path) as (engines, catalogue):
-            both = resident()
-            await catalogue.unload("wide")
-            await ended(engines)
-            assert both - resident() >= 0.95 * WIDE_BYTES
-
-    run(test())
+    async with serving(tmp_path) as (engines, catalogue):
+        both = resident()
+        await catalogue.unload("wide")
+        await ended(engines)
+        assert both - resident() >= 0.95 * WIDE_BYTES
 
 
-def test_no_process_is_left_when_all_is_closed(shop: Path) -> None:
-    async def test() -> None:
-        FORKS.warm()
-        before = set(psutil.Process().children(recursive=True))
-        async with serving(shop, "scale") as (engines, _):
-            assert len(set(psutil.Process().children(recursive=True)) - before) == 1
-            os.kill(engines.process_id, signal.SIGKILL)
-        assert not set(psutil.Process().children(recursive=True)) - before  # of which some may end meanwhile
-
-    run(test())
+async def test_no_process_is_left_when_all_is_closed(shop: Path) -> None:
+    FORKS.warm()
+    before = set(psutil.Process().children(recursive=True))
+    async with serving(shop, "scale") as (engines, _):
+        assert len(set(psutil.Process().children(recursive=True)) - before) == 1
+        os.kill(engines.process_id, signal.SIGKILL)
+    assert not set(psutil.Process().children(recursive=True)) - before  # of which some may end meanwhile
 
 
 WIDE = 4096
@@ -375,21 +333,17 @@ def resident() -> int:
     return total
 
 
-def test_a_version_that_appears_at_a_url_is_followed(built: Path, shop: Path, tmp_path: Path) -> None:
+async def test_a_version_that_appears_at_a_url_is_followed(built: Path, shop: Path, tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     place = open_selection(f"file://{shop}", ["scale"], RepositoryConfig(cache=str(tmp_path / "cache")))
-
-    async def test() -> None:
-        async with serving(place) as (engines, catalogue):
-            changed = asyncio.Event()
-            engines.on_change = changed.set
-            following = asyncio.create_task(catalogue.follow(0.05))
-            try:
-                assert await ask(engines) == 2.0
-                copytree(built / "later/scale/2", shop / "scale/2")
-                await asyncio.wait_for(changed.wait(), 60.0)
-                assert await ask(engines) == 3.0
-            finally:
-                following.cancel()
-
-    run(test())
+    async with serving(place) as (engines, catalogue):
+        changed = asyncio.Event()
+        engines.on_change = changed.set
+        following = asyncio.create_task(catalogue.follow(0.05))
+        try:
+            assert await ask(engines) == 2.0
+            copytree(built / "later/scale/2", shop / "scale/2")
+            await asyncio.wait_for(changed.wait(), 60.0)
+            assert await ask(engines) == 3.0
+        finally:
+            following.cancel()

@@ -14,7 +14,7 @@ import uvloop
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import Unavailable
 from latebind.engine.engines import Engines
-from tests.engine.test_engines import ask, is_stopped, run, serving
+from tests.engine.test_engines import ask, is_stopped, serving
 from tests.versions import add_version
 
 TIMES = 4
@@ -83,18 +83,17 @@ async def reload(engines: Engines) -> None:
 
 
 @pytest.mark.parametrize("end", [kill, calls_it_has, calls_wait, reload])
-def test_descriptors_of_an_engine_go_with_it(shop: Path, end: Callable[[Engines], Coroutine[None, None, None]]) -> None:
-    async def test() -> None:
-        async with serving(shop, crashes=1000) as (engines, _):
+async def test_descriptors_of_an_engine_go_with_it(
+    shop: Path, end: Callable[[Engines], Coroutine[None, None, None]]
+) -> None:
+    async with serving(shop, crashes=1000) as (engines, _):
+        assert await ask(engines) == 2.0
+        await engines.metrics()
+        before = await settled(engines)
+        for _ in range(TIMES):
+            await end(engines)
             assert await ask(engines) == 2.0
-            await engines.metrics()
-            before = await settled(engines)
-            for _ in range(TIMES):
-                await end(engines)
-                assert await ask(engines) == 2.0
-                assert await settled(engines) == before
-
-    run(test())
+            assert await settled(engines) == before
 
 
 async def _kill_under(engines: Engines, count: int) -> None:

@@ -1,6 +1,5 @@
 """Engines that have less memory than their models take, and what clients hear."""
 
-import asyncio
 import os
 import shutil
 import time
@@ -105,7 +104,7 @@ def order_of(paths: Sequence[Path], budget: int, policy: str = "late") -> Engine
 
 
 @pytest.mark.parametrize("policy", ["late", "lru"])
-def test_models_take_turns_in_memory_that_holds_one_and_answer_as_always(wide: Path, policy: str) -> None:
+async def test_models_take_turns_in_memory_that_holds_one_and_answer_as_always(wide: Path, policy: str) -> None:
     paths = [wide / name / "1" for name in ("one", "two")]
     whole = sum(piece.size for piece in open_model(paths[0], EngineConfig()).pieces)
     rows = np.random.default_rng(0).standard_normal((1, WIDTH)).astype(np.float32)
@@ -129,13 +128,10 @@ def test_models_take_turns_in_memory_that_holds_one_and_answer_as_always(wide: P
             await client.close()
         return found
 
-    async def test() -> None:
-        assert await asked(int(1.2 * whole)) == await asked(0)
-
-    asyncio.run(asyncio.wait_for(test(), 200))
+    assert await asked(int(1.2 * whole)) == await asked(0)
 
 
-def test_a_model_that_memory_does_not_hold_as_a_whole_is_told_with_what_it_takes(
+async def test_a_model_that_memory_does_not_hold_as_a_whole_is_told_with_what_it_takes(
     wide: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = wide / "one" / "1"
@@ -150,36 +146,28 @@ def test_a_model_that_memory_does_not_hold_as_a_whole_is_told_with_what_it_takes
     assert f"models may take {budget / 1e6:.1f} of {memory / 1e6:.1f} MB" in caplog.text
     assert "one does not fit into memory as a whole" in caplog.text
     assert told_of_memory(crew[0], memory, whole) == {}
-
-    async def test() -> None:
-        order = EngineOrder((str(path),), config, PolicyConfig(), residency=ResidencyConfig(memory))
-        client = await EngineClient.start(order, FORKS)
-        try:
-            rows = np.zeros((1, WIDTH), np.float32)
-            with pytest.raises(Refused, match=r"loaded piece by piece: it takes [\d.]+ MB .* more --memory"):
-                await client.infer("one", {"x": rows}, deadline=time.monotonic())
-            await client.infer("one", {"x": rows}, deadline=soon())
-        finally:
-            await client.close()
-
-    asyncio.run(asyncio.wait_for(test(), 60))
+    order = EngineOrder((str(path),), config, PolicyConfig(), residency=ResidencyConfig(memory))
+    client = await EngineClient.start(order, FORKS)
+    try:
+        rows = np.zeros((1, WIDTH), np.float32)
+        with pytest.raises(Refused, match=r"loaded piece by piece: it takes [\d.]+ MB .* more --memory"):
+            await client.infer("one", {"x": rows}, deadline=time.monotonic())
+        await client.infer("one", {"x": rows}, deadline=soon())
+    finally:
+        await client.close()
 
 
-def test_a_client_hears_that_a_model_could_not_be_loaded(wide: Path, tmp_path: Path) -> None:
+async def test_a_client_hears_that_a_model_could_not_be_loaded(wide: Path, tmp_path: Path) -> None:
     shutil.copytree(wide / "one" / "1", tmp_path / "1")
     rows = np.zeros((1, WIDTH), np.float32)
-
-    async def test() -> None:
-        client = await EngineClient.start(order_of([tmp_path / "1"], 20 * MB), FORKS)
-        try:
-            os.truncate(tmp_path / "1" / WEIGHTS, 1000)
-            for _ in range(2):
-                with pytest.raises(Unavailable, match="could not be brought into memory"):
-                    await client.infer("one", {"x": rows}, deadline=soon())
-            memory = (await client.metrics()).get("memory")
-            assert memory is not None
-            assert memory["models"]["one"]["failures"] == 1
-        finally:
-            await client.close()
-
-    asyncio.run(asyncio.wait_for(test(), 200))
+    client = await EngineClient.start(order_of([tmp_path / "1"], 20 * MB), FORKS)
+    try:
+        os.truncate(tmp_path / "1" / WEIGHTS, 1000)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="could not be brought into memory"):
+                await client.infer("one", {"x": rows}, deadline=soon())
+        memory = (await client.metrics()).get("memory")
+        assert memory is not None
+        assert memory["models"]["one"]["failures"] == 1
+    finally:
+        await client.close()

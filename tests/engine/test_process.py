@@ -1,35 +1,41 @@
-"""An engine's process whose door goes while models are loaded."""
+"""An engine's process whose frontend goes while models are loaded."""
 
 import os
 import socket
-import subprocess
-import sys
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import msgspec
 import pytest
 
 from latebind.domain.config import EngineConfig, PolicyConfig
+from latebind.engine.client import NAME, PROCESS
 from latebind.engine.order import EngineOrder
 from latebind.engine.slots import create_file
 from latebind.repository.listing import find_models
-
-MAIN = "import sys; from latebind.engine.process import main; main(sys.argv[1:])"
+from tests.forked import FORKS
 
 
 @pytest.mark.parametrize("name", ["chain", "none"])
 def test_it_ends_in_silence(models: Path, name: str) -> None:
     path = find_models(models, ["chain"])[0].parent.parent / name / "1"
     order = EngineOrder((str(path),), EngineConfig(), PolicyConfig())
-    (messages, theirs), (control, its) = socket.socketpair(), socket.socketpair()
-    files = create_file(), create_file()
-    control.sendall(msgspec.json.encode(order) + b"\n")
-    control.close()
-    messages.close()
-    with theirs, its:
-        inherited = (*files, theirs.fileno(), its.fileno())
-        command = [sys.executable, "-c", MAIN, *map(str, inherited), "text"]
-        ended = subprocess.run(command, pass_fds=inherited, capture_output=True, text=True, timeout=60, check=False)
-    for file in files:
-        os.close(file)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    with ExitStack() as held:
+        (messages, theirs), (control, its) = socket.socketpair(), socket.socketpair()
+        files = create_file(), create_file()
+        for file in files:
+            held.callback(os.close, file)
+        control.sendall(msgspec.json.encode(order) + b"\n")
+        control.close()
+        messages.close()
+        with theirs, its, open(os.devnull, "rb") as nothing, TemporaryFile() as out:
+            inherited, standard = (
+                (*files, theirs.fileno(), its.fileno()),
+                (nothing.fileno(), out.fileno(), out.fileno()),
+            )
+            process = FORKS.fork(PROCESS, ["text"], name=NAME, inherited=inherited, standard=standard)
+            held.callback(process.kill)
+            assert process.wait(60.0) == 0
+            out.seek(0)
+            assert out.read() == b""

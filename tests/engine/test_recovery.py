@@ -19,7 +19,7 @@ from latebind.engine.order import EngineOrder, backend_imports
 from latebind.forks.client import Forked, ForkServer
 from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
 from latebind.repository.listing import Selection
-from tests.engine.test_engines import ask, ended, kill, run
+from tests.engine.test_engines import ask, ended, kill
 from tests.forked import FORKS
 from tests.versions import add_version, spoil
 
@@ -72,79 +72,66 @@ async def replace(scales: Path, scale_shop: Path, catalogue: Catalogue) -> None:
     assert await catalogue.reload() == ["scale"]
 
 
-def test_a_model_is_not_left_out_because_the_version_before_cannot_be_loaded_any_more(
+async def test_a_model_is_not_left_out_because_the_version_before_cannot_be_loaded_any_more(
     scales: Path, scale_shop: Path
 ) -> None:
-    async def test() -> None:
-        async with recovering(scale_shop) as (forks, engines, catalogue):
-            await replace(scales, scale_shop, catalogue)
-            spoil(scale_shop / "scale" / "1")
-            forks.go.set()
-            await ended(engines)
-            assert engines.unavailable == {}
-            assert engines.ready("scale")
-            assert await ask(engines) == 3.0
-
-    run(test())
+    async with recovering(scale_shop) as (forks, engines, catalogue):
+        await replace(scales, scale_shop, catalogue)
+        spoil(scale_shop / "scale" / "1")
+        forks.go.set()
+        await ended(engines)
+        assert engines.unavailable == {}
+        assert engines.ready("scale")
+        assert await ask(engines) == 3.0
 
 
-def test_what_has_been_replaced_is_not_started_again(scales: Path, scale_shop: Path) -> None:
-    async def test() -> None:
-        async with recovering(scale_shop) as (forks, engines, catalogue):
-            await replace(scales, scale_shop, catalogue)
-            forks.full = True
-            forks.go.set()
-            await ended(engines)
-            assert forks.asked == 3
-            assert await ask(engines) == 3.0
-
-    run(test())
+async def test_what_has_been_replaced_is_not_started_again(scales: Path, scale_shop: Path) -> None:
+    async with recovering(scale_shop) as (forks, engines, catalogue):
+        await replace(scales, scale_shop, catalogue)
+        forks.full = True
+        forks.go.set()
+        await ended(engines)
+        assert forks.asked == 3
+        assert await ask(engines) == 3.0
 
 
-def test_what_is_replaced_between_two_attempts_is_not_started_again(
+async def test_what_is_replaced_between_two_attempts_is_not_started_again(
     scales: Path, scale_shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        async with recovering(scale_shop) as (forks, engines, catalogue):
-            forks.full = True
-            forks.go.set()
-            await asyncio.wait_for(engines._settled.wait(), 30.0)  # none is expected soon
-            await replace(scales, scale_shop, catalogue)
-            monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: time.monotonic() + BACK_OFF)
-            await ended(engines)
-            assert forks.asked == 3
-            assert await ask(engines) == 3.0
-
-    run(test())
+    async with recovering(scale_shop) as (forks, engines, catalogue):
+        forks.full = True
+        forks.go.set()
+        await asyncio.wait_for(engines._settled.wait(), 30.0)  # none is expected soon
+        await replace(scales, scale_shop, catalogue)
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: time.monotonic() + BACK_OFF)
+        await ended(engines)
+        assert forks.asked == 3
+        assert await ask(engines) == 3.0
 
 
-def test_calls_for_a_model_that_is_up_are_answered_while_others_load(scale_shop: Path) -> None:
+async def test_calls_for_a_model_that_is_up_are_answered_while_others_load(scale_shop: Path) -> None:
     add_version(scale_shop, "other", 1, 5.0)
-
-    async def test() -> None:
-        forks, selection = Held(held=3), Selection(scale_shop)
-        order, config = EngineOrder((), EngineConfig(), PolicyConfig()), GenerationsConfig()
-        engines = await Engines.start(order, selection.first(), forks, config)
-        try:
-            os.kill(engines.process_id, signal.SIGSTOP)
-            lost = asyncio.create_task(ask(engines, "other"))  # this model was asked last, so it comes first
-            await asyncio.sleep(0)
-            await kill(engines)
-            with pytest.raises(Unavailable, match="send it again"):
-                await lost
-            assert await ask(engines, "other") == 5.0
-            assert (engines.ready("other"), engines.ready("scale"), engines.ready()) == (True, False, False)
-            with pytest.raises(Unavailable, match="starting again"):
-                await ask(engines, "scale", seconds=0.05)
-            waiting = asyncio.create_task(ask(engines, "scale"))
-            forks.go.set()
-            assert await waiting == 2.0
-            assert engines.ready()
-            assert (await engines.metrics())["restarts"] == 1
-        finally:
-            await engines.close()
-
-    run(test())
+    forks, selection = Held(held=3), Selection(scale_shop)
+    order, config = EngineOrder((), EngineConfig(), PolicyConfig()), GenerationsConfig()
+    engines = await Engines.start(order, selection.first(), forks, config)
+    try:
+        os.kill(engines.process_id, signal.SIGSTOP)
+        lost = asyncio.create_task(ask(engines, "other"))  # this model was asked last, so it comes first
+        await asyncio.sleep(0)
+        await kill(engines)
+        with pytest.raises(Unavailable, match="send it again"):
+            await lost
+        assert await ask(engines, "other") == 5.0
+        assert (engines.ready("other"), engines.ready("scale"), engines.ready()) == (True, False, False)
+        with pytest.raises(Unavailable, match="starting again"):
+            await ask(engines, "scale", seconds=0.05)
+        waiting = asyncio.create_task(ask(engines, "scale"))
+        forks.go.set()
+        assert await waiting == 2.0
+        assert engines.ready()
+        assert (await engines.metrics())["restarts"] == 1
+    finally:
+        await engines.close()
 
 
 def test_what_backends_import_is_told_before_an_engine_is_forked(tmp_path: Path) -> None:

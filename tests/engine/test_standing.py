@@ -4,10 +4,9 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -34,6 +33,9 @@ from latebind.engine.running import (
     Running,
     longest_seconds,
     map_running,
+    marking_loading,
+    models_of,
+    read_running,
     worker_place,
 )
 from latebind.engine.slots import create_file
@@ -41,7 +43,7 @@ from latebind.forks.client import Forked
 from latebind.queries.replay import replayed
 from latebind.repository.listing import Selection
 from tests.engine.started import until_slots_are_free
-from tests.engine.test_engines import ask, is_stopped, kill, run
+from tests.engine.test_engines import ask, is_stopped, kill
 from tests.forked import FORKS
 from tests.models import served
 
@@ -75,59 +77,52 @@ async def until(found: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_call_is_answered_at_its_deadline_though_the_engine_stands_still(scale_shop: Path) -> None:
-    async def test() -> None:
-        async with standing(scale_shop) as engines:
-            with pytest.raises(Expired, match="by the deadline"):
-                await asyncio.wait_for(ask(engines, seconds=0.05), 30.0)
-            deadline = time.monotonic() + 0.05
-            claim = await engines.claim("scale", 1, deadline=deadline)
-            with pytest.raises(Expired):
-                async with asyncio.timeout(30.0):
-                    await anext(claim.stream(deadline=deadline))
-            claim.release()
-
-    run(test())
-
-
-def test_the_slot_of_a_call_that_has_its_answer_is_the_engine_s_until_that_goes_on(scale_shop: Path) -> None:
-    async def test() -> None:
-        async with standing(scale_shop) as engines:
-            engine = engines._engine
-            assert engine is not None
-            with pytest.raises(Expired):
-                await ask(engines, seconds=0.05)
-            pool = engine._claims["scale"].pool
-            assert pool.free == len(pool) - 1
-            os.kill(engines.process_id, signal.SIGCONT)
-            await until_slots_are_free(engine, seconds=60.0)
-            assert not engine.sent
-            assert await ask(engines) == 2.0
-
-    run(test())
-
-
-def test_figures_and_picture_are_what_the_engine_told_last_and_how_long_ago(scale_shop: Path) -> None:
-    async def test() -> None:
-        async with standing(scale_shop) as engines:
+async def test_a_call_is_answered_at_its_deadline_though_the_engine_stands_still(scale_shop: Path) -> None:
+    async with standing(scale_shop) as engines:
+        with pytest.raises(Expired, match="by the deadline"):
+            await asyncio.wait_for(ask(engines, seconds=0.05), 30.0)
+        deadline = time.monotonic() + 0.05
+        claim = await engines.claim("scale", 1, deadline=deadline)
+        with pytest.raises(Expired):
             async with asyncio.timeout(30.0):
-                figures, picture = await engines.metrics(), await engines.picture()
-                assert not await engines.traces()
-                assert (await engines.metrics())["age"] > figures["age"] > 0.0
-            assert figures["models"]["scale"]["requests"]["answered"] == 1
-            assert picture.age > 0.0
-            assert picture.models.keys() == {"scale"}
-            os.kill(engines.process_id, signal.SIGCONT)
-            engine = engines._engine
-            assert engine is not None
-            await until(lambda: not engine.owes_answer)
-            assert "age" not in await engines.metrics()
-
-    run(test())
+                await anext(claim.stream(deadline=deadline))
+        claim.release()
 
 
-def test_who_stands_still_is_not_ready_until_it_goes_on(scale_shop: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
+async def test_the_slot_of_a_call_that_has_its_answer_is_the_engine_s_until_that_goes_on(scale_shop: Path) -> None:
+    async with standing(scale_shop) as engines:
+        engine = engines._engine
+        assert engine is not None
+        with pytest.raises(Expired):
+            await ask(engines, seconds=0.05)
+        pool = engine._claims["scale"].pool
+        assert pool.free == len(pool) - 1
+        os.kill(engines.process_id, signal.SIGCONT)
+        await until_slots_are_free(engine, seconds=60.0)
+        assert not engine.sent
+        assert await ask(engines) == 2.0
+
+
+async def test_figures_and_picture_are_what_the_engine_told_last_and_how_long_ago(scale_shop: Path) -> None:
+    async with standing(scale_shop) as engines:
+        async with asyncio.timeout(30.0):
+            figures, picture = await engines.metrics(), await engines.picture()
+            assert not await engines.traces()
+            assert (await engines.metrics())["age"] > figures["age"] > 0.0
+        assert figures["models"]["scale"]["requests"]["answered"] == 1
+        assert picture.age > 0.0
+        assert picture.models.keys() == {"scale"}
+        os.kill(engines.process_id, signal.SIGCONT)
+        engine = engines._engine
+        assert engine is not None
+        await until(lambda: not engine.owes_answer)
+        assert "age" not in await engines.metrics()
+
+
+async def test_who_stands_still_is_not_ready_until_it_goes_on(
+    scale_shop: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
         async with standing(scale_shop) as engines:
             process, engine = engines.process_id, engines._engine
             assert engine is not None
@@ -138,49 +133,39 @@ def test_who_stands_still_is_not_ready_until_it_goes_on(scale_shop: Path, caplog
             await until(lambda: not engine.late)
             await until(lambda: engines.ready("scale"))
             assert engines.process_id == process
-
-    with caplog.at_level(logging.WARNING):
-        run(test())
     assert "the engine stands still: nobody has listened there" in caplog.text
     assert "the engine goes on" in caplog.text
 
 
-def test_who_stands_still_for_too_long_is_replaced(scale_shop: Path) -> None:
-    async def test() -> None:
-        async with standing(scale_shop, patience=0.1) as engines:
-            process = engines.process_id
-            with pytest.raises(Unavailable, match="send it again"):
-                await ask(engines)
-            assert await ask(engines) == 2.0
-            assert engines.process_id != process
-            assert (await engines.metrics())["restarts"] == 1
-
-    run(test())
+async def test_who_stands_still_for_too_long_is_replaced(scale_shop: Path) -> None:
+    async with standing(scale_shop, patience=0.1) as engines:
+        process = engines.process_id
+        with pytest.raises(Unavailable, match="send it again"):
+            await ask(engines)
+        assert await ask(engines) == 2.0
+        assert engines.process_id != process
+        assert (await engines.metrics())["restarts"] == 1
 
 
-def test_what_engines_decided_that_stood_still_and_were_killed_replays_alike_every_time(
+async def test_what_engines_decided_that_stood_still_and_were_killed_replays_alike_every_time(
     scale_shop: Path, tmp_path: Path
 ) -> None:
     log = tmp_path / "events"
-
-    async def test() -> None:
-        order = EngineOrder((), EngineConfig(), PolicyConfig(), event_log=str(log))
-        engines = await Engines.start(order, Selection(scale_shop).first(), FORKS)
-        try:
-            for _ in range(2):
-                await asyncio.gather(*[ask(engines) for _ in range(100)])
-                os.kill(engines.process_id, signal.SIGSTOP)
-                await until(lambda: is_stopped(engines.process_id))
-                with pytest.raises(Expired):
-                    await ask(engines, seconds=0.05)
-                os.kill(engines.process_id, signal.SIGCONT)
-                await asyncio.gather(*[ask(engines) for _ in range(20)])
-                await kill(engines)
-            assert await ask(engines) == 2.0
-        finally:
-            await engines.close()
-
-    run(test())
+    order = EngineOrder((), EngineConfig(), PolicyConfig(), event_log=str(log))
+    engines = await Engines.start(order, Selection(scale_shop).first(), FORKS)
+    try:
+        for _ in range(2):
+            await asyncio.gather(*[ask(engines) for _ in range(100)])
+            os.kill(engines.process_id, signal.SIGSTOP)
+            await until(lambda: is_stopped(engines.process_id))
+            with pytest.raises(Expired):
+                await ask(engines, seconds=0.05)
+            os.kill(engines.process_id, signal.SIGCONT)
+            await asyncio.gather(*[ask(engines) for _ in range(20)])
+            await kill(engines)
+        assert await ask(engines) == 2.0
+    finally:
+        await engines.close()
     files = sorted(tmp_path.glob("events*"))
     assert len(files) == 3
     for file in files:
@@ -227,6 +212,9 @@ class Process:
     def kill(self) -> None:
         self.killed += 1
 
+    def abort(self) -> None:
+        """Its end of the stream closes with it."""
+
 
 @dataclass
 class Due:
@@ -240,27 +228,23 @@ class Due:
         return self.later
 
 
-def at_the_door(test: Callable[[EngineClient, Running], None]) -> None:
-    """Run a test of a client whose engine, with two workers, has no process: the test writes what that would do."""
-
-    async def body() -> None:
-        control = asyncio.StreamReader(), cast(asyncio.StreamWriter, None)  # nobody is asked
-        client = EngineClient(cast(Forked, Process()), control, [create_file(), create_file()])
-        ours, theirs = socket.socketpair()
-        client._messages, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
-        try:
-            test(client, map_running(client._running, 2))
-        finally:
-            client._messages.abort()
-            theirs.close()
-            for file in client._files:
-                os.close(file)
-
-    run(body())
+@contextmanager
+def at_the_frontend() -> Iterator[tuple[EngineClient, Running]]:
+    """Yield a client whose engine, with two workers, has no process: the test writes what that would do."""
+    control = asyncio.StreamReader(), cast(asyncio.StreamWriter, None)  # nobody is asked
+    client = EngineClient(cast(Forked, Process()), control, [create_file(), create_file()])
+    client._messages = cast(asyncio.Transport, client._process)
+    try:
+        yield client, map_running(client._running, 2)
+    finally:
+        if client._expiring is not None:
+            client._expiring.cancel()
+        for file in client._files:
+            os.close(file)
 
 
-def test_only_those_are_to_blame_for_an_engine_that_stood_still_that_were_late() -> None:
-    def test(client: EngineClient, running: Running) -> None:
+async def test_only_those_are_to_blame_for_an_engine_that_stood_still_that_were_late() -> None:
+    with at_the_frontend() as (client, running):
         running.begin(worker_place(0), 1, 0, LONG)
         running.begin(worker_place(1), 2, 0, -1.0)
         assert client.ran() == (0, 1)
@@ -270,22 +254,18 @@ def test_only_those_are_to_blame_for_an_engine_that_stood_still_that_were_late()
         assert client.ran() == (1,)
         assert cast(Process, client._process).killed == 1
 
-    at_the_door(test)
 
-
-def test_an_engine_is_not_late_for_as_long_as_its_door_stood_still() -> None:
-    def test(client: EngineClient, running: Running) -> None:
+async def test_an_engine_is_not_late_for_as_long_as_its_frontend_stood_still() -> None:
+    with at_the_frontend() as (client, running):
         running.begin(worker_place(0), 1, 0, -1.0)
         client.look()
         client._looked -= LONG
         client.look()
         assert 0.0 < client.late <= 2 * LOOK_SECONDS
 
-    at_the_door(test)
 
-
-def test_calls_are_looked_through_at_the_first_of_their_deadlines_and_then_at_the_next() -> None:
-    def test(client: EngineClient, running: Running) -> None:
+async def test_calls_are_looked_through_at_the_first_of_their_deadlines_and_then_at_the_next() -> None:
+    with at_the_frontend() as (client, _):
         now, looks = time.monotonic(), list[asyncio.TimerHandle | None]()
         for seconds in (20.0, 30.0, 10.0):
             client.watch(now + seconds)
@@ -305,4 +285,23 @@ def test_calls_are_looked_through_at_the_first_of_their_deadlines_and_then_at_th
         assert client._expiring is not None
         assert 39.0 < client._expiring.when() - asyncio.get_running_loop().time() < 41.0
 
-    at_the_door(test)
+
+def test_whoever_has_the_file_reads_which_models_run_once_each() -> None:
+    file = create_file()
+    running = map_running(file, 4)
+    for worker, model in ((0, 3), (2, 1), (3, 3)):
+        running.begin(worker_place(worker), model, 0, 1.0)
+    assert models_of(read_running(file)) == (0, 2)
+    for worker in (0, 2, 3):
+        running.rest(worker_place(worker))
+    assert models_of(read_running(file)) == ()
+    os.close(file)
+
+
+def test_while_models_are_loaded_the_first_place_tells_which() -> None:
+    file = create_file()
+    running = map_running(file, 2)
+    loaded = [models_of(read_running(file)) for _ in marking_loading([Path("a"), Path("b")], running)]
+    assert loaded == [(0,), (1,)]
+    assert models_of(read_running(file)) == ()
+    os.close(file)

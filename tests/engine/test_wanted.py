@@ -40,7 +40,11 @@ class Engine:
 
 
 def engines_of(engine: Engine, wanted: InUse | None = None) -> Engines:
-    engines = Engines(EngineOrder((), EngineConfig(), PolicyConfig()), GenerationsConfig(), cast(ForkServer, None))
+    engines = Engines(
+        EngineOrder((), EngineConfig(), PolicyConfig()),
+        GenerationsConfig(crashes=3, within=60.0),
+        cast(ForkServer, None),
+    )
     engines.serving, engines._engine = SERVING, cast(EngineClient, engine)
     if wanted is not None:
         engines._wanted[PATH] = wanted
@@ -100,3 +104,21 @@ def test_a_version_that_is_refused_is_wanted_no_longer_unless_another_is(newer: 
     with pytest.raises(ConfigError):
         asyncio.run(engines.adopt("net", "000001"))
     assert engines.wanted("net") == (newer or BUILT)
+
+
+@pytest.mark.parametrize(
+    ("crashes", "left_out"),
+    [
+        ([(0.0, "a"), (30.0, "a"), (59.0, "a")], {"a"}),
+        ([(0.0, "a"), (30.0, "a"), (61.0, "a")], set()),  # those of long ago do not count
+        ([(0.0, "ab"), (1.0, "c"), (2.0, "b"), (3.0, "b")], {"b"}),  # each model is counted by itself
+    ],
+)
+def test_a_model_is_left_out_that_ran_at_three_crashes_within_a_minute(
+    monkeypatch: pytest.MonkeyPatch, crashes: list[tuple[float, str]], left_out: set[str]
+) -> None:
+    engines = engines_of(Engine())
+    for now, running in crashes:
+        monkeypatch.setattr("latebind.engine.engines.time.monotonic", lambda now=now: now)
+        assert engines._blame(running) == (set(engines.unavailable) == left_out != set())
+    assert set(engines.unavailable) == left_out

@@ -94,6 +94,15 @@ def test_nobody_waits_past_the_bound_while_others_come() -> None:
     assert {record.outcome for record in records} == {Outcome.ANSWERED}
 
 
+@pytest.mark.parametrize("policy", ["late", "lru"])
+def test_who_has_waited_past_the_bound_keeps_others_from_starting_so_that_their_model_can_go(policy: str) -> None:
+    steady = [(float(time), "a") for time in range(200)]  # on three workers, somebody always runs
+    settings = limited(A, B, budget=8, policy=policy, patience=20.0, workers=3, batching="graph", max_batch=1)
+    records = Accounted(settings).run(asks(*sorted([*steady, (11.0, "b")])))
+    (waited,) = [record.latency for record in records if record.model == "b"]
+    assert waited <= 20.0 + 2.0 + 2.0  # of those that run, and of its own run
+
+
 def test_nobody_waits_past_the_bound_while_others_are_loaded_for_whom_more_wait() -> None:
     d = with_pieces(chain(STATIC, STATIC, name="d"), (4, 4))
     crowd = [(0.5 * step, name) for step in range(400) for name in ("a", "b")]

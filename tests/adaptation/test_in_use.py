@@ -22,9 +22,8 @@ from latebind.adaptation.versions import ABOUT, FORMAT, About, Versions, version
 from latebind.domain.config import AdaptationConfig, EngineConfig, GenerationsConfig, PolicyConfig
 from latebind.domain.errors import ConfigError, Unavailable
 from latebind.engine.client import EngineClient
-from latebind.engine.engines import Engines
+from latebind.engine.engines import Engines, probe
 from latebind.engine.order import EngineOrder
-from latebind.engine.engines import probe
 from latebind.learned.stored import LIST, read_caches, read_lookup, with_caches
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory, json_bytes

@@ -6,16 +6,13 @@ Pure: no torch, asyncio, threads, sockets or clock. The live engine and the simu
 from collections.abc import Callable, Iterable
 from math import inf
 
-from latebind.batching import make_policy
-from latebind.batching.admission import Admission
+from latebind.batching.admission import NOT_RUN, Admission, Lane, LiveRequests
 from latebind.batching.decisions import GoOn, Launch, Shed, Wait
-from latebind.batching.lane import Lane
-from latebind.batching.live_requests import NOT_RUN, LiveRequests
 from latebind.batching.picture import draw
-from latebind.batching.request import LEAVING, QUEUED, RUNNING, Request
+from latebind.batching.policy import Models, make_policy
+from latebind.batching.queue import LEAVING, QUEUED, RUNNING, Request
 from latebind.batching.table import SubBatch
-from latebind.batching.view import Models
-from latebind.batching.worker import Crew, Worker
+from latebind.batching.workers import Crew, Worker
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent
@@ -41,7 +38,8 @@ class Scheduler:
         self._residency: Residency | None = None
         if config.residency.budget:
             self._residency = Residency(config.residency, config.models, self._lanes, self._models, self._crew)
-        self._requests = LiveRequests(self._lanes, self._residency, sheds=self._sheds)
+        touch = (lambda model: None) if self._residency is None else self._residency.touch
+        self._requests = LiveRequests(self._lanes, touch, sheds=self._sheds)
         self._admission = Admission(self._lanes, self._models, self._residency, self._crew, sheds=self._sheds)
         for lane in lanes:
             self._update_work(lane)
@@ -90,7 +88,7 @@ class Scheduler:
     def outlooks(self, models: Iterable[str], *, loaded: bool = False) -> dict[str, Outlook]:
         """Return what requests of `models` that arrive now can expect, loads included unless `loaded`."""
         wait, residency = (
-            self._crew.wait(self._lanes, self._models.backlog.seconds),
+            self._crew.wait(self._models.backlog.seconds),
             None if loaded else self._residency,
         )
         waits = {model: wait if residency is None else max(wait, residency.load_seconds(model)) for model in models}
@@ -121,7 +119,7 @@ class Scheduler:
         for i in requests:
             if i in self._requests.by_id:
                 raise IllegalEvent(f"a request of {requests} has arrived twice")
-        if lane.estimate.observed != lane.observed:
+        if lane.estimate.changes != lane.changes:
             self._update_work(lane)
         refusal, seconds, slack = self._admission.refusal(lane, event, now, actions)
         if refusal is Outcome.REFUSED_LATE and self._admission.doubts(lane, event, now):
@@ -162,7 +160,7 @@ class Scheduler:
         if batch.ran == len(members):
             self._crew.learn(worker, batch, now)
         if stage in batch.spec.lookups:
-            self._lanes[batch.spec.name].estimate.exits.observe(stage, len(members), len(exited))
+            self._lanes[batch.spec.name].estimate.observe_exits(stage, len(members), len(exited))
         last = stage + 1 == batch.spec.stages and batch.kind is not StageKind.DECODER
         if last or exited:
             for i, left_at in worker.table.leaving(batch, tuple(members) if last else exited, stage):
@@ -184,7 +182,7 @@ class Scheduler:
         for entry in worker.started:
             new = [i for i in event.requests if i in entry.members]
             if new:
-                self._lanes[entry.spec.name].estimate.exits.observe(event.stage, 0, len(new))
+                self._lanes[entry.spec.name].estimate.observe_exits(event.stage, 0, len(new))
             for i, left_at in worker.table.leaving(entry, new, event.stage):
                 self._requests.end(entry.members.pop(i), Outcome.ANSWERED, now, actions, left_at)
         worker.drop_empty()

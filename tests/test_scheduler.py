@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from latebind.batching.exits import MOVED
+from latebind.batching.costs import MOVED
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Cancelled, Exited, StageDone, StageFailed, Woke

@@ -15,9 +15,9 @@ from operator import attrgetter
 
 from latebind.batching.decisions import Decision, GoOn, Shed, Wait
 from latebind.batching.lazy_plus import LazyPlus
-from latebind.batching.request import Request
+from latebind.batching.policy import ModelView, WorkView, launch
+from latebind.batching.queue import Request
 from latebind.batching.table import BatchTable, StagePools, SubBatch
-from latebind.batching.view import ModelView, WorkView, launch
 
 NEARLY = 0.7  # share of the best chance of all waiting requests to be in time
 HELD = 1.5  # times the seconds of a batch by itself, because others go ahead of it now and then
@@ -43,17 +43,17 @@ class Choice:
     @property
     def rate(self) -> float:
         """The expected answers per second."""
-        return self.model.estimate.exits.best(self.stage, self.count).rate
+        return self.model.estimate.best_rate(self.stage, self.count)
 
     @property
     def seconds(self) -> float:
         """The seconds until one of them may leave."""
-        return self.model.estimate.exits.next(self.stage, self.count).seconds
+        return self.model.estimate.until_exit(self.stage, self.count)
 
     @property
     def alone(self) -> float:
         """The seconds that one of them takes by itself to the end."""
-        return self.model.estimate.exits.all(self.stage, 1).seconds
+        return self.model.estimate.until_end(self.stage, 1)
 
     def decision(self) -> Decision:
         """Return the decision that carries out this choice."""
@@ -101,7 +101,7 @@ class Late(LazyPlus):
             model, resting, due = view.models.named(entry.spec.name), len(entry.members), entry.due
             most = min(self.most(model), view.granularity)
             count = together(model, entry.stage, resting, waiting, most, now)
-            in_time = not sheds or due >= now + model.estimate.exits.next(entry.stage, count).seconds
+            in_time = not sheds or due >= now + model.estimate.until_exit(entry.stage, count)
             if count == resting and in_time and (lone or resting >= most):
                 return GoOn(place)
             choice = Choice(model, entry.stage, place, count, due)
@@ -124,10 +124,10 @@ class Late(LazyPlus):
 
     def _in_time(self, model: ModelView, count: int, now: float) -> Sequence[Request]:
         """Return the most urgent of the requests whose chance to be in time is nearly the best of all that wait."""
-        if not self._config.shed or model.queue.soonest >= now + HELD * model.estimate.exits.all(0, count).seconds:
+        if not self._config.shed or model.queue.soonest >= now + HELD * model.estimate.until_end(0, count):
             return model.queue.urgent(count)
         count = fitting(model, 0, count, now, HELD, model.queue.due_last)
-        chances = model.estimate.exits.chances(count)
+        chances = model.estimate.chances(count)
         best = chances.within((model.queue.latest - now) / HELD)
         due = now + HELD * chances.least_slack(NEARLY * best)
         return model.queue.urgent(count, due=due) or model.queue.urgent(1)
@@ -155,7 +155,7 @@ def by_deadline(entry: SubBatch) -> list[Request]:
 
 def too_late(choice: Choice, entry: SubBatch, now: float) -> tuple[int, ...]:
     """Return the resting requests of a choice that cannot be in time any more."""
-    soonest = now + QUICK * choice.model.estimate.exits.next(choice.stage, 1).seconds
+    soonest = now + QUICK * choice.model.estimate.until_exit(choice.stage, 1)
     if choice.due >= soonest:
         return ()
     return tuple([request.id for request in by_deadline(entry) if request.deadline < soonest])
@@ -165,7 +165,7 @@ def take_in_time(choice: Choice, entry: SubBatch, now: float) -> None:
     """Reduce a choice to the most requests that can be in time together; the others are passed over."""
     model, stage, members = choice.model, choice.stage, by_deadline(entry)
     count = fitting(model, stage, choice.count, now, 1.0, lambda size: members[-size].deadline)
-    due = now + model.estimate.exits.next(stage, count).seconds
+    due = now + model.estimate.until_exit(stage, count)
     chosen = [request for request in members if request.deadline >= due][:count] or members[:1]
     choice.count, choice.due = len(chosen), chosen[0].deadline
     if len(chosen) < len(members):
@@ -180,7 +180,7 @@ def fitting(model: ModelView, stage: int, most: int, now: float, held: float, du
     least = 1
     while least < most:
         middle = (least + most + 1) // 2
-        if due_last(middle) >= now + held * model.estimate.exits.next(stage, middle).seconds:
+        if due_last(middle) >= now + held * model.estimate.until_exit(stage, middle):
             least = middle
         else:
             most = middle - 1
@@ -210,9 +210,9 @@ def together(model: ModelView, stage: int, count: int, waiting: int, most: int, 
     limit = min(most, count)
     if limit == 1:
         return 1
-    exits, coming, others = model.estimate.exits, model.queue.rate(now), waiting - count
-    shares = exits.shares(stage, limit, most)
-    busy, share = coming / shares.answered, coming * exits.alive[stage]
+    estimate, coming, others = model.estimate, model.queue.rate(now), waiting - count
+    shares = estimate.shares(stage, limit, most)
+    busy, share = coming / shares.answered, coming * estimate.alive[stage]
     least, best = inf, shares.enough
     for size, cost, dearer in shares.by_size:
         free = 1.0 - busy - share * dearer

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from math import isfinite
 
-from latebind.batching.lane import Lane
+from latebind.batching.admission import Lane
+from latebind.batching.policy import ANY_SIZE
 from latebind.batching.table import SubBatch
-from latebind.batching.view import ANY_SIZE
-from latebind.batching.worker import Worker
+from latebind.batching.workers import Worker
 from latebind.domain.picture import BatchPicture, Doing, LanePicture, MemberPicture, Picture, WorkerPicture
 from latebind.residency.model_state import ModelState
 from latebind.residency.residency import Residency

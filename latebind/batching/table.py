@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import inf
 
-from latebind.batching.request import Request
+from latebind.batching.queue import Request
 from latebind.domain.model import ModelSpec, StageKind
 
 

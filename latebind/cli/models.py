@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from latebind.batching.estimate import Estimate
+from latebind.batching.costs import Estimate
 from latebind.cli.console import JsonFile, Row, console, milliseconds, percent, reporting, save, show
 from latebind.cli.statistics import read_statistics, row
 from latebind.cli.steps import in_order

@@ -12,7 +12,7 @@ import typer
 import uvloop
 
 from latebind.adaptation.beside import start_beside
-from latebind.batching import make_policy as make_batch_policy
+from latebind.batching.policy import make_policy as make_batch_policy
 from latebind.cli.console import reporting
 from latebind.cli.serve_options import (
     Adapting,

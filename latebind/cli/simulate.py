@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from latebind.batching import POLICIES
-from latebind.batching.estimate import Estimate
+from latebind.batching.costs import Estimate
+from latebind.batching.policy import POLICIES
 from latebind.cli.console import JsonFile, console, milliseconds, percent, progress, reporting, save, show
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import ConfigError

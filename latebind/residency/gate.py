@@ -8,7 +8,7 @@ All lanes are closed while the requests that have started keep more between stag
 
 from math import inf
 
-from latebind.batching.lane import Lane
+from latebind.batching.admission import Lane
 from latebind.domain.config import ResidencyConfig
 from latebind.residency.model_state import ModelState
 from latebind.residency.state import ResidencyState

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from latebind.batching.lane import Lane
+from latebind.batching.admission import Lane
 from latebind.domain.config import ResidencyConfig
 from latebind.residency.model_state import ModelState
 

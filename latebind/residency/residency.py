@@ -6,10 +6,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from latebind.batching.lane import Lane
+from latebind.batching.admission import Lane
+from latebind.batching.policy import Models
 from latebind.batching.table import SubBatch
-from latebind.batching.view import Models
-from latebind.batching.worker import Crew
+from latebind.batching.workers import Crew
 from latebind.domain.actions import Action
 from latebind.domain.config import ResidencyConfig, ServedModel
 from latebind.domain.events import Loaded, LoadFailed

@@ -6,10 +6,10 @@ Events change it as they come. `refresh` brings a model up to date before anythi
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from latebind.batching.lane import Lane
+from latebind.batching.admission import Lane
+from latebind.batching.policy import Models
 from latebind.batching.table import SubBatch
-from latebind.batching.view import Models
-from latebind.batching.worker import Crew
+from latebind.batching.workers import Crew
 from latebind.residency.memory import Memory
 from latebind.residency.model_state import ModelState
 

@@ -4,9 +4,9 @@ TensorFlow Serving's policies, which the paper compares it with, are graph batch
 one ("optimal wait"), and on a card that computes full batches (`research.ebird.simulated.Static`).
 """
 
-from latebind.batching.base import Stacked
 from latebind.batching.decisions import Decision, GoOn, Wait
-from latebind.batching.view import WorkView, launch
+from latebind.batching.graph import Stacked
+from latebind.batching.policy import WorkView, launch
 
 
 class Elastic(Stacked):

@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 
-from latebind.batching.exits import alive
+from latebind.batching.costs import shares_alive
 from latebind.bench.rounds import Progress
 from latebind.bench.statistics import ratio_of_means
 from latebind.cli.console import Rows
@@ -52,7 +52,7 @@ def unrolled(served: ServedModel) -> tuple[list[Curve], list[float]]:
     """
     spec, costs = served.spec, served.costs
     curves: list[Curve] = []
-    shares = alive(spec, costs)
+    shares = shares_alive(spec, costs)
     for stage, curve in enumerate(costs.stages):
         if spec.kind(stage) is StageKind.DECODER:
             lengths = np.array(costs.output_steps)

@@ -22,7 +22,7 @@ from random import Random
 
 import numpy as np
 
-from latebind.batching.estimate import Estimate
+from latebind.batching.costs import Estimate
 from latebind.bench.client import during, rising
 from latebind.bench.rounds import Progress, in_parallel, in_rounds
 from latebind.bench.server import pinned

@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from math import ceil, inf
 
-from latebind.batching.base import Stacked
 from latebind.batching.decisions import Decision, GoOn
-from latebind.batching.graph import GraphBatching
-from latebind.batching.request import Request
-from latebind.batching.slack import Slack
+from latebind.batching.graph import GraphBatching, Stacked
+from latebind.batching.lazy_plus import Slack
+from latebind.batching.policy import ModelView, WorkView, launch
+from latebind.batching.queue import Request
 from latebind.batching.table import BatchTable, SubBatch
-from latebind.batching.view import ModelView, WorkView, launch
 from latebind.domain.config import PolicyConfig
 from latebind.domain.model import StageKind
 

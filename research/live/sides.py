@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from latebind.batching.estimate import Estimate
+from latebind.batching.costs import Estimate
 from latebind.bench.subject import Setting
 from latebind.domain.config import EngineConfig, PolicyConfig, ServedModel
 from latebind.domain.errors import ConfigError

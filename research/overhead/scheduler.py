@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from random import Random
 from statistics import median
 
-from latebind.batching import make_policy
+from latebind.batching.costs import Estimate
 from latebind.batching.decisions import Decision
-from latebind.batching.estimate import Estimate
+from latebind.batching.policy import BatchPolicy, ModelView, WorkView, make_policy
 from latebind.batching.queue import Queue
 from latebind.batching.table import BatchTable
-from latebind.batching.view import BatchPolicy, ModelView, WorkView
 from latebind.domain.actions import Action, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts

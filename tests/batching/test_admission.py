@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latebind.batching import make_policy
+from latebind.batching.policy import make_policy
 from latebind.batching.queue import Order
 from latebind.domain.actions import Outcome, Reply
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel

@@ -4,12 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latebind.batching import make_policy
+from latebind.batching.costs import Estimate
 from latebind.batching.decisions import GoOn, Launch, Wait
-from latebind.batching.estimate import Estimate
-from latebind.batching.queue import Queue
-from latebind.batching.request import Request
-from latebind.batching.view import ModelView, WorkView
+from latebind.batching.policy import ModelView, WorkView, make_policy
+from latebind.batching.queue import Queue, Request
 from latebind.domain.actions import Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.errors import ConfigError

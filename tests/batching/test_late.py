@@ -7,12 +7,11 @@ from random import Random
 
 import pytest
 
-from latebind.batching.estimate import Estimate
+from latebind.batching.costs import Estimate
 from latebind.batching.late import Choice, earliest, hurries, together
-from latebind.batching.queue import Queue
-from latebind.batching.request import Request
+from latebind.batching.policy import ModelView
+from latebind.batching.queue import Queue, Request
 from latebind.batching.table import StagePools, SubBatch
-from latebind.batching.view import ModelView
 from latebind.domain.actions import Outcome, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
@@ -178,15 +177,6 @@ def test_idle_workers_that_are_alike_share_who_waits() -> None:
     timeline = Timeline(SchedulerConfig((chain(STATIC, max_batch=16),), 2, PolicyConfig("late")))
     timeline.run([Arrival(0.0, "net", 1e3, 0, rows=8)])
     assert [len(requests) for _, _, requests in timeline.ran] == [4, 4]
-
-
-def test_hope_looks_past_an_exit_that_few_take_and_counts_who_is_left() -> None:
-    served = chain(*(STATIC,) * 5, curve=LINEAR, hit_rates={0: 0.1, 1: 0.8})
-    exits = Estimate(served.spec, served.costs).exits
-    assert exits.next(0, 10).answers == pytest.approx(1.0)
-    assert exits.best(0, 10).answers == pytest.approx(9.0)
-    assert exits.best(0, 10).seconds == pytest.approx(10.0 + 9.0)
-    assert exits.all(0, 10).seconds == pytest.approx(10.0 + 9.0 + 3.0)
 
 
 def test_a_pool_before_a_step_of_the_input_runs_in_batches_that_are_allowed() -> None:

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from latebind.batching.costs import Estimate
 from latebind.batching.decisions import Launch
-from latebind.batching.estimate import Estimate
 from latebind.batching.lazy_plus import LazyPlus, gathered, joining_pays, sharing
-from latebind.batching.queue import Queue
-from latebind.batching.request import Request
+from latebind.batching.policy import Models, ModelView, WorkView
+from latebind.batching.queue import Queue, Request
 from latebind.batching.table import SubBatch
-from latebind.batching.view import Models, ModelView, WorkView
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig
 from latebind.domain.costs import Curve, ModelCosts

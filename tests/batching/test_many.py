@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from latebind.batching.decisions import Decision
+from latebind.batching.policy import BatchPolicy, ModelView, WorkView
 from latebind.batching.table import BatchTable
-from latebind.batching.view import BatchPolicy, ModelView, WorkView
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Simulator

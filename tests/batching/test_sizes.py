@@ -5,11 +5,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import poisson
 
-from latebind.batching.estimate import Estimate
+from latebind.batching.costs import Estimate
 from latebind.batching.lazy_plus import quickest
-from latebind.batching.queue import Queue
-from latebind.batching.request import Request
-from latebind.batching.view import ModelView
+from latebind.batching.policy import ModelView
+from latebind.batching.queue import Queue, Request
 from latebind.domain.costs import Curve
 from tests.batching.chains import STATIC, chain
 

@@ -1,6 +1,6 @@
 """What policies see, made by hand."""
 
-from latebind.batching.view import Models, ModelView
+from latebind.batching.policy import Models, ModelView
 
 
 def models_of(*views: ModelView) -> Models:

@@ -5,11 +5,10 @@ A stage takes one unit of time.
 
 from collections.abc import Sequence
 
-from latebind.batching.estimate import Estimate
-from latebind.batching.queue import Queue
-from latebind.batching.request import Request
+from latebind.batching.costs import Estimate
+from latebind.batching.policy import ModelView, WorkView
+from latebind.batching.queue import Queue, Request
 from latebind.batching.table import BatchTable, SubBatch
-from latebind.batching.view import ModelView, WorkView
 from latebind.domain.actions import Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from latebind.batching.estimate import Estimate
+from latebind.batching.costs import Estimate
 from research.hardware.networks import NETWORKS, WORDS_IN, WORDS_OUT
 from research.hardware.npu import Product, SystolicArray
 

@@ -1,4 +1,8 @@
-"""What a batching policy sees, and its contract. Policies only read; the scheduler alone changes anything."""
+"""What a batching policy sees, and its contract. Here too: how policies are found. Pure.
+
+Policies only read; the scheduler alone changes anything. A policy of your own is one class that fulfils `BatchPolicy`,
+which is named by its dotted path.
+"""
 
 import sys
 from bisect import bisect_left
@@ -6,13 +10,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, overload
 
-from latebind.batching.backlog import Backlog
+from latebind.batching.costs import Estimate
 from latebind.batching.decisions import Decision, Launch
-from latebind.batching.estimate import Estimate
-from latebind.batching.queue import Order, Queue
-from latebind.batching.request import Request
+from latebind.batching.queue import Backlog, Order, Queue, Request
 from latebind.batching.table import BatchTable, SubBatch
+from latebind.domain.config import PolicyConfig
 from latebind.domain.model import ModelSpec
+from latebind.domain.plugins import find
+
+POLICIES = {
+    "late": "latebind.batching.late:Late",
+    "lazy+": "latebind.batching.lazy_plus:LazyPlus",
+    "graph": "latebind.batching.graph:GraphBatching",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,7 @@ class Models(Sequence[ModelView]):
         self._by_name[model.name] = model
         self._models.append(model)
         self.decode = self.decode or model.estimate.decoder is not None
-        self.exit = self.exit or model.estimate.exits.some
+        self.exit = self.exit or model.estimate.exits
 
     def enqueued(self, model: ModelView, count: int) -> None:
         """Note that `count` requests were added to the queue of a model."""
@@ -167,3 +177,9 @@ class BatchPolicy(Protocol):
 
         At least one request waits, or the table has started something.
         """
+
+
+def make_policy(config: PolicyConfig) -> BatchPolicy:
+    """Make the policy that `config` names; an unknown name raises `ConfigError`."""
+    policy: BatchPolicy = find("policy.name", config.name, POLICIES)(config)
+    return policy

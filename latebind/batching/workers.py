@@ -1,11 +1,10 @@
 """Workers as the scheduler has them: what each has started, what of that is set aside, and what runs now. Pure."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from latebind.batching.lane import Lane
+from latebind.batching.policy import ANY_SIZE, BatchPolicy, Models, WorkView
 from latebind.batching.table import BatchTable, SubBatch
-from latebind.batching.view import ANY_SIZE, BatchPolicy, Models, WorkView
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent
 
@@ -141,7 +140,7 @@ class Crew:
             raise IllegalEvent(f"worker {number} reports a stage but runs none")
         return worker, worker.running
 
-    def wait(self, lanes: Mapping[str, Lane], backlog: float) -> float:
+    def wait(self, backlog: float) -> float:
         """Return the seconds until a request that arrives now may start, behind `backlog` seconds of waiting work.
 
         Started sub-batches are taken to run to the end of the network.
@@ -149,7 +148,7 @@ class Crew:
         if self.running < self.at_once:
             return 0.0
         rests = [
-            lanes[entry.spec.name].estimate.rest(len(entry.members), entry.stage, entry.step, entry.inputs)
+            self._estimates[entry.spec.name].rest(len(entry.members), entry.stage, entry.step, entry.inputs)
             for entry in self.started()
             if entry.members
         ]

@@ -1,0 +1,482 @@
+"""What runs of a model cost: its profile, what launches have shown since, and who leaves where. The one such model.
+
+Whatever decides by cost asks here: batch sizes, slack, admission, residency, planners of queries. Figures that take
+longer to derive are kept until something has moved noticeably. Pure.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from itertools import accumulate, pairwise
+from math import ceil, inf
+from operator import itemgetter
+from typing import Any, TypeVar, TypeVarTuple
+
+from latebind.domain.costs import TYPICAL_STEPS, ModelCosts
+from latebind.domain.model import ModelSpec, StageKind
+
+# What was tuned, and what it is worth where that was measured.
+COVERAGE = 0.9  # of the answers in training data are no longer than assumed (LazyBatching, section IV-C)
+NEARLY = 1.02  # times the least seconds per request counts as equally good
+LATEST_LAUNCH = 1 / 32  # weight of the latest launch in averages; of the first launches 1 / their number
+LONGEST = 3.0  # times the predicted seconds; a longer launch was held up by others on the machine and is cut to this
+DOUBT = 0.1  # share of the mean by which launches must differ in length before factor and fixed cost are told apart
+LEAST_FACTOR = 0.1  # the lowest that is believed
+SLOWER, DEARER = 0.02, 0.1  # relative changes of factor and fixed cost at which figures are derived anew
+# That who leaves where is learned is worth 9 % more answers in time (3,153 for 2,893 of 4,000, overloaded, an exit that
+# nobody takes any more), and nothing where hit rates are as profiled.
+LATEST_EXIT = 1 / 200  # weight of the latest request in the share that leaves at an exit; 1/50 moves by chance alone
+MOVED = 0.1  # change of such a share at which figures are derived anew; 0.05 makes events 40 % dearer
+RARE = 0.005  # share below which nobody is expected to leave at an exit
+ROUNDING = 1e-6  # seconds
+
+Owner = TypeVar("Owner", bound="Estimate")
+Given = TypeVarTuple("Given")
+Figure = TypeVar("Figure")
+
+
+class Pace:
+    """How long launches take beside their profile: `factor` times as long and `launch` seconds more.
+
+    A profile is taken in a loop, at another time. On a shared machine everything is slower or quicker by a factor. Each
+    launch also has a fixed cost whatever its batch: the core was idle, caches are cold, events and replies. Both are a
+    line, fitted online to the launches observed; in a simulation launches take as long as profiled. `least` times the
+    factor is the lowest fixed cost that is believed. It is below 0, because the profile may have been taken at a slower
+    moment, and at most half of the shortest launch.
+
+    A line does not fit every batch size: libraries run some by code of their own. A share for each size beside the line
+    gained little: the mean of `lazy+` over the best fixed size went from 1.11, 1.26 and 1.04 to 1.02, 1.23 and 1.05 at
+    50, 100 and 150 % of the capacity, for one model.
+    """
+
+    def __init__(self, least: float) -> None:
+        self.factor = 1.0
+        self.launch = 0.0
+        self.changes = 0  # counts changes that are large enough to derive figures anew
+        self.doubted = False  # whether nothing that was observed counts any more
+        self._then = 1.0, 0.0  # factor and launch at the last such change
+        self._least = least
+        self._known = False  # whether any launch has differed from the profile
+        self._launches = 1  # the observed launches that count, the profile counting as one
+        self._expected = self._seen = 0.0  # average seconds by the profile, and as observed
+        self._variance = self._covariance = 0.0
+
+    @property
+    def level(self) -> float:
+        """The average seconds of launches, over what they would take without the fixed cost."""
+        alone = self.factor * self._expected
+        return self._seen / alone if alone else 1.0
+
+    def observe(self, expected: float, seconds: float) -> None:
+        """Note that a launch took `seconds`, where the profile says `expected`."""
+        if self.doubted:
+            self.doubted, self._known, self._launches = False, True, 0
+            self.factor = 1.0
+        elif not self._known:
+            if abs(seconds - expected) <= ROUNDING:
+                return
+            self._known = True
+            self._expected = self._seen = expected
+        self._launches += 1
+        latest = 1.0 / self._launches
+        if latest <= LATEST_LAUNCH:
+            latest, seconds = LATEST_LAUNCH, min(seconds, LONGEST * (self.factor * expected + self.launch))
+        apart, other = expected - self._expected, seconds - self._seen
+        self._expected += latest * apart
+        self._seen += latest * other
+        self._variance = (1.0 - latest) * (self._variance + latest * apart * apart)
+        self._covariance = (1.0 - latest) * (self._covariance + latest * apart * other)
+        self._fit()
+
+    def doubt(self) -> None:
+        """Believe the lowest factor until the next launch, which then counts alone.
+
+        Where an estimate is too high for requests to be accepted, no launch corrects it. What held for a crowded
+        machine may not hold any more, and the profile may have been taken on one.
+        """
+        self.changes += 1
+        self.doubted = True
+        self.factor, self.launch = self._then = LEAST_FACTOR, 0.0
+
+    def _fit(self) -> None:
+        factor, expected, (then, cost) = self.factor, self._expected, self._then
+        doubt = DOUBT * DOUBT * expected * expected
+        if doubt:
+            factor = max(LEAST_FACTOR, (self._covariance + doubt) / (self._variance + doubt))
+        launch = self._seen - factor * expected
+        if launch < factor * self._least:  # the profile was taken at a slower moment, so the factor has to be lower
+            factor = max(LEAST_FACTOR, self._seen / max(0.5 * expected, expected + self._least))
+            launch = factor * self._least
+        self.factor, self.launch = factor, launch
+        if abs(factor - then) > SLOWER * then or abs(launch - cost) > DEARER * abs(cost):
+            self.changes += 1
+            self._then = factor, launch
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """The number of `answers` expected after some `seconds` of a batch that goes on from a stage."""
+
+    answers: float
+    seconds: float
+    rate: float  # answers per second
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Requests per second by batch size; `quickest` is the batch that answers the most, `most` its rate."""
+
+    rates: list[tuple[int, float]]
+    quickest: int
+    most: float
+
+    @property
+    def enough(self) -> int:
+        """The smallest batch that answers nearly as many per second."""
+        return next(batch for batch, rate in self.rates if NEARLY * rate >= self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """A worker's seconds per request until a member may leave, by batch size.
+
+    `by_size` lists the size, the cost, and the cost above the lowest one of all sizes that a worker takes. `enough` is
+    the smallest listed size whose cost is nearly the lowest listed. `answered` is the highest number of requests per
+    second that a worker answers: early exits need less work, and each stage runs the batch size that suits it best.
+    """
+
+    by_size: list[tuple[int, float, float]]
+    enough: int
+    answered: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """The `shares` of requests that have their answer after `seconds`; both ascend."""
+
+    seconds: tuple[float, ...]
+    shares: tuple[float, ...]
+
+    def within(self, slack: float) -> float:
+        """Return the share that has its answer within `slack`."""
+        place = bisect_right(self.seconds, slack)
+        return self.shares[place - 1] if place else 0.0
+
+    def least_slack(self, share: float) -> float:
+        """Return the seconds within which at least this share has its answer."""
+        return self.seconds[min(bisect_left(self.shares, share), len(self.seconds) - 1)] if share > 0.0 else 0.0
+
+
+def derived(method: Callable[[Owner, *Given], Figure]) -> Callable[[Owner, *Given], Figure]:
+    """Keep the results of a method, by its arguments, until something has moved noticeably."""
+    name = method.__name__
+
+    @wraps(method)
+    def kept(self: Owner, *given: *Given) -> Figure:
+        known, key = self.known(), (name, *given)
+        found: Figure | None = known.get(key)
+        if found is None:
+            found = known[key] = method(self, *given)
+        return found
+
+    return kept
+
+
+class Estimate:
+    """Seconds of work of one model, and how many of its requests leave where.
+
+    Corrections (`pace`) apply to all figures. Decoder steps have their own (`decoding`), because they follow each
+    other, while earlier stages find their weights cold. `outputs` is the assumed length of an answer in steps,
+    `lengths` are those of the answers in training data.
+
+    Hit rates of learned caches are shares of all requests, taken from samples that ran the whole chain, so correlated
+    hits count right. While requests run, what is observed to leave at each exit takes their place: other inputs come
+    than were profiled, adaptation changes the caches or stops exits, and a cache may not be in memory. `alive` is the
+    share of requests that runs each stage, with a 0 behind the last; `exits` says whether any leave early, as built.
+    """
+
+    def __init__(self, spec: ModelSpec, costs: ModelCosts) -> None:
+        self._spec = spec
+        self._costs = costs
+        self.lengths = lengths = costs.output_steps
+        self.outputs = _covering(lengths)
+        self._covered = [_covering(lengths[bisect_right(lengths, n) :]) for n in range(lengths[-1])]
+        self.fewest_outputs = lengths[0]
+        self.mean_outputs = round(sum(lengths) / len(lengths))
+        kinds = [spec.kind(i) for i in range(spec.stages)]
+        self.decoder = kinds.index(StageKind.DECODER) if StageKind.DECODER in kinds else None
+        self.pace = self.decoding = Pace(least=-0.5 * min(costs.step(i, 1) for i in range(spec.stages)))
+        if self.decoder:
+            self.pace = Pace(least=-0.5 * min(costs.step(i, 1) for i in range(self.decoder)))
+        self._paces = [self.decoding if kind is StageKind.DECODER else self.pace for kind in kinds]
+        self._tables: dict[int, _Table] = {}
+        self._once, self._encoders, self._decoders = (
+            _sums([float(one is kind) for one in kinds]) for kind in StageKind
+        )
+        alive = shares_alive(spec, costs)
+        self._leaving = {i: min(1.0, costs.hit_rates.get(i, 0.0) / alive[i]) for i in spec.lookups}
+        self.exits = any(share > 0.0 for share in self._leaving.values())
+        self._then = dict(self._leaving)  # when figures were last derived
+        self._moves = 0  # counts changes of these shares that are large enough for that
+        self.alive: list[float] = []
+        self._ends: list[int] = []  # the stages behind which some leave
+        self._derive_alive()
+        self._known: dict[Any, Any] = {}
+        self._known_at = 0
+
+    # What is learned ------------------------------------------------------------------------------------------------
+
+    @property
+    def changes(self) -> int:
+        """Counts changes that are large enough to derive figures anew."""
+        return self.pace.changes + self.decoding.changes + self._moves
+
+    def known(self) -> dict[Any, Any]:
+        """Return the figures that are derived already; none if something has moved since."""
+        changes = self.pace.changes + self.decoding.changes + self._moves
+        if changes != self._known_at:
+            self._known, self._known_at = {}, changes
+        return self._known
+
+    @property
+    def doubted(self) -> bool:
+        """Whether it was doubted and no launch has shown more since."""
+        return self.pace.doubted or self.decoding.doubted
+
+    def doubt(self) -> None:
+        """Believe the least until launches show more."""
+        self.decoding.doubt()
+        if self.pace is not self.decoding:
+            self.pace.doubt()
+
+    def observe(self, seconds: float, batch: int, stage: int, inputs: int) -> None:
+        """Note the seconds of one step of a stage, from its launch until its end was reported."""
+        table = self._table(batch)
+        expected = table.unit[stage]
+        if inputs > 1:
+            expected += (table.slope[stage] - table.slope[stage + 1]) * (inputs - 1)
+        self._paces[stage].observe(expected, seconds)
+
+    def observe_exits(self, stage: int, reached: int, left: int) -> None:
+        """Note that `left` of the requests that ran `stage` had their answer from the learned cache behind it.
+
+        Where lookups run aside, first `reached` are told, with none that left, and later who left, with none reached.
+        """
+        share = self._leaving[stage]
+        share = self._leaving[stage] = min(1.0, max(0.0, share + LATEST_EXIT * (left - share * reached)))
+        then = self._then[stage]
+        if abs(share - then) > MOVED or (share < RARE) != (then < RARE):
+            self._then = dict(self._leaving)
+            self._moves += 1
+            self._derive_alive()
+
+    def _derive_alive(self) -> None:
+        stages, leaving = range(self._spec.stages), self._then
+        self.alive = [1.0]
+        for i in stages[:-1]:
+            self.alive.append(max(1e-6, self.alive[i] * (1.0 - leaving.get(i, 0.0))))
+        self.alive.append(0.0)
+        self._ends = [i for i in stages if leaving.get(i, 0.0) >= RARE or i + 1 == self._spec.stages]
+
+    # Seconds of runs that nobody leaves early (LazyBatching, algorithm 1) ---------------------------------------------
+
+    def outputs_after(self, steps: int) -> int:
+        """Return the assumed length of an answer that has `steps` steps already: `outputs` of the longer answers."""
+        return self._covered[steps] if steps < len(self._covered) else steps + 1
+
+    def rest(self, batch: int, stage: int, step: int, inputs: int, outputs: int | None = None) -> float:
+        """Return the seconds from before step `step` of `stage` to the end, in a batch of this size.
+
+        `inputs` and `outputs` are the steps of the longest input and answer in it; `outputs` is assumed if left out.
+        """
+        table = self._table(batch)
+        expected = max(1, self.outputs if outputs is None else outputs)
+        seconds, decoding = table.once[stage] + table.encoder[stage] * inputs, table.decoder[stage] * expected
+        if inputs > 1:
+            seconds += table.slope[stage] * (inputs - 1)
+        launches, steps = self._once[stage] + self._encoders[stage] * inputs, self._decoders[stage] * expected
+        if step and stage < self._spec.stages:
+            if self._spec.kind(stage) is StageKind.ENCODER:
+                ahead = max(0, min(step, inputs - 1))
+                seconds, launches = seconds - ahead * table.unit[stage], launches - ahead
+            else:
+                ahead = max(0, min(step, expected - 1))
+                decoding, steps = decoding - ahead * table.unit[stage], steps - ahead
+        pace, of_steps = self.pace, self.decoding
+        return pace.factor * seconds + pace.launch * launches + of_steps.factor * decoding + of_steps.launch * steps
+
+    def whole(self, batch: int, inputs: int = 1, outputs: int | None = None) -> float:
+        """Return the seconds of the whole model."""
+        return self.rest(batch, 0, 0, inputs, outputs)
+
+    @derived
+    def least(self, inputs: int, hopes: bool) -> float:
+        """Return the least seconds that a request takes: alone, with the shortest answer of all.
+
+        That is to the end of the network, or to its first exit where the caller `hopes` for exits.
+        """
+        return self.until_exit(0, 1) if hopes else self.whole(1, inputs, self.fewest_outputs)
+
+    def between(self, batch: int, stage: int, step: int, inputs: int) -> float:
+        """Return the seconds from the start to before step `step` of `stage`: what it takes to catch up."""
+        table = self._table(batch)
+        seconds = table.once[0] - table.once[stage] + (table.encoder[0] - table.encoder[stage]) * inputs
+        if inputs > 1:
+            seconds += (table.slope[0] - table.slope[stage]) * (inputs - 1)
+        steps = step if step and self._spec.kind(stage) is StageKind.ENCODER else 0
+        seconds += steps * table.unit[stage]
+        launches = self._once[0] - self._once[stage] + (self._encoders[0] - self._encoders[stage]) * inputs + steps
+        return self.pace.factor * seconds + self.pace.launch * launches
+
+    def unit(self, batch: int, stage: int) -> float:
+        """Return the seconds of one step of a stage."""
+        pace = self._paces[stage]
+        return pace.factor * self._table(batch).unit[stage] + pace.launch
+
+    # Batch sizes beside each other ----------------------------------------------------------------------------------
+
+    @derived
+    def worth_batching(self, most: int) -> int:
+        """Return the smallest batch, of at most `most`, that takes nearly the least seconds per request.
+
+        Larger batches only make requests wait for each other. This is the model-allowed maximum batch size, which is
+        set by hand elsewhere (LazyBatching, section III-A). A decoder takes `most`, because finished requests leave and
+        make room for others.
+        """
+        if self.decoder is not None:
+            return most
+        each = [self._beside(batch) / batch for batch in range(1, most + 1)]
+        return 1 + next(i for i, seconds in enumerate(each) if seconds <= NEARLY * min(each))
+
+    @derived
+    def answered(self, most: int) -> Answered:
+        """Return the requests per second that are answered in batches of 1, 2, 4, ... and `most`."""
+        rates = [(batch, batch / self._beside(batch)) for batch in sizes(most)]
+        return Answered(rates, *max(rates, key=itemgetter(1)))
+
+    @derived
+    def tokens(self, most: int) -> list[float]:
+        """Return the tokens a second that steps of 1, 2, ... and `most` requests write, for models with a decoder."""
+        assert self.decoder is not None, "only decoders write tokens"
+        return [batch / self.unit(batch, self.decoder) for batch in range(1, most + 1)]
+
+    def _beside(self, batch: int) -> float:
+        """Return the seconds of the whole model in a batch of this size, for comparison with other sizes.
+
+        A fixed cost below 0 is not believed here. It means that the profile was taken at a slower moment, which holds
+        for all sizes. If it counted, small batches, which have more launches per request, would look quicker; and as
+        long as only small batches run, nothing would correct that.
+        """
+        inputs = TYPICAL_STEPS if self._spec.kinds else 1
+        whole = self.whole(batch, inputs, self.mean_outputs)
+        if self.pace.launch >= 0.0:
+            return whole
+        return self.pace.level * (whole - self.pace.launch * (self._once[0] + self._encoders[0] * inputs))
+
+    # Where some leave early: of models whose stages all run once ------------------------------------------------------
+
+    @derived
+    def prospects(self, stage: int, batch: int) -> list[Prospect]:
+        """Return a prospect for each exit of a batch that goes on from before `stage`, the last at the end.
+
+        Later stages run with the number of members that are left on average.
+        """
+        found, seconds = list[Prospect](), 0.0
+        for i in range(stage, self._spec.stages):
+            seconds += self.unit(max(1, round(batch * self.alive[i] / self.alive[stage])), i)
+            if i in self._ends:
+                answers = batch * (1.0 - self.alive[i + 1] / self.alive[stage])
+                found.append(Prospect(answers, seconds, answers / seconds if seconds else inf))
+        return found
+
+    def until_exit(self, stage: int, batch: int) -> float:
+        """Return the seconds of a batch that goes on from before `stage` until a member may leave."""
+        return self.prospects(stage, batch)[0].seconds
+
+    def until_end(self, stage: int, batch: int) -> float:
+        """Return the seconds of a batch that goes on to the end, with members leaving on the way."""
+        return self.prospects(stage, batch)[-1].seconds
+
+    @derived
+    def best_rate(self, stage: int, batch: int) -> float:
+        """Return the answers per second of a batch that goes on to the exit at which they are the most.
+
+        That rate is the index of Gittins (1979): running the job with the greatest index first minimises the sum of
+        waiting times where jobs end at random and switching between them costs nothing.
+        """
+        return max(prospect.rate for prospect in self.prospects(stage, batch))
+
+    @derived
+    def chances(self, batch: int) -> Chances:
+        """Return when answers can be expected of a batch that starts now and goes through to the end."""
+        some = self.prospects(0, batch)
+        return Chances(tuple([one.seconds for one in some]), tuple([one.answers / batch for one in some]))
+
+    @derived
+    def ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the seconds after which a request alone may leave, ascending, and the share that leaves then."""
+        alone = self.chances(1)
+        return alone.seconds, tuple([after - before for before, after in pairwise((0.0, *alone.shares))])
+
+    @derived
+    def work(self, most: int) -> float:
+        """Return the average seconds that a request takes of a worker, where few requests reach the later stages.
+
+        Each stage runs in its best batch size up to `most`, because requests that rest at a stage are joined by others.
+        """
+        stages, batches = range(self._spec.stages), sizes(most)
+        return sum([self.alive[i] * min([self.unit(size, i) / size for size in batches]) for i in stages])
+
+    @derived
+    def shares(self, stage: int, limit: int, most: int) -> Shares:
+        """Return the cost of requests at a stage in batches of 1, 2, 4, ... and `limit`; a worker takes `most`."""
+        costs = {size: self.until_exit(stage, size) / size for size in {*sizes(limit), *sizes(most)}}
+        least = min(costs[size] for size in sizes(most))
+        enough = NEARLY * min(costs[size] for size in sizes(limit))
+        return Shares(
+            [(size, costs[size], costs[size] - least) for size in sizes(limit)],
+            next(size for size in sizes(limit) if costs[size] <= enough),
+            1.0 / work if (work := self.work(most)) > 0.0 else inf,
+        )
+
+    def _table(self, batch: int) -> "_Table":
+        found = self._tables.get(batch)
+        if found is None:
+            found = self._tables[batch] = _Table(self._spec, self._costs, batch)
+        return found
+
+
+class _Table:
+    """For one batch size: the profile's seconds of one step of each stage, and their sums to the end, by stage kind."""
+
+    def __init__(self, spec: ModelSpec, costs: ModelCosts, batch: int) -> None:
+        stages = range(spec.stages)
+        self.unit = [costs.step(i, batch) for i in stages]
+        self.once, self.encoder, self.decoder = (
+            _sums([self.unit[i] if spec.kind(i) is kind else 0.0 for i in stages]) for kind in StageKind
+        )
+        self.slope = _sums([costs.slopes[i].at(batch) if i in costs.slopes else 0.0 for i in stages])
+
+
+def sizes(most: int) -> list[int]:
+    """Return the batch sizes that are compared: 1, 2, 4, ... and the largest."""
+    return [*(1 << exponent for exponent in range((most - 1).bit_length())), most]
+
+
+def shares_alive(spec: ModelSpec, costs: ModelCosts) -> list[float]:
+    """Return the share of requests that run each stage by the profile's hit rates, and a 0 behind the last."""
+    shares = [1.0]
+    for stage in range(spec.stages - 1):
+        shares.append(max(1e-6, shares[-1] - costs.hit_rates.get(stage, 0.0)))
+    return [*shares, 0.0]
+
+
+def _covering(lengths: Sequence[int]) -> int:
+    """Return the length that the share `COVERAGE` of `lengths`, ascending, does not exceed."""
+    return lengths[max(0, ceil(COVERAGE * len(lengths)) - 1)]
+
+
+def _sums(seconds: list[float]) -> list[float]:
+    """Return the sum from each place to the end, with a 0 behind the last."""
+    return [0.0, *accumulate(reversed(seconds))][::-1]

@@ -15,10 +15,10 @@ from latebind.batching.table import SubBatch
 from latebind.batching.workers import Crew, Worker
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
+from latebind.domain.costs import Outlook
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Cancelled, Event, Exited, Loaded, LoadFailed, StageDone, StageFailed, Woke
 from latebind.domain.model import StageKind
-from latebind.domain.outlook import Outlook
 from latebind.domain.picture import Picture
 from latebind.residency.residency import Residency
 

@@ -1,7 +1,7 @@
 """The short names under which commands take policies, and what each stands for in a configuration."""
 
 from latebind.batching.policy import POLICIES
-from latebind.residency import POLICIES as RESIDENCY_POLICIES
+from latebind.residency.policy import POLICIES as RESIDENCY_POLICIES
 
 _LAZYBATCHING, _EBIRD, _MCACHE = (f"research.{paper}.policies" for paper in ("lazybatching", "ebird", "mcache"))
 

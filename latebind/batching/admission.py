@@ -12,9 +12,8 @@ from latebind.batching.table import SubBatch
 from latebind.batching.workers import Crew
 from latebind.domain.actions import Action, Outcome, Reply
 from latebind.domain.config import ServedModel
-from latebind.domain.costs import TYPICAL_STEPS
+from latebind.domain.costs import TYPICAL_STEPS, Outlook
 from latebind.domain.events import Arrived
-from latebind.domain.outlook import Outlook
 
 RETRY = 0.5  # seconds; so a model is tried again this long after the machine has been slow for up to ten seconds
 RETRY_SHARE = 0.05  # of the time for which a model has been refused, it waits until it is tried again

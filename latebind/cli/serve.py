@@ -41,7 +41,7 @@ from latebind.heap import settle
 from latebind.logs import write_logs
 from latebind.repository.listing import Selection
 from latebind.repository.mirror import open_selection
-from latebind.residency import make_policy as make_eviction_policy
+from latebind.residency.policy import make_policy as make_eviction_policy
 from latebind.server.access import Security
 from latebind.server.door import Door
 from latebind.server.limits import Limits

@@ -13,7 +13,7 @@ from latebind.cli.numbers import numbers
 from latebind.cli.together import check_ray, check_workers, known_keys
 from latebind.domain.config import TIERS, ServeConfig
 from latebind.domain.errors import ConfigError
-from latebind.domain.sizes import size
+from latebind.domain.wording import size
 from latebind.engine.cores import fitted
 
 Parts = dict[str, dict[str, Any]]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import ITEM_BYTES, TensorSpec
-from latebind.domain.names import instead
+from latebind.domain.wording import instead
 from latebind.learned.samples import Samples
 from latebind.program.export import made_of_another
 

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from latebind.domain.equality import EqualButLast
+from latebind.domain.events import EqualButLast
 
 
 class Outcome(IntEnum):

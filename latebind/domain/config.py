@@ -6,13 +6,11 @@ from ipaddress import ip_address
 
 import msgspec
 
-from latebind.domain.costs import ModelCosts
+from latebind.domain.costs import NOTHING, Footprint, ModelCosts
 from latebind.domain.errors import ConfigError
-from latebind.domain.footprint import NOTHING, Footprint
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import Query
 
-LOAD_ORDERS = ("waits", "oldest", "fifo")
 TIERS = ("page-cache", "disk")
 KEY_PREFIX = re.compile(r"/?[A-Za-z0-9][A-Za-z0-9._-]*")
 HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
@@ -22,7 +20,7 @@ DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which batching policy decides and its settings; `window` in seconds.
 
-    `name` is `late`, `lazy+`, `graph`, or the dotted path of a class that fulfils `batching.view.BatchPolicy`.
+    `name` is `late`, `lazy+`, `graph`, or the dotted path of a class that fulfils `batching.policy.BatchPolicy`.
     `max_batch` 0 means the largest batch that each model was built for. Where `shed` is off, nothing is refused or
     dropped for being late.
     """
@@ -43,13 +41,10 @@ class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How much memory models may take together, and how it is shared.
 
     `budget` is in bytes; 0 sets no bound: all models are loaded before anything is served. `policy` chooses victims.
-    With `stages`, models are loaded and evicted piece by piece, and may run while the rest of them is being loaded.
-    With `trim`, the last stage that is evicted loses only the bytes that are needed, if its backend can do that.
+    It is `late`, `lru` or the dotted path of a class that fulfils `residency.policy.EvictionPolicy`. With `stages`,
+    models are loaded and evicted piece by piece, and may run while the rest of them is being loaded.
 
-    `order` says which model is loaded first: "waits" the one whose requests have waited longest, in sum, per second of
-    loading; "oldest" the one with the oldest request; "fifo" keeps all requests in the order of arrival. With `beside`,
-    loads go on while stages run; else nothing runs meanwhile. With `foresight`, policies know which requests wait. No
-    request waits longer than `patience` seconds for its model while later requests are served, except for loads that
+    No request waits longer than `patience` seconds for its model while later requests are served, except for loads that
     are under way. `window` is the number of seconds over which request rates are taken. A load that failed is tried
     again after `back_off` seconds, twice as many each further time. While the requests that have started keep more than
     `resting` bytes between stages, no others start; 0 sets no bound. With the `tier` "page-cache", the system keeps
@@ -59,10 +54,6 @@ class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     budget: int = 0
     policy: str = "late"
     stages: bool = True
-    trim: bool = True
-    order: str = "waits"
-    beside: bool = True
-    foresight: bool = True
     patience: float = 30.0
     window: float = 600.0
     back_off: float = 1.0
@@ -74,8 +65,6 @@ class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"residency.budget is {self.budget} bytes: give 0 for no bound, or more")
         if self.tier not in TIERS:
             raise ConfigError(f"residency.tier is {self.tier!r}: choose from {', '.join(TIERS)}")
-        if self.order not in LOAD_ORDERS:
-            raise ConfigError(f"residency.order is {self.order!r}: choose from {', '.join(LOAD_ORDERS)}")
         for name, value in (("patience", self.patience), ("window", self.window), ("back_off", self.back_off)):
             if not value > 0:
                 raise ConfigError(f"residency.{name} is {value} s: give more than 0")

@@ -1,9 +1,14 @@
-"""Measured costs, shared by the scheduler, the composition of learned caches and the simulator. Seconds and bytes."""
+"""Measured costs in seconds and bytes, and what a request can expect of them: shared by all that decides or simulates.
+
+What an input of another length costs enters here, as `slopes`, and in `batching.costs`, nowhere else.
+"""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+
+from msgspec import Struct
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +99,70 @@ class ModelCosts:
     def remaining(self, stage: int, batch: int) -> float:
         """Return the seconds from the start of `stage` to the end of the network, without any exit."""
         return sum(self.step(i, batch) for i in range(stage, len(self.stages)))
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """The pieces of one model, measured, never declared: the stages first, from 0, then the learned caches.
+
+    `sizes` in bytes and the `seconds` that each takes to load.
+
+    `behind[i]` is the stage behind which learned cache i stands, and `gains[i]` the seconds of work that it saves a
+    request on average. A load takes `fixed` more seconds where nothing of the model is in memory. Any multiple of
+    `grain` bytes from the start of a stage may be in memory; 0: all of it or nothing. A weight that several stages read
+    counts in each. `runs` are the seconds that a request runs in each stage, where known: later stages can be loaded
+    meanwhile. A request that has started and rests keeps `row` bytes at most.
+    """
+
+    sizes: tuple[int, ...] = ()
+    seconds: tuple[float, ...] = ()
+    behind: tuple[int, ...] = ()
+    gains: tuple[float, ...] = ()
+    fixed: float = 0.0
+    grain: int = 0
+    runs: tuple[float, ...] = ()
+    row: int = 0
+
+    @property
+    def stages(self) -> int:
+        """The number of stages, without which the model does not run."""
+        return len(self.sizes) - len(self.behind)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all pieces."""
+        return sum(self.sizes)
+
+    @property
+    def penalty(self) -> float:
+        """The seconds that the whole model takes to load: the miss penalty P of mCache (equation 1)."""
+        return self.fixed + sum(self.seconds)
+
+
+NOTHING = Footprint()  # for a model whose memory is not counted
+
+
+class Outlook(Struct, frozen=True, gc=False):
+    """After a `wait` for other requests and for loading, it ends after `ends[i]` with probability `chances[i]`.
+
+    `ends` ascend. The last one is that of the whole network; the earlier ones are at learned caches.
+    """
+
+    wait: float
+    ends: tuple[float, ...]
+    chances: tuple[float, ...]
+
+    @property
+    def whole(self) -> float:
+        """Seconds to the end of the network, without the wait: all that planners without learned caches know."""
+        return self.ends[-1]
+
+    @property
+    def least(self) -> float:
+        """Seconds to the first exit, without the wait."""
+        return self.ends[0]
+
+    @property
+    def mean(self) -> float:
+        """Seconds on average, without the wait."""
+        return sum([end * chance for end, chance in zip(self.ends, self.chances, strict=True)])

@@ -7,48 +7,24 @@ deadline of a request that has none, is the number 1e999.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
-from typing import IO, Any
+from typing import IO, Any, get_args
 
 import msgspec
 
-from latebind.domain.actions import Action, Branch, Evict, Load, Map, Outcome, Reply, Run, StepEnded, WakeAt
+from latebind.domain.actions import Action, Outcome
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import ConfigError
-from latebind.domain.events import (
-    Arrived,
-    Branched,
-    Cancelled,
-    Event,
-    Exited,
-    Loaded,
-    LoadFailed,
-    MapFailed,
-    Mapped,
-    StageDone,
-    StageFailed,
-    Woke,
-)
+from latebind.domain.events import Event
 
-EVENTS: tuple[type[Any], ...] = (
-    Arrived,
-    Cancelled,
-    StageDone,
-    Exited,
-    StageFailed,
-    Loaded,
-    LoadFailed,
-    Branched,
-    Mapped,
-    MapFailed,
-    Woke,
-)
-ACTIONS: tuple[type[Any], ...] = (Run, Reply, Load, Evict, Branch, Map, StepEnded, WakeAt)
-KINDS = {kind.__name__: kind for kind in (*EVENTS, *ACTIONS)}
+KINDS: dict[str, Any] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Action))}
 FIELDS = {name: kind.__struct_fields__ for name, kind in KINDS.items()}
 OUTCOMES = {name: fields.index("outcome") for name, fields in FIELDS.items() if "outcome" in fields}
 TYPES = {name: [field.type for field in msgspec.structs.fields(kind)] for name, kind in KINDS.items()}
 FLOATS = {name: [i for i, of in enumerate(types) if of in (float, float | None)] for name, types in TYPES.items()}
-GONE = {"leave": True, "coverage": 0.9, "compact": True, "max_alive": 0, "learn": True}  # settings of older logs
+GONE: dict[str, dict[str, Any]] = {  # settings of older logs, with their defaults
+    "policy": {"leave": True, "coverage": 0.9, "compact": True, "max_alive": 0, "learn": True},
+    "residency": {"trim": True, "order": "waits", "beside": True, "foresight": True},
+}
 INFINITE = {inf: msgspec.Raw(b"1e999"), -inf: msgspec.Raw(b"-1e999")}  # msgspec writes null, and refuses to read these
 _read = msgspec.json.Decoder(float_hook=float).decode
 _read_entry = msgspec.json.Decoder(tuple[float, list[Any], list[list[Any]]], float_hook=float).decode
@@ -94,12 +70,14 @@ def _of_today(config: Any) -> Any:
 
     Where they were not, they stay, and `read_log` says that there is no such setting.
     """
-    policy = config.get("policy", {}) if isinstance(config, dict) else {}
-    for key, default in GONE.items():
-        if policy.get(key) == default:
-            del policy[key]
-    if policy.get("name") == "serial":
-        policy.update(name="graph", max_batch=1)
+    if not isinstance(config, dict):
+        return config
+    for part, gone in GONE.items():
+        for key, default in gone.items():
+            if key in config.get(part, {}) and config[part][key] == default:
+                del config[part][key]
+    if config.get("policy", {}).get("name") == "serial":
+        config["policy"] |= {"name": "graph", "max_batch": 1}
     return config
 
 

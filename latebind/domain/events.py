@@ -1,8 +1,17 @@
 """The events that the scheduler handles, in past participles. The time of an event is passed beside it."""
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
-from latebind.domain.equality import EqualButLast
+
+class EqualButLast(Struct, frozen=True, eq=False):
+    """An event or action whose last field is only for metrics and traces: it is ignored by `==` and `hash`."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and astuple(self)[:-1] == astuple(other)[:-1]
+
+    def __hash__(self) -> int:
+        return hash(astuple(self)[:-1])
 
 
 class Arrived(Struct, frozen=True, gc=False):

@@ -1,23 +1,93 @@
 """Counts and histograms made only from events and actions, so that live and simulated figures mean the same. Pure."""
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from latebind.domain.actions import Action, Evict, Load, Map, Outcome, Reply, Run, StepEnded
 from latebind.domain.config import SchedulerConfig
+from latebind.domain.costs import Footprint
 from latebind.domain.events import Arrived, Event, Loaded, LoadFailed, StageDone, StageFailed
-from latebind.domain.footprint import Footprint
-from latebind.domain.histogram import SECONDS_BUCKETS, Histogram
 from latebind.domain.model import StageKind
 from latebind.domain.query import NOT_RUN, Node
-from latebind.domain.token_metrics import TokenMetrics
 
+SECONDS_BUCKETS = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
 ANSWERED = Outcome.ANSWERED
 
 MOST_UNCOUNTED = 128  # ended requests of one model that are kept before they are counted together
 
 SLACK_BUCKETS = (0.0, *SECONDS_BUCKETS)  # the first holds requests that could not be in time
+
+
+class Histogram:
+    """Counts of values in seconds by upper bound; the last count is of all values above the last bound."""
+
+    def __init__(self, bounds: Sequence[float] = SECONDS_BUCKETS) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value in seconds."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def add_all(self, values: list[float]) -> None:
+        """Count many values in seconds, in a fraction of the time that `add` would take; sorts `values`."""
+        self._sum = sum(values, self._sum)
+        values.sort()
+        before = 0
+        for place, bound in enumerate(self._bounds):
+            up_to = bisect_right(values, bound, before)
+            self._counts[place] += up_to - before
+            before = up_to
+        self._counts[-1] += len(values) - before
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return bounds, counts (one more than bounds), sum and count as plain types."""
+        return {"le": list(self._bounds), "counts": list(self._counts), "sum": self._sum, "count": sum(self._counts)}
+
+
+class TokenMetrics:
+    """Counts runs of a decoder, each of which writes one token of every request in it."""
+
+    def __init__(self) -> None:
+        self._arrived: dict[int, float] = {}  # when requests came that have no token yet
+        self._running: dict[int, tuple[int, ...]] = {}  # by worker: the requests of its decoder's run
+        self._tokens = 0
+        self._first = Histogram()
+
+    def arrived(self, requests: Sequence[int], now: float) -> None:
+        """Note requests."""
+        self._arrived.update(dict.fromkeys(requests, now))
+
+    def begun(self, worker: int, requests: tuple[int, ...]) -> None:
+        """Note a run of the decoder."""
+        self._running[worker] = requests
+
+    def done(self, worker: int, now: float) -> None:
+        """Count the tokens of a run that has ended, if it was the decoder's."""
+        requests = self._running.pop(worker, ())
+        self._tokens += len(requests)
+        for request in requests:
+            arrived = self._arrived.pop(request, None)
+            if arrived is not None:
+                self._first.add(now - arrived)
+
+    def failed(self, worker: int) -> None:
+        """Forget a run that raised: it has written nothing."""
+        self._running.pop(worker, None)
+
+    def ended(self, request: int) -> None:
+        """Forget a request."""
+        self._arrived.pop(request, None)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all figures as plain types."""
+        return {"tokens": self._tokens, "first_token_seconds": self._first.snapshot()}
 
 
 class MemoryMetrics:

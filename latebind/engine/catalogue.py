@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, RepositoryError
-from latebind.domain.names import instead
+from latebind.domain.wording import instead
 from latebind.engine.engines import Engines, EngineStartFailed
 from latebind.repository.listing import Fingerprint, Selection, Serving
 from latebind.server.gateway import IndexEntry

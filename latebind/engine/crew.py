@@ -10,9 +10,8 @@ from itertools import repeat
 from pathlib import Path
 
 from latebind.domain.config import EngineConfig
-from latebind.domain.costs import ModelCosts
+from latebind.domain.costs import NOTHING, Footprint, ModelCosts
 from latebind.domain.errors import ConfigError, RepositoryError
-from latebind.domain.footprint import NOTHING, Footprint
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import StepRows, lay_out
 from latebind.engine.cores import at_once

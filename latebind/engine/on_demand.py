@@ -22,10 +22,9 @@ from torch import Tensor
 
 from latebind.domain.actions import Evict, Load
 from latebind.domain.config import TIERS, EngineConfig, ResidencyConfig
-from latebind.domain.costs import Curve
+from latebind.domain.costs import Curve, Footprint
 from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
 from latebind.domain.events import Loaded, LoadFailed
-from latebind.domain.footprint import Footprint
 from latebind.engine.cores import at_once
 from latebind.engine.crew import LoadedModel, with_queries
 from latebind.engine.running import LOAD_SECONDS, LOADS, Running

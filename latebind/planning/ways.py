@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from latebind.domain.errors import ConfigError
-from latebind.residency import POLICIES
+from latebind.residency.policy import POLICIES
 from latebind.simulation.cluster.placement import ByImportance, RandomHomes
 from latebind.simulation.cluster.policies import ROUTERS, Placer
 

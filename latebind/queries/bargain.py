@@ -10,7 +10,7 @@ cannot gain, accuracy alone counts.
 from collections.abc import Callable, Mapping
 from math import floor, inf, log, log2
 
-from latebind.domain.outlook import Outlook
+from latebind.domain.costs import Outlook
 
 NEXT = 0.5  # the step between two prices, in powers of two
 NONE = -40  # the index of the price that stands for none: a millionth a second, which only settles ties

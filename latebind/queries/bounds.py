@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from latebind.domain.outlook import Outlook
+from latebind.domain.costs import Outlook
 from latebind.domain.query import Query
 
 Outlooks = Mapping[str, Outlook]

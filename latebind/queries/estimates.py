@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from latebind.domain.outlook import Outlook
+from latebind.domain.costs import Outlook
 from latebind.queries.bounds import LowerBound
 
 

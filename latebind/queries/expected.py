@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf, prod
 
-from latebind.domain.outlook import Outlook
+from latebind.domain.costs import Outlook
 from latebind.domain.query import Node, PlannerConfig
 from latebind.queries.bargain import Bargain, Terms
 from latebind.queries.branches import Branches

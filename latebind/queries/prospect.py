@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from latebind.domain.outlook import Outlook
+from latebind.domain.costs import Outlook
 
 MOST = 64  # steps of a function; a function with more is made coarser
 CLOSED = 1 / 8  # a step of a coarse function rises by at least this share of what is missing to the maximum

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from latebind.domain.outlook import Outlook
+from latebind.domain.costs import Outlook
 from latebind.domain.query import Query
 from latebind.queries.branches import Branches
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from latebind.domain.errors import LatebindError, NotFound, RepositoryError
-from latebind.domain.names import instead
+from latebind.domain.wording import instead
 from latebind.queries.file.definition import ENDING, model_names, query_name
 from latebind.queries.file.lines import Source
 from latebind.repository.directory import MANIFEST, NAME, VERSION, ModelDirectory

@@ -1,11 +1,12 @@
 """The importance of a model in memory, and a queue of models by importance (mCache, sections 4.3.2 and 4.3.3)."""
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
+from typing import Generic, TypeVar
 
 from latebind.residency.model_state import ModelState
-from latebind.residency.ranking import Ranking
 
 Score = Callable[[ModelState, float], float]
 
@@ -17,6 +18,47 @@ SLICE = 1  # models of the shadow queue that are scored at each load
 def utility(penalty: float, size: float, gap: float) -> float:
     """Return the seconds that it takes to load a byte again, per second until it is needed (equation 1)."""
     return penalty / (max(size, 1.0) * gap)
+
+
+Key = TypeVar("Key", float, tuple[float, int])
+
+
+class Ranking(Generic[Key]):
+    """Names in the order of their keys, the lowest first; of equal keys in alphabetical order. Keys change one by one.
+
+    A sorted list rather than a heap: models that may not be evicted are skipped without being removed and inserted
+    again, and no stale entries stay behind. With 10,000 names a change moves 80 kB in memory, about 3 us.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[str, Key] = {}
+        self._order: list[tuple[Key, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._keys
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for _, name in self._order)
+
+    def items(self) -> Iterator[tuple[Key, str]]:
+        """Iterate over keys and names, the lowest key first."""
+        return iter(self._order)
+
+    def put(self, name: str, key: Key) -> None:
+        """Insert `name` with this key, or change its key."""
+        if name in self._keys:
+            self.remove(name)
+        self._keys[name] = key
+        insort(self._order, (key, name))
+
+    def remove(self, name: str) -> Key:
+        """Remove `name` and return its key; raises `KeyError` where it is not here."""
+        key = self._keys.pop(name)
+        del self._order[bisect_left(self._order, (key, name))]
+        return key
 
 
 class ImportanceQueue:

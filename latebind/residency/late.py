@@ -5,8 +5,7 @@ by the time until its model is requested next. For a model that requests wait fo
 requests before them; for any other model it is longer than the time to serve all waiting requests.
 
 The model that is being loaded is a candidate too, with the pieces that have run. Where these are worth least, the model
-passes through a part of the memory that is smaller than itself, and no other model loses anything. Where models are
-evicted whole, the set of models is evicted whose loss costs least in all.
+passes through a part of the memory that is smaller than itself, and no other model loses anything.
 """
 
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from itertools import islice
 from math import inf
 
 from latebind.domain.config import ResidencyConfig
-from latebind.residency.base import MemoryView, Victim
 from latebind.residency.importance import FEW, ByImportance
 from latebind.residency.model_state import ModelState
 from latebind.residency.piece_groups import (
@@ -26,13 +24,12 @@ from latebind.residency.piece_groups import (
     is_in_memory,
     piece_groups_of,
 )
+from latebind.residency.policy import MemoryView, Victim, first_whole
 from latebind.residency.rates import Gaps, JumpingGaps, MovingGaps
-from latebind.residency.whole_models import SEARCHED, Item, least_set
 
 JUMP = 0.03  # probability that a model's rate changes after a request; .01 and .1 are within 1 %
 ALPHA_OF_ALL = 0.02  # weight of the newest gap between any two requests
 AT_ONCE = 2  # models whose groups are looked at together
-SEARCHED_OF_MANY = 4  # as `SEARCHED`, where memory holds more than `FEW` models: each is scored afresh
 
 
 class Late(ByImportance):
@@ -41,8 +38,6 @@ class Late(ByImportance):
     def __init__(self, config: ResidencyConfig) -> None:
         super().__init__()
         self.whole = not config.stages
-        self._foresight = config.foresight
-        self._trims = config.trim and not self.whole
         self._gaps: Gaps = JumpingGaps(config.window, JUMP)
         self._all_gaps = MovingGaps(ALPHA_OF_ALL, config.window)  # between requests for any model
         self._scores: dict[str, _Scored] = {}
@@ -70,28 +65,12 @@ class Late(ByImportance):
 
     def victims(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
         """Choose what is worth least."""
-        self._waiting = view.waiting if self._foresight else 0
+        self._waiting = view.waiting
         self._wanted = wanted
-        self._idle = self._foresight and not view.waiting and len(view.evictable) <= FEW
-        return self._whole_models(view, need, wanted, now) if self.whole else self._pieces(view, need, now)
-
-    def _whole_models(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
-        """Choose the cheapest set among the least important models: a fixed number, or as many as free `need` bytes."""
-        most = SEARCHED if len(view.evictable) <= FEW else SEARCHED_OF_MANY
-        models: list[ModelState] = []
-        size = 0
-        for model in self._queue.ascending(view.evictable, now):
-            if model is not wanted and model.wholly_evictable and model.bytes:
-                models.append(model)
-                size += model.bytes
-                if len(models) >= most and size >= need:
-                    break
-        scores = [self._scores[model.name] for model in models]
-        items = [
-            Item(scored.groups.penalty / scored.until, model.bytes)
-            for scored, model in zip(scores, models, strict=True)
-        ]
-        return [Victim(models[place].name, models[place].evictable_pieces()) for place in least_set(items, need)]
+        self._idle = not view.waiting and len(view.evictable) <= FEW
+        if self.whole:
+            return first_whole(self._queue.ascending(view.evictable, now), view, need, wanted)
+        return self._pieces(view, need, now)
 
     def _pieces(self, view: MemoryView, need: int, now: float) -> list[Victim]:
         """Look at the groups of ever more models until they free enough.
@@ -150,7 +129,7 @@ class Late(ByImportance):
         return scored.groups
 
     def _regroup(self, model: ModelState) -> "_Scored":
-        scored = self._scores[model.name] = _Scored(piece_groups_of(model.footprint, trims=self._trims))
+        scored = self._scores[model.name] = _Scored(piece_groups_of(model.footprint, trims=not self.whole))
         self._tailed = self._tailed or scored.groups.tailed
         return scored
 

@@ -9,11 +9,10 @@ from dataclasses import replace
 from math import inf
 from types import MappingProxyType
 
+from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError, IllegalEvent
-from latebind.domain.footprint import Footprint
-from latebind.residency.base import MemoryView, Victim
-from latebind.residency.model_state import ModelState
-from latebind.residency.phase import Phase
+from latebind.residency.model_state import LoadState, ModelState
+from latebind.residency.policy import MemoryView, Victim
 
 
 class Memory:
@@ -45,7 +44,7 @@ class Memory:
             raise IllegalEvent(f"pieces {pieces} of {name!r} are in memory, or a load is under way already")
         if size > self.free:
             raise IllegalEvent(f"{name!r} needs {size} bytes and {self.free} of {self.budget} are free")
-        model.move(Phase.LOADING)
+        model.move(LoadState.LOADING)
         model.loading = pieces
         self.used += size
         if model.parts:
@@ -61,7 +60,7 @@ class Memory:
         model.bytes += model.missing_bytes(pieces)
         _drop_parts(model, pieces)
         model.missing_stages -= _stage_count(model, pieces)
-        model.move(Phase.PARTIAL if model.missing_stages else Phase.READY)
+        model.move(LoadState.PARTIAL if model.missing_stages else LoadState.READY)
         self.update_evictable(model)
         return model
 
@@ -72,7 +71,7 @@ class Memory:
         self.used -= model.size_of(pieces)
         model.bytes -= model.size_of(pieces) - model.missing_bytes(pieces)
         _drop_parts(model, pieces)
-        model.move(Phase.FAILED)
+        model.move(LoadState.FAILED)
         self.update_evictable(model)
         return model
 
@@ -95,10 +94,10 @@ class Memory:
             size -= stays
         model.bytes -= size
         self.used -= size
-        if model.absent and not model.loading and model.phase is not Phase.FAILED:
-            model.move(Phase.ABSENT)
-        elif model.phase is Phase.READY and model.missing_stages:
-            model.move(Phase.PARTIAL)
+        if model.absent and not model.loading and model.phase is not LoadState.FAILED:
+            model.move(LoadState.ABSENT)
+        elif model.phase is LoadState.READY and model.missing_stages:
+            model.move(LoadState.PARTIAL)
         self.update_evictable(model)
         return model
 
@@ -120,13 +119,13 @@ class Memory:
                 f"a stage of {model.name} is there both in part and wholly"
             )
             assert not model.resident.intersection(model.loading), f"{model.name} loads what is in memory"
-            assert bool(model.loading) == (model.phase is Phase.LOADING), f"{model.name} is {model.phase.name}"
-            assert not model.absent or model.phase is not Phase.PARTIAL, f"nothing of {model.name} is there"
+            assert bool(model.loading) == (model.phase is LoadState.LOADING), f"{model.name} is {model.phase.name}"
+            assert not model.absent or model.phase is not LoadState.PARTIAL, f"nothing of {model.name} is there"
             assert model.missing_stages == model.footprint.stages - _stage_count(model, tuple(model.resident)), (
                 f"the missing stages of {model.name} are off"
             )
-            assert not (model.phase is Phase.READY and model.missing_stages), f"{model.name} is not complete"
-            assert model.absent or model.phase is not Phase.ABSENT, f"{model.name} is not absent"
+            assert not (model.phase is LoadState.READY and model.missing_stages), f"{model.name} is not complete"
+            assert model.absent or model.phase is not LoadState.ABSENT, f"{model.name} is not absent"
             evictable = bool(model.evictable_pieces())
             assert (model.name in self._evictable) == evictable, f"whether {model.name} is evictable is off"
 

@@ -2,11 +2,35 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import Enum, auto
 from math import inf
 
+from latebind.domain.costs import Footprint
 from latebind.domain.errors import IllegalEvent
-from latebind.domain.footprint import Footprint
-from latebind.residency.phase import LEGAL_MOVES, Phase
+
+
+class LoadState(Enum):
+    """How much of a model is in memory, and whether a load is under way.
+
+    ABSENT: nothing is in memory. LOADING: a load is under way. PARTIAL: some stages are in memory and no load is under
+    way. READY: all stages are in memory. FAILED: the last load failed, and the next attempt waits for a while.
+    """
+
+    ABSENT = auto()
+    LOADING = auto()
+    PARTIAL = auto()
+    READY = auto()
+    FAILED = auto()
+
+
+LEGAL_MOVES = {
+    LoadState.ABSENT: frozenset({LoadState.LOADING}),
+    LoadState.LOADING: frozenset({LoadState.PARTIAL, LoadState.READY, LoadState.FAILED}),
+    LoadState.PARTIAL: frozenset({LoadState.LOADING, LoadState.ABSENT}),
+    LoadState.READY: frozenset({LoadState.LOADING, LoadState.PARTIAL, LoadState.ABSENT}),  # LOADING: its learned caches
+    LoadState.FAILED: frozenset({LoadState.LOADING, LoadState.ABSENT}),
+}
+
 
 NEWEST = 0.3  # weight of the newest measurement in the seconds that a piece takes to load
 
@@ -41,7 +65,7 @@ class ModelState:
     def __init__(self, name: str, footprint: Footprint) -> None:
         self.name = name
         self.footprint = footprint
-        self.phase = Phase.ABSENT
+        self.phase = LoadState.ABSENT
         self.resident: set[int] = set()
         self.parts: dict[int, int] = {}
         self.loading: tuple[int, ...] = ()
@@ -153,7 +177,7 @@ class ModelState:
             known[piece] += NEWEST * (seconds - expected) * known[piece] / expected
         self.footprint = replace(self.footprint, seconds=tuple(known))
 
-    def move(self, phase: Phase) -> None:
+    def move(self, phase: LoadState) -> None:
         """Enter `phase`. Raises `IllegalEvent`, and changes nothing, where the table of moves does not allow it."""
         if phase not in LEGAL_MOVES[self.phase]:
             raise IllegalEvent(f"model {self.name!r} is {self.phase.name} and cannot become {phase.name}")

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from math import inf
 from operator import itemgetter
 
-from latebind.domain.footprint import Footprint
-from latebind.residency.base import Victim
+from latebind.domain.costs import Footprint
 from latebind.residency.importance import utility
 from latebind.residency.model_state import ModelState
+from latebind.residency.policy import Victim
 
 TAIL = 0.03  # worth of a tail over that of other stages: where two tails are useless, the rarer model loses its own
 

@@ -1,7 +1,6 @@
 """The part of the scheduler that decides what is in memory: its events, its questions, and `decide`. Pure.
 
-`state.py` has what is known. `gate.py` decides which requests may start, `load_planner.py` what is loaded and
-`eviction.py` what is evicted.
+`state.py` has what is known and which requests may start, `loading.py` decides what is loaded and evicted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,18 +12,12 @@ from latebind.batching.workers import Crew
 from latebind.domain.actions import Action
 from latebind.domain.config import ResidencyConfig, ServedModel
 from latebind.domain.events import Loaded, LoadFailed
-from latebind.residency import make_policy
-from latebind.residency.back_off import BackOff
-from latebind.residency.eviction import Evictor
-from latebind.residency.gate import Gate
 from latebind.residency.importance import ByImportance
-from latebind.residency.load_order import LoadOrder
-from latebind.residency.load_planner import LoadPlanner
+from latebind.residency.loading import BackOff, Evictor, LoadPlanner, MissingCaches, RefusedModels
 from latebind.residency.memory import Memory, require_room
-from latebind.residency.missing_caches import MissingCaches
 from latebind.residency.model_state import ModelState
-from latebind.residency.refused import RefusedModels
-from latebind.residency.state import ResidencyState
+from latebind.residency.policy import make_policy
+from latebind.residency.state import Gate, ResidencyState
 
 
 class Residency:
@@ -44,16 +37,15 @@ class Residency:
         for model in self.memory.models.values():
             require_room(model, config.budget, whole=whole)
         self._policy = policy
-        self._streams = config.beside and not whole  # a model may start before all of it is in memory
+        self._streams = not whole  # a model may start before all of it is in memory
         self._state = ResidencyState(self.memory, lanes, queues, crew)
         self._gate = Gate(config, self._state, whole=whole)
         self._missing_caches = MissingCaches(config.back_off)
         self._refused = RefusedModels(policy)
-        order = LoadOrder(config, lanes)
-        self._evictor = Evictor(self._state, policy, order, self._missing_caches)
-        self._back_off = BackOff[str](config.back_off)
+        self._evictor = Evictor(self._state, policy, self._missing_caches)
+        self._back_off = BackOff(config.back_off)
         self._load_planner = LoadPlanner(
-            config, self._state, self._evictor, order, self._refused, self._missing_caches, self._back_off, whole=whole
+            config, self._state, self._evictor, self._refused, self._missing_caches, self._back_off, whole=whole
         )
 
     # Events ---------------------------------------------------------------------------------------------------------
@@ -157,7 +149,6 @@ class Residency:
         for _ in range(2):  # the second time only where no request is left whose end could make room
             if not state.is_loading:
                 self._load_planner.load(now, actions)
-            self._gate.release_head()
             self._gate.update()
             if state.can_progress():
                 break

@@ -1,4 +1,4 @@
-"""The state that decisions about memory share: who waits for which model, what is loading, what is pinned. Pure.
+"""What decisions about memory share: which models requests wait for, what is loading and pinned, who may start. Pure.
 
 Events change it as they come. `refresh` brings a model up to date before anything is decided about it.
 """
@@ -10,6 +10,7 @@ from latebind.batching.admission import Lane
 from latebind.batching.policy import Models
 from latebind.batching.table import SubBatch
 from latebind.batching.workers import Crew
+from latebind.domain.config import ResidencyConfig
 from latebind.residency.memory import Memory
 from latebind.residency.model_state import ModelState
 
@@ -97,6 +98,10 @@ class ResidencyState:
         lane = self.lanes[model.name]
         return len(lane) > 0 and model.complete and lane.oldest.id <= self._guards.get(model.name, -1)
 
+    def oldest(self, model: ModelState) -> int:
+        """Return the id of the request that has waited longest for a model."""
+        return self.lanes[model.name].oldest.id
+
     @property
     def is_loading(self) -> bool:
         """Whether a load is under way."""
@@ -116,10 +121,6 @@ class ResidencyState:
         runs = any(worker.running is not None or worker.table.entries for worker in self._crew.workers)
         return runs or self._queues.requests > 0
 
-    def busy(self) -> bool:
-        """Return whether any request has started, or may start."""
-        return any(True for _ in self._crew.started()) or self._queues.requests > 0
-
     def is_resident(self, batch: SubBatch) -> bool:
         """Return whether the next stage of a sub-batch is in memory."""
         return batch.stage in self.memory.models[batch.spec.name].resident
@@ -134,3 +135,64 @@ class ResidencyState:
         loading = any(model.loading for model in self.memory.models.values())
         goes_on = loading or self.can_progress() or not any(lane.held for lane in self.lanes.values())
         assert goes_on, "requests wait for a model and nothing is loaded for them"
+
+
+class Gate:
+    """Decides which models' requests may start: those whose stages are in memory, or will be in time.
+
+    Requests of a model that cannot run yet are held in its lane, where no batching policy sees them. The lane opens as
+    soon as a request that starts would not wait for a stage: a start that is held back until then does not end later,
+    and more requests start together. A model that does not fit as a whole opens once its first stage is there, and
+    streams through; where models are loaded `whole`, once all of it is. All lanes are closed while the requests that
+    have started keep more between stages than they may.
+    """
+
+    def __init__(self, config: ResidencyConfig, state: ResidencyState, *, whole: bool) -> None:
+        self._config = config
+        self._state = state
+        self._whole = whole
+        for lane in state.lanes.values():
+            lane.open = False
+
+    def update(self) -> None:
+        """Refresh all dirty models, and open or close their lanes."""
+        state = self._state
+        every = state.draining or self._config.resting > 0
+        names = set(state.waiting) if every else set()
+        for name in state.dirty | names:
+            model = state.refresh(name)
+            self._open_or_close(model, state.lanes[name])
+        state.dirty.clear()
+
+    def _open_or_close(self, model: ModelState, lane: Lane) -> None:
+        if self._may_open(model, lane):
+            lane.open = True
+            if lane.held:
+                lane.release()
+        elif lane.open:
+            lane.withhold()
+
+    def _may_open(self, model: ModelState, lane: Lane) -> bool:
+        state = self._state
+        if self._config.resting and state.resting_bytes() > self._config.resting:
+            return False
+        if state.draining and not state.is_guarded(model):
+            return False
+        if model.complete:
+            return True
+        if self._whole or model is not state.target or 0 not in model.resident:
+            return False
+        return model.name in state.streaming or _loads_in_time(model, lane)
+
+
+def _loads_in_time(model: ModelState, lane: Lane) -> bool:
+    """Return whether requests that start now would wait for no stage longer than the next piece takes to load."""
+    footprint, batch = model.footprint, max(1, min(len(lane), lane.spec.max_batch))
+    loaded_at, runs_at = 0.0, model.seconds_of(model.missing[:1])
+    for stage in range(footprint.stages):
+        if stage not in model.resident:
+            loaded_at += model.seconds_of((stage,))
+            if loaded_at > runs_at:
+                return False
+        runs_at += lane.estimate.unit(batch, stage)
+    return True

@@ -9,8 +9,8 @@ from typing import cast
 from latebind import __version__
 from latebind.domain.errors import InvalidRequest, NotFound, TurnedOff, Unavailable
 from latebind.domain.model import ModelSpec
-from latebind.domain.names import instead
 from latebind.domain.picture import Picture
+from latebind.domain.wording import instead
 from latebind.logs import REQUEST
 from latebind.server.calls import Call
 from latebind.server.description import statistics, steps_as_parameters

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.domain.config import ServedModel
-from latebind.domain.costs import Curve, ModelCosts
-from latebind.domain.footprint import Footprint
+from latebind.domain.costs import Curve, Footprint, ModelCosts
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.simulation.cluster.fleet import ClusterModel, Requests
 from latebind.simulation.cluster.traffic import MINUTE, laid_over, spread_out

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError, IllegalEvent, LatebindError
-from latebind.domain.footprint import Footprint
-from latebind.residency.base import EvictionPolicy
 from latebind.residency.memory import Memory
 from latebind.residency.model_state import ModelState
+from latebind.residency.policy import EvictionPolicy
 from latebind.simulation.traces import Request
 from research.mcache.policies import Oracle
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
+from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError
-from latebind.domain.footprint import Footprint
 
 MOST_MODELS = 12  # of which all sets are looked at
 

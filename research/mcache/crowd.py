@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from latebind.bench.rounds import Progress, in_parallel
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts
-from latebind.domain.footprint import Footprint
+from latebind.domain.costs import Curve, Footprint, ModelCosts
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.workloads import Arrival
@@ -49,13 +48,9 @@ def server(label: str, policy: str, *, batching: str = "late", **settings: Any) 
     return Server(label, residency, PolicyConfig(batching, shed=False))
 
 
-FIFO_LRU = server("lru, fifo", "lru", stages=False, order="fifo", beside=False)
 SERVERS = (
-    FIFO_LRU,
-    server("iam, fifo", "iam", stages=False, order="fifo", beside=False),
-    server("lru, resident first, loads block", "lru", stages=False, order="oldest", beside=False),
-    server("lru, resident first, loads beside", "lru", stages=False, order="oldest"),
-    server("lru, by waits", "lru", stages=False),
+    server("lru", "lru"),
+    server("iam", "iam"),
     server("late, whole models", "late", stages=False),
     server("late", "late"),
 )

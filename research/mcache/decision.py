@@ -9,11 +9,10 @@ from statistics import median, quantiles
 from time import perf_counter
 
 from latebind.domain.config import ResidencyConfig
-from latebind.domain.footprint import Footprint
-from latebind.residency import make_policy
-from latebind.residency.base import Victim
+from latebind.domain.costs import Footprint
 from latebind.residency.memory import Memory
 from latebind.residency.model_state import ModelState
+from latebind.residency.policy import Victim, make_policy
 from research.mcache.models import GRAIN
 from research.mcache.policies import Oracle
 from research.policies import EVICTION

@@ -7,7 +7,7 @@ from functools import partial
 from math import log
 from random import Random
 
-from latebind.domain.footprint import Footprint
+from latebind.domain.costs import Footprint
 from research.mcache.networks import Stages, bert, gpt2, resnet, ssd300, t5, t5_encoder, xlnet
 from research.mcache.paper import EXECUTION
 

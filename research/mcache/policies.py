@@ -10,13 +10,11 @@ from math import inf
 from typing import Protocol, runtime_checkable
 
 from latebind.domain.config import ResidencyConfig
-from latebind.residency.base import MemoryView, Victim
-from latebind.residency.importance import ByImportance, utility
+from latebind.residency.importance import ByImportance, Ranking, utility
 from latebind.residency.late import Late
 from latebind.residency.model_state import ModelState
-from latebind.residency.ranking import Ranking
+from latebind.residency.policy import MemoryView, Victim, first_whole, may_evict_whole
 from latebind.residency.rates import SHORTEST
-from latebind.residency.whole_models import first_whole, may_evict_whole
 
 Times = Mapping[str, Sequence[float]]
 """The times of all requests for each model, past and future, in seconds, ascending."""

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError
-from latebind.domain.footprint import Footprint
 from latebind.simulation.traces import HOUR, HTTP, Pairing, Request, Service, eligible, hour_of, invocations, paired
 from research.mcache.models import Family, Storage, slowest_first
 

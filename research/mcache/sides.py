@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from latebind.domain.config import ResidencyConfig
+from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError
-from latebind.domain.footprint import Footprint
-from latebind.residency import make_policy
+from latebind.residency.policy import make_policy
 from latebind.simulation.traces import Request
 from research.hardware.sequential import SequentialReplay
 from research.mcache.bounds import least_in_pieces, least_streaming, least_whole
@@ -101,12 +101,9 @@ RESIDENT = policy("late", "late, all of a model to run", streams=False)
 WAITING = max(KNOWN)
 ABLATED = (
     *(LRU, LATE, RESIDENT, WHOLE),
-    policy("late", "late, stages go whole", trim=False),
     Policy("late, the fixed part at each load", ResidencyConfig(policy="late"), always=True),
-    Policy("late, stages whole, the fixed part", ResidencyConfig(policy="late", trim=False), always=True),
     Policy("late, loads never beside runs", ResidencyConfig(policy="late"), alone=True),
     policy("late", f"late, {WAITING} wait", known=WAITING),
-    policy("late", f"late, {WAITING} wait, foresight off", known=WAITING, foresight=False),
     policy("late", f"late, whole models, {WAITING} wait", known=WAITING, stages=False),
     policy("late", "late, window 60 s", window=60.0),
     policy("late", "late, window 3,600 s", window=3600.0),

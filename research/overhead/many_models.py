@@ -6,9 +6,8 @@ from statistics import median
 
 from latebind.domain.actions import Load, Reply, Run
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, Footprint, ModelCosts
 from latebind.domain.events import Arrived, Event, Loaded, StageDone
-from latebind.domain.footprint import Footprint
 from latebind.domain.model import ModelSpec
 from latebind.scheduler import Scheduler
 

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from latebind.domain.actions import Evict, Load, Map, Outcome, Reply, Run, StepEnded
 from latebind.domain.config import ResidencyConfig
+from latebind.domain.costs import Footprint
 from latebind.domain.events import Arrived, Loaded, LoadFailed, Mapped, StageDone, StageFailed, Woke
-from latebind.domain.footprint import Footprint
-from latebind.domain.histogram import SECONDS_BUCKETS, Histogram
-from latebind.domain.metrics import MOST_UNCOUNTED, Metrics, ModelMetrics
+from latebind.domain.metrics import MOST_UNCOUNTED, SECONDS_BUCKETS, Histogram, Metrics, ModelMetrics
 from latebind.domain.model import ModelSpec, StageKind, StepSpec
 from latebind.domain.query import Node, PlannerConfig, Query
 from tests.models import SCORES, VECTOR, config, served

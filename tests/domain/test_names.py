@@ -2,7 +2,7 @@
 
 import pytest
 
-from latebind.domain.names import FEW, instead
+from latebind.domain.wording import FEW, instead
 
 MODELS = ("pictures", "resnet56", "tabular")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from latebind.domain.errors import ConfigError
-from latebind.domain.sizes import size
+from latebind.domain.wording import size
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import product
 from random import Random
 
+from latebind.domain.costs import Outlook
 from latebind.domain.model import ModelSpec
-from latebind.domain.outlook import Outlook
 from latebind.domain.query import Node, PlannerConfig, Query
 from latebind.queries.branches import Branches
 from latebind.queries.planner import Planner

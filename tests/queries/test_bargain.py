@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from latebind.domain.outlook import Outlook
+from latebind.domain.costs import Outlook
 from latebind.domain.query import Node, PlannerConfig
 from latebind.queries.branches import Branches
 from latebind.queries.expected import MOST_NODES, SELDOM, Expected

@@ -3,8 +3,8 @@
 import pytest
 
 from latebind.domain.actions import Map, Outcome, Reply
+from latebind.domain.costs import Outlook
 from latebind.domain.events import Arrived
-from latebind.domain.outlook import Outlook
 from latebind.queries.bounds import LowerBound
 from latebind.queries.scheduler import make_scheduler
 from tests.models import served

@@ -1,6 +1,6 @@
 """What a query is to expect of its models at one estimates."""
 
-from latebind.domain.outlook import Outlook
+from latebind.domain.costs import Outlook
 from latebind.queries.bounds import LowerBound
 from latebind.queries.estimates import Estimates
 from tests.queries.plans import query

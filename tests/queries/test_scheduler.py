@@ -7,6 +7,7 @@ import pytest
 
 from latebind.domain.actions import Action, Branch, Load, Map, Outcome, Reply, Run, StepEnded
 from latebind.domain.config import ResidencyConfig, ServedModel
+from latebind.domain.costs import Footprint
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import (
     Arrived,
@@ -19,7 +20,6 @@ from latebind.domain.events import (
     StageDone,
     StageFailed,
 )
-from latebind.domain.footprint import Footprint
 from latebind.domain.query import NOT_RUN, Query
 from latebind.queries.scheduler import QueryScheduler, make_scheduler
 from latebind.scheduler import Scheduler

@@ -6,8 +6,8 @@ from typing import Any
 
 from latebind.domain.actions import Evict, Load, Run
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
+from latebind.domain.costs import Footprint
 from latebind.domain.events import Event, Loaded, LoadFailed
-from latebind.domain.footprint import Footprint
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
 from research.policies import BATCHING

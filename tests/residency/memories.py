@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from latebind.domain.footprint import Footprint
-from latebind.residency.base import EvictionPolicy
+from latebind.domain.costs import Footprint
 from latebind.residency.memory import Memory
 from latebind.residency.model_state import ModelState
+from latebind.residency.policy import EvictionPolicy
 
 
 def sized(size: int = 1, *, stages: int = 1, seconds: float | None = None, fixed: float = 0.0) -> Footprint:

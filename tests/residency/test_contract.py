@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latebind.domain.config import ResidencyConfig
+from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError
-from latebind.domain.footprint import Footprint
-from latebind.residency import make_policy
-from latebind.residency.base import EvictionPolicy, Victim
 from latebind.residency.memory import Memory
-from latebind.residency.phase import Phase
+from latebind.residency.model_state import LoadState
+from latebind.residency.policy import EvictionPolicy, Victim, make_policy
 from research.mcache.policies import Oracle
 from research.policies import EVICTION
 
@@ -59,7 +58,7 @@ class Play:
         model.queue_position = self.random.randint(0, 3)
         self.policy.requested(model, self.now)
         pieces = self._wanted(model.missing)
-        if pieces and not model.loading and model.phase is not Phase.FAILED:
+        if pieces and not model.loading and model.phase is not LoadState.FAILED:
             self._make_room(model.name, model.size_of(pieces))
             if model.size_of(pieces) <= self.memory.free:
                 self.memory.begin(model.name, pieces)

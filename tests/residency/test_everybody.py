@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latebind.domain.actions import Outcome
-from latebind.domain.config import LOAD_ORDERS, ServedModel
+from latebind.domain.config import ServedModel
 from latebind.domain.costs import Curve
 from latebind.simulation.workloads import Arrival
 from research.policies import BATCHING, EVICTION
@@ -50,9 +50,6 @@ def test_the_budget_holds_and_everybody_is_answered(name: str, data: st.DataObje
         batching=data.draw(st.sampled_from(list(BATCHING))),
         workers=data.draw(st.integers(1, 2)),
         stages=data.draw(st.booleans()),
-        foresight=data.draw(st.booleans()),
-        order=data.draw(st.sampled_from(LOAD_ORDERS)),
-        beside=data.draw(st.booleans()),
         patience=data.draw(st.sampled_from((2.0, 20.0, 500.0))),
     )
     calls = data.draw(requests(served))

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latebind.residency.importance import FEW, LOWEST, SLICE, ImportanceQueue, utility
+from latebind.residency.importance import FEW, LOWEST, SLICE, ImportanceQueue, Ranking, utility
 from latebind.residency.model_state import ModelState
-from latebind.residency.ranking import Ranking
 from tests.residency.memories import sized
 
 

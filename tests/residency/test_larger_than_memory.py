@@ -1,10 +1,7 @@
 """Models of which each alone is larger than the memory: they stream, and everybody is answered."""
 
-import pytest
-
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts
-from latebind.domain.footprint import Footprint
+from latebind.domain.costs import Curve, Footprint, ModelCosts
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
@@ -21,10 +18,9 @@ def served(name: str, sizes: tuple[int, ...]) -> ServedModel:
     return ServedModel(ModelSpec(name, "1", (WORD,), (WORD,), len(sizes), 4), costs, 1 << 20, footprint)
 
 
-@pytest.mark.parametrize("trim", [True, False])
-def test_a_model_gives_up_its_last_stages_where_nothing_else_makes_room_for_its_first(trim: bool) -> None:
+def test_a_model_gives_up_its_last_stages_where_nothing_else_makes_room_for_its_first() -> None:
     models = tuple([served(name, sizes) for name, sizes in SIZES.items()])
-    residency = ResidencyConfig(policy="late", patience=10.0, trim=trim, budget=BUDGET)
+    residency = ResidencyConfig(policy="late", patience=10.0, budget=BUDGET)
     config = SchedulerConfig(models, 1, PolicyConfig("late", shed=False), residency=residency)
     names = list(SIZES)
     arrivals = [

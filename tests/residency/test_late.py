@@ -3,10 +3,10 @@
 import pytest
 
 from latebind.domain.config import ResidencyConfig
-from latebind.domain.footprint import Footprint
-from latebind.residency.base import Victim
+from latebind.domain.costs import Footprint
 from latebind.residency.late import Late
 from latebind.residency.memory import Memory
+from latebind.residency.policy import Victim
 from tests.residency.memories import load, sized
 
 
@@ -48,15 +48,13 @@ def test_what_is_not_needed_in_the_end_stays() -> None:
     ]
 
 
-def test_who_is_waited_for_stays_where_that_is_to_be_known() -> None:
-    victims = {}
-    for foresight in (True, False):
-        policy = Late(ResidencyConfig(foresight=foresight))
-        memory = memory_of(policy, rare=sized(2, stages=4), common=sized(2, stages=4), new=sized())
-        rare = memory.models["rare"]
-        rare.waiting, rare.queue_position = 1, 0
-        (victims[foresight],) = policy.victims(memory.view(waiting=1), 2, memory.models["new"], 100.0)
-    assert victims == {True: Victim("common", (3,)), False: Victim("rare", (3,))}
+def test_a_model_that_requests_wait_for_stays() -> None:
+    policy = Late(ResidencyConfig())
+    memory = memory_of(policy, rare=sized(2, stages=4), common=sized(2, stages=4), new=sized())
+    assert policy.victims(memory.view(), 2, memory.models["new"], 100.0) == [Victim("rare", (3,))]
+    rare = memory.models["rare"]
+    rare.waiting, rare.queue_position = 1, 0
+    assert policy.victims(memory.view(waiting=1), 2, memory.models["new"], 100.0) == [Victim("common", (3,))]
 
 
 def test_of_those_waited_for_the_one_goes_that_is_served_last() -> None:
@@ -106,17 +104,6 @@ def test_a_learned_cache_that_is_not_there_makes_nobody_cheap() -> None:
         for name in list(footprints)[:6]:
             policy.requested(memory.models[name], 101.0 + turn)
     assert policy.victims(memory.view(), 2, memory.models["new"], 121.0) == [Victim("rare", (1,))]
-
-
-def test_whole_models_go_as_the_set_that_is_worth_least() -> None:
-    policy = Late(ResidencyConfig(stages=False))
-    footprints = {"a": Footprint((4,), (1.0,)), "b": Footprint((8,), (3.0,)), "c": Footprint((10,), (3.6,))}
-    memory = Memory(100, footprints | {"new": sized()})
-    for name in footprints:
-        policy.requested(memory.models[name], 0.0)
-        load(memory, policy, name, 0.0)
-    assert policy.whole
-    assert policy.victims(memory.view(), 10, memory.models["new"], 10.0) == [Victim("c", (0,))]
 
 
 def test_a_model_that_goes_as_a_whole_is_worth_all_that_it_takes_to_load() -> None:

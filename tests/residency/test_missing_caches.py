@@ -1,9 +1,9 @@
 """Which learned cache comes next, where nobody else wants the place."""
 
-from latebind.domain.footprint import Footprint
-from latebind.residency.base import Victim
+from latebind.domain.costs import Footprint
+from latebind.residency.loading import MissingCaches
 from latebind.residency.memory import Memory
-from latebind.residency.missing_caches import MissingCaches
+from latebind.residency.policy import Victim
 
 LEARNED = Footprint((4, 4, 3, 1), (1.0,) * 4, behind=(0, 1), gains=(0.5, 0.5))
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from latebind.domain.actions import Evict, Load, Outcome, Reply, Run
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
+from latebind.domain.costs import Footprint
 from latebind.domain.events import Arrived, Loaded, LoadFailed, StageDone
-from latebind.domain.footprint import Footprint
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Record
 from research.policies import EVICTION
@@ -188,17 +188,16 @@ def test_nobody_is_held_for_one_who_waited_too_long_and_has_gone() -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(SERVED),
-    st.booleans(),
     st.lists(st.tuples(st.floats(0.0, 30.0), st.sampled_from("abcd"), st.sampled_from((0.05, 0.5, 3.0, 50.0)))),
 )
 def test_whatever_comes_is_answered_once_and_memory_is_never_too_full(
-    policy: str, beside: bool, wanted: list[tuple[float, str, float]]
+    policy: str, wanted: list[tuple[float, str, float]]
 ) -> None:
     models = [
         quick(name, size=size, load=load)
         for name, size, load in zip("abcd", (2, 4, 6, 8), (0.5, 1.0, 2.0, 4.0), strict=True)
     ]
-    config = shedding(*models, budget=10, policy=policy, beside=beside, patience=5.0)
+    config = shedding(*models, budget=10, policy=policy, patience=5.0)
     simulator = Accounted(config)
     records = simulator.run([asks((time, name), allowed=allowed)[0] for time, name, allowed in sorted(wanted)])
     assert sorted(record.request for record in records) == list(range(len(wanted)))

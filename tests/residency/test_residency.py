@@ -7,12 +7,11 @@ import pytest
 
 from latebind.domain.actions import Evict, Load, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig
+from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError, IllegalEvent
 from latebind.domain.events import Arrived, Loaded, LoadFailed, StageDone
-from latebind.domain.footprint import Footprint
-from latebind.residency.base import MemoryView, Victim
-from latebind.residency.lru import Lru
 from latebind.residency.model_state import ModelState
+from latebind.residency.policy import Lru, MemoryView, Victim
 from latebind.scheduler import Scheduler
 from tests.batching.chains import DECODER, STATIC, chain, ends
 from tests.models import served
@@ -47,12 +46,6 @@ def test_resident_models_go_on_while_another_is_loaded() -> None:
     records = simulator.run(asks((0.0, "c"), (10.0, "a"), (12.0, "c")))
     assert ends(records)[3] == 14.0
     assert ends(records)[2] > 18.0
-
-
-def test_where_loads_block_nothing_runs_meanwhile() -> None:
-    simulator = Accounted(limited(A, C, budget=10, policy="lru", beside=False))
-    records = simulator.run(asks((0.0, "c"), (10.0, "a"), (12.0, "c")))
-    assert min(ends(records)[2], ends(records)[3]) >= 20.0
 
 
 def test_only_as_much_goes_as_has_to() -> None:
@@ -184,12 +177,6 @@ def test_what_was_not_on_its_way_cannot_arrive() -> None:
     with pytest.raises(IllegalEvent, match="not loaded while requests come"):
         Scheduler(SchedulerConfig((A,))).handle(Loaded("a", (0,), 1.0), 0.0)
     scheduler.check()
-
-
-def test_in_fifo_order_nobody_overtakes() -> None:
-    settings = limited(A, C, budget=8, policy="lru", order="fifo", beside=False)
-    records = Accounted(settings).run(asks((0.0, "c"), (1.0, "a"), (2.0, "c")))
-    assert [record.request for record in sorted(records, key=lambda record: record.ended)] == [0, 1, 2]
 
 
 def test_who_rests_for_want_of_a_core_goes_on_when_one_is_free() -> None:

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import pytest
 
 from latebind.domain.config import ResidencyConfig
+from latebind.domain.costs import Footprint
 from latebind.domain.errors import IllegalEvent
-from latebind.domain.footprint import Footprint
-from latebind.residency.base import Victim
 from latebind.residency.late import Late
 from latebind.residency.memory import Memory
-from latebind.residency.phase import Phase
+from latebind.residency.model_state import LoadState
+from latebind.residency.policy import Victim
 from latebind.simulation.traces import Request
 from research.hardware.sequential import SequentialReplay
 
@@ -22,11 +22,9 @@ def stages(*sizes: int, fixed: float = 0.0, runs: tuple[float, ...] = ()) -> Foo
     return Footprint(sizes, tuple(map(float, sizes)), fixed=fixed, grain=GRAIN, runs=runs)
 
 
-def filled(
-    budget: int, others: Mapping[str, Footprint] | None = None, *, trim: bool = True, **models: Footprint
-) -> tuple[Memory, Late]:
+def filled(budget: int, others: Mapping[str, Footprint] | None = None, **models: Footprint) -> tuple[Memory, Late]:
     """All models but "new" in memory; the first was asked for least."""
-    memory, policy = Memory(budget, {**(others or {}), **models}), Late(ResidencyConfig(trim=trim))
+    memory, policy = Memory(budget, {**(others or {}), **models}), Late(ResidencyConfig())
     for place, model in enumerate(memory.models.values()):
         for turn in range(10 * (place + 1)):
             policy.requested(model, turn / (place + 1))
@@ -48,13 +46,11 @@ def test_only_so_much_of_the_last_stage_goes_as_is_missing() -> None:
     memory, policy = filled(200, rare=stages(50, 50), common=stages(50, 50), new=stages(50))
     assert chosen(memory, policy, 61) == [Victim("rare", (1,), (0, 30))]
     assert memory.free == 70
-    assert memory.models["rare"].phase is Phase.PARTIAL
+    assert memory.models["rare"].phase is LoadState.PARTIAL
     assert chosen(memory, policy, 11) == [Victim("rare", (), (0, 10))]
 
 
-def test_where_it_is_switched_off_or_a_backend_cannot_stages_go_whole() -> None:
-    memory, policy = filled(200, trim=False, rare=stages(50, 50), common=stages(50, 50), new=stages(50))
-    assert chosen(memory, policy, 11) == [Victim("rare", (1,))]
+def test_where_a_backend_cannot_keep_a_part_stages_go_whole() -> None:
     whole = Footprint((50, 50), (50.0, 50.0))
     memory, policy = filled(200, rare=whole, common=stages(50, 50), new=stages(50))
     assert chosen(memory, policy, 11) == [Victim("rare", (1,))]

@@ -6,11 +6,10 @@ from random import Random
 import pytest
 
 from latebind.domain.config import ResidencyConfig
+from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError, IllegalEvent
-from latebind.domain.footprint import Footprint
-from latebind.residency.base import MemoryView, Victim
-from latebind.residency.lru import Lru
 from latebind.residency.model_state import ModelState
+from latebind.residency.policy import Lru, MemoryView, Victim
 from latebind.simulation.traces import Request
 from research.hardware.sequential import SequentialReplay, Served
 

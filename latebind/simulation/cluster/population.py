@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.domain.config import ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, Footprint, ModelCosts
 from latebind.domain.errors import ConfigError
-from latebind.domain.footprint import Footprint
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.simulation.cluster.fleet import ClusterModel, Fault, Fleet, MachineKind, Requests
 from latebind.simulation.cluster.tables import largest_batch, mean_seconds

@@ -16,7 +16,7 @@ from msgspec.structs import fields, replace
 
 from latebind.domain.config import PolicyConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError
-from latebind.domain.sizes import size
+from latebind.domain.wording import size
 from latebind.simulation.cluster.fleet import MachineKind
 from latebind.simulation.cluster.policies import ROUTERS
 

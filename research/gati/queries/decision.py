@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
-from latebind.domain.outlook import Outlook
+from latebind.domain.costs import Outlook
 from latebind.domain.query import PlannerConfig
 from latebind.queries import make_planner
 from latebind.queries.branches import Branches

@@ -9,9 +9,8 @@ import numpy as np
 
 from latebind.domain.actions import Outcome, StepEnded
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, ModelCosts, Outlook
 from latebind.domain.model import ModelSpec
-from latebind.domain.outlook import Outlook
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival, Step
 from research.gati.queries.sides import Side, baseline

@@ -14,9 +14,9 @@ first is at the same share of each network, which ResNet-18's figures fix (16 %)
 
 from dataclasses import dataclass
 
+from latebind.domain.costs import Outlook
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
-from latebind.domain.outlook import Outlook
 from latebind.domain.query import Node, PlannerConfig, Query
 
 

@@ -12,7 +12,7 @@ from research.mcache.leaks import Leaks
 from research.mcache.live.asked import Call
 from research.mcache.live.cold import First, Start
 from research.mcache.live.crowd import Crowds, longest_wait, throughput
-from research.mcache.live.sides import IN_ORDER, LRU, Setting
+from research.mcache.live.sides import LRU, Setting
 from research.mcache.live.trace import Block, Blocks, Plan
 from research.mcache.live.zoo import Zoo
 
@@ -43,7 +43,7 @@ def trace_rows(blocks: Blocks, seed: int) -> Rows:
             "mean ms": round(float(_seconds(some).mean()) * 1e3, 1),
             "p50": round(float(np.percentile(_seconds(some), 50)) * 1e3, 1),
             "p99": round(float(np.percentile(_seconds(some), 99)) * 1e3, 1),
-            **{f"mean / {base}": _ratio(some, blocks[base], seed) for base in (IN_ORDER, LRU) if base in blocks},
+            **{f"mean / {base}": _ratio(some, blocks[base], seed) for base in (LRU,) if base in blocks},
             "lost": sum(block.lost for block in some),
         }
         for name, some in blocks.items()
@@ -83,7 +83,7 @@ def crowd_rows(crowds: Crowds, plan: Plan, setting: Setting, seed: int) -> Rows:
     """Return answers a second, their ratio to LRU in order, and the longest wait."""
     rows: Rows = []
     for share, sides in crowds.items():
-        base = np.array([throughput(block, plan) for block in sides[IN_ORDER]]) if IN_ORDER in sides else None
+        base = np.array([throughput(block, plan) for block in sides[LRU]]) if LRU in sides else None
         for name, some in sides.items():
             through = np.array([throughput(block, plan) for block in some])
             rows.append(
@@ -91,7 +91,7 @@ def crowd_rows(crowds: Crowds, plan: Plan, setting: Setting, seed: int) -> Rows:
                     "memory": f"{share:.0%}",
                     "side": name,
                     "answers a second": round(float(through.mean()), 2),
-                    f"over {IN_ORDER}": _over(through, base, seed),
+                    f"over {LRU}": _over(through, base, seed),
                     "longest wait s": round(max(map(longest_wait, some)), 2),
                     "bound s": setting.patience,
                     "lost": sum(block.lost for block in some),

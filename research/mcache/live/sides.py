@@ -11,14 +11,11 @@ from latebind.engine.order import EngineOrder
 from research.mcache.live.zoo import Zoo
 from research.policies import EVICTION
 
-IN_ORDER = "lru, in order"
 LRU, IAM, LATE = "lru", "iam", "late"
 SIDES = {
-    # As servers do it today: requests in the order in which they came, models come and go whole, loads hold up all.
-    IN_ORDER: ResidencyConfig(policy="lru", stages=False, order="fifo", beside=False, foresight=False),
-    # The rest differs from `late` in what goes, and in that models come and go whole.
-    LRU: ResidencyConfig(policy="lru", stages=False, foresight=False),
-    IAM: ResidencyConfig(policy=EVICTION["iam"], stages=False, foresight=False),
+    # These differ from `late` in what goes, and in that models come and go whole.
+    LRU: ResidencyConfig(policy="lru"),
+    IAM: ResidencyConfig(policy=EVICTION["iam"]),
     LATE: ResidencyConfig(policy="late"),
 }
 

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from latebind.domain.config import ResidencyConfig
+from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError
-from latebind.domain.footprint import Footprint
 from latebind.residency.late import Late
 from latebind.simulation.traces import Request
 from research.hardware.sequential import SequentialReplay

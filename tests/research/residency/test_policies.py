@@ -8,9 +8,8 @@ from random import Random
 import pytest
 
 from latebind.domain.config import ResidencyConfig
-from latebind.residency import make_policy
-from latebind.residency.base import Victim
 from latebind.residency.memory import Memory
+from latebind.residency.policy import Victim, make_policy
 from research.mcache.policies import LateOracle, Oracle
 from research.policies import EVICTION
 from tests.residency.memories import load, serve, sized

@@ -3,8 +3,7 @@
 from typing import cast
 
 from latebind.domain.actions import Outcome, Reply
-from latebind.domain.histogram import SECONDS_BUCKETS
-from latebind.domain.metrics import ModelMetrics
+from latebind.domain.metrics import SECONDS_BUCKETS, ModelMetrics
 from latebind.server.dashboard.dashboard import Change, History
 from latebind.server.gateway import ModelMetrics as Told
 from latebind.server.gateway import Snapshot

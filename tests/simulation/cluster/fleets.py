@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from latebind.domain.footprint import Footprint
+from latebind.domain.costs import Footprint
 from latebind.simulation.cluster.fleet import ClusterModel, Fleet, MachineKind, Requests
 from tests.models import served
 

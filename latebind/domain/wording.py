@@ -1,7 +1,33 @@
-"""The ending of error messages about an unknown name: a similar name, or the names that exist. Pure."""
+"""Text from and for people: sizes such as 2GiB, and the name that was meant for an unknown one. Pure."""
 
+import re
 from collections.abc import Iterable
 from itertools import islice
+
+from latebind.domain.errors import ConfigError
+
+SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([a-z]*)")
+UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+
+def size(option: str, written: str) -> int:
+    """Return the bytes that `written` stands for; raises a `ConfigError` that names `option`."""
+    found = SIZE.fullmatch(written.strip().lower())
+    if found is None or found[2] not in UNITS:
+        raise ConfigError(f"{option} {written!r}: write a size such as 500MB (500 million bytes) or 2GiB (2 x 2^30)")
+    return int(float(found[1]) * UNITS[found[2]])
+
 
 FEW = 10  # names that are listed where none is similar
 MANY = 200  # names that are compared, at about two microseconds each, so that bad names do not delay other calls

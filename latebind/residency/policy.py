@@ -1,0 +1,116 @@
+"""What eviction policies see and answer, how they are found, and LRU. Policies only read; `memory.py` commits. Pure.
+
+A policy of your own is one class that fulfils `EvictionPolicy`, which is named by its dotted path.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from latebind.domain.config import ResidencyConfig
+from latebind.domain.plugins import find
+from latebind.residency.model_state import ModelState
+
+POLICIES = {"late": "latebind.residency.late:Late", "lru": "latebind.residency.policy:Lru"}
+
+
+class Victim(NamedTuple):
+    """What is evicted of one model: `pieces` wholly, and of stage `part[0]` all but its first `part[1]` bytes."""
+
+    model: str
+    pieces: tuple[int, ...]
+    part: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryView:
+    """The memory as policies see it, in bytes.
+
+    `evictable` are the models of which something may be evicted; the dictionary is live. `waiting` requests, over all
+    models, have arrived and not started.
+    """
+
+    models: Mapping[str, ModelState]
+    evictable: Mapping[str, ModelState]
+    budget: int
+    waiting: int = 0
+
+
+class EvictionPolicy(Protocol):
+    """Chooses victims. It learns from the three notifications; otherwise it is a function of the view and the time.
+
+    Times are in seconds. A policy that is `whole` names all pieces of a model or none.
+    """
+
+    whole: bool
+
+    def requested(self, model: ModelState, now: float) -> None:
+        """Note one request for `model`; several that arrive together are told one by one."""
+
+    def loaded(self, model: ModelState, now: float) -> None:
+        """Note that pieces of `model` have been loaded."""
+
+    def evicted(self, model: ModelState, now: float) -> None:
+        """Note that nothing of `model` is left in memory."""
+
+    def victims(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
+        """Return evictable pieces of at least `need` bytes in all, to make room for more of `wanted`.
+
+        Returns an empty list where all that may be evicted is less.
+        """
+
+
+def make_policy(config: ResidencyConfig) -> EvictionPolicy:
+    """Make the policy that `config` names; an unknown name raises `ConfigError`."""
+    policy: EvictionPolicy = find("residency.policy", config.policy, POLICIES)(config)
+    return policy
+
+
+def first_whole(models: Iterable[ModelState], view: MemoryView, need: int, wanted: ModelState) -> list[Victim]:
+    """Return whole models in their order until they free `need` bytes; nothing where all together free less."""
+    found: list[Victim] = []
+    for model in models:
+        if not may_evict_whole(model, view, wanted):
+            continue
+        found.append(Victim(model.name, model.evictable_pieces()))
+        need -= model.bytes
+        if need <= 0:
+            return found
+    return []
+
+
+def may_evict_whole(model: ModelState, view: MemoryView, wanted: ModelState) -> bool:
+    """Return whether all of a model may be evicted to make room for `wanted`."""
+    return model is not wanted and model.wholly_evictable and model.name in view.evictable
+
+
+class Lru:
+    """Least recently used, as most servers have it: whole models, the one whose last request is oldest first."""
+
+    whole = True
+
+    def __init__(self, config: ResidencyConfig) -> None:
+        del config
+        self._last: OrderedDict[str, ModelState] = OrderedDict()  # requested or loaded models, the latest last
+
+    def requested(self, model: ModelState, now: float) -> None:
+        """Move it to the end."""
+        del now
+        self._last[model.name] = model
+        self._last.move_to_end(model.name)
+
+    def loaded(self, model: ModelState, now: float) -> None:
+        """Append it if nobody has requested it."""
+        del now
+        self._last.setdefault(model.name, model)
+
+    def evicted(self, model: ModelState, now: float) -> None:
+        """Forget it."""
+        del now
+        self._last.pop(model.name, None)
+
+    def victims(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
+        """Take models from the front."""
+        del now
+        return first_whole(self._last.values(), view, need, wanted)

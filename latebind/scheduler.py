@@ -12,7 +12,7 @@ from latebind.batching.picture import draw
 from latebind.batching.policy import Models, make_policy
 from latebind.batching.queue import LEAVING, QUEUED, RUNNING, Request
 from latebind.batching.table import SubBatch
-from latebind.batching.workers import Crew, Worker
+from latebind.batching.workers import Crew, WorkerState
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.costs import Outlook
@@ -105,7 +105,7 @@ class Scheduler:
         assert not (self._models.requests and self._wake == inf and not self._crew.running), (
             "requests wait, and no worker runs and no wake-up is due"
         )
-        self._admission.check()
+        self._models.check()
         if self._residency is not None:
             self._residency.check()
 
@@ -204,7 +204,7 @@ class Scheduler:
             worker.halve(batch)
         self._run(worker, batch, now, actions)
 
-    def _settle(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
+    def _settle(self, worker: WorkerState, batch: SubBatch, now: float, actions: list[Action]) -> None:
         """Put the sub-batch that has run in its new place; go on at once where no request waits."""
         for late in worker.late(now) if self._sheds else ():
             self._requests.end_leaving(late, late.stage - 1, now, actions)
@@ -237,7 +237,7 @@ class Scheduler:
             if worker.running is None:
                 self._resume_aside(worker, residency, now, actions)
 
-    def _resume_aside(self, worker: Worker, residency: Residency, now: float, actions: list[Action]) -> None:
+    def _resume_aside(self, worker: WorkerState, residency: Residency, now: float, actions: list[Action]) -> None:
         """At a stage boundary of a worker, put sub-batches whose next stage is in memory back into its table."""
         for batch in [entry for entry in worker.aside if residency.is_resident(entry)]:
             self._requests.end_leaving(batch, batch.stage - 1, now, actions)
@@ -302,7 +302,7 @@ class Scheduler:
             self._ask_to_wake(inf, now, actions)
         return self._requests.ended > ended
 
-    def _occupy(self, worker: Worker, now: float, actions: list[Action]) -> Wait | None:
+    def _occupy(self, worker: WorkerState, now: float, actions: list[Action]) -> Wait | None:
         """Ask the policy until the worker runs or nothing is left for it to run, or it is to wait: then return that."""
         table = worker.table
         while worker.running is None and self._crew.may_run():
@@ -326,7 +326,7 @@ class Scheduler:
                 return decision
         return None
 
-    def _shed(self, worker: Worker, decision: Shed, now: float, actions: list[Action]) -> None:
+    def _shed(self, worker: WorkerState, decision: Shed, now: float, actions: list[Action]) -> None:
         for i in decision.requests:
             request = self._requests.by_id[i]
             if request.state is QUEUED:
@@ -337,7 +337,7 @@ class Scheduler:
             if not batch.members:
                 worker.table.settle(batch, now)
 
-    def _start(self, worker: Worker, launch: Launch, now: float) -> None:
+    def _start(self, worker: WorkerState, launch: Launch, now: float) -> None:
         lane = self._lanes[launch.model]
         members = lane.take(launch.requests)
         self._requests.start(members, now)
@@ -359,7 +359,7 @@ class Scheduler:
             raise IllegalEvent(f"{event} has come, and models are not loaded while requests come")
         return self._residency
 
-    def _run(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
+    def _run(self, worker: WorkerState, batch: SubBatch, now: float, actions: list[Action]) -> None:
         worker.running = batch
         requests, slots = batch.ids_and_slots()
         batch.ran = len(requests)

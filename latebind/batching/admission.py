@@ -238,16 +238,19 @@ class Admission:
         """
         if self._loads is not None and self._loads.is_backing_off(event.model, now):
             return Outcome.NOT_LOADED, 0.0, None
-        slack = self.slack(lane, event, now)
+        turn = lane.turn(event.deadline, now, event.priority, event.requests[0])
+        slack = self._slack(lane, event, turn, now)
         if len(lane) + len(event.requests) > lane.max_queued:
             return Outcome.REFUSED_FULL, 0.0, slack
         if slack >= 0.0 or not self._sheds:
-            spare = self._spare(lane, event, now) if self._sheds else inf
+            spare = inf
+            if self._sheds and lane.open:  # of others, which these would make late
+                spare = self._models.backlog.spare(turn, len(event.requests) * lane.seconds_per_request, now)
             if spare >= 0.0:
                 lane.accepted()
                 return None, 0.0, slack
             slack = spare
-        elif self._loads is not None and self.slack(lane, event, now, is_there=True) >= 0.0:
+        elif self._loads is not None and self._slack(lane, event, turn, now, is_there=True) >= 0.0:
             seconds = self._loads.load_for_refused(event.model, event.requests, now, actions)
             if seconds is not None:
                 return Outcome.REFUSED_LOADING, seconds, slack
@@ -258,62 +261,35 @@ class Admission:
 
         No launch corrects an estimate while nothing of the model runs.
         """
-        if not lane.open and self.slack(lane, event, now, is_there=True) >= 0.0:  # it is refused for the load
+        turn = lane.turn(event.deadline, now, event.priority, event.requests[0])
+        if not lane.open and self._slack(lane, event, turn, now, is_there=True) >= 0.0:  # it is refused for the load
             return False
-        alone = event.deadline > self._start(lane, event, self._turn(lane, event, now), now, is_there=True)
+        alone = event.deadline > self._start(lane, event, turn, now, is_there=True)
         return alone and not any(entry.spec is lane.spec for entry in self._crew.started()) and lane.doubts(now)
 
-    def slack(self, lane: Lane, event: Arrived, now: float, *, is_there: bool = False) -> float:
+    def _slack(self, lane: Lane, event: Arrived, turn: Turn, now: float, *, is_there: bool = False) -> float:
         """Return the slack of requests in seconds, behind the load of their model and all work that goes first.
 
         With `is_there`, their model is taken to be in memory.
         """
-        inputs = event.inputs
+        inputs, before = event.inputs, len(event.requests) - 1
         longest = inputs[0] if len(inputs) == 1 else max(inputs, default=1)
-        turn = self._turn(lane, event, now)
-        before = len(event.requests) - 1
         if len(lane):
-            before += sum(lane.ahead(self._place(event, now), event.priority))
+            before += sum(lane.ahead(turn[2], event.priority))
         return event.deadline - (self._start(lane, event, turn, now, is_there=is_there) + lane.own(longest, before))
 
-    def _place(self, event: Arrived, now: float) -> float:
-        return self._models.order.place(event.deadline, now)
-
-    def _turn(self, lane: Lane, event: Arrived, now: float) -> Turn:
-        return lane.turn(event.deadline, now, event.priority, event.requests[0])
-
     def _start(self, lane: Lane, event: Arrived, turn: Turn, now: float, *, is_there: bool) -> float:
-        """Return the time at which the last of new requests may start."""
-        loads = 0.0 if is_there or self._loads is None else self._loads.seconds_to(event.model, now)
-        held = lane.ahead(self._place(event, now), event.priority)[1] if lane.held else 0
+        """Return the time at which the last of new requests may start: behind loads, and work that goes first."""
+        held = lane.ahead(turn[2], event.priority)[1] if lane.held else 0
         own = (held + len(event.requests) - 1) * lane.seconds_per_request
-        work = self._work_ahead(loads, lane, turn, now)
+        work, loads = self._models.backlog.before(turn) + lane.pulled(turn), 0.0
+        if self._loads is not None:
+            loads = 0.0 if is_there else self._loads.seconds_to(event.model, now)
+            name, before = self._loads.loading_model, max(loads, work / self._at_once)
+            if name is not None and name != lane.spec.name and self._loads.seconds_to(name, now) < before:
+                other = self._lanes[name]
+                work += other.ahead(turn[0], 0)[1] * other.seconds_per_request
         return now + max(loads, work / self._at_once) + own / self._at_once
-
-    def _work_ahead(self, loads: float, lane: Lane, turn: Turn, now: float) -> float:
-        """Return the seconds of work of requests that may start, now or before this turn, and go first.
-
-        `loads` are the seconds until the new request's own model is in memory.
-        """
-        work = self._models.backlog.before(turn) + lane.pulled(turn)
-        name = None if self._loads is None else self._loads.loading_model
-        if self._loads is None or name is None or name == lane.spec.name:
-            return work
-        if self._loads.seconds_to(name, now) < max(loads, work / self._at_once):
-            other = self._lanes[name]
-            work += other.ahead(turn[0], 0)[1] * other.seconds_per_request
-        return work
-
-    def _spare(self, lane: Lane, event: Arrived, now: float) -> float:
-        """Return the slack of a request that new ones would make late, below 0; infinite where there is none."""
-        if not lane.open:
-            return inf
-        work = len(event.requests) * lane.seconds_per_request
-        return self._models.backlog.spare(self._turn(lane, event, now), work, now)
-
-    def check(self) -> None:
-        """Raise `AssertionError` where an invariant does not hold."""
-        self._models.check()
 
 
 NOT_RUN = -1  # the last stage of a request that has run none

@@ -8,7 +8,6 @@ time (`Slack`), and none is delayed for too long. One group at a time catches up
 from collections.abc import Iterable, Sequence
 from math import inf
 
-from latebind.batching.costs import Estimate
 from latebind.batching.decisions import Decision, GoOn, Shed, Wait
 from latebind.batching.graph import Stacked
 from latebind.batching.policy import ModelView, WorkView, launch
@@ -67,7 +66,7 @@ class LazyPlus(Stacked):
         smaller one that is nearly as quick per request, with the usual delay. The others are passed over: they may be
         in time in the next batch.
         """
-        newcomers = pick(model, most)
+        newcomers = model.queue.alike(most) if model.spec.kinds else model.queue.urgent(most)
         if not self._config.shed or model.estimate.decoder is not None:
             return newcomers
         whole, inputs = model.estimate.whole, longest(newcomers) if model.spec.kinds else 1
@@ -91,7 +90,7 @@ class LazyPlus(Stacked):
         if len(model.queue) > len(newcomers):
             ends = now + (1.0 + HELD_ONCE) * model.estimate.whole(together, inputs)
         else:
-            ends = now + model.estimate.whole(together, inputs, mean(model))
+            ends = now + model.estimate.whole(together, inputs, model.estimate.mean_outputs)
         lost = [request.id for request in newcomers if request.deadline < ends]
         return Shed(model.name, tuple(lost)) if lost else None
 
@@ -101,7 +100,7 @@ class LazyPlus(Stacked):
             return GoOn()
         own = view.model_of(top)
         closed = self._closed(view, own, top, now)
-        for model in sorted(view.models.waiting, key=alone):
+        for model in sorted(view.models.waiting, key=_alone):
             room = min(self.room(view, model), len(model.queue))
             if room > 0 and model is own:
                 if closed or not gathered(own, top, room, now):
@@ -142,12 +141,12 @@ class LazyPlus(Stacked):
         if model is own:
             most = BOUND * whole - own.estimate.between(len(newcomers), top.stage, top.step, inputs)
         else:
-            most = BOUND_PASSING * whole - model.estimate.whole(len(newcomers), inputs, mean(model))
+            most = BOUND_PASSING * whole - model.estimate.whole(len(newcomers), inputs, model.estimate.mean_outputs)
         return any(request.delayed > most for request in top.members.values())
 
 
 class Slack:
-    """The elapsed time and the remaining work by the profile, at the batch size that all requests of a model will have.
+    """Whether all stay in time, by the elapsed time and the work that remains at the batch size that results.
 
     A request that is late already does not count: it would keep all others waiting for nothing.
     """
@@ -162,57 +161,45 @@ class Slack:
 
         If that sub-batch belongs to another model, they run before it instead.
         """
-        estimate = model.estimate
-        inputs = max(request.inputs for request in newcomers)
-        if not view.entries or view.entries[-1].spec is not model.spec:
+        estimate, inputs, below = model.estimate, longest(newcomers), view.entries
+        if not below or below[-1].spec is not model.spec:
             ends = now + estimate.whole(len(newcomers), inputs, self._longest(newcomers))
-            return self._can_wait(model, newcomers, now, ends) and self._below_in_time(view, view.entries, now, ends)
-        top = view.entries[-1]
-        running, together = len(top.members), [*top.members.values(), *newcomers]
-        caught_up = now + estimate.between(len(newcomers), top.stage, top.step, inputs)
-        longest = max(top.inputs, inputs)
-        ends = caught_up + estimate.rest(len(together), top.stage, top.step, longest, self._longest(together))
-        if not self._can_wait(model, newcomers, now, ends):
-            return False
-        for request in top.members.values():
-            place = top.stage, request.steps or top.step, longest, self._left(estimate, request)
-            in_time = now + estimate.rest(running, *place) <= request.deadline
-            if in_time and caught_up + estimate.rest(len(together), *place) > request.deadline:
+        else:
+            # 1. Those that they join.
+            top, below = below[-1], below[:-1]
+            running, together = len(top.members), [*top.members.values(), *newcomers]
+            caught_up, steps = (
+                now + estimate.between(len(newcomers), top.stage, top.step, inputs),
+                max(top.inputs, inputs),
+            )
+            for request in top.members.values():
+                answer = self.length(request)
+                if answer is None and request.steps:
+                    answer = estimate.outputs_after(request.steps)
+                place = top.stage, request.steps or top.step, steps, answer
+                in_time = now + estimate.rest(running, *place) <= request.deadline
+                if in_time and caught_up + estimate.rest(len(together), *place) > request.deadline:
+                    return False
+            ends = caught_up + estimate.rest(len(together), top.stage, top.step, steps, self._longest(together))
+        # 2. They themselves, unless they would be late even alone.
+        for request in newcomers:
+            alone = now + estimate.whole(1, request.inputs, self.length(request))
+            if request.deadline < ends and alone <= request.deadline:
                 return False
-        return self._below_in_time(view, view.entries[:-1], now, ends)
-
-    def _can_wait(self, model: ModelView, newcomers: Sequence[Request], now: float, ends: float) -> bool:
-        """Return whether all who would be in time alone are in time at `ends`."""
-        return all(
-            request.deadline >= ends
-            or now + model.estimate.whole(1, request.inputs, self.length(request)) > request.deadline
-            for request in newcomers
-        )
-
-    def _below_in_time(self, view: WorkView, entries: Sequence[SubBatch], now: float, start: float) -> bool:
-        """Return whether sub-batches below, which resume at `start`, stay in time if they are in time now."""
-        ends = start
-        for entry in reversed(entries):
-            rest = self._rest(view.model_of(entry), entry)
+        # 3. The sub-batches below, which resume then.
+        for entry in reversed(below):
+            done = min(request.steps for request in entry.members.values()) or entry.step
+            answers = self._longest(entry.members.values())
+            costs = view.model_of(entry).estimate
+            rest = costs.rest(len(entry.members), entry.stage, done, entry.inputs, answers)
             ends += rest
             if any(r.deadline < ends and r.deadline >= now + rest for r in entry.members.values()):
                 return False
         return True
 
-    def _rest(self, model: ModelView, entry: SubBatch) -> float:
-        steps = min(request.steps for request in entry.members.values()) or entry.step
-        longest = self._longest(entry.members.values())
-        return model.estimate.rest(len(entry.members), entry.stage, steps, entry.inputs, longest)
-
-    def _left(self, estimate: Estimate, request: Request) -> int | None:
-        """Return the expected answer length of a started request, given the steps that it has already."""
-        length = self.length(request)
-        return estimate.outputs_after(request.steps) if length is None and request.steps else length
-
     def _longest(self, requests: Iterable[Request]) -> int | None:
-        lengths = [self.length(request) for request in requests]
-        known = [length for length in lengths if length is not None]
-        return max(known) if known else None
+        known = [length for request in requests if (length := self.length(request)) is not None]
+        return max(known, default=None)
 
 
 def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
@@ -290,8 +277,8 @@ def gathered(model: ModelView, top: SubBatch, coming: int, now: float) -> bool:
     shared, unit = max(0.0, 2.0 * once - twice), estimate.unit(running, top.stage)
     if crowded:
         fixed = max(LEAST_FIXED * unit, 2.0 * unit - estimate.unit(2 * running, top.stage))
-        return coming * coming * mean(model) * fixed >= 2.0 * shared * (running + 0.5 * coming) ** 2
-    rate = min(model.queue.rate(now), running / (mean(model) * unit))
+        return coming * coming * model.estimate.mean_outputs * fixed >= 2.0 * shared * (running + 0.5 * coming) ** 2
+    rate = min(model.queue.rate(now), running / (model.estimate.mean_outputs * unit))
     return coming * coming >= 2.0 * rate * running * shared
 
 
@@ -299,7 +286,7 @@ def joining_pays(model: ModelView, top: SubBatch, newcomers: Sequence[Request]) 
     """Return whether new requests should catch up with a batch of their own model that is not at a decoder."""
     estimate = model.estimate
     running, coming = len(top.members), len(newcomers)
-    inputs, outputs = longest(newcomers), mean(model)
+    inputs, outputs = longest(newcomers), model.estimate.mean_outputs
     caught_up = estimate.between(coming, top.stage, top.step, inputs)
     rest = estimate.rest(running, top.stage, top.step, top.inputs, outputs)
     after = estimate.rest(running + coming, top.stage, top.step, max(inputs, top.inputs), outputs)
@@ -309,27 +296,16 @@ def joining_pays(model: ModelView, top: SubBatch, newcomers: Sequence[Request]) 
 
 def passing_pays(own: ModelView, top: SubBatch, model: ModelView, newcomers: Sequence[Request]) -> bool:
     """Return whether requests of another model should run before the running batch goes on: shorter work first."""
-    delay = model.estimate.whole(len(newcomers), longest(newcomers), mean(model))
+    delay = model.estimate.whole(len(newcomers), longest(newcomers), model.estimate.mean_outputs)
     steps = min(request.steps for request in top.members.values()) or top.step
-    rest = own.estimate.rest(len(top.members), top.stage, steps, top.inputs, mean(own))
+    rest = own.estimate.rest(len(top.members), top.stage, steps, top.inputs, own.estimate.mean_outputs)
     return len(top.members) * delay < len(newcomers) * rest
 
 
-def pick(model: ModelView, count: int) -> list[Request]:
-    """Return the requests to start next: the most urgent; where inputs have lengths, urgent ones of similar length."""
-    return model.queue.alike(count) if model.spec.kinds else model.queue.urgent(count)
-
-
-def alone(model: ModelView) -> float:
-    """Return the seconds that the most urgent waiting request takes alone."""
+def _alone(model: ModelView) -> float:
     return model.estimate.whole(1, model.queue.urgent(1)[0].inputs)
 
 
 def longest(requests: Iterable[Request]) -> int:
     """Return the steps of the longest input."""
     return max(request.inputs for request in requests)
-
-
-def mean(model: ModelView) -> int:
-    """Return the mean steps of an answer, for sums of latencies; bounds are for deadlines."""
-    return model.estimate.mean_outputs

@@ -7,7 +7,7 @@ from math import isfinite
 from latebind.batching.admission import Lane
 from latebind.batching.policy import ANY_SIZE
 from latebind.batching.table import SubBatch
-from latebind.batching.workers import Worker
+from latebind.batching.workers import WorkerState
 from latebind.domain.picture import BatchPicture, Doing, LanePicture, MemberPicture, Picture, WorkerPicture
 from latebind.residency.model_state import ModelState
 from latebind.residency.residency import Residency
@@ -16,7 +16,7 @@ MOST_MEMBERS = 64  # of a sub-batch that are drawn one by one
 NEVER = 1e9  # seconds, or requests a second: JSON has no infinity
 
 
-def draw(workers: Iterable[Worker], lanes: Mapping[str, Lane], residency: Residency | None, now: float) -> Picture:
+def draw(workers: Iterable[WorkerState], lanes: Mapping[str, Lane], residency: Residency | None, now: float) -> Picture:
     """Return the batch tables of workers and the waiting requests of each model at `now`."""
     worths = {} if residency is None else residency.worths(now)
     models = {}
@@ -26,7 +26,7 @@ def draw(workers: Iterable[Worker], lanes: Mapping[str, Lane], residency: Reside
     return Picture(tuple([_worker(worker, now) for worker in workers]), models)
 
 
-def _worker(worker: Worker, now: float) -> WorkerPicture:
+def _worker(worker: WorkerState, now: float) -> WorkerPicture:
     largest = 0 if worker.view.granularity == ANY_SIZE else worker.view.granularity
     seconds = 0.0 if worker.running is None else max(0.0, now - worker.launched[1])
     return WorkerPicture(largest, seconds, tuple(_batches(worker, now)))
@@ -43,7 +43,7 @@ def _lane(lane: Lane, memory: ModelState | None, worth: float | None, now: float
     return LanePicture(len(lane.queue), len(lane.held), oldest, rate, resident, memory.loading, worth)
 
 
-def _batches(worker: Worker, now: float) -> Iterator[BatchPicture]:
+def _batches(worker: WorkerState, now: float) -> Iterator[BatchPicture]:
     for batch in reversed(worker.table.entries):
         yield _batch(batch, Doing.RUNS if batch is worker.running else Doing.RESTS, now)
     for batch in worker.aside:

@@ -6,9 +6,9 @@ which is named by its dotted path.
 
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, overload
+from typing import Protocol
 
 from latebind.batching.costs import Estimate
 from latebind.batching.decisions import Decision, Launch
@@ -39,7 +39,7 @@ class ModelView:
         return self.spec.name
 
 
-class Models(Sequence[ModelView]):
+class Models:
     """All models, in their order, with totals over their queues. Lanes update it; policies only read.
 
     `waiting` are the models with requests that may start, in the same order; the cost of a decision is proportional to
@@ -50,9 +50,8 @@ class Models(Sequence[ModelView]):
     def __init__(self, models: Iterable[ModelView] = (), order: Order = Order.ARRIVAL) -> None:
         self.order = order
         self.backlog = Backlog()
-        self._models: list[ModelView] = []
+        self.by_name: dict[str, ModelView] = {}
         self._places: dict[str, int] = {}
-        self._by_name: dict[str, ModelView] = {}
         self._waiting_places: list[int] = []
         self.waiting: list[ModelView] = []
         self.requests = 0
@@ -61,30 +60,14 @@ class Models(Sequence[ModelView]):
         for model in models:
             self.append(model)
 
-    def __len__(self) -> int:
-        return len(self._models)
-
-    @overload
-    def __getitem__(self, place: int) -> ModelView: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[ModelView]: ...
-
-    def __getitem__(self, place: int | slice) -> ModelView | list[ModelView]:
-        return self._models[place]
-
-    def __iter__(self) -> Iterator[ModelView]:
-        return iter(self._models)
-
     def named(self, name: str) -> ModelView:
         """Return the model of this name."""
-        return self._by_name[name]
+        return self.by_name[name]
 
     def append(self, model: ModelView) -> None:
         """Add a model, whose queue must be empty."""
-        self._places[model.name] = len(self._models)
-        self._by_name[model.name] = model
-        self._models.append(model)
+        self._places[model.name] = len(self.by_name)
+        self.by_name[model.name] = model
         self.decode = self.decode or model.estimate.decoder is not None
         self.exit = self.exit or model.estimate.exits
 
@@ -106,7 +89,9 @@ class Models(Sequence[ModelView]):
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
-        assert self.waiting == [model for model in self._models if model.queue], "the models with requests are off"
+        assert self.waiting == [model for model in self.by_name.values() if model.queue], (
+            "the models with requests are off"
+        )
         assert self.requests == sum([len(model.queue) for model in self.waiting]), "the count of requests is off"
         assert len(self.backlog) == self.requests, "the count of requests whose work is known is off"
         self.backlog.check()

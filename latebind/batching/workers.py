@@ -9,7 +9,7 @@ from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent
 
 
-class Worker:
+class WorkerState:
     """One worker: its batch table, and `aside` the sub-batches whose next stage is not in memory.
 
     A sub-batch whose stage raised is run again by halves: the halves not run yet are aside too, and in `halves`.
@@ -84,13 +84,13 @@ class Crew:
 
     def __init__(self, config: SchedulerConfig, policy: BatchPolicy, models: Models) -> None:
         views: list[WorkView] = []
-        self.workers: list[Worker] = []
+        self.workers: list[WorkerState] = []
         for granularity in config.granularities or (ANY_SIZE,) * config.workers:
             table = policy.table(granularity)
             views.append(WorkView(models, table.entries, granularity, views))
-            self.workers.append(Worker(len(self.workers), views[-1], table))
+            self.workers.append(WorkerState(len(self.workers), views[-1], table))
         self.at_once = min(config.at_once or config.workers, config.workers)
-        self._estimates = {model.name: model.estimate for model in models}
+        self._estimates = {name: model.estimate for name, model in models.by_name.items()}
         self._largest_first = sorted(self.workers, key=lambda worker: -worker.view.granularity)
 
     @property
@@ -103,11 +103,11 @@ class Crew:
         for worker in self.workers:
             yield from worker.started
 
-    def holder(self, request: int) -> tuple[Worker, SubBatch]:
+    def holder(self, request: int) -> tuple[WorkerState, SubBatch]:
         """Return the worker that has started a request, and the request's sub-batch; one must have."""
         return next((one, entry) for one in self.workers for entry in one.started if request in entry.members)
 
-    def in_order(self) -> Sequence[Worker]:
+    def in_order(self) -> Sequence[WorkerState]:
         """Return the workers that have started something, then the others; among each, the largest batches first."""
         if len(self.workers) == 1:
             return self._largest_first
@@ -127,13 +127,13 @@ class Crew:
         """How many workers run."""
         return sum([worker.running is not None for worker in self.workers])
 
-    def learn(self, worker: Worker, batch: SubBatch, now: float) -> None:
+    def learn(self, worker: WorkerState, batch: SubBatch, now: float) -> None:
         """Learn from the time of a launch that has ended, of one step of a stage for the members of a batch."""
         size, launched_at = worker.launched
         inputs = batch.inputs if batch.spec.kinds else 1
         self._estimates[batch.spec.name].observe(now - launched_at, size, batch.stage, inputs)
 
-    def busy(self, number: int) -> tuple[Worker, SubBatch]:
+    def busy(self, number: int) -> tuple[WorkerState, SubBatch]:
         """Return a worker and the sub-batch that it runs; raises `IllegalEvent` where it runs none."""
         worker = self.workers[number] if 0 <= number < len(self.workers) else None
         if worker is None or worker.running is None:

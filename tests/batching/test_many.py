@@ -37,7 +37,9 @@ class LooksAtAll:
 
     def decide(self, view: WorkView, now: float) -> Decision:
         crew: list[WorkView] = []
-        all_of_them = WorkView(models_of(*view.models), view.entries, view.granularity, crew, view.aside)
+        all_of_them = WorkView(
+            models_of(*view.models.by_name.values()), view.entries, view.granularity, crew, view.aside
+        )
         crew += [all_of_them if one is view else one for one in view.crew]
         expected = self._policy.decide(all_of_them, now)
         assert self._policy.decide(view, now) == expected

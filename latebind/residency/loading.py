@@ -83,84 +83,6 @@ def _caches(model: ModelState) -> range:
     return range(model.footprint.stages, len(model.footprint.sizes))
 
 
-class Evictor:
-    """Evicts what `policy` chooses, and appends the `Evict` actions.
-
-    Models that requests wait for are offered to the policy only where nothing else can progress.
-    """
-
-    def __init__(self, state: ResidencyState, policy: EvictionPolicy, missing_caches: MissingCaches) -> None:
-        self._state = state
-        self._policy = policy
-        self._missing_caches = missing_caches
-
-    def make_room(
-        self, model: ModelState, pieces: tuple[int, ...], need: int, now: float, actions: list[Action]
-    ) -> bool:
-        """Evict `need` bytes so that `pieces` of `model` can be loaded next; return whether that made enough room.
-
-        Where nothing can progress, other models that requests wait for may be evicted too.
-        """
-        state = self._state
-        stuck = not state.can_progress()
-        if stuck or state.draining:
-            for other in state.waiting.values():
-                pinned = (other is model and model.needed_from == inf) or (state.must_pin(other) and not stuck)
-                state.pin(other, pinned)
-        victims = self._victims(need, model, now)
-        if not victims and stuck and model.name in state.streaming:  # its own last stages take the place of the next
-            state.pin(model, False)
-            victims = self._victims(need + model.resident_bytes(pieces[0]), model, now)
-        self._evict(victims, now, actions)
-        state.dirty.update(state.waiting)
-        return bool(victims)
-
-    def restore_budget(self, now: float, actions: list[Action]) -> None:
-        """Evict what exceeds the budget, where a piece turned out larger than it was thought to be."""
-        memory = self._state.memory
-        if memory.free < 0:
-            first = next(iter(memory.models.values()))
-            self._evict(self._victims(-memory.free, first, now), now, actions)
-
-    def make_room_if(
-        self, model: ModelState, need: int, pays: Callable[[Sequence[Victim]], bool], now: float, actions: list[Action]
-    ) -> bool:
-        """Evict `need` bytes of other models for one that no request waits for, if `pays` approves of the victims.
-
-        Returns whether that made enough room.
-        """
-        state = self._state
-        state.pin(model, True)  # the pieces of it that are in memory already
-        victims = self._victims(need, model, now)
-        state.pin(model, state.must_pin(model))
-        if not victims or not pays(victims):
-            return False
-        self._evict(victims, now, actions)
-        return True
-
-    def _victims(self, need: int, model: ModelState, now: float) -> list[Victim]:
-        """Ask the policy. Requests that wait for `model` do not count: what is loaded now will serve them."""
-        waiting = list(self._state.waiting.values())
-        first = min(map(self._state.oldest, waiting), default=0)
-        for other in waiting:
-            other.queue_position = self._state.oldest(other) - first
-        own_waiting, model.waiting, model.queue_position = model.waiting, 0, None
-        view = self._state.memory.view(sum([other.waiting for other in waiting]))
-        victims = self._policy.victims(view, need, model, now)
-        model.waiting = own_waiting
-        return victims
-
-    def _evict(self, victims: Iterable[Victim], now: float, actions: list[Action]) -> None:
-        state = self._state
-        for victim in victims:
-            model = state.memory.evict(victim)
-            if model.absent:
-                self._policy.evicted(model, now)
-            self._missing_caches.update(model)
-            state.dirty.add(model.name)
-            actions.append(Evict(victim.model, victim.pieces, victim.part))
-
-
 class RefusedModels:
     """The models that requests were refused for, the earliest first. `policy` says what models are worth.
 
@@ -217,25 +139,19 @@ def _lost_bytes(model: ModelState, victim: Victim) -> int:
 
 
 class LoadPlanner:
-    """Starts loads, after room has been made. Where models are loaded `whole`, one load has all that is missing."""
+    """Starts loads, after it has made room: it evicts what `policy` chooses.
 
-    def __init__(
-        self,
-        config: ResidencyConfig,
-        state: ResidencyState,
-        evictor: Evictor,
-        refused: RefusedModels,
-        missing_caches: MissingCaches,
-        back_off: BackOff,
-        *,
-        whole: bool,
-    ) -> None:
+    Where models are loaded `whole`, one load has all that is missing. One load is under way at a time: for started
+    requests, then for waiting ones, then for refused ones.
+    """
+
+    def __init__(self, config: ResidencyConfig, state: ResidencyState, policy: EvictionPolicy, *, whole: bool) -> None:
         self._config = config
         self._state = state
-        self._evictor = evictor
-        self._refused = refused
-        self._missing_caches = missing_caches
-        self._back_off = back_off
+        self._policy = policy
+        self.refused = RefusedModels(policy)
+        self.missing_caches = MissingCaches(config.back_off)
+        self.back_off = BackOff(config.back_off)
         self._whole = whole
         self._ends = 0.0  # when the load that is under way is expected to end
 
@@ -251,7 +167,7 @@ class LoadPlanner:
         state = self._state
         for batch in state.started():
             model = state.memory.models[batch.spec.name]
-            if self._back_off.is_on(model.name, now) and state.is_resident(batch):
+            if self.back_off.is_on(model.name, now) and state.is_resident(batch):
                 continue
             if any(piece >= batch.stage for piece in model.missing):
                 return model
@@ -275,7 +191,7 @@ class LoadPlanner:
         need = model.missing_bytes(wanted) - state.memory.free
         # What is there of these pieces in part may itself be evicted to make the room, and is then missing too.
         own = sum([model.resident_bytes(piece) for piece in pieces if piece < model.needed_from < inf])
-        if need > 0 and not self._evictor.make_room(model, pieces, need + own, now, actions):
+        if need > 0 and not self._make_room(model, pieces, need + own, now, actions):
             state.draining = self._has_waited(model, self._overdue_after(), now)
             return
         state.draining = False
@@ -289,12 +205,12 @@ class LoadPlanner:
         Returns whether a load was started.
         """
         state = self._state
-        for model in self._refused:
+        for model in self.refused:
             fits = model.stage_bytes <= state.memory.budget
             wanted, pays = model.missing if fits else self._next_pieces(model), partial(self._pays, model, now)
             need = model.missing_bytes(wanted) - state.memory.free
-            if need > 0 and not self._evictor.make_room_if(model, need, pays, now, actions):
-                self._refused.discard(model)
+            if need > 0 and not self._make_room_if(model, need, pays, now, actions):
+                self.refused.discard(model)
                 continue
             state.set_target(model)
             self._start(model, self._next_pieces(model), now, actions)
@@ -335,7 +251,7 @@ class LoadPlanner:
             state.draining = False
             state.dirty.update(state.waiting)
         if not self.load_refused(now, actions) and state.target is None:
-            found = self._missing_caches.next(state.memory.free, now)
+            found = self.missing_caches.next(state.memory.free, now)
             if found is not None:
                 model, piece = found
                 state.set_target(model)
@@ -364,4 +280,72 @@ class LoadPlanner:
         return alone or model.size_of(tuple(range(model.footprint.stages))) > self._state.memory.budget
 
     def _pays(self, wanted: ModelState, now: float, victims: Sequence[Victim]) -> bool:
-        return self._refused.pays(wanted, victims, self._state.memory.models, now)
+        return self.refused.pays(wanted, victims, self._state.memory.models, now)
+
+    # Evictions ------------------------------------------------------------------------------------------------------
+
+    def _make_room(
+        self, model: ModelState, pieces: tuple[int, ...], need: int, now: float, actions: list[Action]
+    ) -> bool:
+        """Evict `need` bytes so that `pieces` of `model` can be loaded next; return whether that made enough room.
+
+        Where nothing can progress, other models that requests wait for may be evicted too.
+        """
+        state = self._state
+        stuck = not state.can_progress()
+        if stuck or state.draining:
+            for other in state.waiting.values():
+                pinned = (other is model and model.needed_from == inf) or (state.must_pin(other) and not stuck)
+                state.pin(other, pinned)
+        victims = self._victims(need, model, now)
+        if not victims and stuck and model.name in state.streaming:  # its own last stages take the place of the next
+            state.pin(model, False)
+            victims = self._victims(need + model.resident_bytes(pieces[0]), model, now)
+        self._evict(victims, now, actions)
+        state.dirty.update(state.waiting)
+        return bool(victims)
+
+    def restore_budget(self, now: float, actions: list[Action]) -> None:
+        """Evict what exceeds the budget, where a piece turned out larger than it was thought to be."""
+        memory = self._state.memory
+        if memory.free < 0:
+            first = next(iter(memory.models.values()))
+            self._evict(self._victims(-memory.free, first, now), now, actions)
+
+    def _make_room_if(
+        self, model: ModelState, need: int, pays: Callable[[Sequence[Victim]], bool], now: float, actions: list[Action]
+    ) -> bool:
+        """Evict `need` bytes of other models for one that no request waits for, if `pays` approves of the victims.
+
+        Returns whether that made enough room.
+        """
+        state = self._state
+        state.pin(model, True)  # the pieces of it that are in memory already
+        victims = self._victims(need, model, now)
+        state.pin(model, state.must_pin(model))
+        if not victims or not pays(victims):
+            return False
+        self._evict(victims, now, actions)
+        return True
+
+    def _victims(self, need: int, model: ModelState, now: float) -> list[Victim]:
+        """Ask the policy. Requests that wait for `model` do not count: what is loaded now will serve them."""
+        waiting = list(self._state.waiting.values())
+        first = min(map(self._state.oldest, waiting), default=0)
+        for other in waiting:
+            other.queue_position = self._state.oldest(other) - first
+        own_waiting, model.waiting, model.queue_position = model.waiting, 0, None
+        view = self._state.memory.view(sum([other.waiting for other in waiting]))
+        victims = self._policy.victims(view, need, model, now)
+        model.waiting = own_waiting
+        return victims
+
+    def _evict(self, victims: Iterable[Victim], now: float, actions: list[Action]) -> None:
+        state = self._state
+        for victim in victims:
+            model = state.memory.evict(victim)
+            if model.absent:
+                self._policy.evicted(model, now)
+            self.missing_caches.update(model)
+            state.dirty.add(model.name)
+            actions.append(Evict(victim.model, victim.pieces, victim.part))

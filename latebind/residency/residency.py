@@ -13,7 +13,7 @@ from latebind.domain.actions import Action
 from latebind.domain.config import ResidencyConfig, ServedModel
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.residency.importance import ByImportance
-from latebind.residency.loading import BackOff, Evictor, LoadPlanner, MissingCaches, RefusedModels
+from latebind.residency.loading import LoadPlanner
 from latebind.residency.memory import Memory, require_room
 from latebind.residency.model_state import ModelState
 from latebind.residency.policy import make_policy
@@ -40,13 +40,7 @@ class Residency:
         self._streams = not whole  # a model may start before all of it is in memory
         self._state = ResidencyState(self.memory, lanes, queues, crew)
         self._gate = Gate(config, self._state, whole=whole)
-        self._missing_caches = MissingCaches(config.back_off)
-        self._refused = RefusedModels(policy)
-        self._evictor = Evictor(self._state, policy, self._missing_caches)
-        self._back_off = BackOff(config.back_off)
-        self._load_planner = LoadPlanner(
-            config, self._state, self._evictor, self._refused, self._missing_caches, self._back_off, whole=whole
-        )
+        self._planner = LoadPlanner(config, self._state, policy, whole=whole)
 
     # Events ---------------------------------------------------------------------------------------------------------
 
@@ -66,21 +60,21 @@ class Residency:
         expected = self.memory.models[event.model].seconds_of(event.pieces)
         model = self.memory.loaded(event.model, event.pieces, event.sizes)
         model.learn(event.pieces, event.seconds, expected)
-        self._back_off.loaded(model.name)
+        self._planner.back_off.loaded(model.name)
         self._policy.loaded(model, now)
-        self._missing_caches.loaded(model, event.pieces)
+        self._planner.missing_caches.loaded(model, event.pieces)
         self._state.loaded(model)
         if model.complete:
-            self._refused.loaded(model, now)
+            self._planner.refused.loaded(model, now)
 
     def failed(self, event: LoadFailed, now: float) -> None:
         """Note that pieces could not be loaded. What is in memory of the model may be evicted once nobody uses it."""
         model = self.memory.failed(event.model, event.pieces)
-        self._missing_caches.failed(model, event.pieces, now)
+        self._planner.missing_caches.failed(model, event.pieces, now)
         if not model.complete:  # else only a learned cache, without which the model serves
-            self._back_off.failed(model.name, now)
+            self._planner.back_off.failed(model.name, now)
         self._state.failed(model)
-        self._refused.discard(model)
+        self._planner.refused.discard(model)
 
     def load_for_refused(self, name: str, requests: Sequence[int], now: float, actions: list[Action]) -> float | None:
         """Note requests that are refused only because their model is not in memory; load it where that pays.
@@ -94,10 +88,10 @@ class Residency:
             self._policy.requested(model, now)
         self._gate.update()
         if not model.waiting and not model.loading:
-            self._refused.add(model)
-            if not state.is_loading and self._load_planner.next_model(now) is None:
-                self._load_planner.load_refused(now, actions)
-        wished = model.waiting or model.loading or model in self._refused
+            self._planner.refused.add(model)
+            if not state.is_loading and self._planner.next_model(now) is None:
+                self._planner.load_refused(now, actions)
+        wished = model.waiting or model.loading or model in self._planner.refused
         if not wished or model.stage_bytes > self.memory.budget:
             return None
         others = [] if model.loading else [other for other in state.waiting.values() if other is not model]
@@ -107,7 +101,7 @@ class Residency:
 
     def is_backing_off(self, name: str, now: float) -> bool:
         """Return whether a load of the model has failed, and it is too early for the next attempt."""
-        return self._back_off.is_on(name, now) and not self.memory.models[name].complete
+        return self._planner.back_off.is_on(name, now) and not self.memory.models[name].complete
 
     def load_seconds(self, name: str) -> float:
         """Return the seconds that a model takes to load, if that began now."""
@@ -118,7 +112,7 @@ class Residency:
         model = self.memory.models[name]
         if model.complete:
             return 0.0
-        under_way = self._load_planner.seconds_left(now)
+        under_way = self._planner.seconds_left(now)
         if not model.loading:
             return under_way + (model.wait_seconds if self._streams else model.load_seconds)
         return under_way + model.seconds_of(model.missing)
@@ -145,10 +139,10 @@ class Residency:
         """Open and close lanes, and return the evictions and the load to perform, in this order."""
         state, actions = self._state, list[Action]()
         self._gate.update()
-        self._evictor.restore_budget(now, actions)
+        self._planner.restore_budget(now, actions)
         for _ in range(2):  # the second time only where no request is left whose end could make room
             if not state.is_loading:
-                self._load_planner.load(now, actions)
+                self._planner.load(now, actions)
             self._gate.update()
             if state.can_progress():
                 break

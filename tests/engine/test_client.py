@@ -14,7 +14,7 @@ import pytest
 import torch
 import uvloop
 
-from latebind.batching import POLICIES
+from latebind.batching.policy import POLICIES
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import Expired, Failed, Refused, Unavailable

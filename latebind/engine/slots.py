@@ -2,8 +2,8 @@
 
 The slot of a request passes through the hands of both processes. Each keeps the part of the record that it decides on:
 
-    frontend (`Pool`)   FREE -> FILLING -> READY -> ANSWERED -> FREE     TRANSITIONS has all moves
-    engine (`Owners`)                      |  NOBODY -> LOOKUP or NETWORK, whichever answers first (MAY_ANSWER)
+    frontend (`claim.Pool`)   FREE -> FILLING -> READY -> ANSWERED -> FREE     TRANSITIONS has all moves
+    engine (`Owners`)                             |  NOBODY -> LOOKUP or NETWORK, whichever answers first (MAY_ANSWER)
 
 While a slot is FILLING, the call that claimed it writes the inputs. While it is READY (or ABANDONED: its call has
 gone), the engine alone writes to it, on behalf of one request, and the first answer counts. The engine forgets the
@@ -22,8 +22,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import IntEnum, auto
-from itertools import chain, islice
+from enum import IntEnum
 from math import prod
 from threading import Lock
 from typing import Final, TypeAlias
@@ -32,7 +31,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.domain.actions import Run
-from latebind.domain.errors import IllegalEvent
 from latebind.domain.model import ModelSpec, TensorSpec
 
 ALIGNMENT = 64
@@ -107,110 +105,6 @@ def create_file() -> int:
 
 def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-class Phase(IntEnum):
-    """How far the request in a slot has come."""
-
-    FREE = 0
-    FILLING = 1  # the call that claimed it writes the input
-    READY = 2  # the input is complete and has been sent to the engine
-    ANSWERED = 3  # the engine has ended the request; the call may still read the outputs
-    ABANDONED = 4  # the call has released it, but the engine may use it until it reports the request's end
-
-
-class Move(IntEnum):
-    """What may happen to a slot that is not free."""
-
-    SEND = auto()  # the call sends the request to the engine
-    END = auto()  # the engine reports the end of the request
-    RELEASE = auto()  # the call needs the slot no longer
-
-
-TRANSITIONS: Final[dict[tuple[int, Move], Phase]] = {
-    (Phase.FILLING, Move.SEND): Phase.READY,
-    (Phase.FILLING, Move.RELEASE): Phase.FREE,
-    (Phase.READY, Move.END): Phase.ANSWERED,
-    (Phase.READY, Move.RELEASE): Phase.ABANDONED,
-    (Phase.ANSWERED, Move.RELEASE): Phase.FREE,
-    (Phase.ABANDONED, Move.END): Phase.FREE,
-}
-FREE: Final = Phase.FREE  # looking the member up in its class takes ten times as long
-FILLING: Final = Phase.FILLING
-NO_REQUEST: Final = 0
-
-
-class Pool:
-    """The slots of one model at the frontend: a ring, after Ebird's memory pool (section V, table I).
-
-    An entry of table I corresponds to a slot: its serial number is the request, its input and output pointers are the
-    number of the slot, and its two events are the phases READY and ANSWERED. Requests are numbers above 0, each used
-    once; a slot holds one request or none. `free` is the number of free slots.
-    """
-
-    def __init__(self, slots: int) -> None:
-        self._phases = bytearray(slots)
-        self._requests = [NO_REQUEST] * slots
-        self._next = 0
-        self.free = slots
-
-    def __len__(self) -> int:
-        return len(self._phases)
-
-    def phase(self, slot: int) -> Phase:
-        """Return the phase of a slot."""
-        return Phase(self._phases[slot])
-
-    def claim(self, requests: Sequence[int]) -> tuple[int, ...] | None:
-        """Give each of the requests (at least one) a slot to fill, in order; None if too few are free.
-
-        The slots are contiguous, and follow those given before, if such slots are free: then a batch of them is a view.
-        If the slot given last is free again, there is no batch to be contiguous with, and the search starts at slot 0:
-        the processor's caches still hold the rows used last.
-        """
-        wanted = len(requests)
-        if wanted > self.free:
-            return None
-        if self._phases[self._next - 1] == FREE:
-            self._next = 0
-        run = bytes(wanted)  # this many phases that are FREE
-        first = self._phases.find(run, self._next)
-        if first < 0:
-            first = self._phases.find(run)
-        if first >= 0:
-            slots = tuple(range(first, first + wanted))
-        else:
-            around = chain(range(self._next, len(self)), range(self._next))
-            slots = tuple(islice((slot for slot in around if self._phases[slot] == FREE), wanted))
-        for slot, request in zip(slots, requests, strict=True):
-            self._phases[slot] = FILLING
-            self._requests[slot] = request
-        self.free -= wanted
-        self._next = slots[-1] + 1
-        return slots
-
-    def move(self, slot: int, request: int, move: Move) -> Phase:
-        """Apply a move of the request that owns the slot and return the new phase.
-
-        Raises `IllegalEvent`, changing nothing, if another request owns the slot or the move is illegal in its phase.
-        """
-        after = TRANSITIONS.get((self._phases[slot], move))
-        if after is None or self._requests[slot] != request:
-            has = f"{self._requests[slot]} has it, {self.phase(slot).name}"
-            raise IllegalEvent(f"request {request} cannot {move.name} slot {slot}: {has}")
-        self._phases[slot] = after
-        if after is FREE:
-            self._requests[slot] = NO_REQUEST
-            self.free += 1
-        return after
-
-    def check(self) -> None:
-        """Raise `AssertionError` unless used slots have distinct owners, free ones none, and the count is right."""
-        owners = [request for request in self._requests if request != NO_REQUEST]
-        assert len(set(owners)) == len(owners), "a request has two slots"
-        assert self.free == len(self) - len(owners), "the count of free slots is wrong"
-        for phase, request in zip(self._phases, self._requests, strict=True):
-            assert (phase == FREE) == (request == NO_REQUEST), "a slot is taken by nobody or free with an owner"
 
 
 class By(IntEnum):

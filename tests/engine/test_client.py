@@ -19,9 +19,9 @@ from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import Expired, Failed, Refused, Unavailable
 from latebind.domain.eventlog import read_log
+from latebind.engine.claim import Phase
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
-from latebind.engine.slots import Phase
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
 from latebind.server.gateway import Answer

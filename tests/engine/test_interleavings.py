@@ -21,8 +21,8 @@ from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.events import Arrived, Cancelled, Event, StageFailed, Woke
 from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.engine.claim import Move, Pool
 from latebind.engine.crew import LoadedModel
-from latebind.engine.slots import Move, Pool
 from latebind.engine.worker import Worker
 from latebind.learned.lookup import Lookup
 from latebind.program.program import Program

@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.engine.slots import TRANSITIONS, Move, Phase, Pool, SlotMemory, create_file, file_bytes
+from latebind.engine.claim import TRANSITIONS, Move, Phase, Pool
+from latebind.engine.slots import SlotMemory, create_file, file_bytes
 
 SLOTS = 8
 

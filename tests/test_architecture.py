@@ -77,7 +77,7 @@ def test_the_package_imports_without_torch_until_something_is_served_from_python
 
 
 def test_the_engine_imports_without_a_web_server() -> None:
-    done = import_without("latebind.engine.process", "uvicorn", "httptools", "orjson")
+    done = import_without("latebind.engine.process", "uvloop", "httptools", "orjson")
     assert done.returncode == 0, done.stderr
 
 

@@ -1,4 +1,4 @@
-"""The door: uvicorn's server around the HTTP application, on a socket of its own, drained before it closes.
+"""The door: the HTTP application on a socket of its own, drained before it closes.
 
 Where gRPC is configured, the server of `rpc/server.py` opens and closes with it.
 """
@@ -7,14 +7,12 @@ import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
-
-import uvicorn
+from typing import TYPE_CHECKING, Self
 
 from latebind.domain.config import DoorConfig
 from latebind.prompt import be_prompt, be_usual
@@ -24,7 +22,7 @@ from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.listening import BACKLOG, listen, waiting_at
 from latebind.server.rest.app import PAGE, ROUTES, Doorkeeper, RestApp, Route
-from latebind.server.rest.protocol import Connected, HttpProtocol, Sweeper
+from latebind.server.rest.protocol import HttpProtocol, Lines, Sweeper
 from latebind.server.service import Service
 from latebind.server.shared_memory import Regions
 from latebind.server.tls import LATE_SECONDS, TlsServer
@@ -33,6 +31,9 @@ from latebind.server.tracing import TracedCall
 if TYPE_CHECKING:
     from latebind.server.rpc.server import RpcServer
     from latebind.server.rpc.verbs import Method
+
+
+POLL_SECONDS = 0.05  # between two looks whether everything has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +101,12 @@ class Door:
             routes=verbs.routes,
             behind_ingress=security.behind_ingress,
         )
-        self._server = _Server(_uvicorn_config(app, self._limits), self._limits, security.tls)
+        self._http = HttpServer(app, self._limits, security.tls)
         self._rpc = _rpc_server(self._service, self._config, self._limits, security.guard, verbs.methods)
         self.local = local
         self._socket: socket.socket | None = None
-        self._serving: asyncio.Task[None] | None = None
-        self._sweeping: asyncio.Task[None] | None = None
+        self._told = asyncio.Event()  # to close
+        self._closing: asyncio.Task[None] | None = None
         self.hurried = False
 
     @property
@@ -126,21 +127,14 @@ class Door:
         be_prompt()
         if self._rpc is not None:
             await self._open_rpc(self._rpc)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
-        connections = cast(set[Connected], self._server.server_state.connections)
-        self._sweeping = asyncio.create_task(Sweeper(self._limits.idle_seconds).run(connections))
-        opened = asyncio.create_task(self._server.opened.wait())
-        await asyncio.wait((opened, self._serving), return_when=asyncio.FIRST_COMPLETED)
-        if not opened.done():
-            opened.cancel()
-            await self._serving
-        if self.local:
-            await self._server.listen_at(self.local)
+        await self._http.open(self._socket, self.local)
 
     def close(self) -> None:
         """Begin to close: refuse new calls; calls under way get `Limits.drain_seconds` to end. Await `closed()`."""
         self._service.drain()
-        self._server.should_exit = True
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._http.close())
+            self._told.set()
         if self._rpc is not None:
             self._rpc.close()
 
@@ -151,23 +145,20 @@ class Door:
             loop.add_signal_handler(number, self._hear_signal)
 
     def _hear_signal(self) -> None:
-        self.hurried = self._server.should_exit
-        self._server.force_exit = self.hurried
+        self.hurried = self._closing is not None
         self.close()
-        if self.hurried and self._rpc is not None:
-            self._rpc.hurry()
+        if self.hurried:
+            self._http.hurried = True
+            if self._rpc is not None:
+                self._rpc.hurry()
 
     async def closed(self) -> None:
         """Return when the door is closed and everything under way has ended."""
-        assert self._serving is not None, "the door is not open"
-        await self._serving
+        await self._told.wait()
+        assert self._closing is not None
+        await self._closing
         if self._dashboard is not None:
             await self._dashboard.close()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-        cancelled = self._server.server_state.tasks  # calls that the drain had no time for: each still sends its error
-        if cancelled and not self.hurried:
-            await asyncio.wait(cancelled, timeout=1.0)
         if self._rpc is not None and not self.hurried:
             await self._rpc.closed()
         await self._service.close()
@@ -193,62 +184,65 @@ class Door:
         await self.closed()
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server, which also says when it is open, and leaves signals to whoever owns the process."""
+class HttpServer:
+    """Accepts connections, behind TLS where there is a context, and ends them in good order."""
 
-    def __init__(self, config: uvicorn.Config, limits: Limits, tls: ssl.SSLContext | None) -> None:
-        super().__init__(config)
-        self.opened = asyncio.Event()
+    def __init__(self, app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> None:
+        self.lines = Lines()
+        self.behind_tls: TlsServer | None = None
+        self.hurried = False  # close without waiting for anybody
         self._limits = limits
         self._tls = tls
-        self._behind_tls: TlsServer | None = None
+        self._made = partial(HttpProtocol, self.lines, answer=app, limits=limits, replies=app.replies)
+        self._servers: list[asyncio.AbstractServer] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
-    async def listen_at(self, local: str) -> None:
-        """Also listen at a Unix socket; call it once the server is open."""
-        loop = asyncio.get_running_loop()
-        self.servers.append(await loop.create_unix_server(self._protocol(), local, backlog=BACKLOG))
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close, but first serve connections that the kernel accepted and nobody here did: they would be reset."""
-        come = [one for listening in sockets or () for one in waiting_at(listening)]
-        for server in self.servers:
-            server.close()
-        if self._behind_tls is None:
-            await asyncio.gather(*map(self._take, come), return_exceptions=True)
-        else:
-            self._behind_tls.close()
-            for line in come:
-                self._behind_tls.take(line)
-            await self._behind_tls.ended(seconds=LATE_SECONDS)
-        await super().shutdown(sockets)
-
-    async def _take(self, line: socket.socket) -> None:
-        """Serve a connection that was accepted by hand."""
-        await asyncio.get_running_loop().connect_accepted_socket(self._protocol(), line)
-
-    def _protocol(self) -> Callable[[], asyncio.Protocol]:
-        """Return the factory of the protocol that serves a connection."""
-        made = cast(Any, self.config.http_protocol_class)
-        return partial(made, self.config, self.server_state, self.lifespan.state)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+    async def open(self, listening: socket.socket, local: str) -> None:
+        """Listen there, and at the Unix socket `local` where one is named."""
+        loop, limits = asyncio.get_running_loop(), self._limits
+        self._listening = listening
+        sweeper = Sweeper(limits.idle_seconds)
+        self._tasks = [loop.create_task(self.lines.keep_date()), loop.create_task(sweeper.run(self.lines.open))]
+        await asyncio.sleep(0)  # the first reply has a date
         if self._tls is None:
-            await super().startup(sockets)
+            self._servers.append(await loop.create_server(self._made, sock=listening, backlog=BACKLOG))
         else:
-            assert sockets is not None, "a door listens at a socket of its own"
-            (listening,) = sockets
-            await super().startup([])
-            self._behind_tls = TlsServer(
-                *(listening, self._tls, self._protocol(), self.server_state.connections),
-                most=self._limits.connections,
-                patience=self._limits.idle_seconds,
-            )
-        self.opened.set()
+            most, patience = limits.connections, limits.idle_seconds
+            self.behind_tls = TlsServer(listening, self._tls, self._made, self.lines.open, most=most, patience=patience)
+        if local:
+            self._servers.append(await loop.create_unix_server(self._made, local, backlog=BACKLOG))
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none: uvicorn would raise them again after the drain, and the exit code would not be 0."""
-        yield
+    async def close(self) -> None:
+        """Close once everything that has arrived is answered, or the time to drain is over.
+
+        First serve connections that the kernel accepted and nobody here did: they would be reset.
+        """
+        loop = asyncio.get_running_loop()
+        come = list(waiting_at(self._listening))
+        for server in self._servers:
+            server.close()
+        if self.behind_tls is None:
+            taking = [loop.connect_accepted_socket(self._made, line) for line in come]
+            await asyncio.gather(*taking, return_exceptions=True)
+            self._listening.close()
+        else:
+            self.behind_tls.close()
+            for line in come:
+                self.behind_tls.take(line)
+            await self.behind_tls.ended(seconds=LATE_SECONDS)
+        for connection in list(self.lines.open):
+            connection.shutdown()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.drain_seconds):
+                while (self.lines.open or self.lines.tasks) and not self.hurried:
+                    await asyncio.sleep(POLL_SECONDS)
+        late = list(self.lines.tasks)
+        for task in late:
+            task.cancel()
+        if late and not self.hurried:  # each still sends its error
+            await asyncio.wait(late, timeout=1.0)
+        for task in self._tasks:
+            task.cancel()
 
 
 def _rpc_server(
@@ -260,22 +254,3 @@ def _rpc_server(
     from latebind.server.rpc.server import RpcServer  # noqa: PLC0415  (optional dependencies)
 
     return RpcServer(service, config, limits, guard, methods)
-
-
-def _uvicorn_config(app: RestApp, limits: Limits) -> uvicorn.Config:
-    protocol: Any = partial(HttpProtocol, answer=app, limits=limits, replies=app.replies)
-    config = uvicorn.Config(
-        app,
-        http=protocol,
-        ws="none",
-        interface="asgi3",
-        lifespan="off",
-        log_config=None,
-        log_level="error",  # any client can cause the warnings
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=limits.drain_seconds,
-    )
-    config.load()
-    return config

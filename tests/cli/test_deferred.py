@@ -9,7 +9,7 @@ from latebind.cli.commands import docstring
 from latebind.cli.main import COMMANDS, app
 from tests.forked import printed_by
 
-HEAVY = ("torch", "numpy", "scipy", "uvicorn", "aiohttp")
+HEAVY = ("torch", "numpy", "scipy", "uvloop", "aiohttp")
 
 
 def main(words: list[str]) -> None:

@@ -86,11 +86,11 @@ def test_who_is_there_as_the_door_closes_is_refused_and_not_reset(accepted: bool
         async with Door(Arithmetic(), DoorConfig(port=0)) as door:
             assert door._socket is not None
             with socket.create_connection(("127.0.0.1", door.port), timeout=60.0) as connection:
-                while accepted and not door._server.server_state.connections:
+                while accepted and not door._http.lines.open:
                     await asyncio.sleep(0)
                 connection.sendall(STUCK_CALL)  # from here on the loop sees nothing until the door closes
                 door.close()
-                await door._server.shutdown([door._socket])
+                await door.closed()
                 return await asyncio.to_thread(read_response, connection)
 
     reply = uvloop.run(test())

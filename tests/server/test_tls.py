@@ -195,7 +195,7 @@ def test_a_client_in_its_handshake_does_not_keep_the_door_from_closing(pair: Pai
 
 
 def arriving(site: Site) -> int:
-    served = site.door._server._behind_tls
+    served = site.door._http.behind_tls
     assert served is not None
     return len(served.arriving)
 

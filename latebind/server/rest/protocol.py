@@ -1,20 +1,19 @@
 """HTTP/1.1 on one connection: httptools parses, requests are answered in order, limits are counted as bytes arrive.
 
-uvicorn's server accepts connections, keeps the date and drains. Its own protocol, with ASGI in between, took a third of
-what a small request costs the door; this one takes an eighth.
+uvicorn's protocol, with ASGI in between, took a third of what a small request costs the frontend; this one takes an
+eighth.
 """
 
-from asyncio import AbstractEventLoop, CancelledError, Future, Protocol, Transport, get_running_loop, sleep
+from asyncio import CancelledError, Future, Protocol, Task, Transport, get_running_loop, sleep
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
+from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, Final
-from typing import Protocol as Interface
+from time import time
+from typing import Final
 
 import httptools
-from uvicorn import Config
-from uvicorn.server import ServerState
 
 from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge, Unavailable, UserError
 from latebind.server.limits import HeadTooLarge, Limits, TooManyConnections
@@ -34,6 +33,21 @@ PIPELINED: Final = 16  # requests that may wait for the one before them on their
 UNREAD_SECONDS: Final = 0.05  # an idle connection stays open so long when the door closes, to read what has arrived
 
 
+class Lines:
+    """What all connections of a server share: those that are open, the tasks that answer, and the `Date` of replies."""
+
+    def __init__(self) -> None:
+        self.open: set[HttpProtocol] = set()
+        self.tasks: set[Task[None]] = set()
+        self.date = b""  # a line of a head
+
+    async def keep_date(self) -> None:
+        """Keep the date until cancelled; replies of one second share the line."""
+        while True:
+            self.date = b"date: %b\r\n" % formatdate(time(), usegmt=True).encode()
+            await sleep(1.0)
+
+
 class HttpProtocol(Protocol):
     """Serves one connection. `answer` returns the reply to a request, or None if its client has gone.
 
@@ -44,20 +58,9 @@ class HttpProtocol(Protocol):
     keeps them and has no limit of its own. Connections beyond their limit are refused; `Sweeper` closes idle ones.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: AbstractEventLoop | None = None,
-        *,
-        answer: Answer,
-        limits: Limits,
-        replies: Counter[int],
-    ) -> None:
-        del config, app_state
-        self._loop = _loop or get_running_loop()
-        self._state = server_state
+    def __init__(self, lines: Lines, *, answer: Answer, limits: Limits, replies: Counter[int]) -> None:
+        self._loop = get_running_loop()
+        self._lines = lines
         self._answer = answer
         self._limits = limits
         self._replies = replies
@@ -75,7 +78,6 @@ class HttpProtocol(Protocol):
         self._held = False
         self._is_open = True  # for more to be written: the client takes what was
         self._opened: Future[None] | None = None
-        self._usual: tuple[list[Header], bytes] = [], b""
         self._ending = False
         self._progressed = False
         self._unfinished_bytes = 0
@@ -88,7 +90,7 @@ class HttpProtocol(Protocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin."""
         self._transport = transport
-        connections: set[Any] = self._state.connections
+        connections = self._lines.open
         connections.add(self)
         address = transport.get_extra_info("peername")
         self._client = str(address[0]) if isinstance(address, tuple) else ""
@@ -98,8 +100,7 @@ class HttpProtocol(Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what is under way for the client."""
         del exc
-        connections: set[Any] = self._state.connections
-        connections.discard(self)
+        self._lines.open.discard(self)
         self._open()
         for request in (self._current, *self._pipelined):
             if request is not None:
@@ -270,7 +271,7 @@ class HttpProtocol(Protocol):
             return
         self._current = request = self._pipelined.popleft()
         request.task = task = self._loop.create_task(self._serve(request))
-        self._state.tasks.add(task)
+        self._lines.tasks.add(task)
         if self._ending:  # its body may never come
             self._loop.call_later(UNREAD_SECONDS, self._close_idle)
 
@@ -290,7 +291,8 @@ class HttpProtocol(Protocol):
                 self._write(reply, head_only=request.head_only, goes_on=goes_on)
                 self._done(goes_on)
         finally:
-            self._state.tasks.discard(request.task)
+            assert request.task is not None
+            self._lines.tasks.discard(request.task)
 
     async def _send_pieces(self, request: Request, reply: Reply, pieces: AsyncGenerator[bytes]) -> None:
         """Send a reply in pieces: each when it is there, and no sooner than its client has taken those before it.
@@ -331,11 +333,8 @@ class HttpProtocol(Protocol):
             self._transport.writelines((b"".join(lines), body))
 
     def _head_lines(self, reply: Reply) -> list[bytes]:
-        """Return the lines of a head; uvicorn has those that all replies of this second share, among them the date."""
-        headers = self._state.default_headers
-        if headers is not self._usual[0]:
-            self._usual = headers, b"".join([b"%b: %b\r\n" % header for header in headers])
-        lines = [STATUS_LINES[reply.status], self._usual[1], reply.lines]
+        """Return the lines of a head, but for those on its length."""
+        lines = [STATUS_LINES[reply.status], self._lines.date, reply.lines]
         for header in reply.headers:
             lines.append(b"%b: %b\r\n" % header)
         return lines
@@ -376,19 +375,6 @@ class HttpProtocol(Protocol):
         return HeadTooLarge(f"request line and headers have more than {most} bytes: send fewer or shorter headers")
 
 
-class Connected(Interface):
-    """What the sweeper needs of a connection."""
-
-    def idle_state(self) -> object:
-        """Return a value that stays the same only as long as the client makes no progress.
-
-        None if the connection does not wait for its client.
-        """
-
-    def give_up(self) -> None:
-        """Close it."""
-
-
 class Sweeper:
     """Closes connections whose client sends nothing and takes nothing for `patience` seconds.
 
@@ -397,9 +383,9 @@ class Sweeper:
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
-        self._still: dict[Connected, tuple[object, float]] = {}  # the state, and since when it is the same
+        self._still: dict[HttpProtocol, tuple[object, float]] = {}  # the state, and since when it is the same
 
-    def sweep(self, connections: Iterable[Connected], now: float) -> None:
+    def sweep(self, connections: Iterable[HttpProtocol], now: float) -> None:
         """Check all connections at time `now`."""
         before, self._still = self._still, {}
         for connection in tuple(connections):
@@ -414,7 +400,7 @@ class Sweeper:
             else:
                 self._still[connection] = (state, since)
 
-    async def run(self, connections: Iterable[Connected]) -> None:
+    async def run(self, connections: Iterable[HttpProtocol]) -> None:
         """Sweep until cancelled, four times in `patience` seconds."""
         clock = get_running_loop().time
         while True:

@@ -5,12 +5,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import pytest
-from uvicorn import Config
-from uvicorn.server import ServerState
 
 from latebind.domain.errors import Unavailable
 from latebind.server.limits import Limits
-from latebind.server.rest.protocol import CONTINUE, UNREAD_SECONDS, HttpProtocol
+from latebind.server.rest.protocol import CONTINUE, UNREAD_SECONDS, HttpProtocol, Lines
 from latebind.server.rest.request import Reply, Request
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -36,16 +34,16 @@ class Slow(asyncio.Transport):
 
 def connected(
     answer: Callable[[Request], Awaitable[Reply]], replies: Counter[int] | None = None
-) -> tuple[HttpProtocol, Slow, ServerState]:
-    transport, state = Slow(), ServerState()
+) -> tuple[HttpProtocol, Slow, Lines]:
+    transport, lines = Slow(), Lines()
     protocol = HttpProtocol(
-        *(Config("never:run"), state, {}),
+        lines,
         answer=answer,
         limits=Limits(),
         replies=Counter() if replies is None else replies,
     )
     protocol.connection_made(transport)
-    return protocol, transport, state
+    return protocol, transport, lines
 
 
 async def well(request: Request) -> Reply:
@@ -54,9 +52,9 @@ async def well(request: Request) -> Reply:
 
 def test_nothing_is_written_behind_a_refusal_though_the_request_is_answered_meanwhile() -> None:
     async def test() -> None:
-        protocol, transport, state = connected(well)
+        protocol, transport, lines = connected(well)
         protocol.data_received(CHUNKED + b"no chunk\r\n")
-        await asyncio.gather(*state.tasks)
+        await asyncio.gather(*lines.tasks)
         assert transport.written.startswith(b"HTTP/1.1 400 ")
         assert b"200 OK" not in transport.written
 
@@ -70,14 +68,14 @@ def test_only_clients_of_http_1_1_are_told_to_go_on(version: str, told: bytes) -
         return Reply()
 
     async def test() -> None:
-        protocol, transport, state = connected(read)
+        protocol, transport, lines = connected(read)
         protocol.data_received(
             b"POST / HTTP/%b\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n" % version.encode()
         )
         await asyncio.sleep(0)  # it waits for the body
         assert transport.written == told
         protocol.data_received(b"x")
-        await asyncio.gather(*state.tasks)
+        await asyncio.gather(*lines.tasks)
 
     asyncio.run(test())
 
@@ -100,12 +98,12 @@ POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n"
 @pytest.mark.parametrize(("begun", "status"), [(b"", b"503"), (b"a", b"200")])
 def test_a_connection_that_closes_refuses_only_a_body_of_which_nothing_has_come(begun: bytes, status: bytes) -> None:
     async def test() -> None:
-        protocol, transport, state = connected(read_all)
+        protocol, transport, lines = connected(read_all)
         protocol.data_received(POST + begun)
         await asyncio.sleep(0)  # it waits for the body
         protocol._close_idle()
         protocol.data_received(b"ab"[len(begun) :])
-        await asyncio.gather(*state.tasks)
+        await asyncio.gather(*lines.tasks)
         assert transport.written.startswith(b"HTTP/1.1 %b " % status)
 
     asyncio.run(test())
@@ -121,13 +119,13 @@ def test_a_request_that_has_its_turn_while_the_door_closes_is_not_waited_for_eit
             await busy.wait()
             return Reply()
 
-        protocol, transport, state = connected(answer)
+        protocol, transport, lines = connected(answer)
         protocol.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + POST)
         protocol.shutdown()
         await asyncio.sleep(2 * UNREAD_SECONDS)
         busy.set()
-        while state.tasks:
-            await asyncio.gather(*state.tasks)
+        while lines.tasks:
+            await asyncio.gather(*lines.tasks)
         assert b"HTTP/1.1 503 " in transport.written
 
     asyncio.run(test())
@@ -136,10 +134,10 @@ def test_a_request_that_has_its_turn_while_the_door_closes_is_not_waited_for_eit
 def test_a_refusal_is_counted_once_by_its_status() -> None:
     async def test() -> None:
         replies: Counter[int] = Counter()
-        protocol, _, state = connected(well, replies)
+        protocol, _, lines = connected(well, replies)
         protocol.data_received(b"no HTTP\r\n\r\n")
         protocol.data_received(b"no HTTP\r\n\r\n")
-        await asyncio.gather(*state.tasks)
+        await asyncio.gather(*lines.tasks)
         assert replies == {400: 1}
 
     asyncio.run(test())

@@ -38,7 +38,7 @@ def test_who_stays_the_same_for_so_long_is_given_up_and_not_before() -> None:
     line, sweeper = Line(), Sweeper(10.0)
     given_up = []
     for now in (0.0, 5.0, 9.9, 10.0):
-        sweeper.sweep([line], now)
+        sweeper.sweep([cast(HttpProtocol, line)], now)
         given_up.append(line.given_up)
     assert given_up == [0, 0, 0, 1]
 
@@ -54,7 +54,7 @@ def impatient() -> Iterator[Site]:
 
 def until_all_are_closed(site: Site) -> None:
     last = time.monotonic() + PATIENCE
-    while site.door._server.server_state.connections:
+    while site.door._http.lines.open:
         assert time.monotonic() < last, "a connection is still open"
         time.sleep(0.01)
 
@@ -118,8 +118,8 @@ def idle_state(site: Site) -> object:
     """Return what the sweeper is told of the only connection, in the door's own time."""
 
     async def told() -> object:
-        (connection,) = site.door._server.server_state.connections
-        return cast(HttpProtocol, connection).idle_state()
+        (connection,) = site.door._http.lines.open
+        return connection.idle_state()
 
     return site.await_(told())
 

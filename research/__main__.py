@@ -9,37 +9,36 @@ from latebind.cli.bench import Parts
 from latebind.cli.commands import STYLE
 
 PARTS = {
-    "batching": "batching",
-    "live": "batching",
-    "joint": "joint",
-    "elastic": "elastic",
-    "elastic-live": "elastic_live",
-    "engine": "engine",
-    "caches": "caches",
-    "calibration": "adaptation",
-    "locality": "adaptation",
-    "drift": "adaptation",
-    "flood": "overhead",
-    "scheduler": "overhead",
-    "stages": "overhead",
-    "boundary": "overhead",
-    "queries": "queries",
-    "queries-live": "queries_live",
-    "residency": "residency",
-    "residency-live": "residency_live",
-    "faults": "faults",
-    "ray": "ray",
-    "cluster": "cluster",
-    "validate": "validate",
-    "peers": "peers",
+    "batching": "lazybatching.command",
+    "live": "lazybatching.command",
+    "joint": "joint.command",
+    "elastic": "ebird.command",
+    "elastic-live": "ebird.command",
+    "engine": "gati.command",
+    "caches": "gati.command",
+    "calibration": "gati.command",
+    "locality": "gati.command",
+    "drift": "gati.command",
+    "scheduler": "overhead.command",
+    "stages": "overhead.command",
+    "boundary": "overhead.command",
+    "queries": "gati.command",
+    "queries-live": "gati.command",
+    "residency": "mcache.command",
+    "residency-live": "mcache.command",
+    "faults": "faults.command",
+    "ray": "cluster.command",
+    "cluster": "cluster.command",
+    "validate": "validate.command",
+    "peers": "peers.command",
 }
-"""The module of `research.commands` that has each command, as a function of the same name."""
+"""The module that has each command, as a function of the same name."""
 
 
 class Evaluations(Parts):
     """Imports the module of an evaluation only when it is called."""
 
-    modules: ClassVar[Mapping[str, str]] = {name: f"research.commands.{module}" for name, module in PARTS.items()}
+    modules: ClassVar[Mapping[str, str]] = {name: f"research.{module}" for name, module in PARTS.items()}
 
 
 app = typer.Typer(name="python -m research", cls=Evaluations, no_args_is_help=True, **STYLE)

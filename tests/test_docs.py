@@ -100,9 +100,11 @@ def identifiers() -> frozenset[str]:
 def known_options() -> frozenset[str]:
     """Return the options of commands and examples; those of benchmarks as their code writes them, to import none."""
     named = {option for name in commands() for option in options(name)}
-    places = (ROOT / "latebind" / "cli" / "bench", ROOT / "research" / "commands")
-    benchmarks = "\n".join(path.read_text() for place in places for path in place.glob("*.py"))
-    written = {f"--{word.replace('_', '-')}" for word in re.findall(r"\b(\w+): Annotated\[", benchmarks)}
+    sources = [*(ROOT / "latebind" / "cli" / "bench").glob("*.py"), *(ROOT / "research").rglob("*.py")]
+    benchmarks = "\n".join(path.read_text() for path in sources)
+    written = {
+        f"--{word.replace('_', '-')}" for word in re.findall(r"\b(\w+): (?:Annotated\[|[A-Z]\w+ = )", benchmarks)
+    }
     examples = "\n".join(path.read_text() for path in (ROOT / "examples").rglob("*.py"))
     return frozenset(named | written | set(re.findall(r'"(--[a-z-]+)"', benchmarks + examples)) | OF_OTHERS)
 

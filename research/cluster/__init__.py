@@ -1,1 +1,1 @@
-"""Simulated clusters: what placement and residency gain there."""
+"""What placement and residency gain on simulated clusters, and what the application on Ray Serve loses and costs."""

@@ -7,7 +7,7 @@ much work fits on the cores at all: no side can have more in time.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -23,11 +23,9 @@ from latebind.bench.statistics import ratio_of_means
 from latebind.bench.subject import Setting, Subject
 from latebind.cli.console import Row, Rows
 from latebind.domain.config import PolicyConfig, ServedModel
-from research.live.played import Played, joined
-from research.live.session import Session, session
-from research.live.sides import SERIAL, Side, chosen
-from research.live.tuning import Figures, least, most
+from research.live import Played, Session, joined, session
 from research.policies import BATCHING
+from research.sides import SERIAL, Figures, Side, chosen, graph, least, most, of_kind
 
 WINDOWS = (0.005, 0.010, 0.020, 0.030)  # seconds; the best of them is TF-Serving's optimal wait (Ebird, section III)
 GRANULARITIES = (1, 1, 2, 4, 8, 16)
@@ -49,29 +47,20 @@ class Kind(StrEnum):
 JUDGED, BASELINES = (Kind.ELASTIC, Kind.LATE), (Kind.NO_WAIT, Kind.OPTIMAL_WAIT)
 
 
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """A side and its role."""
-
-    kind: Kind
-    side: Side
-
-
-def contenders(cores: int) -> dict[str, Contender]:
+def contenders(cores: int) -> dict[str, Side]:
     """Return all sides by name, each for an engine on so many cores."""
     crews = {f"1 x {cores}": (1, cores), f"{cores} x 1": (cores, 1)} if cores > 1 else {"1 x 1": (1, 1)}
-    found = {}
+    found: list[Side] = []
     for label, (workers, threads) in crews.items():
-        sizes = PolicyConfig("graph"), *(PolicyConfig("graph", window=window) for window in WINDOWS)
-        for policy in sizes:
-            kind = Kind.OPTIMAL_WAIT if policy.window else Kind.NO_WAIT
-            name = f"wait {policy.window * 1e3:g} ms, {label}" if policy.window else f"no wait, {label}"
-            found[name] = Contender(kind, Side(policy, workers=workers, threads=threads))
+        for window in (0.0, *WINDOWS):
+            kind = Kind.OPTIMAL_WAIT if window else Kind.NO_WAIT
+            name = f"wait {window * 1e3:g} ms, {label}" if window else f"no wait, {label}"
+            found.append(Side(name, graph(window=window, shed=True), (kind,), workers=workers, threads=threads))
     for kind in JUDGED:
-        side = Side(PolicyConfig(BATCHING[kind]), granularities=GRANULARITIES)
-        found[f"{kind}, {' '.join(map(str, GRANULARITIES))}"] = Contender(kind, side)
-    found[f"late, {cores} x 1"] = Contender(Kind.LATE, Side(PolicyConfig("late"), workers=cores))
-    return found
+        name = f"{kind}, {' '.join(map(str, GRANULARITIES))}"
+        found.append(Side(name, PolicyConfig(BATCHING[kind]), (kind,), granularities=GRANULARITIES))
+    found.append(Side(f"late, {cores} x 1", PolicyConfig("late"), (Kind.LATE,), workers=cores))
+    return {side.label: side for side in found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +82,8 @@ class Plan:
 class ElasticReport:
     """Outcomes by load and side, one round after the other; the blocks of a load last `spans` seconds."""
 
-    model: str
     seed: int
-    kinds: Mapping[str, Kind]
+    sides: Mapping[str, Side]
     alone: float = 0.0
     allowed: float = 0.0
     capacity: float = 0.0
@@ -132,11 +120,11 @@ class ElasticReport:
         """Return for each load the judged sides against the best baseline of each kind, chosen by the other rounds."""
         rows: Rows = []
         for load, sides in self.played.items():
-            for name in [name for name in sides if self.kinds[name] in JUDGED]:
+            for name in [name for name in sides if self.sides[name].kinds[0] in JUDGED]:
                 row: Row = {"load": f"{load:.0%}", "side": name}
-                for kind in [kind for kind in BASELINES if kind in self.kinds.values()]:
-                    waited = least({one: self.means(load, one) for one in self._of(kind)})
-                    in_time = most({one: self.in_time(load, one) for one in self._of(kind)})
+                for kind in [kind for kind in BASELINES if of_kind(self.sides, kind)]:
+                    waited = least({one: self.means(load, one) for one in of_kind(self.sides, kind)})
+                    in_time = most({one: self.in_time(load, one) for one in of_kind(self.sides, kind)})
                     row[f"mean of {kind} over it"] = self._ratio(waited, self.means(load, name))
                     row[f"in time over {kind}"] = self._ratio(self.in_time(load, name), in_time)
                 rows.append(row)
@@ -155,9 +143,6 @@ class ElasticReport:
     def _most_in_time(self, name: str) -> float:
         return max(float(self.in_time(load, name).mean()) for load in self.played)
 
-    def _of(self, kind: Kind) -> Sequence[str]:
-        return [name for name in self.saturated if self.kinds[name] is kind]
-
     def _ratio(self, above: Figures, below: Figures) -> str:
         return str(ratio_of_means(above, below, seed=self.seed))
 
@@ -175,30 +160,20 @@ class ElasticReport:
 
     def _row(self, load: float, name: str) -> Row:
         every = joined(self.played[load][name])
-        seconds = every.seconds[every.answered]
         return {
             "load": f"{load:.0%}",
             "side": name,
-            "mean ms": f"{seconds.mean() * 1e3:.2f}" if len(seconds) else "-",
-            "p99 ms": f"{np.percentile(seconds, 99) * 1e3:.2f}" if len(seconds) else "-",
+            **every.latency(),
             "in time": f"{(every.seconds <= self.allowed).mean():.1%}",
             "in time a second": f"{self.in_time(load, name).mean():.1f}",
         }
 
 
-def run(
-    subject: Subject,
-    *,
-    setting: Setting,
-    cores: tuple[int, ...],
-    plan: Plan,
-    progress: Progress = lambda text, share: None,
-) -> ElasticReport:
+def run(subject: Subject, *, setting: Setting, cores: tuple[int, ...], plan: Plan, progress: Progress) -> ElasticReport:
     """Ask engines on `cores` for rows. Raises `ConfigError`."""
     taking_part = chosen(contenders(len(cores)), plan.sides)
-    sides = {SERIAL: Side(PolicyConfig("graph", 1, shed=False))}
-    sides |= {name: one.side for name, one in taking_part.items()}
-    report = ElasticReport(subject.model, setting.seed, {name: one.kind for name, one in taking_part.items()})
+    sides = {SERIAL: Side(SERIAL, graph(1)), **taking_part}
+    report = ElasticReport(setting.seed, taking_part)
 
     async def held() -> None:
         progress(f"starting {len(sides)} engines", 0.0)
@@ -223,14 +198,14 @@ def most_answered(served: ServedModel) -> float:
 async def _measure(
     report: ElasticReport, here: Session, plan: Plan, cores: int, random: Random, progress: Progress
 ) -> None:
-    names = list(report.kinds)
+    names = list(report.sides)
     report.saturated = await here.saturated(
         names, plan.seconds, CAPACITY_ROUNDS, random, lambda text, share: progress(text, 0.2 * share)
     )
     report.alone = here.alone
     report.allowed = plan.target * here.alone
     report.fits = cores * most_answered(here.served) / here.alone
-    baselines = [name for name in names if report.kinds[name] in BASELINES] or names
+    baselines = [name for name in names if report.sides[name].kinds[0] in BASELINES] or names
     report.capacity = 1.0 / (here.alone * min(float(np.mean(report.saturated[name])) for name in baselines))
     for number in in_rounds(plan.rounds):
         for at, load in enumerate(plan.loads):

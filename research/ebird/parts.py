@@ -1,14 +1,17 @@
-"""The parts of Ebird's evaluation: a rising load (figure 2), splitting (6), two loads (8), throughput (9), a day."""
+"""The parts of Ebird's evaluation: a rising load (figure 2), splitting (6), two loads (8), throughput (9), others."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from latebind.bench.rounds import Progress, in_parallel
+from latebind.bench.statistics import ratio_of_means
+from latebind.cli.console import Row, Rows
 from latebind.simulation.agenda import Agenda
-from research.ebird.sides import (
+from research import plots
+from research.ebird.simulated import (
+    AT_LOW,
     ELASTIC,
     EVALUATED,
     LATE,
@@ -18,14 +21,25 @@ from research.ebird.sides import (
     PARTS,
     POOL_WORKERS,
     POOL_ZERO,
+    QOS,
     STATIC,
+    Burst,
+    Day,
     Kind,
-    Side,
+    Result,
+    Search,
+    Stable,
+    Steps,
+    Task,
+    highest,
+    run,
+    setting,
 )
-from research.ebird.simulated import Burst, Day, Figures, Result, Search, Stable, Steps, Task, highest, run
+from research.evaluation import Found
 from research.hardware.chip import SIX, TITAN_RTX, Chip
 from research.hardware.gpu import CopyEngine, Multiprocessors
 from research.hardware.npu import Product
+from research.sides import Figures, Side
 
 RISING = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # of what optimal wait carries: figure 2 has no numbers in its text
 STEP = 150  # requests (section III-A)
@@ -33,15 +47,21 @@ PAPERS_NETWORK = "resnet152"
 LAUNCHES = (0.0, 0.001, 0.005, 0.010, 0.020, 0.040)  # seconds between two batches
 SPLIT = 256  # inferences, and copies (section VI-B)
 FAKE = (Product(128 * 9, 128, 28 * 28),) * 50  # FakeNet: a convolution 50 times (section VI-B); its shape is ours
+BASELINES = (Kind.OPTIMAL, Kind.NO_WAIT, Kind.POOL_ZERO, Kind.POOL_WORKERS)
+OURS = (Kind.ELASTIC, Kind.LATE)
+WHOLE = slice(None)
+PHASES = {"low": slice(0, AT_LOW), "high": slice(AT_LOW, None)}
+MEAN = "mean ms"
 
-Found = Mapping[str, Mapping[Side, Figures]]  # figures by network and side, one for each seed
+ByNetwork = Mapping[str, Mapping[Side, Figures]]  # figures by network and side, one for each seed
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How much is simulated: networks, seeds, seconds of requests of each search, processes (0: one for each core).
 
-    The low load is the share `low` of the high one, which is the highest that optimal wait carries.
+    The low load is the share `low` of the high one, which is the highest that optimal wait carries; `known` keeps what
+    it carries, which several parts need.
     """
 
     networks: tuple[str, ...] = tuple(SIX)
@@ -50,132 +70,227 @@ class Plan:
     low: float = 0.1
     chip: Chip = TITAN_RTX
     processes: int = 0
-
-    @property
-    def stable(self) -> Stable:
-        """A load that does not change."""
-        return Stable(self.seconds)
-
-    @property
-    def burst(self) -> Burst:
-        """A low load that becomes a high one."""
-        return Burst(self.low)
+    known: dict[tuple[str, Stable | Burst], float] = field(default_factory=dict, hash=False)
 
     def highest(
-        self, networks: Sequence[str], sides: Sequence[Side], progress: Progress, load: Stable | Burst | None = None
-    ) -> Found:
+        self, networks: Sequence[str], sides: Sequence[Side], tell: Progress, load: Stable | Burst | None = None
+    ) -> ByNetwork:
         """Find the highest load within the target of each side, a stable one unless said otherwise."""
         some = [
-            Search(network, side, self.chip, load or self.stable, seed)
+            Search(network, side, self.chip, load or Stable(self.seconds), seed)
             for network in networks
             for side in sides
             for seed in range(self.seeds)
         ]
         loads = in_parallel(
-            highest, some, name=partial(_named, "highest load of"), progress=progress, processes=self.processes
+            highest, some, name="highest load of {0.network}".format, progress=tell, processes=self.processes
         )
-        shape = len(networks), len(sides), self.seeds
-        by_seed = np.reshape(loads, shape)
+        by_seed = np.reshape(loads, (len(networks), len(sides), self.seeds))
         return {
             network: dict(zip(sides, values, strict=True)) for network, values in zip(networks, by_seed, strict=True)
         }
 
-    def run(self, tasks: Sequence[Task], progress: Progress) -> list[Result]:
+    def run(self, tasks: Sequence[Task], tell: Progress) -> list[Result]:
         """Run tasks once for each seed."""
         every = [replace(task, seed=seed) for task in tasks for seed in range(self.seeds)]
-        return in_parallel(run, every, name=partial(_named, "latency of"), progress=progress, processes=self.processes)
+        return in_parallel(run, every, name="latency of {0.network}".format, progress=tell, processes=self.processes)
+
+    def carried(self, networks: Sequence[str], load: Stable | Burst, tell: Progress) -> dict[str, float]:
+        """Return the highest load of this kind that optimal wait sustains on each network, at its best window."""
+        missing = [network for network in networks if (network, load) not in self.known]
+        if missing:
+            for network, sides in self.highest(missing, OPTIMAL, tell, load).items():
+                self.known[network, load] = max(float(loads.mean()) for loads in sides.values())
+        return {network: self.known[network, load] for network in networks}
 
 
-def _named(what: str, task: Task | Search) -> str:
-    return f"{what} {task.network}"
+def throughput(plan: Plan, tell: Progress) -> Found:
+    """Find the throughput of all sides within the target (figure 9), and how much more elastic batches carry."""
+    found = plan.highest(plan.networks, EVALUATED, tell)
+    kinds = (*BASELINES, Kind.STATIC, *OURS)
+    rows: Rows = [
+        {"network": network, **{str(kind): _told(*best(sides, kind, max), "{:.0f}") for kind in kinds}}
+        for network, sides in found.items()
+    ]
+    gains: Rows = [
+        {"network": network, **{f"than {kind}": more(sides, Kind.ELASTIC, kind) for kind in BASELINES}}
+        for network, sides in found.items()
+    ]
+    mean: Row = {"network": "mean"}
+    gains.append(mean | {f"than {kind}": f"{mean_gain(found, kind):+.1%}" for kind in BASELINES})
+    tables = {
+        "requests a second with 99 % within the target (figure 9)": rows,
+        "more with elastic batches (the paper: 34.4 % than optimal wait)": gains,
+    }
+    names = [str(kind) for kind in (*BASELINES, *OURS)]
+    return Found(tables, lambda: [plots.across("Throughput with 99 % within 200 ms", rows, by="network", names=names)])
 
 
-def carried(
-    plan: Plan, networks: Sequence[str], progress: Progress, load: Stable | Burst | None = None
-) -> dict[str, float]:
-    """Return the throughput of optimal wait within the target: the mean over seeds, at the best window."""
-    found = plan.highest(networks, OPTIMAL, progress, load)
-    return {network: max(float(loads.mean()) for loads in sides.values()) for network, sides in found.items()}
-
-
-def throughput(plan: Plan, progress: Progress) -> Found:
-    """Find the throughput of all sides within the target (figure 9)."""
-    return plan.highest(plan.networks, EVALUATED, progress)
-
-
-def parts_throughput(plan: Plan, progress: Progress) -> Found:
-    """Find the throughput of Ebird in parts, beside all of Ebird and optimal wait."""
-    return plan.highest(plan.networks, (*OPTIMAL, *PARTS, ELASTIC), progress)
-
-
-def rising(plan: Plan, capacity: float, progress: Progress) -> list[Result]:
+def rising(plan: Plan, tell: Progress) -> Found:
     """Run the policies of figure 2, and those with a pool, on ResNet-152 while the load rises."""
-    steps = Steps(tuple((share * capacity, STEP) for share in RISING))
-    papers = tuple(side for side in (*OPTIMAL, *STATIC) if side.window == PAPERS_WINDOW)
+    (capacity,) = plan.carried([PAPERS_NETWORK], Stable(plan.seconds), tell).values()
+    papers = tuple(side for side in (*OPTIMAL, *STATIC) if side.policy.window == PAPERS_WINDOW)
     sides = (NO_WAIT, *papers, POOL_ZERO, *POOL_WORKERS, ELASTIC, *LATE)
-    return plan.run([Task(PAPERS_NETWORK, side, steps, plan.chip) for side in sides], progress)
+    load = Steps(tuple((share * capacity, STEP) for share in RISING))
+    (by_side,) = grouped(plan.run([Task(PAPERS_NETWORK, side, load, plan.chip) for side in sides], tell)).values()
+    steps = {f"{share:g}": slice(STEP * i, STEP * (i + 1)) for i, share in enumerate(RISING)}
+    rows: Rows = [
+        {"policy": side.label, **{step: f"{np.stack(some)[:, part].mean() * 1e3:.1f}" for step, part in steps.items()}}
+        for side, some in by_side.items()
+    ]
+    title = f"{PAPERS_NETWORK}: mean ms at shares of {capacity:.0f}/s, {STEP} requests each (figure 2)"
+    return Found({title: rows}, lambda: [plots.across(title, rows, by="policy", names=list(steps), y=MEAN)])
 
 
-def bursts(plan: Plan, sides: Sequence[Side], capacity: Mapping[str, float], progress: Progress) -> list[Result]:
-    """Run a low and then a high load (figure 8)."""
-    return plan.run(
-        [
-            Task(network, side, plan.burst.at(high)[0], plan.chip)
-            for network, high in capacity.items()
-            for side in sides
-        ],
-        progress,
-    )
+def split(plan: Plan, tell: Progress) -> Found:
+    """Split computation and copies of 256 inferences into 1 to 256 pieces (figure 6)."""
+    del tell
+    rows: Rows = []
+    for pieces in (2**power for power in range(9)):
+        agenda, computed, copied = Agenda(), list[float](), list[float]()
+        shared, batch = Multiprocessors(agenda, plan.chip), SPLIT // pieces
+        busy, alone = (sum(of(layer, batch) for layer in FAKE) for of in (plan.chip.busy, plan.chip.seconds))
+        for _ in range(pieces):
+            shared.begin(busy, alone, 0.0, computed.append)
+        size = SPLIT * SIX[PAPERS_NETWORK].footprint(plan.chip).input_bytes
+        CopyEngine(agenda, plan.chip).copy(size, 0.0, copied.append, pieces=pieces)
+        agenda.run_until()
+        told = {"computed ms": f"{max(computed) * 1e3:.1f}", "copied ms": f"{max(copied) * 1e3:.2f}"}
+        rows.append({"pieces": pieces, **told})
+    return Found({f"{SPLIT} inferences by so many workers, {SPLIT} copies (figure 6)": rows})
 
 
-def day(plan: Plan, capacity: Mapping[str, float], progress: Progress) -> list[Result]:
-    """Run a day, as long as a search, between the low and the high load."""
-    return plan.run(
-        [
-            Task(network, side, Day(plan.low * high, high, plan.seconds), plan.chip)
-            for network, high in capacity.items()
-            for side in EVALUATED
-            if side.kind is not Kind.STATIC
-        ],
-        progress,
-    )
+def bursts(plan: Plan, tell: Progress) -> Found:
+    """Run a low and then a high load (figure 8), and compare also with the window that the paper names."""
+    runs = _bursts(plan, [side for side in EVALUATED if Kind.STATIC not in side.kinds], tell)
+    rows, less_rows = Rows(), Rows()
+    for phase, part in PHASES.items():
+        for network, sides in mean_latencies(runs, part).items():
+            head: Row = {"network": network, "load": phase}
+            kinds = (*BASELINES, *OURS)
+            rows.append(head | {str(kind): _told(*best(sides, kind, min), "{:.1f}", 1e3) for kind in kinds})
+            papers = {side: means for side, means in sides.items() if side.policy.window in (0.0, PAPERS_WINDOW)}
+            named = less(papers, Kind.ELASTIC, Kind.OPTIMAL)
+            theirs = {f"than {kind}": less(sides, Kind.ELASTIC, kind) for kind in BASELINES}
+            less_rows.append(head | {f"than {PAPERS_WINDOW * 1e3:g} ms wait": named} | theirs)
+    tables = {
+        "mean ms of 150 requests at a low, then 250 at a high load (figure 8)": rows,
+        "less with elastic batches (the paper: 44.6 to 70.9 %, 7.4 to 53.1 %)": less_rows,
+    }
+    return Found(tables)
 
 
-def gaps(plan: Plan, progress: Progress) -> dict[float, Found]:
-    """Find the throughput of optimal wait by the server's time between two batches, beside sides that need none."""
-    pooled = plan.highest(plan.networks, (POOL_ZERO, ELASTIC), progress)
-    found: dict[float, Found] = {}
-    for launch in LAUNCHES:
-        slower = replace(plan, chip=replace(plan.chip, launch=launch))
-        waiting = slower.highest(plan.networks, OPTIMAL, progress)
-        found[launch] = {network: {**waiting[network], **pooled[network]} for network in plan.networks}
+def _bursts(plan: Plan, sides: Sequence[Side], tell: Progress) -> list[Result]:
+    burst = Burst(plan.low)
+    high = plan.carried(plan.networks, burst, tell)
+    tasks = [Task(network, side, burst.at(load)[0], plan.chip) for network, load in high.items() for side in sides]
+    return plan.run(tasks, tell)
+
+
+def ablations(plan: Plan, tell: Progress) -> Found:
+    """Find what each part of Ebird brings alone, against optimal wait: throughput, and latency at both loads."""
+    sides = (*OPTIMAL, *PARTS, ELASTIC)
+    found, runs = plan.highest(plan.networks, sides, tell), _bursts(plan, sides, tell)
+    latencies = {phase: mean_latencies(runs, part) for phase, part in PHASES.items()}
+    rows: Rows = []
+    for network, of in found.items():
+        for kind in (Kind.POOL, Kind.WORKERS, Kind.SIZES, Kind.ELASTIC):
+            row: Row = {"network": network, "what": str(kind), "/s": _told(*best(of, kind, max), "{:.0f}")}
+            row["more than optimal wait"] = more(of, kind, Kind.OPTIMAL)
+            for phase, means in latencies.items():
+                row[f"less at {phase} load"] = less(means[network], kind, Kind.OPTIMAL)
+            rows.append(row)
+    return Found({"each thing of Ebird alone, against optimal wait": rows})
+
+
+def day(plan: Plan, tell: Progress) -> Found:
+    """Run a day, as long as a search, between the low and the high load: each kind at its window of the least mean."""
+    tasks = [
+        Task(network, side, Day(plan.low * high, high, plan.seconds), plan.chip)
+        for network, high in plan.carried(plan.networks, Stable(plan.seconds), tell).items()
+        for side in EVALUATED
+        if Kind.STATIC not in side.kinds
+    ]
+    runs = plan.run(tasks, tell)
+    rows, every = Rows(), grouped(runs)
+    for network, means in mean_latencies(runs).items():
+        for kind in (*BASELINES, *OURS):
+            side, seconds = best(means, kind, min)
+            latencies = np.concatenate(every[network][side])
+            rows.append(
+                {
+                    "network": network,
+                    "policy": side.label,
+                    MEAN: f"{seconds.mean() * 1e3:.1f}",
+                    "p99 ms": f"{np.percentile(latencies, 99) * 1e3:.1f}",
+                    "late": f"{(latencies > QOS).mean():.2%}",
+                    "elastic takes less": "" if kind is Kind.ELASTIC else less(means, Kind.ELASTIC, kind),
+                }
+            )
+    return Found({f"a day of {plan.seconds:g} s between low and high load": rows})
+
+
+def gaps(plan: Plan, tell: Progress) -> Found:
+    """Find how much more is carried than by optimal wait, by the server's time between two batches.
+
+    Sides with a pool need none.
+    """
+    pooled = plan.highest(plan.networks, (POOL_ZERO, ELASTIC), tell)
+    rows: Rows = []
+    for gap in LAUNCHES:
+        waiting = replace(plan, chip=replace(plan.chip, launch=gap)).highest(plan.networks, OPTIMAL, tell)
+        found = {network: {**waiting[network], **pooled[network]} for network in plan.networks}
+        row: Row = {"between batches": f"{gap * 1e3:g} ms"}
+        row |= {network: f"{_gain(sides, Kind.ELASTIC, Kind.OPTIMAL):+.1%}" for network, sides in found.items()}
+        for kind in (Kind.ELASTIC, Kind.POOL_ZERO):
+            row[f"mean, {kind}"] = f"{mean_gain(found, Kind.OPTIMAL, ours=kind):+.1%}"
+        rows.append(row)
+    return Found({"elastic carries more than optimal wait, by what this needs between two batches": rows})
+
+
+def mean_latencies(runs: Sequence[Result], part: slice = WHOLE) -> ByNetwork:
+    """Return the mean latency of a part of each run by network and side, one for each seed."""
+    return {
+        network: {side: np.array([latencies[part].mean() for latencies in some]) for side, some in sides.items()}
+        for network, sides in grouped(runs).items()
+    }
+
+
+def best(
+    sides: Mapping[Side, Figures], kind: Kind, choose: Callable[..., tuple[Side, Figures]]
+) -> tuple[Side, Figures]:
+    """Return the side of a kind whose mean over seeds is the least or the most (`choose`), and its figures."""
+    return choose([pair for pair in sides.items() if kind in pair[0].kinds], key=lambda pair: pair[1].mean())
+
+
+def more(sides: Mapping[Side, Figures], ours: Kind, theirs: Kind) -> str:
+    """Write how much more one kind carries than another, with the interval over seeds."""
+    return ratio_of_means(best(sides, ours, max)[1], best(sides, theirs, max)[1]).change()
+
+
+def less(sides: Mapping[Side, Figures], ours: Kind, theirs: Kind) -> str:
+    """Write how much less one kind takes than another, with the interval over seeds."""
+    ratio = ratio_of_means(best(sides, ours, min)[1], best(sides, theirs, min)[1])
+    return f"{1.0 - ratio.value:.1%} [{100 - 100 * ratio.high:.1f}, {100 - 100 * ratio.low:.1f}]"
+
+
+def mean_gain(found: ByNetwork, theirs: Kind, ours: Kind = Kind.ELASTIC) -> float:
+    """Return the mean over networks of how much more is carried, as the paper takes it."""
+    return float(np.mean([_gain(sides, ours, theirs) for sides in found.values()]))
+
+
+def _gain(sides: Mapping[Side, Figures], ours: Kind, theirs: Kind) -> float:
+    return float(best(sides, ours, max)[1].mean() / best(sides, theirs, max)[1].mean()) - 1.0
+
+
+def grouped(runs: Sequence[Result]) -> dict[str, dict[Side, list[Figures]]]:
+    """Return latencies by network and side, a row for each seed."""
+    found: dict[str, dict[Side, list[Figures]]] = {}
+    for one in runs:
+        found.setdefault(one.task.network, {}).setdefault(one.task.side, []).append(one.latencies)
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Seconds that 256 inferences take on this many workers, and 256 inputs in this many copies."""
-
-    pieces: int
-    computed: float
-    copied: float
-
-
-def splits(chip: Chip) -> list[Split]:
-    """Split computation and copies into 1 to 256 pieces (figure 6)."""
-    return [_split(chip, 2**power) for power in range(9)]
-
-
-def _split(chip: Chip, pieces: int) -> Split:
-    agenda = Agenda()
-    computed, copied = list[float](), list[float]()
-    shared = Multiprocessors(agenda, chip)
-    batch = SPLIT // pieces
-    busy, alone = (sum(of(layer, batch) for layer in FAKE) for of in (chip.busy, chip.seconds))
-    for _ in range(pieces):
-        shared.begin(busy, alone, 0.0, computed.append)
-    CopyEngine(agenda, chip).copy(
-        SPLIT * SIX[PAPERS_NETWORK].footprint(chip).input_bytes, 0.0, copied.append, pieces=pieces
-    )
-    agenda.run_until()
-    return Split(pieces, max(computed), max(copied))
+def _told(side: Side, figures: Figures, form: str, times: float = 1.0) -> str:
+    told = f" ({setting(side)})" if setting(side) else ""
+    return form.format(figures.mean() * times) + told

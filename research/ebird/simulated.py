@@ -1,29 +1,87 @@
-"""Runs on the simulated card. Each is given by network, side, load and seed, so any can be repeated alone."""
+"""Ebird's sides and their runs on a simulated card. A run is given by network, side, load and seed.
+
+The sides are those of Ebird's evaluation, some that it lacks, `late`, and Ebird in parts.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cache, partial
 from random import Random
 
 import numpy as np
-from numpy.typing import NDArray
 
-from latebind.domain.config import SchedulerConfig, ServedModel
+from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.simulation.driver import Simulator
 from latebind.simulation.hardware import After, Work
 from latebind.simulation.workloads import Arrival, diurnal, stepped
-from research.ebird.sides import Kind, Side
 from research.hardware.chip import LARGEST, SIX, Chip, Footprint
 from research.hardware.gpu import HostBatched, Pooled
+from research.policies import BATCHING
+from research.sides import Figures, Side, graph
 
+WINDOWS = (0.005, 0.010, 0.020, 0.030, 0.050, 0.075)  # seconds
+PAPERS_WINDOW = 0.030  # that of ResNet-152 (section III-A)
+GRANULARITIES = (1, 1, 2, 4, 8, 16)  # section VI-C
 QOS = 0.200  # seconds (Ebird, section VIII-B)
 AT_LOW, AT_HIGH = 150, 250  # requests (the same)
 WARM_UP = 0.05  # of the requests of a search: nobody is there when they come
 STEPS = 8  # of a search, each of which halves what is open
 TAIL = 99.0  # percent of latencies that must be within the target
 
-Figures = NDArray[np.float64]
+
+class Kind(StrEnum):
+    """What a side stands for. With a window or several workers it is there for some, and counts by its best."""
+
+    NO_WAIT = "no wait"
+    OPTIMAL = "optimal wait"
+    STATIC = "static"
+    POOL_ZERO = "no wait, with pool"
+    POOL_WORKERS = "no wait, with pool and workers"
+    ELASTIC = "elastic"
+    LATE = "late"
+    POOL = "only pool"
+    WORKERS = "only workers"
+    SIZES = "only sizes"
+
+
+def setting(side: Side) -> str:
+    """Return the setting in which sides of the same kind differ."""
+    if side.granularities:
+        return ""
+    window = f"{side.policy.window * 1e3:g} ms" if side.policy.window else ""
+    return ", ".join(filter(None, (window, f"{side.workers} workers" if side.workers > 1 else "")))
+
+
+_ALGORITHM_1 = PolicyConfig(BATCHING["elastic"], LARGEST, shed=False)
+
+
+def _side(kind: Kind, policy: PolicyConfig, *, pool: bool = False, workers: int = 1, at_once: int = 0) -> Side:
+    """Return a side on which no request is refused or dropped; with algorithm 1 there is a worker for each size."""
+    sizes = GRANULARITIES if policy is _ALGORITHM_1 else ()
+    side = Side(str(kind), policy, (kind,), workers=workers, granularities=sizes, pool=pool, at_once=at_once)
+    told = setting(side)
+    return replace(side, label=f"{kind} ({told})") if told else side
+
+
+NO_WAIT = _side(Kind.NO_WAIT, graph(LARGEST))
+OPTIMAL = tuple(_side(Kind.OPTIMAL, graph(LARGEST, window)) for window in WINDOWS)
+STATIC = tuple(_side(Kind.STATIC, graph(LARGEST, window)) for window in WINDOWS)
+POOL_ZERO = _side(Kind.POOL_ZERO, graph(LARGEST), pool=True)
+POOL_WORKERS = tuple(_side(Kind.POOL_WORKERS, graph(LARGEST), pool=True, workers=workers) for workers in (2, 4))
+LATE = tuple(
+    _side(Kind.LATE, PolicyConfig("late", LARGEST, shed=False), pool=True, workers=workers) for workers in (1, 2, 4)
+)
+_CREW = len(GRANULARITIES)
+ELASTIC = _side(Kind.ELASTIC, _ALGORITHM_1, pool=True, workers=_CREW)
+
+EVALUATED = (NO_WAIT, *OPTIMAL, *STATIC, POOL_ZERO, *POOL_WORKERS, ELASTIC, *LATE)
+PARTS = (  # each is optimal wait with one thing of Ebird; a window of 0 may be the best of several workers
+    *(_side(Kind.POOL, graph(LARGEST, window), pool=True) for window in WINDOWS),
+    *(_side(Kind.WORKERS, graph(LARGEST, window), workers=_CREW) for window in (0.0, *WINDOWS)),
+    _side(Kind.SIZES, _ALGORITHM_1, workers=_CREW, at_once=1),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +167,11 @@ def run(task: Task) -> Result:
     """Run one task; every request is answered."""
     served, footprint = model(task.network, task.chip)
     side = task.side
-    if side.kind is Kind.STATIC:
+    static = Kind.STATIC in side.kinds
+    if static:
         served = replace(served, costs=full(served.costs))
     settings = SchedulerConfig((served,), side.workers, side.policy, side.granularities, side.at_once)
-    card = Pooled if side.pool else Static if side.kind is Kind.STATIC else HostBatched
+    card = Pooled if side.pool else Static if static else HostBatched
     simulator = Simulator(settings, hardware=partial(card, task.chip, {task.network: footprint}))
     records = simulator.run(task.load.arrivals(served, Random(task.seed)))
     simulator.scheduler.check()

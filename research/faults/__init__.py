@@ -1,1 +1,1 @@
-"""Faults on purpose: engines that die, servers that are told to end, models that change, clients that hang up."""
+"""Faults on purpose: engines that die or hang, servers that are told to end, models that change, clients that leave."""

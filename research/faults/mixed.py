@@ -6,6 +6,7 @@ replayed from their event logs.
 
 import asyncio
 import os
+import re
 import signal
 import tempfile
 import time
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import aiohttp
@@ -25,13 +27,13 @@ from torch import nn
 
 from latebind.bench.rounds import Progress
 from latebind.bench.server import launched
+from latebind.cli.console import Row, Rows
 from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import read_log
 from latebind.queries.replay import replayed
-from research.faults.clients import NO_ANSWER
-from research.faults.crash import Log
+from research.faults.changes import counted
 from research.faults.freeze import Frozen
-from research.faults.models import PICKED, SLOW_WIDTH, WIDTH, build_mixed
+from research.faults.models import NO_ANSWER, PICKED, SLOW_WIDTH, WIDTH, build_mixed
 
 CLIENTS = 3  # of each model
 KNOWN = 32  # inputs of each model whose answers are known
@@ -45,6 +47,7 @@ RECOVERY_SECONDS = 120.0  # by which a call is answered again
 REPLAYS = 6
 TRIES = 20  # threads that are stopped until one of them was in a stage
 SETTINGS = "[generations]\ncrashes = 1000000\npatience = {patience}\n"  # else models would be left out
+SERVES = re.compile(r"engine process (\d+) serves")
 CONTROL = (
     ("GET", "/v2/health/live"),
     ("GET", "/v2/health/ready"),
@@ -63,6 +66,17 @@ class Fault(StrEnum):
     STOPPED = "stopped"
     STUCK = "stuck in a stage"
     POISONED = "a poisoned row"
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What the server's log tells of its processes."""
+
+    file: Path
+
+    def serves(self) -> int:
+        """Return the process that serves now."""
+        return int(SERVES.findall(self.file.read_text())[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +113,39 @@ class Report:
     differs: list[str] = field(default_factory=list)
 
 
-def run(
-    faults: Sequence[Fault], times: int, *, pause: float, patience: float, progress: Progress = lambda text, share: None
-) -> list[Report]:
+def row(report: Report) -> Row:
+    """Return a report as a row of a table."""
+    return {
+        "fault": report.fault,
+        "times": len(report.seconds),
+        **{name: totals(report.statuses)[name] for name in ("answered", "refused", "failed")},
+        "wrong": report.wrong,
+        f"no answer {GRACE:g} s after the deadline": report.late,
+        "longest call s": f"{report.longest:.2f}",
+        "longest look s": f"{max(report.control.values()):.2f}",
+        "all answered again after s, median": f"{median(report.seconds):.2f}",
+        "longest": f"{max(report.seconds):.2f}",
+        "poisoned rows got": counted(report.poisoned),
+        "threads stopped that had no stage": report.idle,
+        "logs": report.logs,
+        "events": report.events,
+        "replays that differ": len(report.differs),
+    }
+
+
+def rows(faults: Sequence[Fault], times: int, tell: Progress, *, pause: float, patience: float) -> Rows:
     """Cause each fault so many times, `pause` seconds after the one before was over."""
     with tempfile.TemporaryDirectory() as folder:
-        progress("four models are built", 0.0)
+        tell("four models are built", 0.0)
         modules = build_mixed(Path(folder) / "models")
-        reports = []
+        found = []
         for number, fault in enumerate(faults):
 
             def told(done: int, number: int = number, fault: Fault = fault) -> None:
-                progress(f"{fault}: {done} of {times}", (number + done / times) / len(faults))
+                tell(f"{fault}: {done} of {times}", (number + done / times) / len(faults))
 
-            reports.append(_cause(fault, times, Path(folder), modules, pause, patience, told))
-        return reports
+            found.append(_cause(fault, times, Path(folder), modules, pause, patience, told))
+        return [row(report) for report in found]
 
 
 def _cause(

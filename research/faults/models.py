@@ -1,18 +1,23 @@
-"""Models for these benchmarks: one whose answer shows its version, and a slow one."""
+"""Models that are quick, slow, or raise for some rows, and clients that record what became of each call."""
 
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
+import aiohttp
 import torch
 from torch import Tensor, nn
 
 from latebind.program.build import Progress, build_program, ignore_progress
-from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
 
 WIDTH = 16
 SLOW_WIDTH = 1024
 PICKED = 4
-FACTORS = (2.0, 3.0)  # of even and of odd versions
+PATIENCE = 20.0  # seconds after which a request counts as hanging
+NO_ANSWER = 0
 
 
 class Scale(nn.Module):
@@ -64,12 +69,6 @@ def build_mixed(root: Path) -> dict[str, nn.Module]:
     return found
 
 
-def build_scale(folder: Path) -> None:
-    """Make `folder/0` and `folder/1`, from which `publish` makes any version."""
-    for number, factor in enumerate(FACTORS):
-        _build(Scale(factor), {"x": torch.ones(1, WIDTH)}, folder / str(number), name="scale", max_batch=8)
-
-
 def build_slow(root: Path, *, layers: int, repeats: int, progress: Progress = ignore_progress) -> None:
     """Make the model `slow`, which takes one row at a time; it is run some fifty times, to measure its stages.
 
@@ -85,20 +84,6 @@ def build_slow(root: Path, *, layers: int, repeats: int, progress: Progress = ig
         min_stage_bytes=4 * SLOW_WIDTH * SLOW_WIDTH,
         progress=progress,
     )
-
-
-def publish(folder: Path, root: Path, version: int) -> None:
-    """Put a version of `scale` into a repository, in one rename."""
-    source = ModelDirectory.open(folder / str(version % 2))
-    files = {name: source.read(name) for name in source.files}
-    described = msgspec.json.decode(files[MODEL])
-    files[MODEL] = json_bytes({**described, "version": str(version)})
-    ModelDirectory.create(root / "scale" / str(version), files)
-
-
-def right(version: str, value: float) -> bool:
-    """Tell whether this is the answer of a version of `scale` to 1."""
-    return value == FACTORS[int(version) % 2]
 
 
 def _build(
@@ -122,3 +107,47 @@ def _build(
         min_stage_bytes=min_stage_bytes,
         progress=progress,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request: when it was sent and had ended (`time.monotonic()`), and its HTTP status, 0 where none came.
+
+    Of an answer how many stages the model has.
+    """
+
+    sent: float
+    ended: float
+    status: int
+    stages: int = 0
+
+
+class Clients:
+    """Send requests for one model, each of one row of ones."""
+
+    def __init__(self, session: aiohttp.ClientSession, model: str, width: int = WIDTH) -> None:
+        self._session = session
+        self._path = f"/v2/models/{model}/infer"
+        tensor = {"name": "x", "shape": [1, width], "datatype": "FP32", "data": [1.0] * width}
+        self._body = json.dumps({"inputs": [tensor], "parameters": {"timeout": round(PATIENCE * 1e6)}}).encode()
+
+    async def ask(self) -> Asked:
+        """Send one request; returns whatever comes of it."""
+        sent = time.monotonic()
+        try:
+            async with self._session.post(self._path, data=self._body) as response:
+                reply = await response.json()
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return Asked(sent, time.monotonic(), NO_ANSWER)
+        if response.status != 200:
+            return Asked(sent, time.monotonic(), response.status)
+        return Asked(sent, time.monotonic(), 200, reply["parameters"]["stages"])
+
+
+@asynccontextmanager
+async def session(url: str) -> AsyncIterator[aiohttp.ClientSession]:
+    """Connections to a server, as many as are wanted."""
+    timeout = aiohttp.ClientTimeout(total=PATIENCE)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(url, timeout=timeout, connector=connector) as opened:
+        yield opened

@@ -1,1 +1,1 @@
-"""GATI: learned caches, queries and adaptation, each beside its baselines."""
+"""GATI: learned caches beside their baselines, whether they follow the traffic and keep fidelity, and queries."""

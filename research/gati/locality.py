@@ -1,12 +1,12 @@
-"""Measures what following the traffic gains: exits off, exits as built, and exits that adapt, asked in turn over HTTP.
+"""Whether learned caches follow the traffic and fidelity is kept (GATI, sections 7.2.1 and 7.2.2).
 
-Thresholds are calibrated on some of the rows, and the stream consists of the others. All servers have the same cores,
-backend and worker; adaptation services run beside the door. After GATI, sections 7.2.1 and 7.2.2; several services show
-how much is to be sampled and how often to be retrained (7.2.2, ii and iii).
+Calibrations on random halves of the rows are judged on the other halves. Along a stream, servers with exits off, as
+built and adapting answer the same requests in turn over HTTP, with the same cores, backend and worker; several
+adaptation services show how much is to be sampled and how often to be retrained.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,39 +16,73 @@ from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
-from latebind.bench.client import Answered, Array, Body, Caller, encode
+from latebind.bench.client import Answered, Body, Caller, encode
+from latebind.bench.report import Plot
+from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned, serving
 from latebind.bench.statistics import Interval, ratio_of_means
-from latebind.bench.subject import Setting, copied
-from latebind.cli.console import Row, Rows
+from latebind.bench.subject import Setting, Subject, copied
+from latebind.cli.console import Row
+from latebind.cli.console import Rows as TableRows
 from latebind.domain.errors import ConfigError
-from latebind.learned.build import recalibrate
-from latebind.learned.samples import Samples
+from latebind.learned.build import observe_caches, recalibrate
+from latebind.learned.compose import send
+from latebind.learned.promise import Promise
+from latebind.learned.samples import CHOOSE_SHARE
+from latebind.repository.directory import ModelDirectory
+from research import plots
 from research.gati.streams import jittered, zipf_stream
 
-BLOCK = 50
-WARM_UP = 50
-WINDOW = 2_000
 CALIBRATE_SHARE = 0.4
-OFF, BUILT = "off", "built"
+BLOCK, WARM_UP, WINDOW = 50, 50, 2_000  # requests
+JITTER = 2  # cells by which images of a stream by classes are shifted at most
+STEP = 500  # requests of each point of a plot along a stream
+OFF, BUILT_SIDE = "off", "built"
+Rows = NDArray[np.int64]
+
+
+def calibrations(
+    subject: Subject, *, promise: Promise, splits: int, backend: str | None, seed: int
+) -> tuple[TableRows, int]:
+    """Calibrate a model's caches on random halves of the rows; return what each shows, and how many broke the promise.
+
+    Nothing is written. `at least` is what a calibration showed on its half, `realised` what the other half says.
+    """
+    if splits < 1 or promise.exact:
+        raise ConfigError("give one split or more, and a fidelity under 1")
+    seen, composition = observe_caches(ModelDirectory.open(subject.path), subject.samples(), promise, backend=backend)
+    rows, broken = TableRows(), 0
+    for number in range(splits):
+        half, unseen = np.array_split(np.random.default_rng([seed, number]).permutation(seen.right.shape[1]), 2)
+        cut = round(CHOOSE_SHARE * len(half))
+        found = composition.choose(seen.take(half[:cut]), [seen.take(half[cut:])])
+        shown, lower, realised, early, gain = 1.0, 1.0, 1.0, 0.0, 1.0
+        if found is not None:
+            result = send(found.thresholds, seen.take(unseen), composition.costs)
+            shown, lower, realised = found.fidelity, found.lower, 1.0 - float(result.wrong.mean())
+            early = float((result.left_at < len(composition.variants)).mean())
+            gain = composition.costs.whole / float(result.seconds.mean())
+        broken += realised < promise.fidelity
+        told = {"shown": f"{shown:.4f}", "at least": f"{lower:.4f}", "realised": f"{realised:.4f}"}
+        rows.append({"split": number, **told, "left early": f"{early:.1%}", "times less": f"{gain:.2f}"})
+    return rows, broken
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The requests to send.
+    """The requests: with `alpha`, classes follow Zipf's law (`zipf_stream`); else rows in order, `passes` times.
 
-    With `alpha`, classes follow Zipf's law (`streams.zipf_stream`); without it, rows are sent in order, `passes` times.
+    Images of a stream by classes are shifted by up to `jitter` cells, and mirrored.
     """
 
     alpha: float | None = None
     phases: int = 2
     length: int = 10_000
-    jitter: int = 2
     passes: int = 1
+    jitter: int = JITTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +129,30 @@ class LocalityReport:
         starts = range(self.begun.get(side, 0), len(same) - WINDOW + 1, WINDOW // 4)
         return np.array([same[start : start + WINDOW].mean() for start in starts])
 
-    def rows(self) -> Rows:
+    def rows(self) -> TableRows:
         """Return the sides as rows of a table."""
         return [self._row(side) for side in self.calls]
+
+    def told_rows(self) -> TableRows:
+        """Return for each side that adapts from which request on it had a version, and what its service counted."""
+        return [{"side": side, "first version from": at, **self.told[side]} for side, at in self.begun.items()]
+
+    def plots(self) -> list[Plot]:
+        """Draw mean latency and fidelity of each side along the stream, over 500 requests each (GATI, figure 10)."""
+        rows = [
+            {
+                "side": side,
+                "request": start + STEP / 2,
+                "mean ms in the engine": self.engine[side][start : start + STEP].mean() * 1e3,
+                "fidelity": self.same(side)[start : start + STEP].mean(),
+            }
+            for side in self.calls
+            for start in range(0, len(self.calls[OFF]) - STEP + 1, STEP)
+        ]
+        return [
+            plots.curves(f"{y} along the stream", rows, by="side", x="request", y=y)
+            for y in ("mean ms in the engine", "fidelity")
+        ]
 
     def _row(self, side: str) -> Row:
         calls, engine, windows = self.calls[side], self.engine[side], self.windows(side)
@@ -113,36 +168,25 @@ class LocalityReport:
         }
 
 
-def run(
-    repository: Path,
-    model: str,
-    inputs: Mapping[str, Array],
-    labels: NDArray[Any] | None,
+def follow(
+    subject: Subject,
     traffic: Traffic,
     *,
     setting: Setting,
     fidelity: float,
-    services: Sequence[Service] = (Service(),),
-    progress: Callable[[str, float], None],
+    services: Sequence[Service],
+    progress: Progress,
 ) -> LocalityReport:
     """Calibrate a copy on some rows, then send a stream of the others to all servers."""
-    held, sent = _stream(len(next(iter(inputs.values()))), labels, traffic, np.random.default_rng(setting.seed))
+    held, sent = _stream(len(subject), subject.labels, traffic, np.random.default_rng(setting.seed))
     with TemporaryDirectory() as folder:
-        copy = copied(repository, model, Path(folder))
+        copy = copied(subject.repository, subject.model, Path(folder))
         if len(held):
             progress("calibrating", 0.0)
-            others = Samples({name: torch.from_numpy(rows[np.sort(held)]) for name, rows in inputs.items()})
+            others = subject.take(np.sort(held)).samples()
             recalibrate(copy, others, fidelity=fidelity, backend=setting.backend, seed=setting.seed)
-        return _ask(
-            Path(folder),
-            model,
-            inputs,
-            sent,
-            jitter=traffic.jitter,
-            setting=setting,
-            services=services,
-            progress=progress,
-        )
+        jitter = 0 if traffic.alpha is None else traffic.jitter
+        return _ask(Path(folder), subject, sent, jitter=jitter, setting=setting, services=services, progress=progress)
 
 
 def _stream(
@@ -160,7 +204,7 @@ def _stream(
 
 def _sides(services: Sequence[Service], folder: Path) -> dict[str, list[str]]:
     """Return the options of each server by the name of its side; several services are named by what they are."""
-    sides = {OFF: ["--no-exits"], BUILT: ["--exits"]}
+    sides = {OFF: ["--no-exits"], BUILT_SIDE: ["--exits"]}
     for number, one in enumerate(services):
         name = "adapted" if len(services) == 1 else f"adapted, {one.sample:.0%}, {one.interval:g} s"
         sides[name] = one.options(folder / f"service-{number}")
@@ -189,15 +233,15 @@ class _Server:
 
 def _ask(
     repository: Path,
-    model: str,
-    inputs: Mapping[str, Array],
-    sent: NDArray[np.int64],
+    subject: Subject,
+    sent: Rows,
     *,
     jitter: int,
     setting: Setting,
     services: Sequence[Service],
-    progress: Callable[[str, float], None],
+    progress: Progress,
 ) -> LocalityReport:
+    model = subject.model
     common = ["--model", model, "--cores", str(setting.engine_core)]
     common += ["--policy", "graph", "--max-batch", "1", "--deadline-ms", "5000"]
     common += ["--backend", setting.backend] if setting.backend else []
@@ -208,15 +252,15 @@ def _ask(
         for name, flags in _sides(services, repository / model).items():
             served = serving(repository, *common, *flags, cores=setting.door_cores, log=setting.log)
             url = stack.enter_context(served)
-            servers[name] = _Server(url, Caller(url, model), adapts=name not in {OFF, BUILT})
+            servers[name] = _Server(url, Caller(url, model), adapts=name not in {OFF, BUILT_SIDE})
             stack.callback(servers[name].caller.close)
         for server in servers.values():
             for row in sent[:1] if server.adapts else sent[:WARM_UP]:
-                server.caller(encode({key: rows[row : row + 1] for key, rows in inputs.items()}))
+                server.caller(encode(subject.row(int(row))))
         for start in range(0, len(sent), BLOCK):
             progress("asking", start / len(sent))
             bodies = [
-                encode({key: jittered(rows[row], jitter, random)[None] for key, rows in inputs.items()})
+                encode({key: jittered(rows[row], jitter, random)[None] for key, rows in subject.inputs.items()})
                 for row in sent[start : start + BLOCK]
             ]
             for name in shuffle.sample(list(servers), len(servers)):

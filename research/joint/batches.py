@@ -16,11 +16,9 @@ from latebind.bench.statistics import Interval, median_interval
 from latebind.cli.console import Row, Rows
 from latebind.domain.config import PolicyConfig
 from latebind.domain.errors import ConfigError
-from research.live.contest import Contest
-from research.live.requests import PATIENCE
-from research.live.sides import SERIAL, Side
-from research.live.tuning import Figures
-from research.policies import BATCHING
+from research.live import Contest
+from research.requests import PATIENCE
+from research.sides import SERIAL, Figures, Side, graph
 
 SIZES = (1, 2, 4, 8, 16)
 LOAD = 0.7  # of what the base model answers one after another: who forms larger batches has more to spare
@@ -50,14 +48,14 @@ class Plan:
 
 def sides(kinds: Sequence[str] = tuple(WITHOUT), sizes: Sequence[int] = SIZES) -> dict[str, Side]:
     """Return all sides of these; with batches of one there is neither waiting nor compaction."""
-    found = {SERIAL: Side(PolicyConfig("graph", 1, shed=False))}
+    found = [Side(SERIAL, graph(1))]
     for size in sizes:
-        whole, late = PolicyConfig("graph", size, shed=False), PolicyConfig("late", size, shed=False)
-        policies = {GATI: PolicyConfig(BATCHING["waiting"], size, shed=False), COMPACTED: whole, OURS: late}
+        whole, late = graph(size), PolicyConfig("late", size, shed=False)
+        policies = {GATI: graph(size, leave=False), COMPACTED: whole, OURS: late}
         for kind in kinds:
-            found[named(WITHOUT[kind], size)] = Side(late if kind == OURS else whole)
-            found[named(kind, size)] = Side(policies[kind], exits=True)
-    return found
+            found.append(Side(named(WITHOUT[kind], size), late if kind == OURS else whole))
+            found.append(Side(named(kind, size), policies[kind], exits=True))
+    return {side.label: side for side in found}
 
 
 def named(kind: str, size: int) -> str:

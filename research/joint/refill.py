@@ -18,9 +18,9 @@ from latebind.cli.console import Rows
 from latebind.domain.config import PolicyConfig, ServedModel
 from latebind.domain.costs import Curve
 from latebind.domain.model import StageKind
-from research.live.contest import Contest
-from research.live.sides import SERIAL, Side
+from research.live import Contest
 from research.policies import BATCHING
+from research.sides import SERIAL, Side, graph
 
 ALONE = "compaction alone"
 
@@ -69,12 +69,10 @@ def sides(served: ServedModel) -> dict[str, Side]:
     """Return the sides at the model's largest batch; with sequence models, requests that are done leave the batch."""
     most, exits = served.spec.max_batch, not served.spec.kinds
     refilling = ("late",) if exits else ("continuous", "lazy", "lazy+", "late")
-    found = {
-        SERIAL: Side(PolicyConfig("graph", 1, shed=False)),
-        "all wait for the last": Side(PolicyConfig(BATCHING["waiting"], most, shed=False), exits=exits),
-        ALONE: Side(PolicyConfig("graph", most, shed=False), exits=exits),
-    }
-    return found | {name: Side(PolicyConfig(BATCHING[name], most, shed=False), exits=exits) for name in refilling}
+    policies = {"all wait for the last": graph(most, leave=False), ALONE: graph(most)}
+    policies |= {name: PolicyConfig(BATCHING[name], most, shed=False) for name in refilling}
+    serial = Side(SERIAL, graph(1))
+    return {SERIAL: serial} | {name: Side(name, policy, exits=exits) for name, policy in policies.items()}
 
 
 @dataclass(slots=True)

@@ -10,13 +10,12 @@ here twice: as published, with batches of up to 16 like all others, without shed
 batch sizes of two or more, with or without shedding, which no paper describes.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 from latebind.domain.config import PolicyConfig
-from research.live.sides import SERIAL, Side
 from research.policies import BATCHING
+from research.sides import SERIAL, Side, graph, of_kind
 
 SIZES = (2, 4, 8, 16)
 FEW_SIZES = (4, 16)
@@ -25,7 +24,7 @@ OURS = "late"
 
 
 class Kind(StrEnum):
-    """The role of a side."""
+    """The role of a side. GATI alone is its batch of 1, and so counts as both kinds of exits."""
 
     WHOLE = "without exits"
     GATI = "GATI, any batch"
@@ -39,58 +38,37 @@ class Kind(StrEnum):
 BASELINES = (Kind.WHOLE, Kind.PUBLISHED, Kind.SHARED, Kind.GATI, Kind.COMPACTED)
 
 
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """A side and what it stands for. GATI alone is its batch of 1, and so counts as both kinds of exits."""
-
-    side: Side
-    kinds: tuple[Kind, ...]
-
-
-def _whole(name: str, max_batch: int = 0, *, window: float = 0.0, granularities: tuple[int, ...] = ()) -> Contender:
-    policy = PolicyConfig(name, max_batch, window=window)
-    return Contender(Side(policy, granularities=granularities), (Kind.WHOLE,))
-
-
-def _exits(policy: PolicyConfig, *kinds: Kind) -> Contender:
-    return Contender(Side(policy, exits=True), kinds)
-
-
-def contenders() -> dict[str, Contender]:
+def contenders() -> dict[str, Side]:
     """Return all sides by name."""
-    found = {SERIAL: _whole("graph", 1)}
-    found |= {f"GraphB(0, {size})": _whole("graph", size) for size in SIZES[1:]}
-    found["GraphB(5, 16)"] = _whole("graph", 16, window=0.005)
-    found["Ebird"] = _whole(BATCHING["elastic"], granularities=GRANULARITIES)
-    found["LazyB"] = _whole(BATCHING["lazy"], 16)
-    found["lazy+"] = _whole("lazy+", 16)
-    for sheds, label in ((True, ""), (False, ", unshed")):
-        alone = PolicyConfig("graph", 1, shed=sheds)
-        found[f"GATI{label}"] = _exits(alone, Kind.GATI, Kind.COMPACTED)
+    return {side.label: side for side in (*_whole(), *_with_exits())}
+
+
+def _whole() -> Iterator[Side]:
+    policies = {SERIAL: graph(1, shed=True), **{f"GraphB(0, {size})": graph(size, shed=True) for size in SIZES[1:]}}
+    policies |= {"GraphB(5, 16)": graph(16, 0.005, shed=True), "LazyB": PolicyConfig(BATCHING["lazy"], 16)}
+    policies["lazy+"] = PolicyConfig("lazy+", 16)
+    for label, policy in policies.items():
+        yield Side(label, policy, (Kind.WHOLE,))
+    yield Side("Ebird", PolicyConfig(BATCHING["elastic"]), (Kind.WHOLE,), granularities=GRANULARITIES)
+
+
+def _with_exits() -> Iterator[Side]:
+    def exits(label: str, policy: PolicyConfig, *kinds: Kind) -> Side:
+        return Side(label, policy, kinds, exits=True)
+
+    for sheds, how in ((True, ""), (False, ", unshed")):
+        yield exits(f"GATI{how}", PolicyConfig("serial", shed=sheds), Kind.GATI, Kind.COMPACTED)
         for size in SIZES:
-            waits = PolicyConfig(BATCHING["waiting"], size, shed=sheds)
             published = (Kind.PUBLISHED,) if size == SIZES[-1] and not sheds else ()
-            found[f"GATI, batch {size}{label}"] = _exits(waits, Kind.GATI, Kind.SHARED, *published)
+            waits = graph(size, shed=sheds, leave=False)
+            yield exits(f"GATI, batch {size}{how}", waits, Kind.GATI, Kind.SHARED, *published)
         for size in FEW_SIZES:
-            compacted = PolicyConfig("graph", size, shed=sheds)
-            found[f"compacted, batch {size}{label}"] = _exits(compacted, Kind.COMPACTED)
-    found[OURS] = _exits(PolicyConfig("late", 16), Kind.OURS)
-    found["late, no shedding"] = _exits(PolicyConfig("late", 16, shed=False), Kind.WITHOUT)
-    found["late, one at a time"] = _exits(PolicyConfig("late", 1), Kind.WITHOUT)
-    return found
+            yield exits(f"compacted, batch {size}{how}", graph(size, shed=sheds), Kind.COMPACTED)
+    yield exits(OURS, PolicyConfig("late", 16), Kind.OURS)
+    yield exits("late, no shedding", PolicyConfig("late", 16, shed=False), Kind.WITHOUT)
+    yield exits("late, one at a time", PolicyConfig("late", 1), Kind.WITHOUT)
 
 
-def knowing(every: Mapping[str, Contender]) -> str | None:
+def knowing(every: Mapping[str, Side]) -> str | None:
     """Return a side that answers each request as early as exits allow, and so shows which may leave early; or None."""
-    unshed = [name for name, one in every.items() if Kind.GATI in one.kinds and not one.side.policy.shed]
-    return unshed[0] if unshed else None
-
-
-def of_kind(every: Mapping[str, Contender], kind: Kind) -> Sequence[str]:
-    """Return the names of the sides with this role."""
-    return [name for name, contender in every.items() if kind in contender.kinds]
-
-
-def engines(every: Mapping[str, Contender]) -> dict[str, Side]:
-    """Return the engines to start."""
-    return {name: contender.side for name, contender in every.items()}
+    return next((name for name in of_kind(every, Kind.GATI) if not every[name].policy.shed), None)

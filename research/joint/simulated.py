@@ -21,9 +21,8 @@ from latebind.repository.listing import find_models
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival, leaving_stage
 from research.hardware.networks import NETWORKS
-from research.live.contest import Part
-from research.live.played import Played
-from research.live.sides import Side, alone
+from research.live import Measure, Played
+from research.sides import Side, alone
 
 UNLIMITED = 1 << 30  # requests that may wait
 FOR_EVER = 1e9  # seconds
@@ -80,7 +79,7 @@ def _scaled(costs: ModelCosts, scaling: Scaling) -> ModelCosts:
     return replace(costs, stages=tuple(map(like, costs.stages)), lookups=lookups, slopes=slopes)
 
 
-def on_costs(costs: Costs, sides: Mapping[str, Side], part: Part, *, seed: int, progress: Progress) -> None:
+def on_costs(costs: Costs, sides: Mapping[str, Side], part: Measure, *, seed: int, progress: Progress) -> None:
     """Run a part on simulated sides."""
     asyncio.run(part(Simulated(costs, sides), Random(seed), progress))
 

@@ -1,1 +1,1 @@
-"""LazyBatching's evaluation: batching policies side by side, simulated on its accelerator (sections V and VI)."""
+"""LazyBatching: batches that change between stages, simulated on its accelerator and live, beside its baselines."""

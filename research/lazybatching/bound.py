@@ -1,7 +1,7 @@
 """What batching at stage granularity can ideally save over the best GraphB, by how a decoder step's cost grows.
 
 A step of n requests takes f + (1 - f) n of what it takes for one. Beside GraphB and `lazy+` stands the ideal of
-`simulation.lower_bound`: shortest remaining work first, all lengths known, at no cost. That is not proved to be the
+`hardware.lower_bound`: shortest remaining work first, all lengths known, at no cost. That is not proved to be the
 least mean where several run at once, but no live policy knows as much; where it misses a target, do not expect one to
 reach it.
 """
@@ -21,10 +21,8 @@ from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from latebind.simulation.workloads import poisson
 from research.hardware.lower_bound import least_seconds, shares_of
-from research.lazybatching.parts import Plan
 from research.lazybatching.scene import UNLIMITED, Scene
-from research.lazybatching.sides import Group, sides
-from research.lazybatching.simulated import WARM_UP, Task
+from research.lazybatching.simulated import WARM_UP, Group, Plan, Task, sides
 
 FIXED = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 MULTIPLES = (0.5, 1.0, 1.5)
@@ -63,7 +61,7 @@ def bounds(plan: Plan, multiples: Sequence[float], progress: Progress) -> list[B
     models = [decoder(fixed, plan.scene.sentences.profiled) for fixed in FIXED]
     scene = Scene(plan.scene.sentences, {model.spec.name: model for model in models})
     mine = replace(plan, scene=scene)
-    chosen = [side for side in sides(recurrent=True, size=MOST) if side.group is Group.ZERO or side.label == OURS]
+    chosen = [side for side in sides(recurrent=True, size=MOST) if side.kinds[0] is Group.ZERO or side.label == OURS]
     cells = [
         (fixed, model.spec.name, multiple) for fixed, model in zip(FIXED, models, strict=True) for multiple in multiples
     ]

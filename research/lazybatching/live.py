@@ -1,212 +1,185 @@
-"""Batching policies on live engines, and the same requests simulated with measured costs.
+"""Batching policies on live engines, one for each policy, with the same model, backend and core, asked in turn.
 
-There is one engine for each policy, all with the same model directory, backend and core, asked in turn. Each round has
-a block for every policy and load, with the same rows and arrivals for all. Loads are multiples of what the engine
-answers one request after another. Seconds of a request run from its sending to its answer, as clients of the engine see
-them.
-
-Arrivals keep to the pace that the machine has (`bench.live.pace`), and seconds are given at the mean pace of the whole
-run. Before and after each block, a calibration shows what launches and messages take, and the block is simulated with
-those figures (`research.validate`). Of the block itself the simulator only knows when requests were sent, and
-how long they were. Near saturation the pace within a block decides, and calibrations do not show it. So blocks are also
-simulated with what their own launches took.
+Each round has a block for every policy and load, with the same rows and arrivals for all. Loads are multiples of what
+the engine answers one request after another. Seconds run from when the engine hears of a request to its answer, at the
+mean pace of the run (`research/live.py`). Exits are off. Simulated beside live: `python -m research validate`.
 """
 
 import asyncio
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
 from random import Random
 
 import numpy as np
 
 from latebind.batching.costs import Estimate
-from latebind.bench.client import during, rising
-from latebind.bench.rounds import Progress, in_parallel, in_rounds
+from latebind.bench.client import during
+from latebind.bench.rounds import Progress, in_rounds
 from latebind.bench.server import pinned
+from latebind.bench.statistics import ratio_of_means
 from latebind.bench.subject import Setting, Subject
-from latebind.domain.config import PolicyConfig
+from latebind.cli.console import Rows
+from latebind.domain.config import PolicyConfig, ServedModel
 from latebind.domain.costs import TYPICAL_STEPS
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from research.hardware.lower_bound import least_seconds, shares_of
-from research.lazybatching.live_report import OURS, Block, Floor, LiveReport, Means
-from research.live.played import Seconds
-from research.live.requests import Sent, Visit
-from research.live.session import Session, session
-from research.live.sides import SERIAL, Side, chosen
+from research.live import Played, Seconds, Session, joined, session
 from research.policies import BATCHING
-from research.validate.live import Played
-from research.validate.logged import Logged, check_can_replay
-from research.validate.simulated import Run, simulated, told_all
+from research.sides import SERIAL, Figures, Side, chosen, chosen_elsewhere, graph
 
 LOADS = (0.5, 1.0, 1.5)
 KNOWN = 400  # rows whose right answers are asked for first, one after another
-RUNS = 3  # of each block on the virtual clock
 LATE = 10.0  # times what a request takes one after another: after that an answer is late
-SIDES = {
-    SERIAL: Side(PolicyConfig("graph", 1, shed=False)),
-    "GraphB(0, 4)": Side(PolicyConfig("graph", 4, shed=False)),
-    "GraphB(0, 8)": Side(PolicyConfig("graph", 8, shed=False)),
-    "GraphB(0, 16)": Side(PolicyConfig("graph", 16, shed=False)),
-    "GraphB(5, 16)": Side(PolicyConfig("graph", 16, window=0.005, shed=False)),
-    OURS: Side(PolicyConfig("lazy+", shed=False)),
-}
+OURS = "lazy+"
+TUNED = "the best baseline, chosen by the other rounds"
+OTHERS = ("GraphB(0, 64), leaving", "continuous", "lazy")  # no baselines of the paper's kind: shown, not compared with
+_SIDES = (
+    Side(SERIAL, graph(1)),
+    Side("GraphB(0, 4)", graph(4)),
+    Side("GraphB(0, 8)", graph(8)),
+    Side("GraphB(0, 16)", graph(16)),
+    Side("GraphB(5, 16)", graph(16, 0.005)),
+    Side(OURS, PolicyConfig("lazy+", shed=False)),
+)
 # For sequence models; those that GraphB is made of wait for the longest answer of their batch unless it says otherwise.
-SEQUENCE_SIDES = {
-    SERIAL: Side(PolicyConfig("graph", 1, shed=False)),
-    "GraphB(0, 16)": Side(PolicyConfig(BATCHING["waiting"], 16, shed=False)),
-    "GraphB(0, 32)": Side(PolicyConfig(BATCHING["waiting"], 32, shed=False)),
-    "GraphB(0, 64)": Side(PolicyConfig(BATCHING["waiting"], 64, shed=False)),
-    "GraphB(5, 32)": Side(PolicyConfig(BATCHING["waiting"], 32, window=0.005, shed=False)),
-    "GraphB(0, 64), leaving": Side(PolicyConfig("graph", 64, shed=False)),
-    "continuous": Side(PolicyConfig(BATCHING["continuous"], shed=False)),
-    "lazy": Side(PolicyConfig(BATCHING["lazy"], shed=False)),
-    OURS: Side(PolicyConfig("lazy+", shed=False)),
-}
+_OF_SEQUENCES = (
+    Side(SERIAL, graph(1)),
+    *(Side(f"GraphB(0, {size})", graph(size, leave=False)) for size in (16, 32, 64)),
+    Side("GraphB(5, 32)", graph(32, 0.005, leave=False)),
+    Side("GraphB(0, 64), leaving", graph(64)),
+    *(Side(name, PolicyConfig(BATCHING[name], shed=False)) for name in ("continuous", "lazy", OURS)),
+)
+SIDES, SEQUENCE_SIDES = ({side.label: side for side in some} for some in (_SIDES, _OF_SEQUENCES))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Loads as multiples of serial capacity, and in each of so many `rounds` a block of `seconds` for each policy.
 
-    Before and after each block are `calibration` seconds. Where `sides` are named, only they are asked, besides serial,
-    which is always needed, and `lazy+`. With `saturation` they also have always enough to do for a while.
+    Where `sides` are named, only they are asked, besides serial and `lazy+`.
     """
 
     loads: tuple[float, ...] = LOADS
     rounds: int = 10
     seconds: float = 2.0
     sides: tuple[str, ...] = ()
-    saturation: bool = True
-    calibration: float = 0.5
-
-
-def run(
-    subject: Subject,
-    *,
-    setting: Setting,
-    plan: Plan,
-    progress: Progress = lambda text, share: None,
-) -> LiveReport:
-    """Ask for rows, then simulate. Exits are off."""
-    check_can_replay()
-    with tempfile.TemporaryDirectory(prefix="latebind-live-") as folder:
-        live = _Live(subject, setting, plan, Path(folder), progress)
-        with pinned(setting.door_cores):
-            report = asyncio.run(live.measure())
-        _simulate(report, live, progress)
-    return report
 
 
 @dataclass(slots=True)
-class _Live:
-    """The live half: what clients saw of each round by load and side, and how many times slower the machine was."""
+class LiveReport:
+    """Blocks by load (a multiple of serial capacity) and policy, and seconds a request when there is always one more.
 
-    subject: Subject
-    setting: Setting
-    plan: Plan
-    folder: Path
-    tell: Progress
-    visits: dict[float, dict[str, list[tuple[float, Visit]]]] = field(default_factory=dict)
-    logs: dict[str, Path] = field(default_factory=dict)
+    `capacity` is what is answered serially, in requests a second; `allowed` the seconds after which an answer is late;
+    `others` how many answers differ from the first to the same row. `floors` has by load, for each request, the seconds
+    that it takes alone and the least of `hardware.lower_bound`, which no policy could beat.
+    """
 
-    async def measure(self) -> LiveReport:
-        """Ask all sides in turn."""
-        random, plan, path = Random(self.setting.seed), self.plan, self.subject.path
-        spec, _ = read_spec_and_costs(ModelDirectory.open(path))
-        sides = chosen(SEQUENCE_SIDES if spec.kinds else SIDES, plan.sides, always=(SERIAL, OURS))
-        self.logs = {name: self.folder / f"{number}.jsonl" for number, name in enumerate(sides)}
-        self.tell("starting", 0.0)
-        async with session(path, sides, self.subject.inputs, self.setting, known=KNOWN, logs=self.logs) as here:
-            report = LiveReport(self.subject.model, self.setting.seed, capacity=0.0, allowed=0.0)
-            if plan.saturation:
-                report.saturated = await self._saturated(here, sides, random)
-            alone = here.alone
-            report.capacity, report.allowed = 1.0 / alone, LATE * alone
-            for number in in_rounds(plan.rounds):
-                for at, load in enumerate(plan.loads):
-                    share = (number + at / len(plan.loads)) / plan.rounds
-                    self.tell(f"{load:.0%} of serial capacity", 0.3 + 0.5 * share)
-                    found = await here.visits(
-                        list(sides), _stretches(plan, load * report.capacity, random), random, alone=alone
-                    )
-                    of_load = self.visits.setdefault(load, {name: [] for name in sides})
-                    for name, visit in found.items():
-                        of_load[name].append(visit)
-            report.other_answers = here.rows.others
-        return report
+    seed: int
+    capacity: float = 0.0
+    allowed: float = 0.0
+    others: int = 0
+    saturated: dict[str, list[float]] = field(default_factory=dict)
+    blocks: dict[float, dict[str, list[Played]]] = field(default_factory=dict)
+    floors: dict[float, list[tuple[Seconds, Seconds]]] = field(default_factory=dict)
 
-    async def _saturated(self, here: Session, sides: Mapping[str, Side], random: Random) -> Means:
-        found = await here.saturated(
-            list(sides), self.plan.seconds, self.plan.rounds, random, lambda text, share: self.tell(text, 0.3 * share)
-        )
-        return {name: [here.alone * times for times in some] for name, some in found.items()}
+    def rows(self) -> Rows:
+        """Return the latencies as rows of a table, and at each load `lazy+` against the baselines as tuned."""
+        rows: Rows = []
+        for load, sides in self.blocks.items():
+            means = {side: _means(blocks) for side, blocks in sides.items()}
+            best = [sides[side][number] for number, side in enumerate(_tuned(means))]
+            for side, blocks in {**sides, TUNED: best}.items():
+                every = joined(blocks)
+                row = {"load": f"{load:.0%}", "policy": side, **every.latency()}
+                over = "" if side == OURS else str(ratio_of_means(_means(blocks), means[OURS], seed=self.seed))
+                rows.append({**row, "late": f"{(every.seconds > self.allowed).mean():.2%}", f"over {OURS}": over})
+        return rows
 
+    def verdict_rows(self) -> Rows:
+        """Return for each load who is ahead, and the share of the baseline that is left at least."""
+        rows: Rows = []
+        for load, sides in self.blocks.items():
+            means = {side: _means(blocks) for side, blocks in sides.items()}
+            tuned = float(np.mean([means[side][number] for number, side in enumerate(_tuned(means))]))
+            alone, least = (np.concatenate(some).mean() for some in zip(*self.floors[load], strict=True))
+            rows.append(
+                {
+                    "load": f"{load:.0%}",
+                    "quickest": min(means, key=lambda side: float(means[side].mean())),
+                    f"{OURS} / tuned": f"{means[OURS].mean() / tuned:.2f}",
+                    "alone / tuned": f"{alone / tuned:.2f}",
+                    "least / tuned": f"{least / tuned:.2f}",
+                }
+            )
+        return rows
 
-def _stretches(plan: Plan, rate: float, random: Random) -> list[list[float]]:
-    """Return the arrival times of the first calibration, of the block, and of the second calibration."""
-    before, after = (rising(plan.calibration, rate, random) for _ in range(2))
-    return [before, during(plan.seconds, rate, random), after]
-
-
-def _simulate(report: LiveReport, live: _Live, progress: Progress) -> None:
-    """Simulate all blocks on the virtual clock, for comparison with the live ones."""
-    played = [
-        Played(
-            report.model, name, [visit for sides in live.visits.values() for _, visit in sides[name]], Logged.read(log)
-        )
-        for name, log in live.logs.items()
-    ]
-    every = in_parallel(
-        partial(_runs, seed=report.seed),
-        played,
-        name=lambda one: f"simulating {one.policy}",
-        progress=lambda text, share: progress(text, 0.8 + 0.2 * share),
-    )
-    (serial,) = [one.log for one in played if one.policy == SERIAL]
-    for load, sides in live.visits.items():
-        report.floors[load] = [_floor(serial, slower, visit) for slower, visit in sides[SERIAL]]
-    for one, visits in zip(played, every, strict=True):
-        found = iter(visits)
-        for load, sides in live.visits.items():
-            report.blocks.setdefault(load, {})[one.policy] = [
-                Block(_told_at(slower, visit.blocks[0]), *[[run / slower for run in runs] for runs in next(found)])
-                for slower, visit in sides[one.policy]
-            ]
+    def throughput_rows(self) -> Rows:
+        """Return the throughputs as rows of a table, likewise."""
+        best = [self.saturated[side][number] for number, side in enumerate(_tuned(self.saturated))]
+        ours = self.saturated[OURS]
+        return [
+            {
+                "policy": side,
+                "requests a second": f"{1 / np.mean(seconds):.0f}",
+                f"{OURS} over it": "" if side == OURS else str(ratio_of_means(seconds, ours, seed=self.seed)),
+            }
+            for side, seconds in {**self.saturated, TUNED: best}.items()
+        ]
 
 
-def _runs(played: Played, seed: int) -> list[tuple[list[Seconds], list[Seconds]]]:
-    """Return for each visit the seconds of its block in several runs, told what was beside it, and told all."""
-    both = simulated(played, seed, times=RUNS), told_all(played, seed, times=RUNS)
-    return [(_of_block(some), _of_block(others)) for some, others in zip(*both, strict=True)]
+def run(subject: Subject, *, setting: Setting, plan: Plan, progress: Progress) -> LiveReport:
+    """Ask all sides for rows in turn."""
+    path, random, report = subject.path, Random(setting.seed), LiveReport(setting.seed)
+    served = ServedModel(*read_spec_and_costs(ModelDirectory.open(path)))
+    sides = chosen(SEQUENCE_SIDES if served.spec.kinds else SIDES, plan.sides, always=(SERIAL, OURS))
+
+    async def held() -> None:
+        progress(f"starting {len(sides)} engines", 0.0)
+        async with session(path, sides, subject.inputs, setting, known=KNOWN) as here:
+            await _measure(report, here, plan, random, progress)
+
+    with pinned(setting.door_cores):
+        asyncio.run(held())
+    return report
 
 
-def _of_block(runs: Sequence[Run]) -> list[Seconds]:
-    return [run.blocks[0] for run in runs]
+async def _measure(report: LiveReport, here: Session, plan: Plan, random: Random, tell: Progress) -> None:
+    names = list(here.sides)
+    found = await here.saturated(names, plan.seconds, plan.rounds, random, lambda text, share: tell(text, 0.3 * share))
+    alone = here.alone
+    report.saturated = {name: [alone * times for times in some] for name, some in found.items()}
+    report.capacity, report.allowed = 1.0 / alone, LATE * alone
+    for number in in_rounds(plan.rounds):
+        for at, load in enumerate(plan.loads):
+            share = (number + at / len(plan.loads)) / plan.rounds
+            tell(f"{load:.0%} of serial capacity", 0.3 + 0.7 * share)
+            times, first = during(plan.seconds, load / alone, random), here.rows.next
+            for name, played in (await here.block(names, times, random, alone=alone)).items():
+                report.blocks.setdefault(load, {side: [] for side in names})[name].append(played)
+            report.floors.setdefault(load, []).append(_floor(here, times, first))
+    report.others = here.rows.others
 
 
-def _told_at(slower: float, block: Sequence[Sent]) -> Seconds:
-    """Return the seconds of a block, divided by how many times slower than usual the machine was."""
-    return np.array([one.seconds / slower for one in block])
-
-
-def _floor(serial: Logged, slower: float, visit: Visit) -> Floor:
-    """Return what requests of a block take alone and at least, by the serial engine's launches around that time."""
-    (block,), (served,) = visit.blocks, serial.config.models
+def _floor(here: Session, times: Sequence[float], first: int) -> tuple[Seconds, Seconds]:
+    """Return what requests of a block take alone and at least, by profile at the mean pace."""
+    served = here.served
     estimate = Estimate(served.spec, served.costs)
     inputs = TYPICAL_STEPS if served.spec.kinds else 1
-
-    def alone(one: Sent) -> float:
-        return estimate.whole(1, one.inputs, one.outputs)
+    every = [estimate.whole(1, *lengths) for lengths in here.rows.lengths(served.spec)]
+    of_block = here.rows.lengths(served.spec, range(first, first + len(times)))
+    work = [here.alone * estimate.whole(1, *lengths) / float(np.mean(every)) for lengths in of_block]
 
     def together(batch: int) -> float:
         return estimate.whole(batch, inputs, estimate.mean_outputs)
 
-    took = sum([launch.seconds for _, launch in serial.seen(visit.sent).launches])
-    unit = took / slower / sum(map(alone, visit.sent))
-    work = [unit * alone(one) for one in block]
-    times = [(one.sent - block[0].sent) / slower for one in block]
-    return Floor(np.array(work), np.array(least_seconds(times, work, shares_of(together, served.spec.max_batch))))
+    return np.array(work), np.array(least_seconds(times, work, shares_of(together, served.spec.max_batch)))
+
+
+def _means(blocks: Sequence[Played]) -> Figures:
+    return np.array([block.seconds.mean() for block in blocks])
+
+
+def _tuned(means: Mapping[str, Sequence[float] | Figures]) -> list[str]:
+    """Return the best baseline for each round, chosen by the others."""
+    return chosen_elsewhere({side: list(some) for side, some in means.items() if side != OURS and side not in OTHERS})

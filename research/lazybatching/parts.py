@@ -1,13 +1,24 @@
-"""The parts of LazyBatching's evaluation: loads (figures 12 to 14), deadlines (15), other networks (16), and VI-C."""
+"""The parts of LazyBatching's evaluation: loads (figures 12 to 14), deadlines (15), other networks (16), and VI-C.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+Every ratio is given against the mean of untuned windows, the best window of 5 ms or more, and the best of all windows,
+without and with leaving early; the best is chosen anew at each load.
+"""
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latebind.bench.report import Plot
 from latebind.bench.rounds import Progress
+from latebind.bench.statistics import ratio_of_means
+from latebind.cli.console import Row, Rows
+from research import plots
+from research.evaluation import Found
 from research.lazybatching.policies import SHARES
-from research.lazybatching.scene import Scene
-from research.lazybatching.sides import Group, Side, sides
-from research.lazybatching.simulated import Result, Task, covering, run_all, shedding
+from research.lazybatching.simulated import GROWING, JUDGED, Group, Plan, Result, Task, covering, few, shedding, sides
+from research.sides import Side
 
 MAIN = ("resnet", "gnmt", "transformer")
 OTHERS = ("gnmt-steps", "vgg", "mobilenet", "las", "bert")
@@ -27,35 +38,26 @@ MOST_LATE = 0.01
 LATE = 10.0  # times what a request of a measured model takes alone
 OVERLOAD = 1.2
 RUSH = 20_000.0  # requests a second, more than any network here keeps up with
+PAST = "*"  # behind a ratio: the baseline does not keep up with the load, so it only tells how long the run was
+BASELINES = ("untuned windows", "best of 5 ms or more", "best of all", "best of all, leaving early")
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How much to simulate: seeds, requests of each run, processes (0: one for each core)."""
-
-    scene: Scene
-    seeds: int = 20
-    requests: int = 2_000
-    processes: int = 0
-
-    def run(self, tasks: Sequence[Task], progress: Progress) -> list[Result]:
-        """Run tasks once for each seed."""
-        every = [replace(task, seed=seed) for task in tasks for seed in range(self.seeds)]
-        return run_all(every, self.scene, progress=progress, processes=self.processes)
-
-
-def loads(plan: Plan, networks: Sequence[str], rates: Sequence[float], progress: Progress) -> list[Result]:
+def loads(plan: Plan, networks: Sequence[str], rates: Sequence[float], tell: Progress) -> Found:
     """Run every policy at every load (figures 12 to 14, 16)."""
-    tasks = [
+    return _by_load(plan.run(load_tasks(plan, networks, rates), tell))
+
+
+def load_tasks(plan: Plan, networks: Sequence[str], rates: Sequence[float], size: int = 64) -> list[Task]:
+    """Return a run of every policy at every load."""
+    return [
         Task((network,), rate, side, 0, plan.requests)
         for network in networks
         for rate in rates
-        for side in sides(recurrent=plan.scene.recurrent(network))
+        for side in sides(recurrent=plan.scene.recurrent(network), size=size)
     ]
-    return plan.run(tasks, progress)
 
 
-def measured(plan: Plan, multiples: Sequence[float], progress: Progress) -> list[Result]:
+def measured(plan: Plan, multiples: Sequence[float], tell: Progress) -> Found:
     """Run every policy on models measured on this machine, at multiples of what they answer one after another."""
     tasks = [
         Task((name,), round(multiple * capacity, 1), side, 0, plan.requests, LATE / capacity)
@@ -64,98 +66,292 @@ def measured(plan: Plan, multiples: Sequence[float], progress: Progress) -> list
         for multiple in multiples
         for side in sides(recurrent=plan.scene.recurrent(name), size=plan.scene.served(name).spec.max_batch)
     ]
-    return plan.run(tasks, progress)
+    return _by_load(plan.run(tasks, tell))
 
 
-def deadlines(plan: Plan, progress: Progress) -> list[Result]:
+def _by_load(runs: Sequence[Result]) -> Found:
+    rows = latency_rows(runs)
+    tables = {
+        "latency: mean over seeds (25th to 75th percentile)": rows,
+        f"times less than the baselines; {PAST} past the baseline's capacity": ratio_rows(runs),
+        "geometric mean over the loads that all baselines keep up with": summary_rows(runs),
+    }
+
+    def draw(network: str, some: Rows) -> Plot:
+        return plots.curves(network, some, by="policy", x="load/s", y="mean ms", type="log")
+
+    return Found(tables, lambda: plots.each(rows, "network", draw))
+
+
+def deadlines(plan: Plan, tell: Progress) -> Found:
     """Run the policies of figure 15 at a heavy load, with each deadline."""
     tasks = [
         Task((network,), HEAVY, side, 0, plan.requests, allowed)
         for network, some in DEADLINES.items()
         for allowed in some
-        for side in _few(plan, network)
+        for side in few(recurrent=plan.scene.recurrent(network))
     ]
-    return plan.run(tasks, progress)
+    rows = late_rows(plan.run(tasks, tell))
+    return Found({f"share after their deadline, {one}": [row for row in rows if row["network"] == one] for one in MAIN})
 
 
-def lengths(plan: Plan, progress: Progress) -> list[Result]:
+def lengths(plan: Plan, tell: Progress) -> Found:
     """Run LazyBatching with answers assumed to be short (section VI-C)."""
     tasks = [
         Task((network,), HEAVY, covering(side, share), 0, plan.requests, 0.060)
         for network in ("gnmt", "transformer")
-        for side in _few(plan, network)
-        if side.group is Group.LAZY
+        for side in few(recurrent=True)
+        if side.kinds[0] is Group.LAZY
         for share in SHARES
     ]
-    return plan.run(tasks, progress)
+    return Found(
+        {"answers expected to be no longer than N % of those in training: late": late_rows(plan.run(tasks, tell))}
+    )
 
 
-def sizes(plan: Plan, progress: Progress) -> dict[int, list[Result]]:
+def sizes(plan: Plan, tell: Progress) -> Found:
     """Run every policy with a largest batch of 16 and 32 (section VI-C)."""
-    return {
-        size: plan.run(
-            [
-                Task((network,), rate, side, 0, plan.requests)
-                for network in MAIN
-                for rate in (16.0, 250.0, HEAVY)
-                for side in sides(recurrent=plan.scene.recurrent(network), size=size)
-            ],
-            progress,
-        )
-        for size in (16, 32)
-    }
+    return Found(
+        {
+            f"times less with a largest batch of {size}": ratio_rows(
+                plan.run(load_tasks(plan, MAIN, (16.0, 250.0, HEAVY), size), tell)
+            )
+            for size in (16, 32)
+        }
+    )
 
 
-def colocated(plan: Plan, progress: Progress) -> list[Result]:
+def colocated(plan: Plan, tell: Progress) -> Found:
     """Run four networks on one worker, each at the same load (section VI-C)."""
     tasks = [Task(COLOCATED, rate, side, 0, plan.requests) for rate in LOADS_TOGETHER for side in sides(recurrent=True)]
-    return plan.run(tasks, progress)
+    runs = plan.run(tasks, tell)
+    return Found(
+        {
+            f"{', '.join(COLOCATED)} on one worker: times less": ratio_rows(runs),
+            "each of them: mean / p99 ms": model_rows(runs),
+            "p99 of each, times less than under the baselines with the least mean": tail_rows(runs),
+        }
+    )
+
+
+def capacity(plan: Plan, tell: Progress) -> Found:
+    """Find the throughput of each policy, and what is in time beyond it; runs are three times as long as usual."""
+
+    def at(network: str, side: Side, load: float, *, allowed: float = 0.1) -> list[Result]:
+        return plan.run([Task((network,), load, side, 0, 3 * plan.requests, allowed)], lambda text, share: None)
+
+    def late(runs: Sequence[Result]) -> float:
+        return float(np.mean([run.late for run in runs]))
+
+    rows: Rows = []
+    places = [(network, side) for network in MAIN for side in few(recurrent=plan.scene.recurrent(network))]
+    for number, (network, side) in enumerate(places):
+        tell(f"capacity of {network}, {side.label}", number / len(places))
+        saturated = float(np.mean([run.throughput for run in at(network, side, RUSH, allowed=1e9)]))
+        highest, load = 0.0, saturated / 2
+        while late(at(network, side, load)) <= MOST_LATE:
+            highest, load = load, load * STEP
+        in_time = 1.0 - late(at(network, shedding(side), OVERLOAD * saturated))
+        told = {"highest/s": f"{highest:.0f}", "saturated/s": f"{saturated:.0f}", "in time at 120 %": f"{in_time:.3f}"}
+        rows.append({"network": network, "policy": side.label, **told})
+    return Found({"the highest load with 1 % after 100 ms; saturated; in time at 1.2 times that, shedding": rows})
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
-    """The throughput of one policy, in requests a second.
+class Figure:
+    """One policy at one load over all seeds: mean of means, their quartiles, mean of 99th percentiles. Seconds.
 
-    `highest` is the most with at most 1 % of answers after 100 ms, `saturated` what is answered when there is always
-    enough to do; `in_time` is the share in time at 1.2 times that when it sheds.
+    `means` and `tails`, the 99th percentiles, `(N,) float64`, are those of each seed, the same ones for all policies.
     """
 
-    network: str
-    policy: str
-    highest: float
-    saturated: float
-    in_time: float
+    label: str
+    group: str
+    mean: float
+    low: float
+    high: float
+    p99: float
+    late: float
+    kept_up: bool
+    means: NDArray[np.float64]
+    tails: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, runs: Sequence[Result]) -> "Figure":
+        """Sum up the runs of one policy at one load."""
+        means = np.array([run.mean for run in runs])
+        tails = np.array([run.p99 for run in runs])
+        low, high = np.percentile(means, [25, 75])
+        return cls(
+            label=runs[0].task.side.label,
+            group=runs[0].task.side.kinds[0],
+            mean=float(means.mean()),
+            low=float(low),
+            high=float(high),
+            p99=float(tails.mean()),
+            late=float(np.mean([run.late for run in runs])),
+            kept_up=float(np.mean([run.growth for run in runs])) < GROWING,
+            means=means,
+            tails=tails,
+        )
 
 
-def capacities(plan: Plan, progress: Progress) -> list[Capacity]:
-    """Find the throughput of each policy; runs are three times as long as usual."""
+Cell = Mapping[str, Figure]  # by label of the policy
+
+
+def cells(runs: Iterable[Result]) -> dict[tuple[tuple[str, ...], float], Cell]:
+    """Return the figures of each policy by networks and load."""
+    found: dict[tuple[tuple[str, ...], float], dict[str, list[Result]]] = {}
+    for run in runs:
+        cell = found.setdefault((run.task.networks, run.task.load), {})
+        cell.setdefault(run.task.side.label, []).append(run)
+    return {key: {label: Figure.of(some) for label, some in cell.items()} for key, cell in found.items()}
+
+
+def latency_rows(runs: Sequence[Result]) -> Rows:
+    """Return mean (25th to 75th percentile over seeds) and p99 in ms: each judged policy beside the best baselines."""
+    rows: Rows = []
+    for (networks, load), cell in cells(runs).items():
+        for label, figure in _shown(cell):
+            rows.append(
+                {
+                    "network": ", ".join(networks),
+                    "load/s": f"{load:g}",
+                    "policy": label,
+                    "mean ms": f"{figure.mean * 1e3:.2f} ({figure.low * 1e3:.2f} to {figure.high * 1e3:.2f})",
+                    "p99 ms": f"{figure.p99 * 1e3:.2f}",
+                    "late": f"{figure.late:.2%}",
+                    "keeps up": "yes" if figure.kept_up else "no",
+                }
+            )
+    return rows
+
+
+def ratio_rows(runs: Sequence[Result]) -> Rows:
+    """Return how many times less each judged policy takes than the baselines: of means, and of p99 the best of each.
+
+    Intervals hold 95 % of what other seeds would give, those of a policy and its baseline drawn together.
+    """
+    rows: Rows = []
+    for (networks, load), cell in cells(runs).items():
+        against = _baselines(cell)
+        for label, figure in cell.items():
+            if figure.group not in JUDGED:
+                continue
+            row: Row = {"network": ", ".join(networks), "load/s": f"{load:g}", "policy": label}
+            for name, some in against.items():
+                row[name] = _ratio(some, figure, tail=False) if some else ""
+            row["p99, best of all"] = _ratio(against["best of all"], figure, tail=True)
+            if against["best of all, leaving early"]:
+                row["p99, leaving early"] = _ratio(against["best of all, leaving early"], figure, tail=True)
+            else:
+                row["p99, leaving early"] = ""
+            rows.append(row)
+    return rows
+
+
+def summary_rows(runs: Sequence[Result]) -> Rows:
+    """Return the geometric means of the ratios over the loads that every baseline keeps up with."""
+    collected: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for (networks, _), cell in cells(runs).items():
+        for name, some in _baselines(cell).items():
+            for label, figure in cell.items():
+                if figure.group in JUDGED and some and all(one.kept_up for one in some):
+                    key = ", ".join(networks), label
+                    collected.setdefault(key, {}).setdefault(name, []).append(_mean(some, name) / figure.mean)
+    heads: Rows = [{"network": network, "policy": label} for network, label in collected]
+    return [
+        head | {name: f"{np.exp(np.mean(np.log(found[name]))):.2f}" if name in found else "" for name in BASELINES}
+        for head, found in zip(heads, collected.values(), strict=True)
+    ]
+
+
+def model_rows(runs: Sequence[Result]) -> Rows:
+    """Return mean and p99 in ms of each co-located network, by policy."""
+    found: dict[tuple[float, str], list[Result]] = {}
+    for run in runs:
+        found.setdefault((run.task.load, run.task.side.label), []).append(run)
+    rows: Rows = []
+    for (load, label), some in found.items():
+        row: Row = {"load/s each": f"{load:g}", "policy": label}
+        row["all"] = f"{np.mean([run.mean for run in some]) * 1e3:.2f}"
+        for name in some[0].models:
+            mean, p99 = np.mean([run.models[name] for run in some], axis=0)
+            row[name] = f"{mean * 1e3:.2f} / {p99 * 1e3:.2f}"
+        rows.append(row)
+    return rows
+
+
+def tail_rows(runs: Sequence[Result]) -> Rows:
+    """Return how many times less the p99 of each co-located network is than under the baselines with the least mean."""
+    rows: Rows = []
+    for (networks, load), cell in cells(runs).items():
+        some = [run for run in runs if (run.task.networks, run.task.load) == (networks, load)]
+        baselines = _baselines(cell)
+        for best in (baselines[name][0] for name in BASELINES[2:] if baselines[name]):
+            theirs = _tails(some, best.label)
+            for label in (label for label, figure in cell.items() if figure.group in JUDGED):
+                row: Row = {"load/s each": f"{load:g}", "policy": label, "than": best.label}
+                rows.append(
+                    row
+                    | {name: str(ratio_of_means(theirs[name], tails)) for name, tails in _tails(some, label).items()}
+                )
+    return rows
+
+
+def late_rows(runs: Sequence[Result]) -> Rows:
+    """Return the share of requests past their deadline, by deadline and policy."""
+    found: dict[tuple[str, float, str], dict[float, list[float]]] = {}
+    for run in runs:
+        key = ", ".join(run.task.networks), run.task.load, run.task.side.label
+        found.setdefault(key, {}).setdefault(run.task.allowed, []).append(run.late)
+    heads: Rows = [{"network": network, "load/s": f"{load:g}", "policy": label} for network, load, label in found]
+    return [
+        head | {f"{allowed * 1e3:g} ms": f"{np.mean(late):.3%}" for allowed, late in sorted(by_deadline.items())}
+        for head, by_deadline in zip(heads, found.values(), strict=True)
+    ]
+
+
+def _shown(cell: Cell) -> list[tuple[str, Figure]]:
+    """Return the best baseline of each kind, and all other sides."""
     found = []
-    places = [(network, side) for network in MAIN for side in _few(plan, network)]
-    for number, (network, side) in enumerate(places):
-        progress(f"capacity of {network}, {side.label}", number / len(places))
-        saturated = _mean([run.throughput for run in _at(plan, network, side, RUSH, allowed=1e9)])
-        highest, load = 0.0, saturated / 2
-        while _late(_at(plan, network, side, load)) <= MOST_LATE:
-            highest, load = load, load * STEP
-        in_time = 1.0 - _late(_at(plan, network, shedding(side), OVERLOAD * saturated))
-        found.append(Capacity(network, side.label, highest, saturated, in_time))
-    return found
+    for group in (Group.WINDOW, Group.ZERO, Group.LEAVING):
+        some = [(label, figure) for label, figure in cell.items() if figure.group is group]
+        if some:
+            found.append(min(some, key=lambda pair: pair[1].mean))
+    return found + [(label, f) for label, f in cell.items() if f.group in (*JUDGED, Group.OTHER)]
 
 
-def _at(plan: Plan, network: str, side: Side, load: float, *, allowed: float = 0.1) -> list[Result]:
-    return plan.run([Task((network,), load, side, 0, 3 * plan.requests, allowed)], lambda text, share: None)
+def _baselines(cell: Cell) -> dict[str, list[Figure]]:
+    """Return the sides over which each baseline takes the mean or the best."""
+    window = [figure for figure in cell.values() if figure.group is Group.WINDOW]
+    zero = [figure for figure in cell.values() if figure.group is Group.ZERO]
+    leaving = [figure for figure in cell.values() if figure.group is Group.LEAVING]
+    untuned, tuned, every, early = BASELINES
+    return {
+        untuned: window,
+        tuned: _best(window),
+        every: _best(window + zero),
+        early: _best(window + zero + leaving) if leaving else [],
+    }
 
 
-def _late(runs: Sequence[Result]) -> float:
-    return _mean([run.late for run in runs])
+def _best(some: Sequence[Figure]) -> list[Figure]:
+    """Return the figures with the least mean and the least p99, in this order."""
+    return [min(some, key=lambda figure: figure.mean), min(some, key=lambda figure: figure.p99)] if some else []
 
 
-def _few(plan: Plan, network: str) -> list[Side]:
-    """Return window 0 at the largest batch, with and without leaving early, and the judged policies."""
-    every = sides(recurrent=plan.scene.recurrent(network))
-    largest = [side for side in every if side.group in (Group.ZERO, Group.LEAVING) and side.policy.max_batch == 64]
-    return largest + [side for side in every if side.group in (Group.LAZY, Group.ORACLE, Group.OURS)]
+def _tails(runs: Sequence[Result], label: str) -> dict[str, NDArray[np.float64]]:
+    """Return the p99 of each network by seed, under one policy."""
+    of = [run.models for run in runs if run.task.side.label == label]
+    return {name: np.array([models[name][1] for models in of]) for name in of[0]}
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _mean(some: Sequence[Figure], name: str) -> float:
+    return float(np.mean([figure.mean for figure in some])) if name == BASELINES[0] else some[0].mean
+
+
+def _ratio(some: Sequence[Figure], figure: Figure, *, tail: bool) -> str:
+    if tail:
+        return str(ratio_of_means(some[1].tails, figure.tails)) + ("" if some[1].kept_up else PAST)
+    means = np.mean([one.means for one in some], axis=0) if len(some) > 2 else some[0].means
+    return str(ratio_of_means(means, figure.means)) + ("" if all(one.kept_up for one in some) else PAST)

@@ -1,7 +1,8 @@
-"""Simulated runs, many at a time. Each is given by network, load, policy and seed, so any can be repeated alone."""
+"""The policies that are compared, and their runs on a virtual clock. A run is given by network, load, side and seed."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import partial
 from random import Random
 
@@ -9,20 +10,74 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.bench.rounds import in_parallel
+from latebind.bench.rounds import Progress, in_parallel
 from latebind.domain.actions import Outcome
-from latebind.domain.config import SchedulerConfig, ServedModel
+from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import ModelCosts, in_turn
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.workloads import poisson, together
 from research.lazybatching.policies import LAZY_EXPECTING, Oracle
 from research.lazybatching.scene import Scene
-from research.lazybatching.sides import Group, Side
+from research.policies import BATCHING
+from research.sides import Side, graph
 
+WINDOWS = (0.005, 0.010, 0.025, 0.050, 0.075, 0.095)  # seconds, those that the paper names among them
+SIZES = (8, 16, 32, 64)
+LARGEST = 64
 WARM_UP = 0.05  # of the requests: the queue is empty when they come
 GROWING = 1.5  # times as long in the second half of a run as in the first: a policy that does not keep up
-PREEMPTING = {Group.LAZY, Group.ORACLE, Group.OURS}
+
+
+class Group(StrEnum):
+    """The role of a side."""
+
+    WINDOW = "GraphB, window of 5 ms or more"
+    ZERO = "GraphB, window 0"
+    LEAVING = "GraphB, window 0, leaving early"
+    OTHER = "other"
+    LAZY = "LazyB"
+    ORACLE = "Oracle"
+    OURS = "lazy+ and late"
+
+
+JUDGED = (Group.LAZY, Group.ORACLE, Group.OURS)  # those that come between stages
+
+
+def sides(*, recurrent: bool, size: int = LARGEST) -> list[Side]:
+    """Return all sides: each window at the largest batch, and the best window at every batch size.
+
+    If all stages run once, all requests of a batch end together, so none can leave it early. Nothing is shed, as in the
+    paper, unless a part of the evaluation says so.
+    """
+    sizes = [s for s in SIZES if s <= size]
+    found = [_graph(Group.WINDOW, size, window) for window in WINDOWS]
+    found += [_graph(Group.WINDOW, smaller, WINDOWS[0]) for smaller in sizes if smaller < size]
+    found += [_graph(Group.ZERO, smaller) for smaller in sizes]
+    if recurrent:
+        found += [_graph(Group.LEAVING, smaller, leave=True) for smaller in sizes]
+    found.append(Side("Serial", graph(1), (Group.OTHER,)))
+    for label, group, name in (
+        ("continuous", Group.OTHER, "continuous"),
+        ("LazyB", Group.LAZY, "lazy"),
+        ("Oracle", Group.ORACLE, "oracle"),
+        ("lazy+", Group.OURS, "lazy+"),
+        ("late", Group.OURS, "late"),
+    ):
+        found.append(Side(label, PolicyConfig(BATCHING[name], size, shed=False), (group,)))
+    return found
+
+
+def _graph(group: Group, size: int, window: float = 0.0, *, leave: bool = False) -> Side:
+    label = f"GraphB({window * 1e3:g}, {size}){' leaving' if leave else ''}"
+    return Side(label, graph(size, window, leave=leave), (group,))
+
+
+def few(*, recurrent: bool) -> list[Side]:
+    """Return window 0 at the largest batch, with and without leaving early, and the judged policies."""
+    every = sides(recurrent=recurrent)
+    largest = [side for side in every if side.kinds[0] in (Group.ZERO, Group.LEAVING) and side.policy.max_batch == 64]
+    return largest + [side for side in every if side.kinds[0] in JUDGED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +108,21 @@ class Result:
     models: dict[str, tuple[float, float]]
 
 
-def run_all(
-    tasks: Sequence[Task], scene: Scene, *, progress: Callable[[str, float], None], processes: int = 0
-) -> list[Result]:
-    """Run tasks on all cores, or so many processes; the results are in the order of the tasks."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to simulate: seeds, requests of each run, processes (0: one for each core)."""
 
-    def name(task: Task) -> str:
-        return f"{task.networks[0]} at {task.load:g}/s"
+    scene: Scene
+    seeds: int = 20
+    requests: int = 2_000
+    processes: int = 0
 
-    return in_parallel(partial(run, scene=scene), tasks, name=name, progress=progress, processes=processes)
+    def run(self, tasks: Sequence[Task], progress: Progress) -> list[Result]:
+        """Run tasks once for each seed; the results are in the order of the tasks."""
+        every = [replace(task, seed=seed) for task in tasks for seed in range(self.seeds)]
+        named = "{0.networks[0]} at {0.load:g}/s".format
+        run_one = partial(run, scene=self.scene)
+        return in_parallel(run_one, every, name=named, progress=progress, processes=self.processes)
 
 
 def run(task: Task, scene: Scene) -> Result:
@@ -103,13 +164,9 @@ def run(task: Task, scene: Scene) -> Result:
 
 
 def _served(served: ServedModel, side: Side) -> ServedModel:
-    if served.spec.kinds or side.group in PREEMPTING:
+    """Return the network, as one stage for a policy that never acts between stages: for that it is the same."""
+    if served.spec.kinds or side.kinds[0] in JUDGED:
         return served
-    return whole(served)
-
-
-def whole(served: ServedModel) -> ServedModel:
-    """Return the network as one stage, which is the same for a policy that never acts between stages."""
     costs = ModelCosts((in_turn(served.costs.stages),), output_steps=served.costs.output_steps)
     return replace(served, spec=replace(served.spec, stages=1), costs=costs)
 

@@ -1,1 +1,1 @@
-"""Measures what sharing memory between models costs and saves: mCache (Mo et al. 2025), and the distance to a bound."""
+"""What sharing memory between models costs and saves: mCache (Mo et al. 2025), simulated and live."""

@@ -8,17 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
 from latebind.bench.rounds import Progress, in_parallel
+from latebind.bench.statistics import ratio_of_means
+from latebind.cli.console import Rows
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, Footprint, ModelCosts
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.workloads import Arrival
-from research.mcache.parts import Plan
-from research.mcache.scenes import Scene
+from research.evaluation import Found
+from research.mcache.play import Plan, Scene
 from research.policies import EVICTION
 
 CLIENTS = 32
@@ -75,18 +78,17 @@ class Task:
     clients: int
 
 
-def crowd(
-    plan: Plan, servers: Sequence[Server], shares: Sequence[float], tell: Progress, *, clients: int = CLIENTS
-) -> dict[tuple[str, float], dict[Server, list[Crowded]]]:
-    """Play every hour to every server; a cell for each half and seed, by workload and share of memory."""
+def crowd(plan: Plan, servers: Sequence[Server], shares: Sequence[float], clients: int, tell: Progress) -> Found:
+    """Play every hour to every server, for so many clients that wait (0: as requests come), in real time."""
     tasks = [Task(s, share, one, clients) for s in plan.sevens() for share in shares for one in servers]
+    named = "{0.server.label}, {0.scene.workload}, seed {0.scene.seed}".format
+    cells = in_parallel(play, tasks, name=named, progress=tell, processes=plan.processes)
     found: dict[tuple[str, float], dict[Server, list[Crowded]]] = {}
-    for task, cell in zip(
-        tasks, in_parallel(play, tasks, name=_named, progress=tell, processes=plan.processes), strict=True
-    ):
+    for task, cell in zip(tasks, cells, strict=True):
         by_server = found.setdefault((task.scene.workload, task.share), {})
         by_server.setdefault(task.server, []).append(cell)
-    return found
+    who = f"{clients} clients, each waits for its answer" if clients else "requests when they come"
+    return Found({f"{who}; the bound is {PATIENCE:g} s": crowd_rows(found)})
 
 
 def play(task: Task) -> Crowded:
@@ -115,5 +117,23 @@ def _served(name: str, footprint: Footprint) -> ServedModel:
     return ServedModel(spec, ModelCosts((curve,) * footprint.stages), 1 << 30, footprint)
 
 
-def _named(task: Task) -> str:
-    return f"{task.server.label}, {task.share:.0%}, {task.scene.workload}, seed {task.scene.seed}"
+def crowd_rows(found: Mapping[tuple[str, float], Mapping[Server, Sequence[Crowded]]]) -> Rows:
+    """Return what clients see of the whole scheduler; throughput and latency against the first server, same hours."""
+    rows: Rows = []
+    for (workload, share), servers in found.items():
+        base = np.array([(one.throughput, one.mean) for one in next(iter(servers.values()))])
+        for server, cells in servers.items():
+            own = np.array([(one.throughput, one.mean) for one in cells])
+            rows.append(
+                {
+                    "workload": workload,
+                    "memory": f"{share:.0%}",
+                    "server": server.label,
+                    "/s": f"{own[:, 0].mean():.3f}",
+                    "times the first": str(ratio_of_means(own[:, 0], base[:, 0])),
+                    "mean latency s": f"{own[:, 1].mean():.1f}",
+                    "of the first's": str(ratio_of_means(own[:, 1], base[:, 1])),
+                    "longest wait s": f"{max(one.longest for one in cells):.0f}",
+                }
+            )
+    return rows

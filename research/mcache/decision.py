@@ -1,13 +1,13 @@
 """Measures what an eviction decision costs, by policy: a request for an absent model, and the choice of victims."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 from random import Random
 from statistics import median, quantiles
 from time import perf_counter
 
+from latebind.cli.console import Rows
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.costs import Footprint
 from latebind.residency.memory import Memory
@@ -22,30 +22,23 @@ ABSENT = 0.1  # of the models in memory so many more are not
 BETWEEN = 10  # requests between two decisions
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Times of one decision in microseconds; `stages`: whether models go piece by piece."""
-
-    policy: str
-    stages: bool
-    models: int
-    median: float
-    p99: float
-    longest: float
-
-
-def decision_table(
-    policies: Sequence[str] = tuple(EVICTION), *, models: int = 10_000, decisions: int = 2000
-) -> list[Decision]:
-    """Time `decisions` of each policy with so many models in memory."""
-    return [_timed(name, models, decisions) for name in policies]
-
-
-def _timed(name: str, models: int, decisions: int) -> Decision:
-    play = _Play(ResidencyConfig(policy=EVICTION[name]), models, Random(0))
-    micros = [1e6 * play.decide() for _ in range(decisions)]
-    whole = play.policy.whole
-    return Decision(name, not whole, models, median(micros), quantiles(micros, n=100)[-1], max(micros))
+def decision_rows(policies: Sequence[str] = tuple(EVICTION), *, models: int = 10_000, decisions: int = 2000) -> Rows:
+    """Time `decisions` of each policy with so many models in memory, in microseconds."""
+    rows: Rows = []
+    for name in policies:
+        play = _Play(ResidencyConfig(policy=EVICTION[name]), models, Random(0))
+        micros = [1e6 * play.decide() for _ in range(decisions)]
+        rows.append(
+            {
+                "policy": name,
+                "models go": "whole" if play.policy.whole else "piece by piece",
+                "models": models,
+                "median": f"{median(micros):.1f}",
+                "p99": f"{quantiles(micros, n=100)[-1]:.1f}",
+                "longest": f"{max(micros):.0f}",
+            }
+        )
+    return rows
 
 
 class _Play:

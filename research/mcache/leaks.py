@@ -8,13 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
 import torch
 from torch import nn
 
+from latebind.cli.console import Rows
 from latebind.domain.actions import Evict, Load
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import ConfigError
@@ -28,79 +28,57 @@ MATRIX = WIDTH * WIDTH * 4  # bytes
 WARM = 5  # loads before anything is compared
 BACK = 0.95  # the share of a model's bytes that counts as back
 PATIENCE = 5.0  # seconds for that
+MOST_LEFT = 16_000_000  # bytes that loads may leave behind
 NAME = "wide"
 
 
-@dataclass(frozen=True, slots=True)
-class Leaks:
-    """Bytes that the process takes: before the model, with it, without it, and after so many `rounds` of both.
-
-    `back` are the seconds until `BACK` of the model's bytes were given back, None where they were not in `PATIENCE`.
-    `seconds` is what a load and an unload take together.
-    """
-
-    rounds: int
-    before: int
-    loaded: int
-    unloaded: int
-    after: int
-    back: float | None
-    seconds: float
-
-    @property
-    def left(self) -> int:
-        """Bytes that the rounds leaked."""
-        return self.after - self.unloaded
-
-
-def run(*, rounds: int = 1000, size: int = 200_000_000, backend: str = "eager") -> Leaks:
-    """Measure a model of about so many bytes on this backend. Raises `ConfigError` where a load fails."""
+def leak_rows(*, rounds: int, size: int = 200_000_000) -> Rows:
+    """Measure a model of about so many bytes. Raises `ConfigError` where a load fails."""
     with tempfile.TemporaryDirectory() as folder:
-        _build(Path(folder) / "1", layers=max(1, round(size / MATRIX)), backend=backend)
+        torch.manual_seed(0)
+        module = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(max(1, round(size / MATRIX))))).eval()
+        build_program(
+            module,
+            {"input": torch.randn(2, WIDTH)},
+            directory=Path(folder) / "1",
+            name=NAME,
+            backends=["eager"],
+            min_stage_seconds=0.0,
+            max_overhead=None,
+            max_batch=2,
+        )
         command = [sys.executable, "-m", "research.mcache.leaks", str(Path(folder) / "1")]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
         ) as process:
-            return _measure(process, rounds)
+            return [_measure(process, rounds)]
 
 
-def _build(directory: Path, *, layers: int, backend: str) -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers))).eval()
-    rows = {"input": torch.randn(2, WIDTH)}
-    build_program(
-        module,
-        rows,
-        directory=directory,
-        name=NAME,
-        backends=[backend],
-        min_stage_seconds=0.0,
-        max_overhead=None,
-        max_batch=2,
-    )
-
-
-def _measure(process: subprocess.Popen[str], rounds: int) -> Leaks:
-    def have(command: str) -> None:
+def _measure(process: subprocess.Popen[str], rounds: int) -> dict[str, object]:
+    def have(command: str) -> int:
+        """Have the process do this, and return the bytes that it takes then."""
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(f"{command}\n")
         process.stdin.flush()
         if process.stdout.readline() != "done\n":
             raise ConfigError(f"the model could not be loaded: {command} failed, its log says why")
+        return resident_bytes(process.pid)
 
-    have(f"rounds {WARM}")
-    before = resident_bytes(process.pid)
-    have("load")
-    loaded = resident_bytes(process.pid)
-    begun = time.monotonic()
-    have("evict")
+    before, loaded = have(f"rounds {WARM}"), have("load")
+    begun, unloaded = time.monotonic(), have("evict")
     back = _back(process.pid, loaded - BACK * (loaded - before), begun)
-    unloaded = resident_bytes(process.pid)
+    unloaded = min(unloaded, resident_bytes(process.pid))
     begun = time.monotonic()
-    have(f"rounds {rounds}")
-    seconds = (time.monotonic() - begun) / rounds
-    return Leaks(rounds, before, loaded, unloaded, resident_bytes(process.pid), back, seconds)
+    after = have(f"rounds {rounds}")
+    return {
+        "loads": rounds,
+        "model MB": round((loaded - before) / 1e6, 1),
+        "left behind MB": round((after - unloaded) / 1e6, 2),
+        "at most": round(MOST_LEFT / 1e6),
+        "95 % back after s": "never" if back is None else round(back, 3),
+        "ms each": round((time.monotonic() - begun) / rounds * 1e3, 1),
+    }
 
 
 def _back(process: int, wanted: float, begun: float) -> float | None:

@@ -1,139 +1,140 @@
-"""The parts of mCache's evaluation that need no clock: loading time of each policy, one request after another.
-
-Queues, loads beside runs and clients that wait for their replies are in `crowd`.
-"""
+"""The parts of mCache's evaluation that need no clock: loading time against LRU in the very same hours, as tables."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from latebind.bench.rounds import Progress, in_parallel
-from latebind.simulation.traces import HTTP, REQUESTS, Pairing, Service
-from research.mcache.models import Family, Storage
-from research.mcache.scenes import Many, Scene, Seven, hours
-from research.mcache.sides import ABLATED, IAM, KNOWN, LATE, LFU, LRU, RATES, WHOLE, Bound, Cell, Side, policy
+import numpy as np
 
-TABLE_3 = (0.4, 0.6, 0.8)  # shares of the memory that all models take
-FIGURE_6 = (0.2, *TABLE_3, 1.0)
+from latebind.bench.report import SHARES, Plot, lines
+from latebind.bench.rounds import Progress
+from latebind.bench.statistics import mean_interval, ratio_of_means
+from latebind.cli.console import Row, Rows
+from latebind.simulation.traces import HTTP, Pairing
+from research import plots
+from research.evaluation import Found
+from research.mcache.models import (
+    FAMILIES,
+    NINE_TENTHS,
+    QUANTILE_LOADING,
+    TABLE_2,
+    TABLE_3,
+    THROUGHPUT,
+)
+from research.mcache.play import (
+    ABLATED,
+    HALVES,
+    IAM,
+    KNOWN,
+    LATE,
+    LFU,
+    LRU,
+    RATES,
+    TIMES,
+    WHOLE,
+    Bound,
+    Case,
+    Cells,
+    Plan,
+    Played,
+    Policy,
+    Side,
+    policy,
+)
+from research.sides import Figures
+
+USUAL = (0.4, 0.6, 0.8)  # shares of the memory that all models take, as in table 3
+FIGURE_6 = (0.2, *USUAL, 1.0)
 FIGURE_8 = (0.4, 0.8)
 FEW = (0.2, 0.4)  # of many models
 SWEEP = tuple(step / 10 for step in range(1, 11))
 TIMER = "timer"
+NOTHING = "does not fit"
+MEANS = ("load s", "hits", "latency s", "loading", "/s")
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """Sides in a workload with so much memory."""
-
-    workload: str
-    share: float
-
-
-Found = Mapping[Case, Mapping[Side, Sequence[Cell | None]]]  # a cell for each half and seed, in this order
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How much is played: seeds on each half of the trace, workloads, shares of memory, processes (0: all cores).
-
-    Without `shares` each part has those of the paper.
-    """
-
-    services: tuple[Service, ...]
-    seeds: int = 10
-    pairings: tuple[Pairing, ...] = tuple(Pairing)
-    shares: tuple[float, ...] = ()
-    family: Family = Family.A
-    storage: Storage = field(default_factory=Storage)
-    requests: int = REQUESTS
-    processes: int = 0
-
-    @property
-    def execution(self) -> float:
-        """Seconds that a request takes beside loading."""
-        return self.storage.execution
-
-    def sevens(self) -> list[Scene]:
-        """Return an hour for each workload, half and seed."""
-        some = hours(self.services, self.seeds, self.requests)
-        return [
-            Seven(drawn.hour, drawn.half, drawn.seed, pairing, self.family, self.storage, self.requests)
-            for pairing in self.pairings
-            for drawn in some
-        ]
-
-    def many(self, triggers: tuple[str, ...]) -> list[Scene]:
-        """Return an hour of many models for each half and seed: hours are not laid over one another."""
-        return [
-            Many(drawn.hour, drawn.half, drawn.seed, triggers, self.storage, self.requests)
-            for drawn in hours(self.services, self.seeds, 1, triggers)
-        ]
-
-    def play(self, scenes: Sequence[Scene], sides: Sequence[Side], shares: Sequence[float], tell: Progress) -> Found:
-        """Play all sides in all scenes with each share of memory."""
-        tasks = [Task(scene, tuple(sides), self.shares or tuple(shares)) for scene in scenes]
-        found: dict[Case, dict[Side, list[Cell | None]]] = {}
-        for task, cells in zip(
-            tasks, in_parallel(play, tasks, name=_named, progress=tell, processes=self.processes), strict=True
-        ):
-            for (share, side), cell in cells.items():
-                by_side = found.setdefault(Case(task.scene.workload, share), {})
-                by_side.setdefault(side, []).append(cell)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One hour, for all sides."""
-
-    scene: Scene
-    sides: tuple[Side, ...]
-    shares: tuple[float, ...]
-
-
-def play(task: Task) -> dict[tuple[float, Side], Cell | None]:
-    """Play one hour."""
-    requests, footprints = task.scene.made()
-    total = sum(footprint.size for footprint in footprints.values())
-    return {
-        (share, side): side.cell(requests, footprints, round(share * total))
-        for share in task.shares
-        for side in task.sides
-    }
-
-
-def _named(task: Task) -> str:
-    return f"{task.scene.workload}, half {task.scene.half + 1}, seed {task.scene.seed}"
+def models(plan: Plan, tell: Progress) -> Found:
+    """Tell what is loaded: the seven models, and what is assumed of loads beside table 2."""
+    del tell
+    seven: Rows = [
+        {
+            "model": name,
+            "GB": f"{footprint.size / 1e9:.2f}",
+            "stages": footprint.stages,
+            "largest, MB": f"{max(footprint.sizes) / 1e6:.0f}",
+            "loads in s": f"{footprint.penalty:.2f}",
+            "parameters, million": f"{sum(FAMILIES[plan.family][name]) / 1e6:.1f}",
+        }
+        for name, footprint in plan.storage.footprints(plan.family).items()
+    ]
+    cold: Rows = [
+        {
+            "model": name,
+            "MB": f"{size / 1e6:.1f}",
+            "paper executes in s": f"{execution:.3f}",
+            "paper loads in s": f"{loading:.2f}",
+            "taken here": f"{plan.storage.fixed + plan.storage.seconds(size):.2f}",
+        }
+        for name, (execution, loading, size) in TABLE_2.items()
+    ]
+    return Found({f"family {plan.family}": seven, "table 2, and what its models would load in here": cold})
 
 
 def table(plan: Plan, sides: Sequence[Side], tell: Progress) -> Found:
     """Play all sides (table 3, figures 6, 7, 9 and 10)."""
-    return plan.play(plan.sevens(), [LRU, *[side for side in sides if side != LRU]], FIGURE_6, tell)
+    played = plan.play(plan.sevens(), [LRU, *[side for side in sides if side != LRU]], FIGURE_6, tell)
+    found = _by_workload("one request after another (table 3, figures 6, 7, 9)", plan, played)
+    throughput = throughput_rows(played, plan.execution)
+    return replace(found, tables={**found.tables, "throughput over that of LFU, random (figure 10)": throughput})
 
 
-def distribution(plan: Plan, tell: Progress) -> Found:
+def cdf(plan: Plan, tell: Progress) -> Found:
     """Play the sides whose distributions are drawn (figure 8)."""
-    return plan.play(plan.sevens(), (LRU, IAM, LATE), FIGURE_8, tell)
+    played = plan.play(plan.sevens(), (LRU, IAM, LATE), FIGURE_8, tell)
+    rows: Rows = []
+    for case, sides in played.items():
+        for side, cells in sides.items():
+            within = shares_within(cells)
+            row: Row = {"workload": case.workload, "memory": f"{case.share:.0%}", "policy": side.label}
+            for share in (0.5, 0.9, 0.99):
+                place = TIMES[-1] + 1 if within is None else [*TIMES, TIMES[-1] + 1][np.searchsorted(within, share)]
+                told = f"{place:.1f}" if place <= TIMES[-1] else f"> {TIMES[-1]:.0f}"
+                row[f"{share:.0%} within s"] = NOTHING if within is None else told
+            rows.append(row | {"paper's 90%": f"< {NINE_TENTHS[case.share]:g}" if case.share in NINE_TENTHS else ""})
+
+    def draw() -> list[Plot]:
+        figures = []
+        for case, sides in played.items():
+            within = {side.label: shares_within(cells) for side, cells in sides.items()}
+            curves = {label: (TIMES, shares) for label, shares in within.items() if shares is not None}
+            title, y = f"{case.workload}, {case.share:.0%} of the memory", {"title": "share of requests", **SHARES}
+            figures.append(lines(title, curves, x="loading time, s", y=y, mode="lines"))
+        return figures
+
+    return Found({"how long requests load (figure 8)": rows}, draw)
 
 
 def ablation(plan: Plan, tell: Progress) -> Found:
     """Play `late` with one of its parts left out at a time."""
-    return plan.play(plan.sevens(), ABLATED, TABLE_3, tell)
+    return _by_workload("late without one thing at a time", plan, plan.play(plan.sevens(), ABLATED, USUAL, tell))
 
 
 def known(plan: Plan, tell: Progress) -> Found:
     """Play `late` with some requests that wait and are known; LRU has no use for them."""
     waiting = [
-        policy(side.config.policy, f"{side.label}, {count} wait", known=count, stages=side.config.stages)
+        policy("late", f"{side.label}, {count} wait", known=count, stages=side.config.stages)
         for side in (LATE, WHOLE)
         for count in KNOWN
     ]
-    return plan.play(plan.sevens(), (LRU, *waiting, Bound.WHOLE, Bound.STREAMING), TABLE_3, tell)
+    played = plan.play(plan.sevens(), (LRU, *waiting, Bound.WHOLE, Bound.STREAMING), USUAL, tell)
+    return _by_workload("requests that wait and are known", plan, played)
 
 
 def memory(plan: Plan, tell: Progress) -> Found:
     """Play those whose memory is compared where they load for equally long, with ever more of it."""
     sweep = replace(plan, shares=tuple(sorted({*SWEEP, *plan.shares})))
-    return sweep.play(plan.sevens(), (LRU, LFU, IAM, WHOLE, LATE), SWEEP, tell)
+    played = sweep.play(plan.sevens(), (LRU, LFU, IAM, WHOLE, LATE), SWEEP, tell)
+    found = _by_workload("", plan, played)
+    return replace(found, tables={"memory to load for no longer than LRU": saved_rows(played, plan.shares or USUAL)})
 
 
 def many(plan: Plan, sides: Sequence[Side], tell: Progress) -> Found:
@@ -142,9 +143,153 @@ def many(plan: Plan, sides: Sequence[Side], tell: Progress) -> Found:
     if any(service.trigger == TIMER for service in plan.services):
         scenes += plan.many((HTTP, TIMER))
     some = [LRU, *[side for side in sides if side != LRU], Bound.PIECES, Bound.STREAMING]
-    return plan.play(scenes, some, FEW, tell)
+    return _by_workload("a model for each service", plan, plan.play(scenes, some, FEW, tell))
 
 
 def bounds(plan: Plan, tell: Progress) -> Found:
-    """Play `late`, whole, in pieces and told all rates, beside the least that is possible."""
-    return plan.play(plan.sevens(), (LRU, WHOLE, LATE, RATES, *Bound), TABLE_3, tell)
+    """Play `late`, whole, in pieces and told all rates, beside the least that is possible, and how far above it."""
+    played = plan.play(plan.sevens(), (LRU, WHOLE, LATE, RATES, *Bound), USUAL, tell)
+    rows: Rows = []
+    for case, sides in played.items():
+        loads = {side: loading(cells) for side, cells in sides.items()}
+        row: Row = {"workload": case.workload, "memory": f"{case.share:.0%}"}
+        row |= {side.label: NOTHING if load is None else f"{load.mean():.2f}" for side, load in loads.items()}
+        for side, load in loads.items():
+            if isinstance(side, Policy):
+                row[f"{side.label} above it"] = against(load, loads[Bound.STREAMING])
+        rows.append(row)
+    return Found({"mean loading time in s beside the least possible": rows})
+
+
+def _by_workload(title: str, plan: Plan, played: Played) -> Found:
+    """Return a table for each workload, and its latencies over memory as a plot."""
+    workloads = dict.fromkeys(case.workload for case in played)
+    tables = {f"{workload}: {title}": table_rows(played, workload, plan.execution) for workload in workloads}
+    rows = [row for some in tables.values() for row in some]
+
+    def draw(workload: str, some: Rows) -> Plot:
+        return plots.curves(f"{workload}: latency without queueing", some, by="policy", x="memory", y="latency s")
+
+    return Found(tables, lambda: plots.each(rows, "workload", draw))
+
+
+def table_rows(played: Played, workload: str, execution: float) -> Rows:
+    """Return every side of a workload; latency and throughput are those of requests one after another."""
+    return [
+        _row(case, side, sides.get(LRU, ()), cells, execution)
+        for case, sides in played.items()
+        if case.workload == workload
+        for side, cells in sides.items()
+    ]
+
+
+def _row(case: Case, side: Side, lru: Cells, cells: Cells, execution: float) -> Row:
+    load, base = loading(cells), loading(lru) if side != LRU else None
+    row: Row = {"workload": case.workload, "memory": f"{case.share:.0%}", "policy": side.label}
+    row |= dict.fromkeys(MEANS, "")
+    if load is not None:
+        seconds, hits = float(load.mean()), float(np.mean([cell.hits for cell in cells if cell is not None]))
+        row |= {"load s": f"{seconds:.2f}", "hits": "" if np.isnan(hits) else f"{hits:.3f}"}
+        row |= {"latency s": f"{seconds + execution:.2f}", "loading": f"{seconds / (seconds + execution):.0%}"}
+        row["/s"] = f"{1 / (seconds + execution):.3f}"
+    row["against lru"] = against(load, base) if load is not None else NOTHING
+    for half in range(HALVES):
+        some = [None if one is None else np.split(one, HALVES)[half] for one in (load, base)]
+        row[f"half {half + 1}"] = against(*some)
+    return row | _papers(case, side)
+
+
+def _papers(case: Case, side: Side) -> Row:
+    """Return the paper's figures for this workload: table 3, or figure 7."""
+    if case.workload == Pairing.QUANTILE:
+        share = QUANTILE_LOADING.get(case.share) if side.label == "iam" else None
+        return {"paper's loading": "" if share is None else f"{share:.0%}"}
+    if case.workload != Pairing.RANDOM:
+        return {}
+    theirs = TABLE_3.get((side.label, case.share))
+    if theirs is None:
+        return {"paper's s": "", "paper's, against lru": ""}
+    return {"paper's s": f"{theirs:.2f}", "paper's, against lru": f"{theirs / TABLE_3['lru', case.share] - 1:+.0%}"}
+
+
+def throughput_rows(played: Played, execution: float) -> Rows:
+    """Return throughput over that of LFU in the random workload (figure 10)."""
+    rows: dict[Side, Row] = {}
+    for case, sides in played.items():
+        base = loading(sides.get(LFU, ()))
+        if case.workload != Pairing.RANDOM or base is None:
+            continue
+        for side, cells in sides.items():
+            load = loading(cells)
+            row = rows.setdefault(side, {"policy": side.label})
+            row[f"{case.share:.0%}"] = _times(base + execution, load + execution) if load is not None else NOTHING
+            if case.share in THROUGHPUT:
+                row[f"{case.share:.0%}, paper"] = f"{THROUGHPUT[case.share]}" if side.label == "iam" else ""
+    return list(rows.values())
+
+
+def saved_rows(played: Played, at: Sequence[float]) -> Rows:
+    """Return how much memory each side needs to load no longer than LRU at each share, interpolated between shares.
+
+    In points of the memory that all models take; each hour by itself.
+    """
+    rows: Rows = []
+    for workload in dict.fromkeys(case.workload for case in played):
+        by_share = {case.share: sides for case, sides in played.items() if case.workload == workload}
+        for share in at:
+            lru = loading(by_share.get(share, {}).get(LRU, ()))
+            if lru is None:
+                continue
+            for side in by_share[share]:
+                if side != LRU:
+                    rows.append({"workload": workload, "lru has": f"{share:.0%}"} | _saved(by_share, side, lru, share))
+    return rows
+
+
+def _saved(by_share: Mapping[float, Mapping[Side, Cells]], side: Side, lru: Figures, share: float) -> Row:
+    played = {has: load for has, sides in by_share.items() if (load := loading(sides[side])) is not None}
+    needed = np.array(
+        [enough(list(played), [load[hour] for load in played.values()], lru[hour]) for hour in range(len(lru))]
+    )
+    return {
+        "policy": side.label,
+        "needs": f"{needed.mean():.0%}",
+        "points saved": mean_interval(100 * (share - needed)).written("+.1f"),
+    }
+
+
+def enough(shares: Sequence[float], loads: Sequence[float], most: float) -> float:
+    """Return the least share at which loading takes at most `most` seconds, by linear interpolation of `shares`.
+
+    Below the first share that was played nothing is known; it is then taken. Where no share is enough: all memory.
+    """
+    for place, load in enumerate(loads):
+        if load <= most:
+            if place == 0:
+                return shares[0]
+            before = loads[place - 1]
+            return shares[place - 1] + (shares[place] - shares[place - 1]) * (before - most) / (before - load)
+    return 1.0
+
+
+def loading(cells: Cells) -> Figures | None:
+    """Return mean seconds of loading, one for each half and seed; nothing where a model did not fit."""
+    some = [cell.loading for cell in cells if cell is not None]
+    return np.array(some) if some and len(some) == len(cells) else None
+
+
+def shares_within(cells: Cells) -> Figures | None:
+    """Return the share of all requests that load for no longer than each of `TIMES`."""
+    some = [cell.within for cell in cells if cell is not None]
+    return np.mean(some, axis=0) if some and len(some) == len(cells) else None
+
+
+def against(load: Figures | None, base: Figures | None) -> str:
+    """Write how much more or less is loaded, with the interval over paired hours."""
+    if load is None or base is None:
+        return ""
+    return ratio_of_means(load, base).change()
+
+
+def _times(base: Figures, load: Figures) -> str:
+    return ratio_of_means(base, load).written(".2f")

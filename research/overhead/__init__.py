@@ -1,1 +1,1 @@
-"""What deciding late costs: the scheduler, boundaries between stages, many models, and a door under a flood."""
+"""What deciding late costs: the scheduler, boundaries between stages, and many models."""

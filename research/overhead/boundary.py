@@ -8,24 +8,23 @@ the driver, and one more call of the backend each.
 import asyncio
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor, nn
 
-from latebind.bench.server import pinned
-from latebind.bench.statistics import Interval, median_interval
+from latebind.bench.server import cpu_seconds, pinned
+from latebind.bench.statistics import median_interval
 from latebind.bench.subject import Setting
-from latebind.domain.config import EngineConfig, PolicyConfig
-from latebind.engine.client import EngineClient
-from latebind.engine.order import EngineOrder
-from latebind.program.build import build_program
-from research.live.sides import begun
+from latebind.cli.console import Row, Rows
+from latebind.domain.config import PolicyConfig
+from latebind.program.build import MAX_OVERHEAD, build_program
+from research.live import started
+from research.sides import SLOTS, Side
 
 LAYERS = 16
 BLOCK = 10  # requests of one side before it is the other's turn
@@ -48,75 +47,50 @@ class Layers(nn.Module):
         return image.mean((2, 3))
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """What one boundary costs, in seconds, under one policy; `stages` of the network that is cut.
-
-    `cpu` are those of all cores that the engine's process has used, which count on a busy machine as well.
-    """
-
-    policy: str
-    backend: str
-    stages: int
-    seconds: Interval
-    cpu: float
-
-    def microseconds(self) -> str:
-        """Return the figure with its interval."""
-        return self.seconds.scaled(1e6).written(".1f")
-
-    def worth(self, share: float) -> float:
-        """Return the seconds of a stage whose boundary takes this share of it."""
-        return self.seconds.value / share
-
-
-def run(*, policies: tuple[str, ...], backend: str, setting: Setting, requests: int = 2000) -> list[Boundary]:
+def run(*, policies: tuple[str, ...], backend: str, setting: Setting, requests: int) -> Rows:
     """Measure the boundary under each policy."""
-    with TemporaryDirectory() as root, pinned(setting.door_cores):
-        sides = {WHOLE: float("inf"), CUT: 0.0}
-        paths = {side: _built(Path(root) / side, side, seconds, backend) for side, seconds in sides.items()}
-        return [asyncio.run(_measure(paths, policy, backend, setting, requests)) for policy in policies]
-
-
-def _built(folder: Path, name: str, min_stage_seconds: float, backend: str) -> Path:
     images = torch.randn(2, 8, 8, 8, generator=torch.Generator().manual_seed(0))
-    return build_program(
-        Layers().eval(),
-        {"image": images},
-        directory=folder / "1",
-        name=name,
-        backends=[backend],
-        min_stage_seconds=min_stage_seconds,
-        max_overhead=None,
-    ).directory.path
+    with TemporaryDirectory() as root, pinned(setting.door_cores):
+        for side, seconds in ((WHOLE, float("inf")), (CUT, 0.0)):
+            build_program(
+                Layers().eval(),
+                {"image": images},
+                directory=Path(root) / side / "1",
+                name=side,
+                backends=[backend],
+                min_stage_seconds=seconds,
+                max_overhead=None,
+            )
+        return [asyncio.run(_measure(Path(root), policy, setting, requests)) for policy in policies]
 
 
-async def _measure(paths: dict[str, Path], policy: str, backend: str, setting: Setting, requests: int) -> Boundary:
+async def _measure(root: Path, policy: str, setting: Setting, requests: int) -> Row:
+    """Return what a boundary takes in microseconds, by the clock and of all cores that the engine's process uses."""
     image = np.zeros((1, 8, 8, 8), np.float32)
-    ran: dict[str, list[float]] = {side: [] for side in paths}
-    used: dict[str, list[float]] = {side: [] for side in paths}
+    ran: dict[str, list[float]] = {WHOLE: [], CUT: []}
+    used: dict[str, list[float]] = {WHOLE: [], CUT: []}
     async with AsyncExitStack() as stack:
-        engines = {}
-        for side, path in paths.items():
-            config = EngineConfig(cores=(setting.engine_core,), exits=False)
-            engines[side] = await begun(stack, EngineOrder((str(path),), config, PolicyConfig(policy)))
+        side = Side(policy, PolicyConfig(policy))
+        own = replace(setting, backend=None)
+        engines = {name: await started(stack, (root / name / "1",), side, own, slots=SLOTS) for name in ran}
         for _ in range((WARM_UP + requests) // BLOCK):
-            for side, engine in engines.items():
+            for name, engine in engines.items():
                 answers = [
-                    await engine.infer(side, {"image": image}, deadline=time.monotonic() + 10.0) for _ in range(BLOCK)
+                    await engine.infer(name, {"image": image}, deadline=time.monotonic() + 10.0) for _ in range(BLOCK)
                 ]
-                ran[side].append(median(answer.ran[0] for answer in answers))
-                used[side].append(_cpu(engine))
+                ran[name].append(median(answer.ran[0] for answer in answers))
+                used[name].append(cpu_seconds(engine.process_id))
         stages = engines[CUT].models[CUT].stages
         more = stages - engines[WHOLE].models[WHOLE].stages
     skipped = WARM_UP // BLOCK
     differences = [(a - b) / more for a, b in zip(ran[CUT][skipped:], ran[WHOLE][skipped:], strict=True)]
     blocks = len(differences)
     cpu = [(some[-1] - some[-1 - blocks]) / (blocks * BLOCK * more) for some in (used[CUT], used[WHOLE])]
-    return Boundary(policy, backend, stages, median_interval(differences, seed=setting.seed), cpu[0] - cpu[1])
-
-
-def _cpu(engine: EngineClient) -> float:
-    """Return the seconds of all cores that its process has used."""
-    times = psutil.Process(engine.process_id).cpu_times()
-    return float(times.user + times.system)
+    seconds = median_interval(differences, seed=setting.seed)
+    return {
+        "policy": policy,
+        "stages": f"{stages} against 1",
+        "a boundary us": seconds.scaled(1e6).written(".1f"),
+        "CPU us": f"{1e6 * (cpu[0] - cpu[1]):.1f}",
+        f"{MAX_OVERHEAD:.0%} of a stage of ms": f"{seconds.value / MAX_OVERHEAD * 1e3:.2f}",
+    }

@@ -1,6 +1,7 @@
 """Measures what the scheduler costs on one core, by policy and queue length: a boundary, a decision, an event.
 
-In CPU seconds of the thread, which are meaningful on a busy machine as well, and beside them by the clock.
+In CPU seconds of the thread, which are meaningful on a busy machine as well, and beside them by the clock. Also what an
+event costs if many models are served and few have requests.
 """
 
 import time
@@ -14,10 +15,11 @@ from latebind.batching.decisions import Decision
 from latebind.batching.policy import BatchPolicy, ModelView, WorkView, make_policy
 from latebind.batching.queue import Queue
 from latebind.batching.table import BatchTable
-from latebind.domain.actions import Action, Run
-from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts
-from latebind.domain.events import Arrived, StageDone
+from latebind.cli.console import Rows
+from latebind.domain.actions import Action, Load, Reply, Run
+from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
+from latebind.domain.costs import Curve, Footprint, ModelCosts
+from latebind.domain.events import Arrived, Event, Loaded, StageDone
 from latebind.domain.model import ModelSpec
 from latebind.scheduler import Scheduler
 from research.policies import BATCHING
@@ -30,6 +32,9 @@ MAX_BATCH = 16
 BACKLOGS = (0, 10, 1000)
 READINGS = 1000  # of both clocks, for what a reading costs
 SKIPPED = 0.1  # of the events, the first: what is kept by size of batch is worked out then
+BUSY, ASKED = 4, 8  # of many models so many are asked for, by so many requests each, all the time
+COUNTS = (BUSY, 200, 2000)
+MANY = ("graph", "lazy+", "late")  # policies that are tried with many models
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +106,6 @@ class _Timed:
         decision = self._policy.decide(view, now)
         self.watch.times.append((time.thread_time() - cpu, time.perf_counter() - begun))
         return decision
-
-
-def run(
-    *, policies: Sequence[str] = tuple(BATCHING), events: int = 6_000, rounds: int = 3, seed: int = 0
-) -> list[Speed]:
-    """Measure every combination of policy and backlog.
-
-    The minimum over `rounds` is kept, since other work on the machine only adds.
-    """
-    return [
-        measure(policy, waiting=waiting, events=events, rounds=rounds, seed=seed)
-        for policy in policies
-        for waiting in BACKLOGS
-    ]
 
 
 def measure(policy: str, *, waiting: int, events: int, rounds: int, seed: int) -> Speed:
@@ -208,3 +199,92 @@ def _config(policy: str, waiting: int) -> SchedulerConfig:
     spec = ModelSpec("net", "1", (), (), STAGES, MAX_BATCH, tuple(LOOKUPS))
     model = ServedModel(spec, costs, waiting + 10 * MAX_BATCH)
     return SchedulerConfig((model,), 1, PolicyConfig(BATCHING[policy], MAX_BATCH))
+
+
+def speed_row(speed: Speed) -> dict[str, object]:
+    """Return a measurement as a row of a table."""
+    return {
+        "policy": speed.policy,
+        "largest batch": speed.batch,
+        "waiting": speed.waiting,
+        "events a second": f"{speed.events:,.0f}",
+        "boundary us": speed.boundary.microseconds(),
+        "without lookup": speed.plain.microseconds(),
+        "behind one": speed.lookup.microseconds(),
+        "where others rest": speed.beside.microseconds(),
+        "decision of it us": speed.decision.microseconds(),
+    }
+
+
+def many_rows(*, events: int, rounds: int) -> Rows:
+    """Return the median microseconds of an event with few and with many models, in limited memory or without bound."""
+    return [
+        {
+            "policy": policy,
+            "memory": "limited" if memory else "no bound",
+            "models": models,
+            "us an event": f"{1e6 * median([many(policy, models, memory, events) for _ in range(rounds)]):.1f}",
+        }
+        for policy in MANY
+        for memory in (False, True)
+        for models in COUNTS
+    ]
+
+
+def many(policy: str, models: int, memory: bool, events: int) -> float:
+    """Return the mean seconds of an event in closed-loop traffic, where each answered request is replaced."""
+    crowd = _Crowd(policy, models, memory)
+    crowd.play(events // 10)
+    crowd.seconds, crowd.handled = 0.0, 0
+    crowd.play(events)
+    crowd.scheduler.check()
+    return crowd.seconds / crowd.handled
+
+
+class _Crowd:
+    """A scheduler, and the clients that keep some of its models busy."""
+
+    def __init__(self, policy: str, models: int, memory: bool) -> None:
+        self._costs = ModelCosts((Curve((1, 16), (3e-4, 3e-3)),) * BUSY, {}, {1: 0.3})
+        served = [self._model(f"net-{number:04}") for number in range(models)]
+        residency = ResidencyConfig(models * BUSY if memory else 0)
+        self.scheduler = Scheduler(SchedulerConfig(tuple(served), 1, PolicyConfig(policy), residency=residency))
+        self.seconds, self.handled = 0.0, 0
+        self._now, self._last = 0.0, 0
+        self._running: Run | None = None
+        for place in range(BUSY):
+            self._come(served[models * place // BUSY].spec.name, ASKED)
+
+    def _model(self, name: str) -> ServedModel:
+        spec = ModelSpec(name, "1", (), (), BUSY, 16, (1,))
+        return ServedModel(spec, self._costs, 1000, Footprint((1,) * BUSY, (0.1,) * BUSY))
+
+    def play(self, events: int) -> None:
+        """Let stages end until `events` events have been handled."""
+        while self.handled < events:
+            assert self._running is not None, "nobody works"
+            running = self._running
+            self._now += self._costs.step(running.stage, len(running.requests))
+            self._tell(StageDone(running.worker))
+
+    def _come(self, name: str, count: int) -> None:
+        numbers = tuple(range(self._last, self._last + count))
+        self._last += count
+        self._tell(Arrived(name, self._now + 1e6, numbers, numbers))
+
+    def _tell(self, event: Event) -> None:
+        begun = time.thread_time()
+        actions = self.scheduler.handle(event, self._now)
+        self.seconds += time.thread_time() - begun
+        self.handled += 1
+        left: dict[str, int] = {}
+        for action in actions:
+            if isinstance(action, Run):
+                self._running = action
+            elif isinstance(action, Reply):
+                left[action.model] = left.get(action.model, 0) + 1
+        for action in actions:
+            if isinstance(action, Load):
+                self._tell(Loaded(action.model, action.pieces, 1.0))
+        for name, count in left.items():
+            self._come(name, count)

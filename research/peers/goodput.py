@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from latebind.bench.client import past
 from latebind.bench.rounds import Progress, in_rounds
-from research.live.requests import in_time
+from latebind.bench.statistics import ratio_of_means
+from latebind.cli.console import Rows
 from research.peers import resnet
-from research.peers.calls import Call, check
-from research.peers.loads import load
-from research.peers.processes import Served, restless, turn_of
-from research.peers.sides import Place
+from research.peers.clients import Call, check, load
+from research.peers.servers import Served, restless, turn_of
+from research.peers.sides import LATEBIND, Place
+from research.requests import in_time
 
 CLIENTS = 16  # of the closed loop that tells what can be answered
 WARM_UP = 2.0  # seconds
@@ -120,3 +121,46 @@ async def _ask(session: aiohttp.ClientSession, call: Call, due: float) -> float:
             return time.perf_counter() - due if reply.status == 200 else np.inf
     except (TimeoutError, aiohttp.ClientError):
         return np.inf
+
+
+def goodput_rows(found: Found, deadline: float, seed: int) -> Rows:
+    """Return what was answered in time at each load; ours is compared with the best of the others, round by round."""
+    rows: Rows = []
+    for share in dict.fromkeys(one.load for one in found.played):
+        here = [one for one in found.played if one.load == share]
+        in_time = {side: _in_time(here, side, deadline) for side in dict.fromkeys(one.side for one in here)}
+        others = {side: counts for side, counts in in_time.items() if side != LATEBIND}
+        best = max(others, key=lambda side: float(others[side].sum()), default="")
+        good = bool(best) and others[best].any()
+        for side, counts in in_time.items():
+            seconds = np.concatenate([one.seconds for one in here if one.side == side])
+            answered = seconds[np.isfinite(seconds)]
+            ratio = ratio_of_means(counts, others[best], seed=seed) if side == LATEBIND and good else None
+            rows.append(
+                {
+                    "load": f"{share:.0%}",
+                    "side": side,
+                    "requests": len(seconds),
+                    "in time": f"{counts.sum() / len(seconds):.3f}",
+                    "over the best other": f"{ratio} ({best})" if ratio else "",
+                    "p50 ms": _percentile(answered, 50),
+                    "p99 ms": _percentile(answered, 99),
+                    "without an answer": f"{1 - len(answered) / len(seconds):.1%}",
+                }
+            )
+    return rows
+
+
+def capacity_rows(found: Found) -> Rows:
+    """Return what each side answers in a closed loop."""
+    return [{"side": side, "answers a second": round(rate, 1)} for side, rate in found.capacity.items()]
+
+
+def _in_time(played: Sequence[Played], side: str, deadline: float) -> NDArray[np.float64]:
+    """Return how many were answered in time in each round."""
+    ordered = sorted((one for one in played if one.side == side), key=lambda one: one.round)
+    return np.array([float((one.seconds <= deadline).sum()) for one in ordered])
+
+
+def _percentile(seconds: NDArray[np.float64], percent: float) -> float:
+    return round(float(np.percentile(seconds, percent)) * 1e3, 1) if len(seconds) else float("nan")

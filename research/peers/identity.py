@@ -5,22 +5,23 @@ One is loaded at a time, and all take turns in every round.
 """
 
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from latebind.bench.client import Array
 from latebind.bench.ledger.questions import Protocol
 from latebind.bench.rounds import Progress, in_rounds
-from research.peers.calls import Call, check, written
-from research.peers.loads import Loaded, load
-from research.peers.ours import IDENTITY, WIDTH
-from research.peers.processes import Served, restless, turn_of
-from research.peers.sides import Place, Side
+from latebind.bench.statistics import ratio_of_means
+from latebind.cli.console import Rows
+from research.peers.clients import Call, Loaded, check, load, written
+from research.peers.servers import Served, restless, turn_of
+from research.peers.sides import IDENTITY, TRITON, WIDTH, Place, Side
 
 WARM_UP = 1.0  # seconds of each cell that do not count
 
@@ -118,3 +119,47 @@ def _client_cpu() -> float:
     """Return the CPU time of this process and of the clients that it has run."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(one.ru_utime + one.ru_stime for one in both)
+
+
+def identity_rows(runs: Sequence[Run], seed: int) -> Rows:
+    """Return medians of the rounds for each protocol, number of clients and side; ratios are paired by round."""
+    cells = dict.fromkeys((run.protocol, run.clients, run.side) for run in runs)
+    rows: Rows = []
+    for protocol, clients, side in cells:
+        here = [run for run in runs if (run.protocol, run.clients, run.side) == (protocol, clients, side)]
+        base = [run for run in runs if (run.protocol, run.clients, run.side) == (protocol, clients, TRITON)]
+        rows.append(
+            {
+                "protocol": str(protocol),
+                "clients": clients,
+                "side": side,
+                "per s": round(_median(here, _rate)),
+                f"over {TRITON}": _ratio(here, base, _rate, seed),
+                "p50 ms": round(_median(here, lambda one: one.p50) * 1e3, 3),
+                "p99 ms": round(_median(here, lambda one: one.p99) * 1e3, 3),
+                f"p99 over {TRITON}": _ratio(here, base, lambda one: one.p99, seed),
+                "CPU us a request": round(_median(here, lambda one: one.cpu) * 1e6, 1),
+                "failed": sum(run.loaded.failed for run in here),
+                "others' cores": round(float(np.mean([run.others for run in here])), 2),
+            }
+        )
+    return rows
+
+
+def _rate(loaded: Loaded) -> float:
+    return loaded.rate
+
+
+def _figures(runs: Sequence[Run], figure: Callable[[Loaded], float]) -> NDArray[np.float64]:
+    return np.array([figure(run.loaded) for run in sorted(runs, key=lambda run: run.round)])
+
+
+def _median(runs: Sequence[Run], figure: Callable[[Loaded], float]) -> float:
+    return float(np.median(_figures(runs, figure)))
+
+
+def _ratio(here: Sequence[Run], base: Sequence[Run], figure: Callable[[Loaded], float], seed: int) -> str:
+    """Return the ratio, with its interval; nothing where there is no base."""
+    if not base or here[0].side == base[0].side:
+        return ""
+    return str(ratio_of_means(_figures(here, figure), _figures(base, figure), seed=seed))

@@ -13,10 +13,9 @@ from latebind.bench.client import Array
 from latebind.bench.ledger.questions import Protocol
 from latebind.program.build import build_program
 from research.overhead.stages import make_network
-from research.peers import frameworks, triton
-from research.peers.calls import Call, written
-from research.peers.environments import TORCH, environment
-from research.peers.processes import Served, latebind
+from research.peers import servers
+from research.peers.clients import Call, as_base64, written
+from research.peers.servers import TORCH, Served, environment, latebind
 from research.peers.sides import LATEBIND, TRITON, Place, Side
 
 RESNET, SHAPE, CLASSES = "resnet18", (3, 32, 32), 10
@@ -82,7 +81,7 @@ def call(network: Network, side: Side, deadline: float) -> Call:
     """Return the call that a side is asked, which says how long it may take to those that listen."""
     protocol = side.protocols[0]
     if protocol is Protocol.JSON:
-        return frameworks.as_base64(written(protocol, RESNET, network.rows), network.rows)
+        return as_base64(written(protocol, RESNET, network.rows), network.rows)
     found = written(protocol, RESNET, network.rows, timeout=deadline)
     return replace(found, path=found.path + side.binary_path)
 
@@ -95,7 +94,7 @@ def _ours(network: Network, place: Place) -> AbstractContextManager[Served]:
 def _triton(network: Network, time_out: int, place: Place) -> AbstractContextManager[Served]:
     folder = place.folder / f"{TRITON}-{network.backend}-{time_out}"
     folder.mkdir()
-    return triton.serve(
+    return servers.serve_triton(
         environment(place.environments, TRITON, *NEEDED),
         folder,
         name=RESNET,
@@ -111,10 +110,10 @@ def _triton(network: Network, time_out: int, place: Place) -> AbstractContextMan
 def _fastapi(network: Network, place: Place) -> AbstractContextManager[Served]:
     path = environment(place.environments, "fastapi", *NEEDED)
     log = place.log(f"fastapi-{RESNET}")
-    return frameworks.serve_fastapi(path, RESNET, log, workers=WORKERS, more=network.environment)
+    return servers.serve_fastapi(path, RESNET, log, workers=WORKERS, more=network.environment)
 
 
 def _litserve(network: Network, place: Place) -> AbstractContextManager[Served]:
     path = environment(place.environments, "litserve", *NEEDED)
     log = place.log(f"litserve-{RESNET}")
-    return frameworks.serve_litserve(path, RESNET, log, workers=WORKERS, batch=BATCH, more=network.environment)
+    return servers.serve_litserve(path, RESNET, log, workers=WORKERS, batch=BATCH, more=network.environment)

@@ -5,10 +5,41 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from torch import Tensor, nn
+
 from latebind.bench.ledger.questions import Protocol
-from research.peers import frameworks, ours, triton
-from research.peers.environments import environment
-from research.peers.processes import Served, latebind
+from latebind.program.build import build_program
+from research.peers import servers
+from research.peers.servers import Served, environment, latebind
+
+IDENTITY = "identity"
+WIDTH = 16
+LARGEST = 32  # rows of a batch, as the peers have it
+
+
+class Identity(nn.Module):
+    """Returns its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, 16) float32` to the same."""
+        return x * 1.0
+
+
+def build_identity(folder: Path) -> Path:
+    """Make a repository with `identity` and return it."""
+    example = {"x": torch.zeros(2, WIDTH)}
+    build_program(
+        Identity(),
+        example,
+        directory=folder / IDENTITY / "1",
+        name=IDENTITY,
+        backends=["eager"],
+        max_batch=LARGEST,
+        output_names=["y"],
+    )
+    return folder
+
 
 LATEBIND, TRITON = "latebind", "triton"
 
@@ -40,44 +71,44 @@ class Side:
 
 
 def _ours(place: Place) -> AbstractContextManager[Served]:
-    repository = ours.build_identity(place.folder / "repository")
+    repository = build_identity(place.folder / "repository")
     return latebind(
         repository,
-        ["--model", ours.IDENTITY, *place.options],
-        ready=ours.IDENTITY,
+        ["--model", IDENTITY, *place.options],
+        ready=IDENTITY,
         log=place.log(LATEBIND),
         grpc=place.grpc,
     )
 
 
 def _triton(place: Place) -> AbstractContextManager[Served]:
-    shape = (ours.WIDTH,)
-    return triton.serve(
+    shape = (WIDTH,)
+    return servers.serve_triton(
         environment(place.environments, TRITON),
         place.folder / TRITON,
-        name=ours.IDENTITY,
+        name=IDENTITY,
         shape=shape,
         answer=shape,
-        batch=ours.LARGEST,
+        batch=LARGEST,
         instances=1,
     )
 
 
 def _fastapi(place: Place) -> AbstractContextManager[Served]:
-    return frameworks.serve_fastapi(environment(place.environments, "fastapi"), ours.IDENTITY, place.log("fastapi"))
+    return servers.serve_fastapi(environment(place.environments, "fastapi"), IDENTITY, place.log("fastapi"))
 
 
 def _echo(place: Place) -> AbstractContextManager[Served]:
-    return frameworks.serve_echo(place.log("echo"), awake=False)
+    return servers.serve_echo(place.log("echo"), awake=False)
 
 
 def _awake_echo(place: Place) -> AbstractContextManager[Served]:
-    return frameworks.serve_echo(place.log("awake echo"), awake=True)
+    return servers.serve_echo(place.log("awake echo"), awake=True)
 
 
 def _litserve(place: Place) -> AbstractContextManager[Served]:
     path = environment(place.environments, "litserve")
-    return frameworks.serve_litserve(path, ours.IDENTITY, place.log("litserve"), workers=1, batch=1)
+    return servers.serve_litserve(path, IDENTITY, place.log("litserve"), workers=1, batch=1)
 
 
 ALL = tuple(Protocol)

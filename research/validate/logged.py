@@ -1,4 +1,4 @@
-"""Reads from an engine's event log what launches, loads and messages took in a stretch of time."""
+"""Reads from an engine's event log what launches, loads and messages took in a stretch of time, and counts them."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -16,10 +16,10 @@ from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.eventlog import Entry, read_log
 from latebind.domain.events import Arrived, Loaded, StageDone
+from latebind.domain.metrics import Metrics
 from latebind.queries.scheduler import AnyScheduler, make_scheduler
 from latebind.simulation.measured import Hop, Launch, Loading, Rests, Seen, Timed
-from research.live.requests import Sent
-from research.validate.counts import Counts
+from research.requests import Sent
 
 T = TypeVar("T")
 
@@ -31,6 +31,44 @@ def check_can_replay() -> None:
             "this installation is compiled, and what a compiled scheduler has learned cannot be copied into a "
             "simulation: run this benchmark from an installation in plain Python (without LATEBIND_COMPILE)"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """So many `launches` of stages, with `rows` in all of them together, and `loads` of models or pieces."""
+
+    launches: float = 0.0
+    rows: float = 0.0
+    loads: float = 0.0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(self.launches + other.launches, self.rows + other.rows, self.loads + other.loads)
+
+    @property
+    def rows_each(self) -> float:
+        """Rows of a launch, 0 where there were none."""
+        return self.rows / self.launches if self.launches else 0.0
+
+
+NOTHING = Counts()
+
+
+def counted(metrics: Metrics) -> Counts:
+    """Return what a simulated engine did."""
+    found = metrics.snapshot()
+    models = found["models"].values()
+    memory = found.get("memory", {"models": {}})["models"].values()
+    return Counts(
+        sum([model["stage_runs"] for model in models]),
+        sum([model["row_stages"] for model in models]),
+        sum([model["loads"] for model in memory]),
+    )
+
+
+def average(every: Sequence[Counts]) -> Counts:
+    """Return the mean of several runs."""
+    whole, runs = sum(every, start=NOTHING), len(every)
+    return Counts(whole.launches / runs, whole.rows / runs, whole.loads / runs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,26 +10,15 @@ from torch import Tensor, nn
 from latebind.bench.rounds import Progress
 from latebind.program.build import build_program
 
-PERCEPTRON, RESIDUAL = "perceptron", "residual"
 WIDTH, LAYERS = 1024, 12
 CHANNELS, BLOCKS, CLASSES = 32, 10, 10
 MAX_BATCH = 16
 DEPTHS = (2, 4, 4, 6, 8, 10, 12)  # layers of the models that share a memory, of 4 MB each
-STAGE_BYTES = {PERCEPTRON: 16 << 20, RESIDUAL: 200 << 10}  # of weights: three stages, in every build
 
 
-class Perceptron(nn.Module):
-    """Layers whose weights take longer to come from memory than a row takes to compute."""
-
-    def __init__(self, layers: int = LAYERS) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(layers))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, 1024) float32` to the same."""
-        for layer in self.layers:
-            x = torch.relu(layer(x))
-        return x
+def perceptron(layers: int = LAYERS) -> nn.Module:
+    """Return layers whose weights take longer to come from memory than a row `(1024,)` takes to compute."""
+    return nn.Sequential(*[one for _ in range(layers) for one in (nn.Linear(WIDTH, WIDTH), nn.ReLU())])
 
 
 class Block(nn.Module):
@@ -41,28 +30,20 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, 32, 32, 32) float32` to the same."""
-        found: Tensor = torch.relu(x + self.second(torch.relu(self.first(x))))
-        return found
+        return torch.relu(x + self.second(torch.relu(self.first(x))))
 
 
-class Residual(nn.Module):
-    """A small residual network for pictures, which keeps a core busy with every row."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, CHANNELS, 3, padding=1)
-        self.blocks = nn.Sequential(*(Block() for _ in range(BLOCKS)))
-        self.head = nn.Linear(CHANNELS, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, 3, 32, 32) float32` to `(B, 10) float32`."""
-        found: Tensor = self.head(self.blocks(torch.relu(self.stem(x))).mean((2, 3)))
-        return found
+def residual() -> nn.Module:
+    """Return a small residual network for pictures `(3, 32, 32)`, which keeps a core busy with every row."""
+    stem, head = nn.Conv2d(3, CHANNELS, 3, padding=1), nn.Linear(CHANNELS, CLASSES)
+    blocks = [Block() for _ in range(BLOCKS)]
+    return nn.Sequential(stem, nn.ReLU(), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    PERCEPTRON: (Perceptron, (WIDTH,)),
-    RESIDUAL: (Residual, (3, 32, 32)),
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
+    # how it is made, the shape of a row, and the bytes of weights of a stage: three stages, in every build
+    "perceptron": (perceptron, (WIDTH,), 16 << 20),
+    "residual": (residual, (3, 32, 32), 200 << 10),
 }
 
 
@@ -70,8 +51,8 @@ def build(folder: Path, models: Sequence[str], backend: str, tell: Progress) -> 
     """Make a repository of these networks with weights that are drawn; returns it."""
     for number, name in enumerate(models):
         tell(f"building {name}", number / len(models))
-        make, shape = NETWORKS[name]
-        _build(make, shape, folder, name, backend, STAGE_BYTES[name])
+        make, shape, stage_bytes = NETWORKS[name]
+        _build(make, shape, folder, name, backend, stage_bytes)
     return folder
 
 
@@ -80,7 +61,7 @@ def build_many(folder: Path, tell: Progress) -> Path:
     for number, layers in enumerate(DEPTHS):
         name = f"perceptron-{number}"
         tell(f"building {name}", number / len(DEPTHS))
-        _build(partial(Perceptron, layers), (WIDTH,), folder, name, "eager", 2 * 4 * WIDTH * WIDTH)
+        _build(partial(perceptron, layers), (WIDTH,), folder, name, "eager", 2 * 4 * WIDTH * WIDTH)
     return folder
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from latebind.bench.statistics import Interval, median_interval
 from latebind.cli.console import Row, Rows
-from research.live.played import Seconds
-from research.validate.counts import NOTHING, Counts
+from research.live import Seconds
+from research.validate.logged import NOTHING, Counts
 
 MEAN, TAIL = 0.1, 0.2  # so far may the simulated mean and 99th percentile be from the live ones
 

@@ -1,6 +1,6 @@
 """Simulates the blocks of a visit: the same requests at the same times, with costs measured around them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +16,19 @@ from latebind.queries.scheduler import AnyScheduler
 from latebind.simulation.driver import Simulator
 from latebind.simulation.measured import Kind, Measured, Pace, Seen, Usual, at_pace, joined, typical
 from latebind.simulation.workloads import Arrival
-from research.live.played import Seconds
-from research.live.requests import Sent, Visit
-from research.validate.counts import Counts, counted
-from research.validate.live import Played
+from research.live import Seconds
+from research.requests import Sent, Visit
+from research.validate.logged import Counts, Logged, counted
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """All visits of one engine, and its log."""
+
+    model: str
+    policy: str
+    visits: Sequence[Visit]
+    log: Logged
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,48 +45,21 @@ def simulated(played: Played, seed: int, *, times: int) -> list[list[Run]]:
     Of launches and messages a visit is told what its own calibrations saw and nothing else. What ran in its blocks is
     not looked at. The scheduler has learned what the live one had when the visit began.
     """
-    return _played_again(played, seed, times, lambda visit: visit.calibrations)
-
-
-def told_all(played: Played, seed: int, *, times: int) -> list[list[Run]]:
-    """Return the same, but with what launches and messages of the blocks themselves took as well.
-
-    The pace of the machine is known then; what is left to differ is what was decided, and chance.
-    """
-    return _played_again(played, seed, times, lambda visit: visit.stretches)
-
-
-Beside = Callable[[Visit], Sequence[Sequence[Sent]]]
-
-
-def _played_again(played: Played, seed: int, times: int, told: Beside) -> list[list[Run]]:
     learned = played.log.schedulers([visit.sent[0].sent for visit in played.visits])
     return [
-        _runs(
-            played,
-            visit,
-            told(visit),
-            learned[visit.sent[0].sent],
-            [Random(f"{seed} {number} {time}") for time in range(times)],
-        )
+        _runs(played, visit, learned[visit.sent[0].sent], [Random(f"{seed} {number} {time}") for time in range(times)])
         for number, visit in enumerate(played.visits)
     ]
 
 
-def _runs(
-    played: Played,
-    visit: Visit,
-    told: Sequence[Sequence[Sent]],
-    scheduler: AnyScheduler,
-    randoms: Sequence[Random],
-) -> list[Run]:
+def _runs(played: Played, visit: Visit, scheduler: AnyScheduler, randoms: Sequence[Random]) -> list[Run]:
     """Play a visit with each generator; launches and loads are brought to one pace and take that of the moment."""
-    beside = [played.log.seen(sent) for sent in told]
+    beside = [played.log.seen(sent) for sent in visit.calibrations]
     rule = typical(launch for seen in beside for _, launch in seen.launches)
     usual = median([one.seconds / one.size for seen in beside for _, one in seen.loads] or [1.0])
     paces = [pace_of(seen, rule, usual) for seen in beside]
     seen = joined([at_pace(one, pace) for one, pace in zip(beside, paces, strict=True)])
-    middles = tuple([0.5 * (sent[0].sent + sent[-1].sent) for sent in told])
+    middles = tuple([0.5 * (sent[0].sent + sent[-1].sent) for sent in visit.calibrations])
     pace = Paces(middles, tuple(paces))
     return [replay(played.log.config, visit, seen, pace, random, deepcopy(scheduler)) for random in randoms]
 

@@ -11,7 +11,7 @@ from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfi
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
-from research.overhead import many_models
+from research.overhead import scheduler as costs
 from research.policies import BATCHING
 from tests.batching.chains import STATIC, chain
 from tests.batching.views import models_of
@@ -75,4 +75,4 @@ def test_who_waits_is_found_in_the_order_of_the_models(policy: str, exits: bool,
 
 
 def test_the_benchmark_of_many_models_keeps_some_of_them_busy() -> None:
-    assert many_models.measure("late", 2 * many_models.BUSY, memory=True, events=60) > 0.0
+    assert costs.many("late", 2 * costs.BUSY, True, 60) > 0.0

@@ -43,7 +43,7 @@ def test_outside_of_rounds_an_interrupt_ends_at_once() -> None:
 
 def test_engines_that_are_interrupted_tell_of_the_rounds_that_were_played(models: Path) -> None:
     images = np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)
-    plan = live.Plan((0.5,), 100, 0.1, ("GraphB(0, 8)",), saturation=False)
+    plan = live.Plan((0.5,), 100, 0.05, ("GraphB(0, 8)",))
 
     def interrupt(text: str, share: float) -> None:
         del share

@@ -9,9 +9,7 @@ import pytest
 from sklearn.neighbors import KNeighborsClassifier
 from typer.testing import CliRunner
 
-from latebind.bench.report import write_plots
 from latebind.bench.statistics import Interval
-from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches
 from latebind.learned.compose import Costs
 from latebind.learned.promise import Promise
@@ -19,25 +17,28 @@ from latebind.learned.samples import Samples, checked
 from latebind.learned.train import DISTILLATION
 from latebind.program.build import build_program
 from research.__main__ import app
-from research.gati.caches import ablations, composition, limits, traditional, variants
-from research.gati.caches.baselines import RANGE_ROWS
-from research.gati.caches.composition import RULES, SEARCH, Rules, composition_of
-from research.gati.caches.contest import Plan
-from research.gati.caches.models import CachedModel, load_model
-from research.gati.caches.plots import plots
-from research.gati.caches.route import END, Exit, Route, Stage, answers_of, confident, selected, unselected
-from research.gati.caches.suite import Part, Result, Setting, Suite
-from research.gati.caches.traditional import Hashed, Kept, Nearest, single
-from research.gati.caches.variants import Explored, Lessons, explore
+from research.gati import networks
+from research.gati.baselines import RANGE_ROWS, Hashed, Kept, Nearest, compare, set_aside, single, traditional
+from research.gati.models import CachedModel, load_model
+from research.gati.networks import (
+    RULES,
+    SEARCH,
+    Explored,
+    Lessons,
+    Rules,
+    alone_at,
+    composition_of,
+    explore,
+    under_limits,
+    variants,
+)
+from research.gati.routes import END, Exit, Plan, Route, Stage, Standings, answers_of, confident, selected, unselected
 from tests.digits import CALIBRATE, FIT, Built, digits, samples
 from tests.digits import trained as digits_network
+from tests.research.conftest import quiet as silent
 
 PLAN = Plan(Promise(0.9, 0.9), folds=2)
 KEPT = 0.82  # what a promise of 0.9, with 90 % confidence, may come to on the 212 rows here
-
-
-def silent(_text: str, _share: float) -> None:
-    """Progress nobody."""
 
 
 def kept(rows: int = 300) -> Kept:
@@ -72,15 +73,9 @@ def rows() -> Samples:
 
 
 @pytest.fixture(scope="module")
-def suite(built: Built, rows: Samples) -> Suite:
-    lessons = Lessons(Samples({"image": digits()[0][:FIT]}))
-    setting = Setting(built.directory.path.parent.parent, "digits", smaller="digits", stages=(0,), stored=300)
-    return Suite(setting, rows, PLAN, lessons)
-
-
-@pytest.fixture(scope="module")
-def baselines(suite: Suite) -> Result:
-    return suite.measure(Part.BASELINES, tell=silent)
+def beside(model: CachedModel, rows: Samples) -> Standings:
+    ranges, samples = set_aside(checked(rows, model.program.spec), PLAN.seed)
+    return compare(model, model, ranges, samples, PLAN, tell=silent)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +128,7 @@ def test_the_network_in_eight_bits_is_one_of_the_kinds_and_sure_of_everybody(
     assert [one.plan.kind for one in found.trained] == ["plain", "bytes"]
     assert found.costs.sure == (1,)
     assert (found.answers.classes[1] == found.answers.ends).mean() > 0.97
-    assert variants.alone_at(found.costs, 1).sure == (0,)
+    assert alone_at(found.costs, 1).sure == (0,)
     assert unselected(found.trained[1].function) is found.trained[1].function
 
 
@@ -166,9 +161,8 @@ def test_networks_that_are_kept_are_not_trained_again(
     ]  # those without lie elsewhere
 
 
-def test_baselines_answer_every_row_and_those_with_exits_keep_the_promise(baselines: Result, rows: Samples) -> None:
-    found = baselines.standings
-    assert found is not None
+def test_baselines_answer_every_row_and_those_with_exits_keep_the_promise(beside: Standings, rows: Samples) -> None:
+    found = beside
     named = {one.name: one for one in found.outcomes}
     assert {len(one.seconds) for one in found.outcomes} == {len(rows) - RANGE_ROWS}
     assert found.fidelity(found.base) == 1.0
@@ -198,11 +192,12 @@ def test_eight_bits_answer_alike_whole_and_in_stages(model: CachedModel, rows: S
     assert model.quantised_bytes() < model.bytes / 2
 
 
-def test_caches_that_compare_are_told_with_what_they_cost(suite: Suite) -> None:
-    result = suite.measure(Part.TRADITIONAL, tell=silent)
-    assert result.title == "caches behind stage 0"
+def test_caches_that_compare_are_told_with_what_they_cost(model: CachedModel, rows: Samples) -> None:
+    samples = checked(rows, model.program.spec)
+    known = checked(Samples({"image": digits()[0][:300]}), model.program.spec)
+    told = traditional(model, 0, known, samples, PLAN, tell=silent)
     names = ("MB", "alone equal", "hit rate", "fidelity", "lookup ms")
-    found = {row["cache"]: [float(str(row[name])) for name in names] for row in result.rows}
+    found = {row["cache"]: [float(str(row[name])) for name in names] for row in told}
     assert len(found) == 8
     assert sum(str(name).startswith("learned cache, ") for name in found) == 2  # a quick one and an able one
     size, alone, hits, _, _ = found["k-NN, k = 10"]
@@ -219,41 +214,29 @@ def test_a_cache_that_compares_looks_at_what_comes_out_behind_its_stage(model: C
 
 
 def test_all_seconds_of_a_network_are_some_stages(model: CachedModel, explored: Explored) -> None:
-    stages = composition.composition_of(explored, len(model.program.stages), explored.costs, PLAN.promise).stages
+    stages = composition_of(explored, len(model.program.stages), explored.costs, PLAN.promise).stages
     assert stages[0] == explored.costs.segments[0] + explored.costs.segments[1]  # two lookups, one behind another
     assert sum(stages) == pytest.approx(explored.costs.whole)
 
 
-def test_a_lookup_with_another_head_is_stored_and_run_with_it(explored: Explored) -> None:
-    one = explored.trained[0]
-    other = one.with_head(one.files.head.without_selector())
-    assert other.files.head is other.function.head is not one.files.head
-
-
-def test_networks_and_what_rules_make_of_them_are_run_for_real(
-    model: CachedModel, explored: Explored, rows: Samples, tmp_path: Path
+def test_networks_and_weights_of_hit_rates_are_run_for_real(
+    model: CachedModel, explored: Explored, rows: Samples
 ) -> None:
     samples = checked(rows, model.program.spec)
-    assert [row.cache for row in variants.compare(explored, samples, PLAN)] == ["plain behind 0", "fc(16) behind 0"]
-    found = composition.compare(model, explored, samples, PLAN, budgets=(1, 8_000_000), tell=silent)
+    assert [row["cache"] for row in variants(explored, samples, PLAN)] == ["plain behind 0", "fc(16) behind 0"]
+    found = networks.alphas(model, explored, samples, PLAN, tell=silent)
     named = {one.name: one for one in found.outcomes}
-    assert {"search on samples", "full programme", "only plain", "alpha 0.2", "memory 8 MB"} < set(named)
-    assert set(named["memory 1e-06 MB"].left) == {END}
-    assert named["memory 8 MB"].seconds.tolist() == named["search on samples"].seconds.tolist()
-    assert set(named["only plain"].left) == {END, "plain behind 0"}
+    assert {SEARCH, "alpha 0.2"} < set(named)
     assert all(found.fidelity(one) >= KEPT for one in found.outcomes)
     figures = {row["method"]: row for row in found.rows()}
-    assert figures["memory 8 MB"]["mean / search on samples"] == Interval(1.0, 1.0, 1.0)  # the same run
-    assert figures["memory 8 MB"]["mean ms"] == figures["search on samples"]["mean ms"]
-    result = Result(Part.COMPOSITION, "composition", found.rows(), found)
-    assert len(plots(result)) == 2
+    assert figures[SEARCH]["mean / search on samples"] == Interval(1.0, 1.0, 1.0)
 
 
 def test_rules_under_several_limits_are_told_by_the_mean_over_all_of_them(
     model: CachedModel, explored: Explored, rows: Samples
 ) -> None:
     samples = checked(rows, model.program.spec)
-    under = limits.compare(model, explored, samples, PLAN, budgets=(1, 8_000_000), tell=silent)
+    under = under_limits(model, explored, samples, PLAN, budgets=(1, 8_000_000), tell=silent)
     figures = {row["rule"]: row for row in under.rows()}
     assert set(figures) == {SEARCH, *RULES, "only plain", "only fc(16)"}
     assert figures[SEARCH][f"mean / {SEARCH}"] == Interval(1.0, 1.0, 1.0)
@@ -265,14 +248,13 @@ def test_rules_under_several_limits_are_told_by_the_mean_over_all_of_them(
         assert isinstance(ratio, Interval)
         told = sum(one.seconds.mean() for one in under.of(str(row["rule"])))
         assert ratio.value == pytest.approx(told / (nothing_fits.seconds.mean() + all_fit.seconds.mean()))
-    result = Result(Part.LIMITS, "limits", under.rows(), under=under)
-    assert len(plots(result)) == 1
+    assert set(under.of("only plain")[1].left) == {END, "plain behind 0"}
 
 
 def test_an_ablation_without_a_difference_is_the_same_run(
     model: CachedModel, explored: Explored, rows: Samples
 ) -> None:
-    found = ablations.compare(model, explored, explored, checked(rows, model.program.spec), PLAN, tell=silent)
+    found = networks.ablations(model, explored, explored, checked(rows, model.program.spec), PLAN, tell=silent)
     named = {one.name: one for one in found.outcomes}
     assert {"no selector", "no composition", "profile of openvino"} < set(named)
     assert named["no distillation"].seconds.tolist() == named["all parts"].seconds.tolist()
@@ -280,45 +262,29 @@ def test_an_ablation_without_a_difference_is_the_same_run(
     assert all(found.fidelity(one) >= KEPT for one in found.outcomes)
 
 
-def test_the_page_has_plots_and_fetches_nothing(baselines: Result, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    write_plots(page, "caches", "digits", [baselines.rows], plots(baselines))
-    text = page.read_text()
-    assert text.count("Plotly.newPlot(") >= 2
-    assert 'src="http' not in text
-    assert all(str(row["method"]) in text for row in baselines.rows)
-
-
-def test_parts_that_train_ask_for_rows_to_train_with(built: Built, rows: Samples) -> None:
-    setting = Setting(built.directory.path.parent.parent, "digits", (Part.BASELINES, Part.TRADITIONAL))
-    with pytest.raises(ConfigError, match="--fit"):
-        Suite(setting, rows, PLAN, None)
-
-
-def test_a_run_that_is_broken_off_keeps_the_figures_of_the_parts_before(
+def test_a_part_that_is_broken_off_keeps_the_figures_of_the_parts_before(
     built: Built, rows: Samples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken_off(*_words: object, **_named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(traditional, "compare", broken_off)
+    monkeypatch.setattr("research.gati.baselines.traditional", broken_off)
     assert isinstance(rows.inputs, dict)
     assert rows.labels is not None
     data, figures, page = tmp_path / "rows.npz", tmp_path / "figures.json", tmp_path / "page.html"
     np.savez(data, image=rows.inputs["image"].numpy(), labels=rows.labels.numpy())
-    words = [str(built.directory.path.parent.parent), "--model", "digits", "--data", str(data), "--fit", str(data)]
+    words = [str(built.directory.path.parent.parent), "--model", "digits", "--data", str(data)]
+    told = CliRunner().invoke(app, ["caches", *words, "--folds", "2"])
+    assert told.exit_code == 2
+    assert "--fit" in told.output
     words += ["--part", "baselines", "--part", "traditional", "--json", str(figures), "--page", str(page)]
-    result = CliRunner().invoke(app, ["caches", *words, "--folds", "2", "--fidelity", "0.9"])
+    result = CliRunner().invoke(app, ["caches", *words, "--fit", str(data), "--folds", "2", "--fidelity", "0.9"])
     assert result.exit_code != 0
-    printed = " ".join(result.output.split())  # the table is as wide as the terminal
-    assert "learned caches and their baselines; digits on" in printed
-    assert "212 rows in 2 folds, target 0.9" in printed
     assert "softmax of predictors" in page.read_text()
-    found = json.loads(figures.read_text())["parts"]
-    assert list(found) == ["baselines"]
-    whole, own, *_ = found["baselines"]
+    found = json.loads(figures.read_text())
+    assert set(found) == {"settings", "baselines"}
+    ((whole, own, *_),) = found["baselines"]["tables"].values()
     assert (whole["method"], own["method"]) == ("digits alone", "learned caches")
     assert own["mean / learned caches"] == {"value": 1.0, "low": 1.0, "high": 1.0}
-    assert own["mean ms"]["low"] <= own["mean ms"]["value"] <= own["mean ms"]["high"]
     assert whole["mean ms"]["value"] / own["mean ms"]["value"] == pytest.approx(own["times less"]["value"])
     assert sum(own["left"].values()) == pytest.approx(1.0)

@@ -11,8 +11,21 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
-from research.gati.caches.contest import Contender, Outcome, Plan, Standings, promised, standings
-from research.gati.caches.route import END, Exit, Route, Scored, Stage, answers_of, confidence
+from research.gati.routes import (
+    END,
+    Contender,
+    Exit,
+    Outcome,
+    Plan,
+    Route,
+    Scored,
+    Stage,
+    Standings,
+    answers_of,
+    confidence,
+    promised,
+    standings,
+)
 
 
 def silent(_text: str, _share: float) -> None:

@@ -1,41 +1,34 @@
 """Exits, batching and deadlines together: what counts, what refilling can gain, live and simulated."""
 
+import asyncio
 from collections.abc import Sequence
 from itertools import combinations
-from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from latebind.bench.rounds import Progress
 from latebind.bench.subject import Setting, Subject
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import EMPTY_STAGE, Curve, ModelCosts
-from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
-from research.__main__ import app
 from research.joint import batches, goodput, refill
 from research.joint.bound import least_work, most_in_time
-from research.joint.live import on_engines
-from research.joint.report import Block, Cell, JointReport
-from research.joint.sides import OURS, Kind, contenders, engines, of_kind
+from research.joint.command import on_engines
+from research.joint.goodput import Block, Cell, JointReport
+from research.joint.sides import OURS, Kind, contenders
 from research.joint.simulated import Costs, Scaling, on_costs, relative
-from research.live.contest import Contest
-from research.live.played import Played
-from research.live.sides import SERIAL
+from research.live import Contest, Played
 from research.policies import BATCHING
+from research.sides import SERIAL, of_kind
 from tests.digits import Built
+from tests.research.conftest import quiet
 
 VECTOR = TensorSpec("x", "float32", (1,))
 FLAT, LINEAR = Curve((1, 8), (1.0, 1.0)), Curve((1, 8), (1.0, 8.0))
-
-
-def quiet(text: str, share: float) -> None:
-    del text, share
 
 
 def played(seconds: list[float], *, early: bool = False) -> Played:
@@ -49,7 +42,7 @@ def test_what_comes_too_late_or_not_at_all_is_no_goodput() -> None:
 
 
 def test_the_best_of_a_kind_is_judged_by_rounds_that_did_not_choose_it() -> None:
-    report = JointReport("model", 0, contenders())
+    report = JointReport(0, contenders())
     cell = Cell(1.0, 3.0)
     for serial, graph, ours in ((4, 1, 3), (1, 4, 3), (1, 4, 3), (1, 4, 3)):
         counts = {SERIAL: serial, "GraphB(0, 4)": graph, OURS: ours}
@@ -64,10 +57,10 @@ def test_the_best_of_a_kind_is_judged_by_rounds_that_did_not_choose_it() -> None
 def test_every_kind_has_sides_and_gati_may_be_unbatched() -> None:
     every = contenders()
     assert all(of_kind(every, kind) for kind in Kind)
-    assert {every[name].side.exits for name in of_kind(every, Kind.WHOLE)} == {False}
+    assert {every[name].exits for name in of_kind(every, Kind.WHOLE)} == {False}
     assert "GATI" in of_kind(every, Kind.GATI)
     assert "GATI" not in of_kind(every, Kind.SHARED)
-    assert {every[name].side.policy.name for name in of_kind(every, Kind.SHARED)} == {BATCHING["waiting"]}
+    assert {every[name].policy.name for name in of_kind(every, Kind.SHARED)} == {BATCHING["waiting"]}
 
 
 @pytest.mark.parametrize(
@@ -118,12 +111,12 @@ def test_simulated_runs_repeat_and_exits_bring_more_in_time(costs: Costs) -> Non
     plan = goodput.Plan((1.2,), (3.0,), rounds=2, seconds=200 * costs.whole.costs.remaining(0, 1), sides=some)
     reports = []
     for _ in range(2):
-        report = JointReport("digits", 0, plan.chosen())
+        report = JointReport(0, plan.chosen())
 
         async def part(contest: Contest, random: Random, tell: Progress, report: JointReport = report) -> None:
             await goodput.measure(report, contest, plan, random, tell, least_work(costs.whole, costs.exits))
 
-        on_costs(costs, engines(report.contenders), part, seed=0, progress=quiet)
+        on_costs(costs, report.contenders, part, seed=0, progress=quiet)
         reports.append(report)
     first, second = reports
     (cell,) = plan.cells
@@ -195,11 +188,6 @@ def test_a_request_takes_at_least_its_share_of_the_cheapest_batches_with_an_exit
     assert least_work(whole, exits) == (1 / 8, 1.0)
 
 
-def test_only_exits_that_there_are_can_be_named() -> None:
-    with pytest.raises(ConfigError, match="there is no side 'GATI': take some of 'GATI batched'"):
-        batches.Plan.of(("GATI",), (1,), 0.5, 1, 1.0)
-
-
 def test_refilling_stays_below_its_bound(costs: Costs) -> None:
     bound = refill.refill_bound(*refill.unrolled(costs.exits), costs.exits.spec.max_batch)
     report = refill.RefillReport(bound, 0)
@@ -217,15 +205,15 @@ def test_refilling_stays_below_its_bound(costs: Costs) -> None:
 
 def test_engines_are_asked_with_deadlines_and_held_against_the_base_model(built: Built) -> None:
     plan = goodput.Plan((0.8,), (20.0,), rounds=1, seconds=0.4, sides=("GATI",))
-    report = JointReport("digits", 0, plan.chosen())
+    report = JointReport(0, plan.chosen())
     assert list(report.contenders) == [SERIAL, "GATI", OURS]
 
     async def part(contest: Contest, random: Random, tell: Progress) -> None:
         await goodput.measure(report, contest, plan, random, tell)
 
     inputs = {"image": built.unseen[:100].numpy()}
-    repository, setting = built.directory.path.parents[1], Setting(backend="eager", paced=0.02)
-    on_engines(Subject(repository, "digits", inputs), engines(report.contenders), part, setting=setting)
+    asked, setting = Subject(built.directory.path.parents[1], "digits", inputs), Setting(backend="eager", paced=0.02)
+    asyncio.run(on_engines(asked, report.contenders, part, setting, Random(0), quiet))
     ((cell, sides),) = report.blocks.items()
     assert cell == Cell(0.8, 20.0)
     assert len({len(blocks[0].played.seconds) for blocks in sides.values()}) == 1
@@ -234,20 +222,3 @@ def test_engines_are_asked_with_deadlines_and_held_against_the_base_model(built:
     assert not sides[SERIAL][0].played.early.any()
     assert sides[OURS][0].played.early.any()
     assert report.capacities[0].most > 0
-
-
-def test_the_command_says_what_it_needs_and_simulates_without_rows(built: Built, models: Path, tmp_path: Path) -> None:
-    repository = str(built.directory.path.parents[1])
-    told = CliRunner().invoke(app, ["joint", repository, "--model", "digits"])
-    assert told.exit_code == 2
-    assert "give --data" in told.output
-    told = CliRunner().invoke(app, ["joint", str(models), "--model", "backwards", "--simulated"])
-    assert told.exit_code == 2
-    assert "--part refill" in told.output
-    options = ["--load", "1", "--deadline", "3", "--rounds", "2", "--seconds", "0.05", "--side", "GATI"]
-    page = tmp_path / "page.html"
-    told = CliRunner().invoke(
-        app, ["joint", repository, "--model", "digits", "--simulated", *options, "--page", str(page)]
-    )
-    assert told.exit_code == 0, told.output
-    assert "Answers in time a second" in page.read_text()

@@ -1,15 +1,13 @@
 """The comparison with caches that follow the traffic: its arithmetic, and a run on digits with two services."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from latebind.bench.subject import Setting
+from latebind.bench.subject import Setting, Subject
 from research.gati import locality
 from research.gati.locality import LocalityReport, Service, Traffic
-from research.gati.plots import write_locality_page
 from tests.digits import Built
+from tests.research.conftest import quiet
 
 REQUESTS = 4_000
 
@@ -38,25 +36,19 @@ def test_the_worst_window_counts_from_the_first_version_on() -> None:
     assert report(begun=3_000).rows()[1]["fidelity"] == "0.9500"
 
 
-def test_services_that_differ_stand_side_by_side(built: Built, tmp_path: Path) -> None:
+def test_services_that_differ_stand_side_by_side(built: Built) -> None:
     rows, labels = built.rows
-    found = locality.run(
-        built.directory.path.parent.parent,
-        "digits",
-        rows,
-        labels,
+    found = locality.follow(
+        Subject(built.directory.path.parent.parent, "digits", rows, labels),
         Traffic(alpha=2.0, phases=2, length=60, jitter=0),
         setting=Setting(),
         fidelity=0.9,
         services=(Service(), Service(sample=0.5, interval=60.0)),
-        progress=lambda text, share: None,
+        progress=quiet,
     )
     adapting = {"adapted, 20%, 900 s", "adapted, 50%, 60 s"}
     assert set(found.calls) == {"off", "built", *adapting}
-    assert set(found.begun) == set(found.told) == adapting
+    assert set(found.begun) == set(found.told) == adapting == {row["side"] for row in found.told_rows()}
     assert all(len(seconds) == 120 for seconds in found.engine.values())
     assert found.same("off").all()
     assert found.same("built").mean() > 0.8
-    page = tmp_path / "page.html"
-    write_locality_page(found, page, title="digits")
-    assert "adapted, 50%, 60 s" in page.read_text()

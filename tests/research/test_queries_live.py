@@ -10,15 +10,24 @@ import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.query import Node, PlannerConfig, Query
 from research.__main__ import app
-from research.gati.queries.live.overhead import BY_CLIENTS, QUERY, Carried, Overhead, step_name
-from research.gati.queries.live.replanning import longest, slower
-from research.gati.queries.live.report import MOST, SLOWER, cpu_rows, length_rows, throughput_rows
-from research.gati.queries.live.sides import find_query, planned, with_planner
-from research.gati.queries.live.useful_deadlines import BETWEEN, between
+from research.gati.queries_live import (
+    BETWEEN,
+    BY_CLIENTS,
+    MOST,
+    QUERY,
+    Carried,
+    Overhead,
+    between,
+    find_query,
+    longest,
+    slower,
+    step_name,
+    throughput_rows,
+    with_planner,
+)
 from tests.building import build_stages
 
 TEXT = """deadline_ms = 1000
@@ -109,22 +118,10 @@ def test_a_planner_takes_the_place_of_the_one_in_the_file_and_nothing_else_chang
     assert lines[3:] == TEXT.splitlines()[3:]
 
 
-def test_a_file_that_is_planned_otherwise_keeps_its_name_and_goes(repository: Path) -> None:
-    with planned(repository / "parity.query.toml", PlannerConfig()) as file:
-        assert file.name == "parity.query.toml"
-        assert 'planner = "expected"' in file.read_text()
-    assert not file.exists()
-
-
 def test_the_only_query_of_a_folder_need_not_be_named(repository: Path) -> None:
     served = find_query(repository, None)
     assert served.name == "parity"
     assert {path.parent.name for path in served.directories} == {"gate", "quick", "slow"}
-
-
-def test_a_folder_without_queries_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has 0 queries"):
-        find_query(tmp_path, None)
 
 
 def test_all_sides_answer_all_rows_rightly_at_each_deadline(repository: Path) -> None:
@@ -153,7 +150,7 @@ def test_deadlines_follow_from_what_models_take_and_requests_may_come_at_random_
 
 def test_a_query_is_held_against_its_models_alone(repository: Path) -> None:
     words = ["--part", "overhead", "--requests", "60", "--rounds", "2", "--clients", "3"]
-    latency, through, cpu, length = bench(repository, *words).values()
+    latency, through, cpu = bench(repository, *words).values()
     assert [row["seconds"] for row in latency] == ["at the client", "in the engine"]
     assert all(float(row["its models, added, mean ms"]) > 0 for row in latency)
     asked = ["query", "its models, called by clients", "its steps alone", "query", *["the slower step alone"] * 2]
@@ -161,7 +158,6 @@ def test_a_query_is_held_against_its_models_alone(repository: Path) -> None:
     assert [row["workers"] for row in through] == [1, 1, 1, 2, 1, 2, 2]
     assert all(float(row["answers a second"]) > 0 for row in through)
     assert [row["asked for"] for row in cpu] == ["query", "step 1 alone", "step 2 alone"] * 2
-    assert all(float(row["they take, ms"]) > 0 for row in length)
 
 
 def carried(rounds: int = 3, **answers: float) -> Carried:
@@ -184,27 +180,6 @@ def test_the_most_that_one_worker_carries_counts_each_step_by_how_many_rows_run_
     found = Overhead(one=one, each=carried(query=0.01, first=0.0025, second=0.005), shares=(1.0, 0.5))
     assert ratios(found)[MOST, 1].startswith("0.800 ")
     assert ratios(found)[MOST, 2].startswith("0.500 ")
-
-
-def test_with_more_cores_a_query_is_held_against_its_steps_on_all_of_them_and_the_slower_on_one() -> None:
-    each = carried(query=0.0075, first=0.002, second=0.004)
-    of = ratios(Overhead(one=carried(query=0.016, first=0.005, second=0.01), each=each, shares=(1.0, 1.0)))
-    assert of[MOST, 2].startswith("0.800 ")
-    assert of[SLOWER, 1].startswith("1.333 ")
-    assert of[SLOWER, 2].startswith("0.533 ")
-
-
-def test_the_cpu_time_of_an_answer_is_the_least_of_the_rounds() -> None:
-    one = carried(query=0.016, first=0.005, second=0.01)
-    one.cpu[QUERY] = [0.02, 0.015, 0.03]
-    rows = cpu_rows(Overhead(one=one, each=carried(query=0.0075, first=0.002, second=0.004), shares=(1.0, 1.0)))
-    assert rows[0] == {"asked for": QUERY, "workers": 1, "engine, ms": 15.0, "door and clients, ms": 16.0}
-
-
-def test_steps_have_to_be_nineteen_times_as_long_as_what_a_query_takes_beyond_them() -> None:
-    each = carried(query=0.0055, first=0.0025, second=0.0025)
-    found = Overhead(one=carried(query=0.0105, first=0.005, second=0.005), each=each, shares=(1.0, 1.0))
-    assert [row["0.95 from, ms"] for row in length_rows(found, seed=0)] == ["9.5 [9.5, 9.5]"] * 3
 
 
 @pytest.mark.parametrize(

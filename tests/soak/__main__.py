@@ -32,7 +32,7 @@ from latebind.bench.ledger.networks import build
 from latebind.bench.ledger.play import Played, Target, play
 from latebind.bench.ledger.questions import WIDTH, Mix, Protocol, Questions
 from latebind.bench.server import tree
-from research.peers.processes import free_port, running
+from research.peers.servers import free_port, running
 from tests.soak.beside import PREFIX, Beside, Operator, ask, figures, look, publish, send_nonsense, share_memory, stream
 from tests.soak.digits import NAME, SAMPLED, Classifying
 from tests.soak.digits import build as build_digits

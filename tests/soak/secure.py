@@ -23,7 +23,7 @@ import tritonclient.grpc as triton_grpc
 
 from latebind.bench.ledger.questions import KINDS, LONGEST, MARKS, WORDS
 from latebind.bench.server import tree
-from research.peers.processes import end, free_port
+from research.peers.servers import end, free_port
 from tests.soak.beside import PATIENCE, REFUSALS, STREAMED
 from tests.soak.network import FORK, SUM, VECTORS, body, check, draw
 

@@ -1,1 +1,0 @@
-"""The commands of `python -m research`, one module for each evaluation."""

@@ -1,0 +1,131 @@
+"""How every evaluation reports: its settings and the machine first, then a table, plots and figures for each part."""
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from os import sched_getaffinity
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from latebind.bench import subject as bench
+from latebind.bench.report import Plot, write_plots
+from latebind.bench.rounds import Progress, interrupted
+from latebind.cli.bench.options import Backend, Core, DataOption, DoorCore, Model, Page, Repository, Seed
+from latebind.cli.console import JsonFile, Rows, complain, console, progress, save, show_tables
+from latebind.cli.sources import load_rows
+from latebind.domain.errors import ConfigError
+from latebind.program.measure import this_hardware
+
+Floats = list[float] | None
+Words = list[str] | None
+Data = Annotated[str | None, Option(help="The rows to send: an .npz file or package.module:function.")]
+Load = Annotated[Floats, Option(help="Offered load, as the command's help says; may be repeated.")]
+SideName = Annotated[Words, Option(help="Compare only this side, named as in the tables; may be repeated.")]
+Rounds = Annotated[int, Option(min=1, help="How often each side has its turn.")]
+Seconds = Annotated[float, Option(min=0.01, help="How many seconds a block of requests lasts.")]
+Seeds = Annotated[int, Option(min=1, help="How often each cell is run, with seeds from 0 on.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a part found: tables by title, plots of them, the figures behind them, and what should not have been."""
+
+    tables: Mapping[str, Rows]
+    draw: Callable[[], Sequence[Plot]] = tuple
+    raw: object = None
+    problems: Sequence[str] = ()
+
+
+Part = Callable[[Progress], Found]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """Which parts to run, and the files that are written: a page of tables and plots, and figures as JSON.
+
+    `context` has all options of the command, which are told with what is found.
+    """
+
+    context: typer.Context
+    part: Annotated[Words, Option(help="Run only this part; may be repeated.")] = None
+    page: Page = None
+    json_file: JsonFile = None
+
+    def wants(self, part: str) -> bool:
+        """Tell whether a part is asked for by name."""
+        return part in (self.part or ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model of a folder, and the rows to send to it."""
+
+    repository: Repository
+    model: Model
+    data: Data = None
+    data_option: DataOption = None
+
+    def load(self) -> bench.Subject:
+        """Return the model with its rows, and labels if there are any. Raises `ConfigError`."""
+        if self.data is None:
+            raise ConfigError("there are no rows to send: give --data")
+        return bench.Subject(self.repository, self.model, *load_rows(self.data, self.data_option))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What all live sides have in common. The door and the clients share a core, the engines another."""
+
+    backend: Backend = None
+    engine_core: Core = 1
+    door_core: DoorCore = 0
+    seed: Seed = 0
+
+    def setting(self) -> bench.Setting:
+        """Return how each side is served."""
+        return bench.Setting(self.backend, (self.door_core,), self.engine_core, self.seed)
+
+
+def evaluate(parts: Mapping[str, Part], output: Output, told: Mapping[str, object] | None = None) -> None:
+    """Run the parts that are asked for, all unless some are named; print and write what each found as it ends.
+
+    First come all options of the command, what was `told` besides, and the machine. Whoever interrupts has what was
+    found by then. Exits with code 1 if a part found a problem. Raises `ConfigError` for a part that there is not.
+    """
+    wanted = list(dict.fromkeys(output.part or parts))
+    if unknown := [part for part in wanted if part not in parts]:
+        raise ConfigError(f"there is no part {unknown[0]!r}: take some of {', '.join(parts)}")
+    settings = {**_options(output.context), **(told or {}), "machine": _machine()}
+    text = "; ".join(f"{name} {value}" for name, value in settings.items())
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    found: dict[str, Found] = {}
+    for part in wanted:
+        with progress(part) as tell:
+            found[part] = parts[part](tell)
+        show_tables(found[part].tables)
+        if output.page is not None:
+            tables = [rows for one in found.values() for rows in one.tables.values()]
+            plots = [plot for one in found.values() for plot in one.draw()]
+            write_plots(output.page, f"latebind: {settings['command']}", text, tables, plots)
+        figures = {name: {"tables": one.tables, "raw": one.raw} for name, one in found.items()}
+        save(output.json_file, {"settings": settings, **figures})
+        if interrupted():
+            break
+    complain([problem for one in found.values() for problem in one.problems])
+
+
+def _options(context: typer.Context) -> dict[str, object]:
+    """Return the name of the command that runs and all of its options, those that were left out too."""
+    written = {"part", "page", "json_file"}
+    given = {name: value for name, value in context.params.items() if name not in written and value is not None}
+    return {"command": context.info_name, **given}
+
+
+def _machine() -> str:
+    """Name processor, cores and torch, and the day: no figure means anything without them."""
+    here, cores = this_hardware(1), len(sched_getaffinity(0))
+    with_what = f"torch {here.torch}, Python {platform.python_version()}"
+    return f"{here.cpu}, {cores} cores, {with_what}, {datetime.now(UTC):%Y-%m-%d}"

@@ -1,1 +1,0 @@
-"""Learned caches compared with their baselines, and without their parts (GATI, section 7.1 and appendix A.2.1)."""

@@ -1,0 +1,392 @@
+"""Networks of every kind at every boundary, rules of composition, and learned caches without their parts.
+
+After GATI, section 3.2, table 4 and appendix A.2.1. All rules choose among the same trained lookups, by the same costs,
+and are calibrated alike (`learned.compose`). Then their choices are run. Rules that come to the same thresholds in
+a fold are the same route, which runs once. Under one limit of memory several rules may come to the same lookups, as
+where one kind is best by far and fits; which rule to have is told by the mean over all limits, row by row.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from latebind.bench.rounds import Progress
+from latebind.bench.statistics import ratio_of_means
+from latebind.cli.console import Row
+from latebind.cli.console import Rows as TableRows
+from latebind.learned.compose import ALPHAS, Calibrated, Choice, Composition, Costs, Floats, Seen
+from latebind.learned.eight_bits import eight_bit_lookup
+from latebind.learned.exploration_folder import ExplorationFolder, Origin
+from latebind.learned.explore import Explorer, TrainedLookup, in_order, on_all_cores
+from latebind.learned.ilp import Problem, Variant, ordered, relaxed
+from latebind.learned.lookup import compile_lookup_files
+from latebind.learned.networks import BYTES
+from latebind.learned.plan import Candidate
+from latebind.learned.promise import Promise
+from latebind.learned.samples import Samples
+from latebind.learned.train import DISTILLATION
+from latebind.program.backends import BACKENDS
+from latebind.program.load import load_program
+from latebind.program.program import Program
+from latebind.program.stored import read_model
+from research.gati.baselines import figures
+from research.gati.models import CachedModel
+from research.gati.routes import (
+    BLOCK,
+    Answers,
+    Contender,
+    Exit,
+    Look,
+    Outcome,
+    Plan,
+    Route,
+    Rows,
+    Stage,
+    Standings,
+    Thresholds,
+    answers_of,
+    costs_of,
+    no_exits,
+    promised,
+    selected,
+    standings,
+    unselected,
+)
+
+KINDS = ("fc(512)", "pool(4096)", "conv(3,1)", "conv(5,2)", "light", "residual")
+SEARCH = "search on samples"
+RULES = ("full programme", "relaxed programme", "latency greedy", "hit-rate greedy")
+BUDGETS = (250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000, 32_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """What is trained, and how long: `presentations` are rows that each predictor sees.
+
+    The kind "bytes" is the network itself in eight bits, before the network, and is not trained.
+    `disk` is the most bytes that activations take meanwhile. Networks stay in `folder`, if there is one: who trains
+    the same again finds them there, and who trains with other lessons replaces them.
+    """
+
+    fit: Samples
+    kinds: Sequence[str] = KINDS
+    presentations: int = 100_000
+    disk: int = 20 << 30
+    folder: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """Trained lookups, all on one route, and what they say of the rows of the comparison. Costs are in their place."""
+
+    trained: tuple[TrainedLookup, ...]
+    route: Route
+    answers: Answers
+    costs: Costs
+
+
+def explore(
+    base: CachedModel,
+    stages: Sequence[int],
+    lessons: Lessons,
+    samples: Samples,
+    seed: int,
+    *,
+    tell: Progress,
+    distillation: float = DISTILLATION,
+) -> Explored:
+    """Make a lookup of every kind behind each stage (ascending), and ask all of them for all rows."""
+    with TemporaryDirectory(prefix="latebind-") as passing:
+        folder = (lessons.folder or Path(passing)) / f"distillation-{distillation:g}"
+        trained = _train(base, stages, lessons, folder, seed, tell=tell, distillation=distillation)
+    tell("asking all lookups", 0.9)
+    route = with_all(base.program, trained, [selected(one.function) for one in trained])
+    sure = tuple([place for place, one in enumerate(trained) if one.files.head.sure])
+    return Explored(trained, route, answers_of(route, samples), replace(costs_of(route, samples), sure=sure))
+
+
+def _train(
+    base: CachedModel,
+    stages: Sequence[int],
+    lessons: Lessons,
+    folder: Path,
+    seed: int,
+    *,
+    tell: Progress,
+    distillation: float,
+) -> tuple[TrainedLookup, ...]:
+    explorer = Explorer(
+        program=base.program,
+        wide=on_all_cores(base.directory, base.program),
+        names=read_model(base.directory).boundaries(entry=base.program.entry),
+        kept=ExplorationFolder.open(
+            folder, Origin.of(base.directory, lessons.fit, seed=seed, presentations=lessons.presentations)
+        ),
+        seed=seed,
+        presentations=lessons.presentations,
+        disk=lessons.disk,
+        progress=tell,
+        distillation=distillation,
+    )
+    kinds = [kind for kind in lessons.kinds if kind != BYTES]
+    found = explorer.train([Candidate(stage, kind, 0.0) for stage in stages for kind in kinds], lessons.fit)
+    if BYTES not in lessons.kinds:
+        return found.trained
+    return tuple(in_order([*found.trained, *eight_bit_lookup(base.directory, explorer, lessons.fit, found)[0]]))
+
+
+def with_all(program: Program, trained: Sequence[TrainedLookup], looks: Sequence[Look]) -> Route:
+    """Return the model with every lookup at its boundary, one behind another where there are several."""
+    pieces: list[Stage | Exit] = []
+    for number, stage in enumerate(program.stages):
+        pieces.append(Stage(stage))
+        pieces += [
+            Exit(f"{one.plan.kind} behind {one.plan.stage}", look, one.bytes)
+            for one, look in zip(trained, looks, strict=True)
+            if one.plan.stage == number
+        ]
+    return Route(tuple(pieces))
+
+
+def variants(explored: Explored, samples: Samples, plan: Plan) -> TableRows:
+    """Return the figures of each lookup alone, at the same target."""
+    said, rows = explored.answers, []
+    for place, exit_ in enumerate(explored.route.exits):
+        alone = Answers(said.scores[place : place + 1], said.classes[place : place + 1], said.ends)
+        rows.append(figures(exit_, alone, alone_at(explored.costs, place), samples, plan))
+    return rows
+
+
+def alone_at(costs: Costs, place: int) -> Costs:
+    """Return the costs of a route with one of the lookups only."""
+    before, after = costs.segments[: place + 1], costs.segments[place + 1 :]
+    sure = (0,) if place in costs.sure else ()
+    return Costs((float(np.sum(before)), float(np.sum(after))), (costs.lookups[place],), sure=sure)
+
+
+def composition_of(explored: Explored, stages: int, costs: Costs, promise: Promise) -> Composition:
+    """Return the problem of choosing among the lookups by these costs, which may be those of another machine."""
+    plans = [one.plan for one in explored.trained]
+    variants = [
+        Variant(plan.stage, plan.kind, 0.0, 1.0, seconds, one.bytes)
+        for plan, one, seconds in zip(plans, explored.trained, costs.lookups, strict=True)
+    ]
+    seconds = [0.0] * stages  # what lies between two boundaries counts for the last stage there
+    for end, took in zip([*(plan.stage for plan in plans), stages - 1], costs.segments, strict=True):
+        seconds[end] += took
+    return Composition(tuple(variants), costs, tuple(seconds), promise)
+
+
+class Rules:
+    """Thresholds by each rule; what rules propose for a fold is worked out once for all of them."""
+
+    def __init__(self, composition: Composition, seen: Seen) -> None:
+        self.composition = composition
+        self._seen = seen
+        self._fold: Rows | None = None
+        self._proposals: dict[str, Choice] = {}
+        self._known: dict[Choice, Floats] = {}
+
+    def search(self, budget: int | None = None) -> Thresholds:
+        """Return the search on samples with this limit of bytes."""
+        promise = self.composition.promise
+        within = replace(
+            self.composition, promise=replace(promise, cache_bytes=promise.cache_bytes if budget is None else budget)
+        )
+        return lambda choose, show: self._held(within.choose(self._seen.take(choose), [self._seen.take(show)]))
+
+    def rule(self, name: str) -> Thresholds:
+        """Return one of `RULES`."""
+
+        def thresholds(choose: Rows, show: Rows) -> Floats:
+            self._begin(choose)
+            return self._only(self._proposals[name], choose, show)
+
+        return thresholds
+
+    def alpha(self, alpha: float) -> Thresholds:
+        """Return the relaxed programme with this weight of hit rates against gains (equation 13)."""
+
+        def thresholds(choose: Rows, show: Rows) -> Floats:
+            self._begin(choose)
+            problem = self.composition.problem(self._seen.take(choose))
+            chosen = relaxed(problem, alpha)
+            return self._only(tuple(k for k, v in enumerate(problem.variants) if v in chosen), choose, show)
+
+        return thresholds
+
+    def among(self, choice: Choice) -> Thresholds:
+        """Return the search among these lookups, as many as the memory and one for a boundary allow."""
+        composition = self.composition
+
+        def allows(some: Choice) -> bool:
+            return composition.allows(some) and set(some) <= set(choice)
+
+        starts = [some for some in ((), choice) if allows(some)]
+        return promised(self._seen, composition.costs, composition.promise, allows=allows, starts=starts)
+
+    def _begin(self, choose: Rows) -> None:
+        if self._fold is None or not np.array_equal(self._fold, choose):
+            self._fold, self._known = choose, {}
+            self._proposals = proposals(self.composition, self._seen.take(choose))
+
+    def _only(self, choice: Choice, choose: Rows, show: Rows) -> Floats:
+        if choice not in self._known:
+            found = self.composition.only(choice, self._seen.take(choose), [self._seen.take(show)])
+            self._known[choice] = self._held(found)
+        return self._known[choice]
+
+    def _held(self, found: Calibrated | None) -> Floats:
+        return np.full(len(self.composition.variants), np.inf) if found is None else found.thresholds
+
+
+def proposals(composition: Composition, seen: Seen) -> dict[str, Choice]:
+    """Return what each of `RULES` chooses: the programmes, and the paper's greedy rules (A.2.1, i and ii)."""
+    problem = composition.problem(seen)
+    places = {variant: k for k, variant in enumerate(problem.variants)}
+    greedy = {
+        "latency greedy": taken_greedily(problem, problem.gain),
+        "hit-rate greedy": taken_greedily(problem, lambda variant: variant.hit_rate),
+    }
+    chosen = {rule: tuple(sorted(places[variant] for variant in variants)) for rule, variants in greedy.items()}
+    return composition.proposals(seen) | chosen
+
+
+def taken_greedily(problem: Problem, worth: Callable[[Variant], float]) -> tuple[Variant, ...]:
+    """Return the variants taken by falling worth, as long as they fit."""
+    chosen: tuple[Variant, ...] = ()
+    for variant in sorted(problem.variants, key=worth, reverse=True):
+        wider = ordered((*chosen, variant))
+        if variant.accuracy >= problem.accuracy and problem.fits(wider):
+            chosen = wider
+    return chosen
+
+
+def methods_of(explored: Explored, rules: Rules) -> dict[str, Thresholds]:
+    """Return the search, the rules and the search among each kind alone, by name."""
+    kinds = [one.plan.kind for one in explored.trained]
+    alone = {
+        f"only {kind}": rules.among(tuple(k for k, other in enumerate(kinds) if other == kind))
+        for kind in dict.fromkeys(kinds)
+    }
+    return {SEARCH: rules.search(), **{name: rules.rule(name) for name in RULES}, **alone}
+
+
+@dataclass(frozen=True, slots=True)
+class UnderLimits:
+    """What each rule did under each limit of bytes; all on the same rows, in the same order."""
+
+    budgets: tuple[int, ...]
+    rules: tuple[str, ...]
+    found: Standings
+
+    def of(self, rule: str) -> list[Outcome]:
+        """Return what a rule did, by limit."""
+        by_name = {one.name: one for one in self.found.outcomes}
+        return [by_name[named(rule, budget)] for budget in self.budgets]
+
+    def rows(self) -> TableRows:
+        """Return one row of a table for each rule; the multiple is of the search's mean over all limits, paired."""
+        own, rows = np.mean([one.seconds for one in self.of(SEARCH)], axis=0), TableRows()
+        for rule in self.rules:
+            outcomes = self.of(rule)
+            seconds = np.mean([one.seconds for one in outcomes], axis=0)
+            row: Row = {"rule": rule}
+            for budget, one in zip(self.budgets, outcomes, strict=True):
+                row[f"{budget / 1e6:g} MB, ms"] = float(one.seconds.mean() * 1e3)
+            row[f"mean / {SEARCH}"] = ratio_of_means(seconds, own, block=BLOCK, seed=self.found.seed)
+            rows.append(row | {"least fidelity": min(map(self.found.fidelity, outcomes))})
+        return rows
+
+
+def under_limits(
+    base: CachedModel, explored: Explored, samples: Samples, plan: Plan, *, budgets: Sequence[int], tell: Progress
+) -> UnderLimits:
+    """Run what the search, each rule and each kind alone choose under each limit (bytes)."""
+    seen = explored.answers.against(explored.answers.ends)
+    contenders, methods = [_alone(base)], dict[str, Thresholds]()
+    for budget in budgets:
+        promise = replace(plan.promise, cache_bytes=budget)
+        composition = composition_of(explored, len(base.program.stages), explored.costs, promise)
+        methods = methods_of(explored, Rules(composition, seen))
+        for rule, thresholds in methods.items():
+            contenders.append(Contender(named(rule, budget), explored.route, base.bytes, thresholds))
+    return UnderLimits(tuple(budgets), tuple(methods), standings(contenders, samples, plan, tell=tell))
+
+
+def named(rule: str, budget: int) -> str:
+    """Return what a rule under a limit of bytes is called."""
+    return f"{rule}, {budget / 1e6:g} MB"
+
+
+def alphas(base: CachedModel, explored: Explored, samples: Samples, plan: Plan, *, tell: Progress) -> Standings:
+    """Run what the relaxed programme chooses with each weight of hit rates against gains (equation 13)."""
+    composition = composition_of(explored, len(base.program.stages), explored.costs, plan.promise)
+    rules = Rules(composition, explored.answers.against(explored.answers.ends))
+    methods = {SEARCH: rules.search(), **{f"alpha {alpha:.1f}": rules.alpha(alpha) for alpha in ALPHAS}}
+    found = [Contender(name, explored.route, base.bytes, thresholds) for name, thresholds in methods.items()]
+    return standings([_alone(base), *found], samples, plan, tell=tell)
+
+
+def _alone(base: CachedModel) -> Contender:
+    return Contender(f"{base.name} alone", base.whole(), base.bytes, no_exits)
+
+
+def ablations(
+    base: CachedModel, explored: Explored, undistilled: Explored, samples: Samples, plan: Plan, *, tell: Progress
+) -> Standings:
+    """Run the full method and those without a part. `undistilled` are the same networks, trained on classes alone."""
+    seen = explored.answers.against(explored.answers.ends)
+    stages = len(base.program.stages)
+
+    def contender(name: str, of: Explored, costs: Costs, said: Seen) -> Contender:
+        rules = Rules(composition_of(of, stages, costs, plan.promise), said)
+        return Contender(name, of.route, base.bytes, rules.search())
+
+    composed = Rules(composition_of(explored, stages, explored.costs, plan.promise), seen)
+
+    def no_composition(choose: Rows, show: Rows) -> Floats:
+        return composed.among(_most_able(explored, seen.take(choose)))(choose, show)
+
+    tell("asking predictors without selectors", 0.0)
+    found = [
+        _alone(base),
+        Contender("all parts", explored.route, base.bytes, composed.search()),
+        contender(
+            "no distillation", undistilled, undistilled.costs, undistilled.answers.against(explored.answers.ends)
+        ),
+        _without_selectors(base, explored, samples, plan),
+        Contender("no composition", explored.route, base.bytes, no_composition),
+    ]
+    other = "eager" if base.program.backend != "eager" else "openvino"
+    if BACKENDS[other].unavailable() is None:
+        tell(f"costs on {other}", 0.1)
+        found.append(contender(f"profile of {other}", explored, _costs_on(other, base, explored, samples), seen))
+    return standings(found, samples, plan, tell=lambda text, share: tell(text, 0.2 + 0.8 * share))
+
+
+def _without_selectors(base: CachedModel, explored: Explored, samples: Samples, plan: Plan) -> Contender:
+    route = with_all(base.program, explored.trained, [unselected(one.function) for one in explored.trained])
+    said = answers_of(route, samples)
+    composition = composition_of(explored, len(base.program.stages), costs_of(route, samples), plan.promise)
+    rules = Rules(composition, said.against(said.ends))
+    return Contender("no selector", route, base.bytes, rules.search())
+
+
+def _most_able(explored: Explored, seen: Seen) -> tuple[int, ...]:
+    """Return for every boundary the lookup that is right most often by itself, whatever it costs."""
+    right = seen.right.mean(axis=1)
+    best: dict[int, int] = {}
+    for place in np.argsort(right, kind="stable").tolist():
+        best[explored.trained[place].plan.stage] = place
+    return tuple(sorted(best.values()))
+
+
+def _costs_on(backend: str, base: CachedModel, explored: Explored, samples: Samples) -> Costs:
+    """Measure stages and lookups on another backend, as if the profile had been taken on that."""
+    program = load_program(base.directory, backend=backend)
+    looks = [selected(compile_lookup_files(one.files, backend=backend, threads=1)) for one in explored.trained]
+    return costs_of(with_all(program, explored.trained, looks), samples)

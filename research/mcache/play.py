@@ -1,0 +1,266 @@
+"""Hours of requests and the sides that they are played to, one request after another (mCache, section 6).
+
+An hour is given by workload, half of the trace and seed, so any can be made again. Beside eviction policies stand the
+bounds of `bounds.py`. Queues, loads beside runs and clients that wait for their replies are in `crowd.py`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from latebind.bench.rounds import Progress, in_parallel
+from latebind.domain.config import ResidencyConfig
+from latebind.domain.costs import Footprint
+from latebind.domain.errors import ConfigError
+from latebind.residency.policy import make_policy
+from latebind.simulation.traces import (
+    HOUR,
+    HTTP,
+    REQUESTS,
+    Pairing,
+    Request,
+    Service,
+    eligible,
+    hour_of,
+    invocations,
+    paired,
+)
+from research.hardware.sequential import SequentialReplay
+from research.mcache.bounds import least_in_pieces, least_streaming, least_whole
+from research.mcache.models import Family, Storage, slowest_first
+from research.policies import EVICTION
+
+HALVES = 2
+TIMES = tuple(0.1 * step for step in range(401))  # seconds, of a distribution of loading times
+KNOWN = (0, 1, 4, 16)  # requests that wait and are known
+
+Footprints = Mapping[str, Footprint]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Requests of an `hour` from a half of the trace: for the seven models as `pairing` says, or each for its own.
+
+    With a model for each service, `triggers` say which services there are.
+    """
+
+    hour: tuple[Service, ...]
+    half: int
+    seed: int
+    pairing: Pairing | None
+    family: Family
+    storage: Storage
+    requests: int
+    triggers: tuple[str, ...] = (HTTP,)
+
+    @property
+    def workload(self) -> str:
+        """What distinguishes it from others of the same half and seed."""
+        return " and ".join(self.triggers) if self.pairing is None else str(self.pairing)
+
+    def made(self) -> tuple[list[Request], dict[str, Footprint]]:
+        """Return the requests in order of time, and the models."""
+        random = Random(f"{self.half} {self.seed}")
+        if self.pairing is None:
+            footprints = self.storage.many(len(self.hour), random)
+            models = list(footprints)
+        else:
+            footprints = self.storage.footprints(self.family)
+            models = paired(self.hour, slowest_first(footprints), self.pairing, random)
+        return invocations(self.hour, models, random, self.requests), footprints
+
+
+def halves(services: Sequence[Service], triggers: Sequence[str] = (HTTP,)) -> list[tuple[Service, ...]]:
+    """Return eligible services with the minutes of each half of a trace.
+
+    Raises `ConfigError` where it is shorter than two hours, or nobody is asked for.
+    """
+    minutes = len(services[0].counts) // HALVES
+    if minutes < HOUR:
+        raise ConfigError(f"the trace has {HALVES * minutes} minutes: give one of two hours at least, an hour a half")
+    found = [tuple(eligible(services, range(half * minutes, (half + 1) * minutes), triggers)) for half in range(HALVES)]
+    if not all(any(any(service.counts) for service in some) for some in found):
+        raise ConfigError(f"nothing in the trace is triggered by {' or '.join(triggers)}: give another one")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The outcome of one hour on one side: mean loading seconds of all requests, and the share of hits.
+
+    `within` is the share of requests that load for no longer than each of `TIMES`. Of a bound only the mean is known.
+    """
+
+    loading: float
+    hits: float = float("nan")
+    within: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy with its settings. `known` requests wait at any time; where it `streams`, models run in a window.
+
+    Where the fixed part is `always` paid, each load takes it, though a part of the model is there. Where `alone`,
+    no load goes on beside a run.
+    """
+
+    label: str
+    config: ResidencyConfig
+    known: int = 0
+    streams: bool = True
+    always: bool = False
+    alone: bool = False
+
+    def cell(self, requests: Sequence[Request], footprints: Footprints, budget: int) -> Cell | None:
+        """Simulate the policy; None if a model cannot run in this much memory."""
+        if self.alone or not self.streams:
+            footprints = {name: replace(footprint, runs=()) for name, footprint in footprints.items()}
+        order = SequentialReplay(budget, footprints, make_policy(self.config), streams=self.streams, always=self.always)
+        try:
+            served = order.run(requests, self.known)
+        except ConfigError:
+            return None
+        order.memory.check()
+        seconds = np.array([one.seconds for one in served])
+        within = np.searchsorted(np.sort(seconds), np.array(TIMES), side="right") / len(seconds)
+        return Cell(float(seconds.mean()), sum(one.hit for one in served) / len(served), tuple(within.tolist()))
+
+
+class Bound(Enum):
+    """A lower bound for any policy, even if it knows all requests."""
+
+    WHOLE = "least, whole models"
+    PIECES = "bound, all of a model to run"
+    STREAMING = "bound, streaming"
+
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+        return self.value
+
+    def cell(self, requests: Sequence[Request], footprints: Footprints, budget: int) -> Cell | None:
+        """Return the bound; None if a model cannot run in this much memory."""
+        least = LEAST[self]([request.model for request in requests], footprints, budget)
+        return Cell(least / len(requests)) if np.isfinite(least) else None
+
+
+LEAST: Mapping[Bound, Callable[[Sequence[str], Footprints, int], float]] = {
+    Bound.WHOLE: least_whole,
+    Bound.PIECES: least_in_pieces,
+    Bound.STREAMING: least_streaming,
+}
+Side = Policy | Bound
+
+
+def policy(name: str, label: str = "", *, known: int = 0, streams: bool = True, **settings: Any) -> Policy:
+    """Return a side by the name of its policy; `settings` are those of `ResidencyConfig`."""
+    return Policy(label or name, ResidencyConfig(policy=EVICTION[name], **settings), known, streams)
+
+
+LRU, LFU, IAM, LATE, RATES = (policy(name) for name in ("lru", "lfu", "iam", "late", "late-oracle"))
+WHOLE = policy("late", "late, whole models", stages=False)
+RESIDENT = policy("late", "late, all of a model to run", streams=False)
+WAITING = max(KNOWN)
+ABLATED = (
+    *(LRU, LATE, RESIDENT, WHOLE),
+    Policy("late, the fixed part at each load", ResidencyConfig(policy="late"), always=True),
+    Policy("late, loads never beside runs", ResidencyConfig(policy="late"), alone=True),
+    policy("late", f"late, {WAITING} wait", known=WAITING),
+    policy("late", f"late, whole models, {WAITING} wait", known=WAITING, stages=False),
+    policy("late", "late, window 60 s", window=60.0),
+    policy("late", "late, window 3,600 s", window=3600.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Sides in a workload with so much memory."""
+
+    workload: str
+    share: float
+
+
+Cells = Sequence[Cell | None]  # one for each half and seed, in this order; None where a model does not fit
+Played = Mapping[Case, Mapping[Side, Cells]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is played: seeds on each half of the trace, workloads, shares of memory, processes (0: all cores).
+
+    Without `shares` each part has those of the paper.
+    """
+
+    services: tuple[Service, ...]
+    seeds: int = 10
+    pairings: tuple[Pairing, ...] = tuple(Pairing)
+    shares: tuple[float, ...] = ()
+    family: Family = Family.A
+    storage: Storage = field(default_factory=Storage)
+    requests: int = REQUESTS
+    processes: int = 0
+
+    @property
+    def execution(self) -> float:
+        """Seconds that a request takes beside loading."""
+        return self.storage.execution
+
+    def sevens(self) -> list[Scene]:
+        """Return an hour for each workload, half and seed."""
+        return [scene for pairing in self.pairings for scene in self._hours(pairing, min_requests=self.requests)]
+
+    def many(self, triggers: tuple[str, ...]) -> list[Scene]:
+        """Return an hour of many models for each half and seed: hours are not laid over one another."""
+        return self._hours(None, triggers, min_requests=1)
+
+    def _hours(self, pairing: Pairing | None, triggers: tuple[str, ...] = (HTTP,), *, min_requests: int) -> list[Scene]:
+        """Return scenes in which so many requests are made if the trace has as many (`hour_of`)."""
+        return [
+            Scene(
+                tuple(hour_of(some, Random(f"hour {half} {seed}"), min_requests)),
+                half,
+                seed,
+                pairing,
+                self.family,
+                self.storage,
+                self.requests,
+                triggers,
+            )
+            for half, some in enumerate(halves(self.services, triggers))
+            for seed in range(self.seeds)
+        ]
+
+    def play(self, scenes: Sequence[Scene], sides: Sequence[Side], shares: Sequence[float], tell: Progress) -> Played:
+        """Play all sides in all scenes with each share of memory."""
+        tasks = [Task(scene, tuple(sides), self.shares or tuple(shares)) for scene in scenes]
+        named = "{0.scene.workload}, half {0.scene.half}, seed {0.scene.seed}".format
+        cells = in_parallel(play, tasks, name=named, progress=tell, processes=self.processes)
+        found: dict[Case, dict[Side, list[Cell | None]]] = {}
+        for task, some in zip(tasks, cells, strict=True):
+            for (share, side), cell in some.items():
+                found.setdefault(Case(task.scene.workload, share), {}).setdefault(side, []).append(cell)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One hour, for all sides."""
+
+    scene: Scene
+    sides: tuple[Side, ...]
+    shares: tuple[float, ...]
+
+
+def play(task: Task) -> dict[tuple[float, Side], Cell | None]:
+    """Play one hour."""
+    requests, footprints = task.scene.made()
+    total = sum(footprint.size for footprint in footprints.values())
+    return {
+        (share, side): side.cell(requests, footprints, round(share * total))
+        for share in task.shares
+        for side in task.sides
+    }

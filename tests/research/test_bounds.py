@@ -1,0 +1,148 @@
+"""Bounds are what they say: equal to Belady on unit sizes, to a search of everything on small cases, never above it."""
+
+from functools import cache
+from itertools import chain, combinations
+from math import inf
+from random import Random
+
+import pytest
+
+from latebind.domain.costs import Footprint
+from latebind.domain.errors import ConfigError
+from research.mcache.bounds import least_in_pieces, least_streaming, least_whole
+
+UNIT = Footprint((10,), (1.0,))
+
+
+def belady(models: str, slots: int) -> int:
+    """Misses of the policy that lets go who is used last of all."""
+    there: set[str] = set()
+    misses = 0
+    for use, name in enumerate(models):
+        if name in there:
+            continue
+        misses += 1
+        if len(there) == slots:
+            there.remove(max(there, key=lambda other: (models + other).index(other, use)))
+        there.add(name)
+    return misses
+
+
+def searched_whole(models: str, prints: dict[str, Footprint], budget: int) -> float:
+    """Try every set to keep at every miss."""
+
+    @cache
+    def least(use: int, there: frozenset[str]) -> float:
+        if use == len(models):
+            return 0.0
+        name = models[use]
+        if name in there:
+            return least(use + 1, there)
+        costs = [inf]
+        for kept in chain.from_iterable(combinations(sorted(there), n) for n in range(len(there) + 1)):
+            if prints[name].size + sum(prints[other].size for other in kept) <= budget:
+                costs.append(prints[name].penalty + least(use + 1, frozenset({name, *kept})))
+        return min(costs)
+
+    return least(0, frozenset())
+
+
+def searched_in_pieces(models: str, prints: dict[str, Footprint], budget: int, *, streaming: bool) -> float:
+    """Try every set of stages to keep behind every request; all have one second and one byte for each stage.
+
+    A request that streams needs room for one stage beside what is kept of others and of those of its own that were
+    there before.
+    """
+
+    @cache
+    def least(use: int, there: tuple[tuple[str, int], ...]) -> float:
+        if use == len(models):
+            return 0.0
+        name, lies = models[use], dict(there)
+        stages = prints[name].stages
+        missing = stages - lies.get(name, 0)
+        costs = [inf]
+        others = [other for other in lies if other != name]
+        for kept in _counts([lies[other] for other in others]):
+            beside = sum(kept)
+            if beside + (1 if streaming else stages) > budget:
+                continue
+            for own in range(min(stages, budget - beside) + 1):
+                left = tuple(sorted({**dict(zip(others, kept, strict=True)), name: own}.items()))
+                costs.append(missing + least(use + 1, left))
+        return min(costs)
+
+    return least(0, ())
+
+
+def _counts(most: list[int]) -> list[tuple[int, ...]]:
+    found: list[tuple[int, ...]] = [()]
+    for one in most:
+        found = [(*some, count) for some in found for count in range(one + 1)]
+    return found
+
+
+def letters(random: Random, names: str, length: int) -> str:
+    return "".join(random.choices(names, k=length))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_all_bounds_are_belady_where_all_models_are_alike_and_of_one_stage(seed: int, slots: int) -> None:
+    models = letters(Random(seed), "abcdef", 60)
+    prints = dict.fromkeys("abcdef", UNIT)
+    for bound in (least_whole, least_in_pieces, least_streaming):
+        assert bound(models, prints, 10 * slots) == pytest.approx(belady(models, slots))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_exact_optimum_is_that_of_a_search_of_everything(seed: int) -> None:
+    random = Random(seed)
+    sizes = {name: random.randint(1, 4) for name in "abcd"}
+    prints = {name: Footprint((size,), (random.randint(1, 9) / 2,), fixed=0.25) for name, size in sizes.items()}
+    models = letters(random, "abcd", 12)
+    budget = max(sizes.values()) + random.randint(0, 4)
+    assert least_whole(models, prints, budget) == pytest.approx(searched_whole(models, prints, budget))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("streaming", [False, True])
+def test_bounds_in_pieces_are_those_of_a_search_where_pieces_are_small_and_never_above_it(
+    seed: int, *, streaming: bool
+) -> None:
+    """All pieces are of one size and cost, so nothing is lost by taking models in parts of pieces."""
+    random = Random(seed)
+    prints = {name: Footprint((1,) * stages, (1.0,) * stages) for name, stages in zip("abc", (2, 3, 4), strict=True)}
+    models = letters(random, "abc", 8)
+    budget = random.randint(4, 6)
+    bound = (least_streaming if streaming else least_in_pieces)(models, prints, budget)
+    found = searched_in_pieces(models, prints, budget, streaming=streaming)
+    assert bound <= found + 1e-6
+    assert bound == pytest.approx(found, rel=0.1)
+
+
+def test_the_smallest_part_of_a_model_saves_the_fixed_part_of_its_load() -> None:
+    prints = dict.fromkeys("ab", Footprint((10,), (10.0,), fixed=5.0, grain=1))
+    assert least_in_pieces("aba", prints, 11) == pytest.approx(15.0 + 15.0 + 9.0)
+    whole = dict.fromkeys("ab", Footprint((10,), (10.0,), fixed=5.0))
+    assert least_in_pieces("aba", whole, 11) == pytest.approx(15.0 + 15.0 + 13.5)
+
+
+def test_what_comes_while_stages_run_is_not_kept_and_never_waited_for() -> None:
+    prints = dict.fromkeys("ab", Footprint((10, 10), (10.0, 10.0), grain=10, runs=(4.0, 4.0)))
+    assert least_streaming("aba", prints, 40) == pytest.approx(16.0 + 16.0)
+    assert least_in_pieces("aba", prints, 40) == pytest.approx(20.0 + 20.0)
+    assert least_streaming("aba", prints, 26) == pytest.approx(16.0 + 16.0)
+
+
+def test_what_does_not_fit_cannot_be_run_unless_it_streams() -> None:
+    prints = {"a": Footprint((2, 2), (1.0, 1.0))}
+    assert least_whole("aa", prints, 3) == least_in_pieces("aa", prints, 3) == inf
+    assert least_streaming("aa", prints, 3) == pytest.approx(2.5)
+    assert least_streaming("aa", prints, 1) == inf
+
+
+def test_the_exact_optimum_refuses_more_models_than_it_can_look_at() -> None:
+    prints = {str(name): UNIT for name in range(13)}
+    with pytest.raises(ConfigError, match="13 models have too many sets"):
+        least_whole(["1"], prints, 100)

@@ -1,0 +1,197 @@
+"""Comparisons with peers, tried on small servers: calls as bytes, loads, processes, environments, tables."""
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from latebind.bench.ledger.questions import Protocol
+from latebind.bench.server import cpu_seconds
+from latebind.domain.errors import ConfigError
+from research.peers.clients import Loaded, answer, as_base64, check, load, written
+from research.peers.goodput import Found, Played, goodput_rows, play
+from research.peers.identity import Run, identity_rows
+from research.peers.servers import (
+    PACKAGES,
+    Served,
+    environment,
+    free_port,
+    restless,
+    running,
+    serve_echo,
+    turn_of,
+)
+from tests.cluster.small import until
+from tests.server.conftest import Site, opened
+
+HTTP = (Protocol.JSON, Protocol.BINARY)
+ROWS = np.linspace(-1, 1, 16, dtype=np.float32)[None]
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with opened() as found:
+        yield found
+
+
+@pytest.fixture
+def served(site: Site) -> Served:
+    return Served(os.getpid(), site.port)
+
+
+@pytest.mark.parametrize("protocol", HTTP)
+def test_a_call_is_answered_and_its_answer_compared(served: Served, protocol: Protocol) -> None:
+    call = written(protocol, "double", ROWS)
+    assert np.array_equal(answer(served, call), ROWS * 2)
+    check(served, call, ROWS * 2, who="ours")
+    with pytest.raises(ConfigError, match=r"ours answers .* calls wrong"):
+        check(served, call, ROWS, who="ours")
+
+
+@pytest.mark.parametrize("awake", [False, True])
+@pytest.mark.parametrize("protocol", HTTP)
+def test_the_echo_answers_each_call_with_its_own_tensor(protocol: Protocol, awake: bool, tmp_path: Path) -> None:
+    with serve_echo(tmp_path / "log", awake=awake) as echo:
+        for rows in (ROWS, ROWS[:, ::-1] / 3):
+            check(echo, written(protocol, "identity", rows), rows, who="echo")
+
+
+def test_the_awake_echo_is_busy_while_nobody_calls(tmp_path: Path) -> None:
+    with serve_echo(tmp_path / "log", awake=True) as echo:
+        before = cpu_seconds(echo.process)
+        until(lambda: cpu_seconds(echo.process) - before > 0.1)
+
+
+def test_a_server_that_polls_is_found_and_stands_still_while_others_have_their_turn(tmp_path: Path) -> None:
+    with serve_echo(tmp_path / "log", awake=True) as polls, serve_echo(tmp_path / "other", awake=False) as other:
+        call = written(Protocol.BINARY, "identity", ROWS)
+        assert restless((polls, other)) == [polls]
+        with turn_of(other, [polls]):
+            check(other, call, ROWS, who="other")
+            before = cpu_seconds(polls.process)
+            assert psutil.Process(polls.process).status() == psutil.STATUS_STOPPED
+        with turn_of(polls, [polls]):
+            check(polls, call, ROWS, who="polls")
+        until(lambda: cpu_seconds(polls.process) > before)
+
+
+def test_a_call_that_is_refused_says_how(served: Served) -> None:
+    with pytest.raises(ConfigError, match="answered 503"):
+        answer(served, written(Protocol.JSON, "full", ROWS[:, :1]))
+
+
+@pytest.mark.parametrize(("tool", "protocol"), [("wrk", Protocol.JSON), ("none", Protocol.BINARY)])
+def test_clients_count_answers_and_failures(
+    served: Served, tool: str, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tool == "wrk" and shutil.which("wrk") is None:
+        pytest.skip("wrk is not installed")
+    if tool == "none":
+        monkeypatch.setenv("PATH", "")
+    good = load(served, written(protocol, "double", ROWS), clients=2, seconds=1)
+    assert good.failed == 0
+    assert good.rate > 10
+    assert 0 < good.p50 <= good.p99 < 1
+    assert good.cpu > 0
+    bad = load(served, written(protocol, "failing", ROWS[:, :1]), clients=2, seconds=1)
+    assert bad.failed > 0
+    assert bad.rate == 0
+
+
+def test_a_server_runs_until_its_block_ends_and_its_cpu_time_is_read(tmp_path: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(tmp_path)]
+    with running(command, http=port, ready="/", log=tmp_path / "log") as served:
+        assert cpu_seconds(served.process) > 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(served.process, 0)
+
+
+def test_a_server_that_ends_before_it_is_ready_is_told_with_its_log(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "raise SystemExit(3)"]
+    with (
+        pytest.raises(ConfigError, match=r"status 3 .* see .*log"),
+        running(command, http=free_port(), ready="/", log=tmp_path / "log"),
+    ):
+        pass
+
+
+def python_that(status: int, folder: Path) -> Path:
+    """Put a Python where a peer's would be that only writes down what it was asked."""
+    bin_ = folder / "triton" / "bin"
+    bin_.mkdir(parents=True)
+    (bin_ / "python").write_text(f'#!/bin/sh\necho "$@" >> {folder}/asked\necho no such package >&2\nexit {status}\n')
+    (bin_ / "python").chmod(0o755)
+    return folder
+
+
+def test_packages_of_a_peer_are_installed_once(tmp_path: Path) -> None:
+    python_that(0, tmp_path)
+    for _ in range(2):
+        assert environment(tmp_path, "triton") == tmp_path / "triton"
+    environment(tmp_path, "triton", "torch==2.13.0")
+    lines = (tmp_path / "asked").read_text().splitlines()
+    assert len(lines) == 2
+    assert all(package in lines[0] for package in PACKAGES["triton"])
+    assert "torch==2.13.0" in lines[1]
+
+
+def test_packages_that_cannot_be_had_are_told_of(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"packages of triton .* no such package"):
+        environment(python_that(1, tmp_path), "triton")
+
+
+def test_ratios_are_paired_by_round() -> None:
+    def run(side: str, number: int, rate: float) -> Run:
+        return Run(side, Protocol.JSON, 16, number, Loaded(rate, 0.001, 0.002, 0, 1e-5), 0.0)
+
+    rates = ((0, 100.0), (1, 400.0), (2, 200.0))
+    runs = [run(side, number, rate * times) for number, rate in rates for side, times in (("triton", 1), ("ours", 3))]
+    triton, ours = identity_rows(runs, seed=0)
+    assert (triton["per s"], ours["per s"]) == (200, 600)
+    assert ours["over triton"] == "3.000 [3.000, 3.000]"
+    assert triton["over triton"] == ""
+
+
+def test_requests_at_their_times_have_seconds_or_none(served: Served) -> None:
+    times = [0.0, 0.01, 0.02]
+    answered = asyncio.run(play(served, written(Protocol.BINARY, "double", ROWS, timeout=60.0), times))
+    assert answered.shape == (3,)
+    assert (answered < 5.0).all()
+    refused = asyncio.run(play(served, written(Protocol.BINARY, "full", ROWS[:, :1]), times))
+    assert np.isinf(refused).all()
+
+
+def test_goodput_is_compared_with_the_best_other_round_by_round() -> None:
+    def played(side: str, number: int, in_time: int) -> Played:
+        return Played(side, 0.8, number, np.array([0.01] * in_time + [0.2] * (80 - in_time) + [np.inf] * 20))
+
+    counts = {"triton": (40, 50), "fastapi": (10, 20), "latebind": (60, 75)}
+    runs = [played(side, number, count) for side, both in counts.items() for number, count in enumerate(both)]
+    rows = goodput_rows(Found("eager", {}, runs), deadline=0.1, seed=0)
+    ours = next(row for row in rows if row["side"] == "latebind")
+    assert (ours["load"], ours["requests"], ours["in time"]) == ("80%", 200, "0.675")
+    assert ours["over the best other"] == "1.500 [1.500, 1.500] (triton)"
+    assert ours["without an answer"] == "20.0%"
+    assert {row["over the best other"] for row in rows if row is not ours} == {""}
+
+
+def test_where_no_other_answers_in_time_there_is_no_ratio() -> None:
+    runs = [Played(side, 1.4, 0, np.array([seconds])) for side, seconds in (("latebind", 0.01), ("triton", 5.0))]
+    rows = goodput_rows(Found("eager", {}, runs), deadline=0.1, seed=0)
+    assert {row["over the best other"] for row in rows} == {""}
+
+
+def test_a_tensor_as_base64_is_the_same_tensor() -> None:
+    call = as_base64(written(Protocol.JSON, "resnet18", ROWS), ROWS)
+    (tensor,) = json.loads(call.data)["inputs"]
+    assert np.frombuffer(base64.b64decode(tensor["base64"]), np.float32).tolist() == ROWS[0].tolist()
+    assert tensor["shape"] == [1, 16]

@@ -1,6 +1,6 @@
 """Random models, loads, crews and policies: whatever is decided, each request runs all of its work and ends once.
 
-`python -m tests.batching.runs` plays 10,000 schedules of each policy, 110,000 in all, in some minutes of a core.
+`python -m tests.batching.runs` plays 10,000 schedules of each policy in some minutes of a core.
 """
 
 import argparse

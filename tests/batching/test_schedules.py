@@ -1,6 +1,6 @@
 """Random models, loads and policies: whatever is decided, every request runs all of its work once and is answered once.
 
-`python -m tests.batching.runs` plays 110,000 schedules.
+`python -m tests.batching.runs` plays 10,000 of each policy.
 """
 
 from random import Random

@@ -34,9 +34,9 @@ class Stacked:
         """Return how many more requests of `model` the worker may start, since they join the ones it has started."""
         return min(self.batch_limit(model), view.granularity) - view.started(model)
 
-    def table(self, granularity: int) -> BatchTable:
-        """Return an empty stack."""
-        return BatchTable(min(granularity, self._config.max_batch or granularity))
+    def table(self) -> BatchTable:
+        """Return an empty batch table."""
+        return BatchTable()
 
     def in_turn(self, view: WorkView) -> list[ModelView]:
         """Return the models with waiting requests in the order in which they are served."""

@@ -154,8 +154,8 @@ class BatchPolicy(Protocol):
     def batch_limit(self, model: ModelView) -> int:
         """Return the largest batch that this policy ever forms for `model`."""
 
-    def table(self, granularity: int) -> BatchTable:
-        """Return an empty batch table for one worker, whose batches are no larger than `granularity`."""
+    def table(self) -> BatchTable:
+        """Return an empty batch table for one worker."""
 
     def decide(self, view: WorkView, now: float) -> Decision:
         """Return what a worker does next that is free, or at a stage boundary, at time `now`.

@@ -1,10 +1,5 @@
-"""The batch table of a worker: the sub-batches that it has started and not finished (LazyBatching, section IV-B).
+"""The batch table of a worker: the sub-batches that it has started and not finished (LazyBatching, section IV-B)."""
 
-In the stack, `BatchTable`, the newest sub-batch runs until it has caught up with the one below it, and the two merge.
-In `StagePools`, requests rest at the stage that they have reached, and any stage may run next.
-"""
-
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from math import inf
@@ -98,21 +93,40 @@ class SubBatch:
 
 
 class BatchTable:
-    """A stack of sub-batches; only the newest, on top, runs. None grows past `most` or its model's largest batch.
+    """The sub-batches that a worker has started, the newest last, which is on top.
 
-    `merges` and `preemptions` count, by model, how often two sub-batches merged and how often one was let past another.
+    Requests that reach a stage join those that rest there, and any number of them may go on together. Where every entry
+    always goes on as a whole and the top goes first, as with `lazy+`, it is the stack of LazyBatching: the newest
+    sub-batch runs until it has caught up with the one below it, and the two merge. `merges` and `preemptions` count, by
+    model, how often two sub-batches merged and how often one was let past another.
     """
 
-    def __init__(self, most: int = sys.maxsize) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self.entries: list[SubBatch] = []
         self.merges: Counter[str] = Counter()
         self.preemptions: Counter[str] = Counter()
+        self._moved: SubBatch | None = None  # the sub-batch that ran last, if no member could leave there
 
     @property
     def top(self) -> SubBatch:
         """The newest sub-batch; the table must not be empty."""
         return self.entries[-1]
+
+    @property
+    def going(self) -> SubBatch | None:
+        """The sub-batch to run next if no request waits to start; None where there is a choice.
+
+        It is the one that was chosen before, a request alone, or the only sub-batch if it is at a decoder's step. No
+        other would be chosen now: behind a stage without a lookup no member has left, so the expected answers a second
+        of the chosen one have risen, and those of the resting ones have not changed. A decision there was half of what
+        a boundary costs.
+        """
+        moved, entries = self._moved, self.entries
+        if moved is not None and len(moved.members) == moved.ran:
+            return moved
+        if len(entries) == 1 and (len(entries[0].members) == 1 or entries[0].kind is StageKind.DECODER):
+            return entries[0]
+        return None
 
     def push(self, batch: SubBatch, now: float) -> None:
         """Put a new sub-batch ahead of those in the table."""
@@ -124,15 +138,14 @@ class BatchTable:
         self.entries.append(batch)
         self.settle(batch, now)
 
-    @property
-    def going(self) -> SubBatch | None:
-        """The sub-batch to run next if no request waits to start; None where there is none, or a choice."""
-        return self.entries[-1] if self.entries else None
-
     def pick(self, place: int, requests: Sequence[int] = ()) -> SubBatch:
-        """Return what runs next: the top, whichever place is named."""
-        del place, requests
-        return self.top
+        """Return the entry at `place`, or a new sub-batch of these members of it."""
+        pool = self.entries[place]
+        if not requests or len(requests) == len(pool.members):
+            return pool
+        chosen = pool.split(requests)
+        self.entries.append(chosen)
+        return chosen
 
     def leaving(self, batch: SubBatch, answered: Sequence[int], stage: int) -> Sequence[tuple[int, int]]:
         """Return the members that leave now, each with the stage that answered it: all that are `answered`.
@@ -143,92 +156,32 @@ class BatchTable:
         return [(request, stage) for request in answered]
 
     def settle(self, moved: SubBatch, now: float) -> None:
-        """Drop empty sub-batches from the top, and merge the two on top while they can merge."""
-        del moved
-        while self.entries and not self.top.members:
-            self.entries.pop()
-            self._resume(now)
-        while len(self.entries) > 1 and self.top.can_merge(self.entries[-2]) and self._fit(self.top, self.entries[-2]):
-            newer = self.entries.pop()
-            self._resume(now)
-            self._join(newer, self.top)
-
-    def take_out(self, batch: SubBatch, now: float) -> None:
-        """Remove a sub-batch that cannot go on; the one below it resumes."""
-        last = batch is self.top
-        self.entries.remove(batch)
-        if last:
-            self._resume(now)
-
-    def _join(self, one: SubBatch, other: SubBatch) -> None:
-        """Merge `one` into `other`."""
-        other.absorb(one)
-        self.merges[one.spec.name] += 1
-
-    def _fit(self, one: SubBatch, other: SubBatch) -> bool:
-        """Return whether both together are no larger than a batch may be."""
-        return len(one.members) + len(other.members) <= min(self._most, one.spec.max_batch)
-
-    def _resume(self, now: float) -> None:
-        if self.entries and self.top.preempted is not None:
-            for request in self.top.members.values():
-                request.delayed += now - self.top.preempted
-            self.top.preempted = None
-
-
-class StagePools(BatchTable):
-    """Requests that reach a stage join those that rest there, and any number of them may go on together.
-
-    The last entry is the newest, as in a stack. Where every entry always goes on as a whole, this is a stack.
-    """
-
-    def __init__(self, most: int = sys.maxsize) -> None:
-        super().__init__(most)
-        self._moved: SubBatch | None = None  # the sub-batch that ran last, if no member could leave there
-
-    @property
-    def going(self) -> SubBatch | None:
-        """The sub-batch to run next if no request waits to start; None where there is a choice.
-
-        It is the one that was chosen before, a request alone, or the only sub-batch if it is at a decoder's step. No
-        other would be chosen now: behind a stage without a lookup no member has left, so the expected answers a second
-        of the chosen one have risen, and those of the resting ones have not changed.
-        """
-        moved, entries = self._moved, self.entries
-        if moved is not None and len(moved.members) == moved.ran:
-            return moved
-        if len(entries) == 1 and (len(entries[0].members) == 1 or entries[0].kind is StageKind.DECODER):
-            return entries[0]
-        return None
-
-    def pick(self, place: int, requests: Sequence[int] = ()) -> SubBatch:
-        """Return the entry at `place`, or a new sub-batch of these members of it."""
-        pool = self.entries[place]
-        if not requests or len(requests) == len(pool.members):
-            return pool
-        chosen = pool.split(requests)
-        self.entries.append(chosen)
-        return chosen
-
-    def settle(self, moved: SubBatch, now: float) -> None:
         """Drop `moved` if it is empty; else let it join the members that rest at the stage it has reached."""
         self._moved = None
         if not moved.members:
             self.entries.remove(moved)
-            if self.entries:
-                self._resume(now)
+            self._resume(now)
             return
         for other in self.entries:
             if other is not moved and moved.can_merge(other):
                 self.entries.remove(moved)
                 if other is self.top:
                     self._resume(now)
-                self._join(moved, other)
+                other.absorb(moved)
+                self.merges[moved.spec.name] += 1
                 return
         if moved.stage - 1 not in moved.spec.lookups:
             self._moved = moved
 
     def take_out(self, batch: SubBatch, now: float) -> None:
-        """Remove a sub-batch that cannot go on."""
-        self._moved = None
-        super().take_out(batch, now)
+        """Remove a sub-batch that cannot go on; the one below it resumes."""
+        self._moved, last = None, batch is self.top
+        self.entries.remove(batch)
+        if last:
+            self._resume(now)
+
+    def _resume(self, now: float) -> None:
+        if self.entries and self.top.preempted is not None:
+            for request in self.top.members.values():
+                request.delayed += now - self.top.preempted
+            self.top.preempted = None

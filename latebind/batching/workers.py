@@ -86,7 +86,7 @@ class Crew:
         views: list[WorkView] = []
         self.workers: list[WorkerState] = []
         for granularity in config.granularities or (ANY_SIZE,) * config.workers:
-            table = policy.table(granularity)
+            table = policy.table()
             views.append(WorkView(models, table.entries, granularity, views))
             self.workers.append(WorkerState(len(self.workers), views[-1], table))
         self.at_once = min(config.at_once or config.workers, config.workers)

@@ -131,14 +131,14 @@ class Waiting(GraphBatching):
     A request that has its answer waits until all others of its batch have theirs.
     """
 
-    def table(self, granularity: int) -> BatchTable:
-        """Return an empty stack that holds answers back."""
-        return _Held(granularity)
+    def table(self) -> BatchTable:
+        """Return an empty table that holds answers back."""
+        return _Held()
 
 
 class _Held(BatchTable):
-    def __init__(self, most: int) -> None:
-        super().__init__(most)
+    def __init__(self) -> None:
+        super().__init__()
         self._left_at: dict[int, int] = {}  # requests that have their answer, and the first stage that gave one
 
     def leaving(self, batch: SubBatch, answered: Iterable[int], stage: int) -> Sequence[tuple[int, int]]:

@@ -98,8 +98,8 @@ class _Timed:
     def batch_limit(self, model: ModelView) -> int:
         return self._policy.batch_limit(model)
 
-    def table(self, granularity: int) -> BatchTable:
-        return self._policy.table(granularity)
+    def table(self) -> BatchTable:
+        return self._policy.table()
 
     def decide(self, view: WorkView, now: float) -> Decision:
         begun, cpu = time.perf_counter(), time.thread_time()

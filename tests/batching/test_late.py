@@ -11,7 +11,7 @@ from latebind.batching.costs import Estimate
 from latebind.batching.late import Choice, earliest, hurries, together
 from latebind.batching.policy import ModelView
 from latebind.batching.queue import Queue, Request
-from latebind.batching.table import StagePools, SubBatch
+from latebind.batching.table import BatchTable, SubBatch
 from latebind.domain.actions import Outcome, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
@@ -248,7 +248,7 @@ def test_where_somebody_waits_all_are_weighed_at_any_boundary(newcomers: tuple[i
 
 
 def test_who_has_come_to_others_that_rest_is_chosen_with_them() -> None:
-    pools, spec = StagePools(), chain(STATIC, STATIC, STATIC).spec
+    pools, spec = BatchTable(), chain(STATIC, STATIC, STATIC).spec
     resting, moved = (SubBatch(spec, {i: Request(i, "net", i, 1e3, 0.0)}, stage) for i, stage in ((1, 1), (2, 0)))
     for batch in (resting, moved):
         pools.push(batch, 0.0)

@@ -32,8 +32,8 @@ class LooksAtAll:
     def batch_limit(self, model: ModelView) -> int:
         return self._policy.batch_limit(model)
 
-    def table(self, granularity: int) -> BatchTable:
-        return self._policy.table(granularity)
+    def table(self) -> BatchTable:
+        return self._policy.table()
 
     def decide(self, view: WorkView, now: float) -> Decision:
         crew: list[WorkView] = []

@@ -8,7 +8,7 @@ from math import inf
 from latebind.batching.decisions import Decision, GoOn, Wait
 from latebind.batching.policy import ModelView, WorkView, launch
 from latebind.batching.queue import Order
-from latebind.batching.table import BatchTable
+from latebind.batching.table import BatchTable, Stack
 from latebind.domain.config import PolicyConfig
 
 
@@ -35,8 +35,8 @@ class Stacked:
         return min(self.batch_limit(model), view.granularity) - view.started(model)
 
     def table(self) -> BatchTable:
-        """Return an empty batch table."""
-        return BatchTable()
+        """Return an empty stack."""
+        return Stack()
 
     def in_turn(self, view: WorkView) -> list[ModelView]:
         """Return the models with waiting requests in the order in which they are served."""

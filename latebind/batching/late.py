@@ -17,7 +17,7 @@ from latebind.batching.decisions import Decision, GoOn, Shed, Wait
 from latebind.batching.lazy_plus import LazyPlus
 from latebind.batching.policy import ModelView, WorkView, launch
 from latebind.batching.queue import Request
-from latebind.batching.table import SubBatch
+from latebind.batching.table import BatchTable, SubBatch
 
 NEARLY = 0.7  # share of the best chance of all waiting requests to be in time
 HELD = 1.5  # times the seconds of a batch by itself, because others go ahead of it now and then
@@ -66,6 +66,10 @@ class Late(LazyPlus):
     """The default policy: decides over batches, workers, learned caches and deadlines together."""
 
     counts_exits = True
+
+    def table(self) -> BatchTable:
+        """Return an empty table, of which any requests may go on."""
+        return BatchTable()
 
     def decide(self, view: WorkView, now: float) -> Decision:
         """Launch, go on, shed, or leave waiting requests to workers that fit better."""

@@ -185,3 +185,12 @@ class BatchTable:
             for request in self.top.members.values():
                 request.delayed += now - self.top.preempted
             self.top.preempted = None
+
+
+class Stack(BatchTable):
+    """The table of policies for which the top always goes on, as a whole: nobody is asked while no request waits."""
+
+    @property
+    def going(self) -> SubBatch | None:
+        """The newest sub-batch."""
+        return self.entries[-1] if self.entries else None

@@ -13,7 +13,7 @@ from latebind.batching.graph import GraphBatching, Stacked
 from latebind.batching.lazy_plus import Slack
 from latebind.batching.policy import ModelView, WorkView, launch
 from latebind.batching.queue import Request
-from latebind.batching.table import BatchTable, SubBatch
+from latebind.batching.table import BatchTable, Stack, SubBatch
 from latebind.domain.config import PolicyConfig
 from latebind.domain.model import StageKind
 
@@ -136,7 +136,7 @@ class Waiting(GraphBatching):
         return _Held()
 
 
-class _Held(BatchTable):
+class _Held(Stack):
     def __init__(self) -> None:
         super().__init__()
         self._left_at: dict[int, int] = {}  # requests that have their answer, and the first stage that gave one

@@ -166,14 +166,7 @@ class Service:
         return spec
 
     async def infer(
-        self,
-        spec: ModelSpec,
-        call: Call,
-        fill: Fill,
-        *,
-        client: str = "",
-        version: str | None = None,
-        parent: str = "",
+        self, spec: ModelSpec, call: Call, fill: Fill, client: str = "", version: str | None = None, parent: str = ""
     ) -> Answer:
         """Answer a call within its time-out; `fill` writes its rows into the slots that were claimed for it.
 

@@ -49,15 +49,6 @@ def test_it_infers_in_json_and_binary(client: Any, binary_in: bool, binary_out: 
     assert result.get_response()["parameters"] == {"left_at": [2, 2], "stages": 3}
 
 
-def test_it_gets_the_outputs_that_it_asks_for(client: Any) -> None:
-    inputs = [tensor(np.ones((2, 2, 2), np.float32), "a"), tensor(np.ones((2, 3), np.int64), "b", datatype="INT64")]
-    both = client.infer("pair", inputs)
-    assert both.as_numpy("sum").tolist() == [7.0, 7.0]
-    one = client.infer("pair", inputs, outputs=[triton.InferRequestedOutput("b", binary_data=False)])
-    assert one.as_numpy("sum") is None
-    assert one.as_numpy("b").tolist() == [[1, 1, 1], [1, 1, 1]]
-
-
 def test_it_is_told_clearly_what_is_wrong(client: Any) -> None:
     cases: list[tuple[str, list[Any], dict[str, Any], str, str]] = [
         ("none", [tensor(X)], {}, "404", "there is no model 'none'"),

@@ -91,10 +91,7 @@ async def infer(context: Context, request: Request) -> Reply:
         call = with_time_waited(await read_call(codec, body, _json_bytes(fields)), fields.get(WAITED_HEADER))
         request.watch()
         answer = await service.infer(
-            *(spec, call, partial(fill, call, body)),
-            client=request.client,
-            version=request.version,
-            parent=_parent(request),
+            spec, call, partial(fill, call, body), request.client, request.version, _parent(fields)
         )
     finally:
         body.release()
@@ -118,7 +115,7 @@ async def generate(context: Context, request: Request) -> Reply:
     """Answer one call of one row with all of its answer."""
     codec, call, filled = await _read_row(context, request)
     answer = await context.service.infer(
-        codec.spec, call, filled, client=request.client, version=request.version, parent=_parent(request)
+        codec.spec, call, filled, request.client, request.version, _parent(request.fields)
     )
     return Reply(codec.encode_row(answer, call), JSON)
 
@@ -129,7 +126,7 @@ async def generate_stream(context: Context, request: Request) -> Reply:
     What fails before the first piece is an error as usual, what fails later an event with an `error`.
     """
     codec, call, filled = await _read_row(context, request)
-    pieces = context.service.stream(codec.spec, call, filled, version=request.version, parent=_parent(request))
+    pieces = context.service.stream(codec.spec, call, filled, version=request.version, parent=_parent(request.fields))
     try:
         first = await anext(pieces)
     except BaseException:
@@ -157,8 +154,9 @@ def _codec(context: Context, spec: ModelSpec) -> "Codec":
     return codec
 
 
-def _parent(request: Request) -> str:
-    return request.fields.get(TRACEPARENT, b"").decode("latin-1")
+def _parent(fields: Mapping[bytes, bytes]) -> str:
+    given = fields.get(TRACEPARENT)
+    return "" if given is None else given.decode("latin-1")
 
 
 def _json_bytes(fields: Mapping[bytes, bytes]) -> int | None:

@@ -122,10 +122,7 @@ async def infer(context: Context, data: bytes, caller: Caller) -> bytes:
     version = request.model_version or None
     codec, call = _decode(context, request, raw, caller)
     answer = await context.service.infer(
-        *(codec.spec, call, partial(_fill, call)),
-        client=caller.address(),
-        version=version,
-        parent=caller.header(TRACEPARENT),
+        codec.spec, call, partial(_fill, call), caller.address(), version, caller.header(TRACEPARENT)
     )
     parameters = context.service.reply_parameters(codec.spec, answer)
     if request.parameters and (_is_set(request, FINAL_WANTED) or _is_set(request, STREAM)):

@@ -1,11 +1,13 @@
 """gRPC's own server (`grpc.aio`) on a port of its own: a call is counted, admitted, and ends with one answer or status.
 
 It keeps HTTP/2, TLS, deadlines and flow control, and reads a message completely before anybody here sees it. A server
-on nghttp2 of our own answered about twice as many calls that do nothing, in 850 lines and with a library of the system.
+on nghttp2 of our own answered 2.2 to 2.6 times as many calls of a model without work from 16 clients, in 850 lines and
+with a library of the system. gRPC's synchronous server takes as long as this one, grpclib and hypercorn longer.
 """
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +26,9 @@ from latebind.server.service import Service
 LAST_WORDS = 1.0  # seconds to send errors to calls that the drain had no time for
 QUIET_SECONDS = 0.1  # if no call arrives for so long while the server closes, none is expected any more
 LOGGER = "grpc._cython.cygrpc"  # where the server writes what its handlers raise
+# gRPC's own thread tells the event loop of whatever comes, three times for a call, and asks a busy loop for the
+# interpreter each time: with Python's 5 milliseconds, 16 clients got 0.6 times as many answers of a model without work.
+SWITCH_SECONDS = 1e-4
 MOST_PENDING = 1 << 20  # calls that wait for the event loop; limits on streams and connections bound them anyway
 
 
@@ -150,6 +155,7 @@ class RpcServer:
         self._methods = served or methods()
         self._server: Any = None
         self._closing: asyncio.Task[None] | None = None
+        self._usual_switch = sys.getswitchinterval()
 
     async def open(self) -> None:
         """Listen; when this returns, calls are answered. Raises `ConfigError` if the address is not available."""
@@ -166,6 +172,7 @@ class RpcServer:
             where = f"{self._config.host} port {self._config.grpc_port}"
             raise ConfigError(f"server.grpc_port: cannot listen on {where}: {TAKEN}") from None
         await self._server.start()
+        sys.setswitchinterval(SWITCH_SECONDS)
 
     def close(self) -> None:
         """Begin to close: refuse new calls; calls under way get `Limits.drain_seconds` to end. Await `closed()`."""
@@ -210,6 +217,7 @@ class RpcServer:
             async with asyncio.timeout(LAST_WORDS):
                 await reception.quiet(QUIET_SECONDS)
         await self._server.stop(LAST_WORDS)
+        sys.setswitchinterval(self._usual_switch)
 
 
 def _answering(reception: Reception, method: Method, answer: Answer) -> Callable[[bytes, Any], Awaitable[bytes]]:

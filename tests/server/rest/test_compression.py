@@ -5,9 +5,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable
-from typing import Any
 
-import aiohttp
 import numpy as np
 import pytest
 import tritonclient.http as triton
@@ -85,24 +83,6 @@ def test_tritonclient_may_compress_both_ways(site: Site, encoding: str, binary: 
         both = {f"{way}_compression_algorithm": encoding for way in ("request", "response")}
         found = client.infer(model, [given_input], outputs=[wanted], **both).as_numpy("y")
     np.testing.assert_array_equal(found, x * 2)
-
-
-def test_the_length_of_the_json_counts_uncompressed_bytes_in_the_reply(site: Site) -> None:
-    async def ask() -> tuple[Any, bytes]:
-        async with aiohttp.ClientSession() as session:
-            body = json.dumps({**json_of(LARGE), "parameters": {"binary_data_output": True}}).encode()
-            async with session.post(f"http://127.0.0.1:{site.port}/v2/models/large/infer", data=body) as reply:
-                return reply.headers, await reply.read()
-
-    headers, body = asyncio.run(ask())
-    assert headers["content-encoding"] in ("gzip", "deflate")
-    assert headers["vary"] == "accept-encoding"
-    head = int(headers["inference-header-content-length"])
-    assert json.loads(body[:head])["outputs"][0]["parameters"]["binary_data_size"] == len(body) - head == 4 << 20
-
-
-def json_of(x: Any) -> dict[str, object]:
-    return {"inputs": [{"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.ravel().tolist()}]}
 
 
 def test_what_is_small_or_noise_goes_as_it_is(site: Site) -> None:

@@ -21,56 +21,6 @@ def the_door_still_answers(site: Site) -> Iterator[None]:
 # What the door refuses ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/",
-        "/v1",
-        "/v2/",
-        "/v2//models",
-        "/v2/models/",
-        "/v2/models/none",
-        "/v2/models/none/ready",
-        "/v2/models/../models",
-        "/v2/models/..%2f..%2fetc%2fpasswd",
-        "/v2/models/%2e%2e",
-        "/v2/models/double%00",
-        "/v2/models/double%0a",
-        "/v2/models/double/",
-        "/v2/models/double/versions/",
-        "/v2/models/double/versions/one",
-        "/v2/models/double/versions/01",
-        "/v2/models/double/versions/-1",
-        "/v2/models/double/versions/" + "9" * 5000,
-        "/v2/models/%ff%fe",
-        "/v2/models/double%25",
-        "/v2/health",
-        "//v2/models/none",
-    ],
-)
-def test_paths_that_lead_nowhere_are_404(site: Site, path: str) -> None:
-    reply = site.get(path)
-    assert reply.status == 404
-    assert reply.error
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", DOUBLE),
-        ("PUT", DOUBLE),
-        ("DELETE", "/v2/models/double"),
-        ("POST", "/v2"),
-        ("POST", "/v2/health/live"),
-        ("GET", "/v2/repository/index"),
-        ("OPTIONS", "/v2"),
-    ],
-)
-def test_a_wrong_method_is_405(site: Site, method: str, path: str) -> None:
-    assert site.call(method, path).status == 405
-    assert "this path takes" in site.call(method, path).error
-
-
 @pytest.mark.parametrize("verb", ["load", "unload"])
 def test_loading_and_unloading_are_off_unless_they_are_turned_on(site: Site, verb: str) -> None:
     refused = site.post(f"/v2/repository/models/double/{verb}", {})

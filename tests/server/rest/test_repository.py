@@ -96,17 +96,6 @@ def test_a_model_that_is_down_answers_503_with_the_reason_and_is_not_ready(site:
     site.gateway.models = specs
 
 
-@pytest.mark.parametrize("verb", ["load", "unload"])
-def test_a_change_needs_the_admins_token(verb: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("tokens")
-    (folder / "admin").write_text("a" * 40)
-    (folder / "admin").chmod(0o600)
-    with opened(DoorConfig(port=0, manage=True, admin_token_file=str(folder / "admin"))) as site:
-        assert site.post(f"{HALF_MODEL}/{verb}", {}).status == 401
-        shown = {"Authorization": "Bearer " + "a" * 40}
-        assert site.post(f"{HALF_MODEL}/{verb}", {}, shown).status == 200
-
-
 def test_whoever_asks_for_a_model_that_is_being_loaded_is_not_told_to_load_it(managed: Site) -> None:
     managed.post("/v2/repository/models/half/unload", b"")
     managed.shelf.loading.add("half")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tritonclient.utils import InferenceServerException
 
 from tests.server.conftest import Site, opened
-from tests.server.rpc.conftest import GRPC, Raw, X, address, given, request
+from tests.server.rpc.conftest import GRPC, X, address
 from tests.server.test_shared_memory import PREFIX
 
 HALF = X.nbytes
@@ -79,15 +79,6 @@ def test_values_in_shared_memory_are_checked(client: Any, region: Any) -> None:
     truths.set_shared_memory("region", 3)
     with pytest.raises(InferenceServerException, match="a byte above 1"):
         client.infer("invert", [truths])
-
-
-def test_contents_and_a_place_in_shared_memory_exclude_each_other(raw: Raw) -> None:
-    both = given(fp32_contents=[1] * 32)
-    both.parameters["shared_memory_region"].string_param = "region"
-    assert "send one of them" in raw.refusal(request(inputs=[both]).SerializeToString())[1]
-    alone = given()
-    alone.parameters["shared_memory_byte_size"].int64_param = 4
-    assert "without its shared_memory_region" in raw.refusal(request(inputs=[alone]).SerializeToString())[1]
 
 
 def test_trace_settings_are_read_and_changed(client: Any) -> None:

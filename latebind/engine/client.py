@@ -24,7 +24,7 @@ from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim, Claims
 from latebind.engine.messages import Ended, EndedReader, Stepped, Wrote
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, EngineOrder, EngineStarted, InUse
-from latebind.engine.running import LISTENS, LOADS, Lateness, Place, models_of, note_start, read_running
+from latebind.engine.running import LOOK_SECONDS, Watched, models_of, note_start
 from latebind.engine.slots import Rows, SlotMemory, create_file
 from latebind.forks.client import Forked, ForkServer, fork_server
 from latebind.sequence.padding import room
@@ -36,7 +36,6 @@ PROCESS, NAME = "latebind.engine.process", "latebind-engine"  # the module that 
 STOP_SECONDS = 10.0
 CONTROL_BYTES = 1 << 24
 ANSWER_SECONDS = 10.0  # that an engine has for an answer on the control stream
-LOOK_SECONDS = 0.25  # between two looks at what an engine does
 EXPIRE_SECONDS = 0.005  # between two looks for calls whose deadline has passed
 LATEST_SECONDS = 0.05  # beyond a deadline in which the engine may say itself what became of the call: it knows more
 
@@ -72,8 +71,7 @@ class EngineClient:
         self._alive = False
         self._expires = inf  # when claims are looked through for those whose deadline has passed
         self._expiring: asyncio.TimerHandle | None = None
-        self._lateness = Lateness()
-        self._looked = 0.0
+        self._watched = Watched(self._running)
         self._asked: list[float] = []  # when the questions were asked that have no answer yet
         self._own = ExitStack()  # resources that end with this client
         self._emptied: asyncio.Event | None = None  # created by `close`, set when `sent` has become empty
@@ -156,7 +154,7 @@ class EngineClient:
         While models are loaded, it is the one being loaded. Of an engine that was killed because it stood still, it is
         those that were late.
         """
-        return models_of(self._places()) if self._ran is None else self._ran
+        return models_of(self._watched.places()) if self._ran is None else self._ran
 
     def live(self) -> bool:
         """Return whether the engine's process is alive and serves."""
@@ -164,22 +162,20 @@ class EngineClient:
 
     def ready(self, model: str | None = None) -> bool:
         """Return whether the engine serves, and goes on with its work, and serves that `model` if one is named."""
-        return self._alive and not self._stands_still() and (model is None or model in self.models)
+        return self._alive and not self._watched.stands_still() and (model is None or model in self.models)
 
     @property
     def late(self) -> float:
         """For how many seconds something has been late that the engine does; 0 if nothing is (`look`)."""
-        return self._lateness.seconds
+        return self._watched.seconds
 
     def look(self) -> None:
-        """Look whether the engine goes on with what it does, and log when it stands still. The engine is not asked.
+        """Look whether the engine goes on with what it does, and log when it stands still.
 
         To be called every `LOOK_SECONDS`.
         """
-        now, before = time.monotonic(), self.late
-        since = min(now - self._looked, 2 * LOOK_SECONDS)  # this process may have stood still itself
-        self._looked = now
-        self._lateness.look(self._places(), now, since)
+        before = self.late
+        self._watched.look()
         if self.late and not before:
             logger.error("the engine stands still: %s", self._standing())
         elif before and not self.late:
@@ -188,7 +184,7 @@ class EngineClient:
     def abandon(self) -> None:
         """Kill an engine that stands still; what follows is what follows when one dies by itself."""
         logger.error("the engine has stood still for %.1f s and is killed: %s", self.late, self._standing())
-        self._ran = models_of(self._lateness.places) or self.ran()
+        self._ran = models_of(place for place, late in self._watched.late.items() if late) or self.ran()
         self._process.kill()
         assert self._messages is not None
         self._messages.abort()  # the process may take its time to die
@@ -322,18 +318,8 @@ class EngineClient:
         now = time.monotonic() - LATEST_SECONDS
         self.watch(min([claim.expire(now) for claim in list(self.sent.values())], default=inf))
 
-    def _stands_still(self) -> bool:
-        """Return whether anything is late at this moment; it is read twice, as it may be half written."""
-        now = time.monotonic()
-        return any(place.due < now for place in self._places()) and any(place.due < now for place in self._places())
-
-    def _places(self) -> list[Place]:
-        return read_running(self._running) if self._files else []
-
     def _standing(self) -> str:
-        """Say what is late, for the log."""
-        names = [name for name, spec in self.models.items() if not spec.steps]
-        return ", ".join([_described(place, names) for place in self._lateness.places])
+        return self._watched.described([name for name, spec in self.models.items() if not spec.steps])
 
     def engine_lost(self) -> None:
         """Answer everything in flight with `Unavailable`, because the engine has gone."""
@@ -412,15 +398,3 @@ class EngineStream(asyncio.Protocol):
         """Report that the engine has gone."""
         del exc
         self._client.engine_lost()
-
-
-def _described(place: Place, models: Sequence[str]) -> str:
-    """Say what a thread of an engine is late with."""
-    late = f"{time.monotonic() - place.due:.1f} s longer than it may take"
-    index = place.model - 1
-    model = models[index] if 0 <= index < len(models) else f"model {index}" if index >= 0 else "the models"
-    if place.stage == LOADS:
-        return f"to load {model} takes {late}"
-    if place.stage == LISTENS:
-        return f"nobody has listened there, {late}"
-    return f"stage {place.stage} of {model} takes {late}"

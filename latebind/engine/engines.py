@@ -22,8 +22,9 @@ from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim
-from latebind.engine.client import LOOK_SECONDS, EngineClient
+from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder, InUse, backend_imports
+from latebind.engine.running import LOOK_SECONDS
 from latebind.forks.client import ForkServer
 from latebind.repository.listing import Serving
 from latebind.server.gateway import Snapshot

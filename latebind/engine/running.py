@@ -1,7 +1,7 @@
 """What each thread of an engine does and until when it should have done it, in memory that outlives the engine.
 
 The first place belongs to the thread that listens, or loads; then each worker has one, and the loader of models on
-demand. The door reads them without asking the engine: so it knows which models ran when an engine died, and notices
+demand. The frontend reads them without asking the engine: so it knows which models ran when an engine died, and notices
 that one stands still, or that a worker is stuck in a stage while others go on. There is no lock: each place has one
 writer at a time. A reader may find a place half written, so it believes only what it finds twice.
 """
@@ -9,7 +9,7 @@ writer at a time. A reader may find a place half written, so it believes only wh
 import mmap
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from pathlib import Path
 from struct import Struct
@@ -24,6 +24,7 @@ OTHERS = 2  # places beside those of workers
 PLACE = Struct("<dii")
 MOST_BYTES = 1 << 16
 
+LOOK_SECONDS = 0.25  # between two looks at what an engine does
 BEAT_SECONDS = 0.25  # in which the listener notes at least once that it is there
 LISTEN_SECONDS = 1.0  # that it may be silent, for others may need the cores
 LATE_SECONDS = 2.0  # that a stage may take at least, for the same reason
@@ -99,11 +100,6 @@ def note_start(fd: int) -> None:
     os.pwrite(fd, PLACE.pack(time.monotonic() + LOAD_SECONDS, IDLE, LOADS), 0)
 
 
-def read_running(fd: int) -> list[Place]:
-    """Return what all threads do."""
-    return [Place(*place) for place in PLACE.iter_unpack(os.pread(fd, MOST_BYTES, 0))]
-
-
 def models_of(places: Iterable[Place]) -> tuple[int, ...]:
     """Return the indices of the models that run there, each once, ascending."""
     return tuple(sorted({place.model - 1 for place in places if place.model != IDLE}))
@@ -125,23 +121,53 @@ def longest_seconds(served: ServedModel) -> list[float]:
     return [max(LATE_SECONDS, TIMES * seconds) for seconds in steps]
 
 
-class Lateness:
-    """For how long what is overdue has been, as far as the door was there to see it."""
+class Watched:
+    """The places of an engine as the frontend sees them in the file `fd`, and for how long what is overdue has been.
 
-    def __init__(self) -> None:
-        self._late: dict[Place, float] = {}
+    The engine is not asked. `late` has what was overdue at the last look, with the seconds of that which the frontend
+    was there to see: a place counts from the second look on, and so does one that was half written.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._looked = 0.0
+        self.late: dict[Place, float] = {}
+
+    def places(self) -> list[Place]:
+        """Return what all threads do."""
+        return [Place(*place) for place in PLACE.iter_unpack(os.pread(self._fd, MOST_BYTES, 0))]
 
     @property
     def seconds(self) -> float:
-        """For how long the latest is late; 0 if nothing is."""
-        return max(self._late.values(), default=0.0)
+        """For how long the latest has been late; 0 if nothing is."""
+        return max(self.late.values(), default=0.0)
 
-    @property
-    def places(self) -> list[Place]:
-        """What is late."""
-        return [place for place, seconds in self._late.items() if seconds]
+    def stands_still(self) -> bool:
+        """Return whether anything is late at this moment; it is read twice, as it may be half written."""
+        now = time.monotonic()
+        return any(place.due < now for place in self.places()) and any(place.due < now for place in self.places())
 
-    def look(self, places: Iterable[Place], now: float, since: float) -> None:
-        """Note what is overdue `now`, `since` seconds after the last look. A place counts from the second look on."""
-        overdue = [place for place in places if place.due < now]
-        self._late = {place: self._late[place] + since if place in self._late else 0.0 for place in overdue}
+    def look(self, now: float | None = None) -> None:
+        """Note what is overdue; to be called every `LOOK_SECONDS`."""
+        now = time.monotonic() if now is None else now
+        since = min(now - self._looked, 2 * LOOK_SECONDS)  # the frontend may have stood still itself
+        self._looked = now
+        overdue = [place for place in self.places() if place.due < now]
+        self.late = {place: self.late[place] + since if place in self.late else 0.0 for place in overdue}
+
+    def described(self, models: Sequence[str]) -> str:
+        """Say what is late, for the log."""
+        found = []
+        for place, seconds in self.late.items():
+            if not seconds:
+                continue
+            late = f"{time.monotonic() - place.due:.1f} s longer than it may take"
+            index = place.model - 1
+            model = models[index] if 0 <= index < len(models) else f"model {index}" if index >= 0 else "the models"
+            if place.stage == LOADS:
+                found.append(f"to load {model} takes {late}")
+            elif place.stage == LISTENS:
+                found.append(f"nobody has listened there, {late}")
+            else:
+                found.append(f"stage {place.stage} of {model} takes {late}")
+        return ", ".join(found)

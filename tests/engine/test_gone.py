@@ -5,7 +5,6 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,19 +13,11 @@ import uvloop
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import Unavailable
 from latebind.engine.engines import Engines
-from tests.engine.test_engines import ask, is_stopped, serving
-from tests.versions import add_version
+from tests.engine.test_engines import ask, is_stopped, kill, serving
 
 TIMES = 4
 CALLS = 3
 SLOTS = EngineConfig().slots
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("gone")
-    add_version(root, "scale", 1, 2.0)
-    return root
 
 
 @pytest.fixture(autouse=True)
@@ -52,21 +43,6 @@ async def settled(engines: Engines) -> list[str]:
     return descriptors()
 
 
-async def kill(engines: Engines) -> None:
-    engine, lost = engines._engine, asyncio.Event()
-    assert engine is not None
-    assert engine.on_lost is not None
-    engine.on_lost = partial(_and_set, engine.on_lost, lost)
-    os.kill(engine.process_id, signal.SIGKILL)
-    await lost.wait()
-    assert not engines.ready()
-
-
-def _and_set(call: Callable[[], None], event: asyncio.Event) -> None:
-    call()
-    event.set()
-
-
 async def calls_it_has(engines: Engines) -> None:
     """Kill the engine while it has calls, which are answered by that."""
     await _kill_under(engines, CALLS)
@@ -84,9 +60,9 @@ async def reload(engines: Engines) -> None:
 
 @pytest.mark.parametrize("end", [kill, calls_it_has, calls_wait, reload])
 async def test_descriptors_of_an_engine_go_with_it(
-    shop: Path, end: Callable[[Engines], Coroutine[None, None, None]]
+    scale_shop: Path, end: Callable[[Engines], Coroutine[None, None, None]]
 ) -> None:
-    async with serving(shop, crashes=1000) as (engines, _):
+    async with serving(scale_shop, crashes=1000) as (engines, _):
         assert await ask(engines) == 2.0
         await engines.metrics()
         before = await settled(engines)
@@ -111,9 +87,9 @@ async def _kill_under(engines: Engines, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_asked_behind_a_control_line_that_has_closed_is_unavailable(shop: Path) -> None:
+def test_what_is_asked_behind_a_control_line_that_has_closed_is_unavailable(scale_shop: Path) -> None:
     async def test() -> None:
-        async with serving(shop) as (engines, _):
+        async with serving(scale_shop) as (engines, _):
             engine = engines._engine
             assert engine is not None
             async with engine._control_lock:

@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 from typing import cast
 
@@ -20,22 +19,19 @@ from latebind.domain.errors import Expired, Unavailable
 from latebind.domain.eventlog import read_log
 from latebind.domain.model import TensorSpec
 from latebind.engine.claim import Claim
-from latebind.engine.client import LATEST_SECONDS, LOOK_SECONDS, EngineClient
+from latebind.engine.client import LATEST_SECONDS, EngineClient
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
 from latebind.engine.running import (
-    IDLE,
     LATE_SECONDS,
-    LISTENS,
+    LOOK_SECONDS,
     TIMES,
-    Lateness,
-    Place,
     Running,
+    Watched,
     longest_seconds,
     map_running,
     marking_loading,
     models_of,
-    read_running,
     worker_place,
 )
 from latebind.engine.slots import create_file
@@ -178,16 +174,25 @@ async def test_what_engines_decided_that_stood_still_and_were_killed_replays_ali
         assert min(events, actions) > 0
 
 
-def test_what_is_overdue_is_late_from_the_second_look_on_and_for_as_long_as_the_door_saw() -> None:
-    lateness, stuck = Lateness(), Place(10.0, 2, 3)
-    other = Place(inf, IDLE, LISTENS)
-    lateness.look([stuck, other], now=10.5, since=0.25)  # which may be half written
-    assert (lateness.seconds, lateness.places) == (0.0, [])
-    lateness.look([stuck, other], now=10.75, since=0.25)
-    lateness.look([stuck, other], now=99.0, since=0.5)  # the door was away itself
-    assert (lateness.seconds, lateness.places) == (0.75, [stuck])
-    lateness.look([Place(99.1, 2, 3), other], now=99.2, since=0.25)  # the next stage
-    assert lateness.seconds == 0.0
+@pytest.fixture
+def file() -> Iterator[int]:
+    """The file in which an engine's threads note what they do."""
+    found = create_file()
+    yield found
+    os.close(found)
+
+
+def test_what_is_overdue_is_late_from_the_second_look_on_and_for_as_long_as_the_frontend_saw(file: int) -> None:
+    running, watched, begun = map_running(file, 1), Watched(file), time.monotonic()
+    running.begin(worker_place(0), 2, 3, 0.0)
+    looks = [(1.0, 0.0), (1.25, 0.25), (99.0, 0.25 + 2 * LOOK_SECONDS)]  # the frontend was away itself
+    for seconds, late in looks:
+        watched.look(begun + seconds)
+        assert watched.seconds == pytest.approx(late)
+    assert [(place.model, place.stage) for place in watched.late] == [(2, 3)]
+    running.begin(worker_place(0), 2, 4, 0.0)  # the next stage
+    watched.look(begun + 99.25)
+    assert watched.seconds == 0.0
 
 
 def test_a_stage_that_takes_long_by_its_profile_is_late_later() -> None:
@@ -259,7 +264,7 @@ async def test_an_engine_is_not_late_for_as_long_as_its_frontend_stood_still() -
     with at_the_frontend() as (client, running):
         running.begin(worker_place(0), 1, 0, -1.0)
         client.look()
-        client._looked -= LONG
+        client._watched._looked -= LONG
         client.look()
         assert 0.0 < client.late <= 2 * LOOK_SECONDS
 
@@ -286,22 +291,18 @@ async def test_calls_are_looked_through_at_the_first_of_their_deadlines_and_then
         assert 39.0 < client._expiring.when() - asyncio.get_running_loop().time() < 41.0
 
 
-def test_whoever_has_the_file_reads_which_models_run_once_each() -> None:
-    file = create_file()
-    running = map_running(file, 4)
+def test_whoever_has_the_file_reads_which_models_run_once_each(file: int) -> None:
+    running, watched = map_running(file, 4), Watched(file)
     for worker, model in ((0, 3), (2, 1), (3, 3)):
         running.begin(worker_place(worker), model, 0, 1.0)
-    assert models_of(read_running(file)) == (0, 2)
+    assert models_of(watched.places()) == (0, 2)
     for worker in (0, 2, 3):
         running.rest(worker_place(worker))
-    assert models_of(read_running(file)) == ()
-    os.close(file)
+    assert models_of(watched.places()) == ()
 
 
-def test_while_models_are_loaded_the_first_place_tells_which() -> None:
-    file = create_file()
-    running = map_running(file, 2)
-    loaded = [models_of(read_running(file)) for _ in marking_loading([Path("a"), Path("b")], running)]
+def test_while_models_are_loaded_the_first_place_tells_which(file: int) -> None:
+    running, watched = map_running(file, 2), Watched(file)
+    loaded = [models_of(watched.places()) for _ in marking_loading([Path("a"), Path("b")], running)]
     assert loaded == [(0,), (1,)]
-    assert models_of(read_running(file)) == ()
-    os.close(file)
+    assert models_of(watched.places()) == ()

@@ -128,17 +128,6 @@ def going_on(stage: int, *requests: int) -> Run:
     return Run(0, "chain", stage, requests, requests)
 
 
-def test_what_is_put_aside_is_kept_when_the_stage_writes_to_its_memory_again() -> None:
-    owners, kept = begun((1, 2))
-    output = torch.tensor([[1.0], [2.0]])
-    kept.keep(Batch((1, 2), (output,)))
-    kept.put_aside()
-    output.fill_(9.0)
-    (taken,) = kept.take(going_on(1, 2, 1)).tensors
-    assert taken.tolist() == [[2.0], [1.0]]
-    assert len(owners) == 2
-
-
 def test_of_a_batch_some_may_go_on_before_others() -> None:
     owners, kept = begun((1, 2, 3, 4))
     output = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
@@ -170,17 +159,6 @@ def test_of_a_request_that_has_ended_nothing_is_kept() -> None:
     assert kept.take(going_on(1, 1, 2)).requests == ()
     assert kept.take(going_on(1, 2, 3)).requests == (3,)
     assert kept.take(going_on(1, 3)).tensors[0].tolist() == [[3.0]]
-
-
-def test_requests_whose_stage_raised_may_run_it_again_apart() -> None:
-    _, kept = begun((1, 2, 3))
-    kept.keep(Batch((1, 2, 3), (torch.tensor([[1.0], [2.0], [3.0]]),)))
-    kept.take(going_on(1, 1, 2, 3))  # the stage raises: its output is never kept
-    (first,) = kept.take(going_on(1, 1, 2)).tensors
-    assert first.tolist() == [[1.0], [2.0]]
-    kept.keep(Batch((1, 2), (first * 10,)))
-    assert kept.take(going_on(1, 3)).tensors[0].tolist() == [[3.0]]
-    assert kept.take(going_on(2, 1, 2)).tensors[0].tolist() == [[10.0], [20.0]]
 
 
 class Fails:

@@ -1,4 +1,4 @@
-"""Slots at the frontend: who has claimed which slots of a model, the calls that wait for some, and the claim of a call.
+"""Slots at the frontend: the owner of each slot of a model, the calls that wait for slots, and the claim of one call.
 
 A call fills its slots, sends them to the engine, and reads them once that has answered.
 """
@@ -358,8 +358,8 @@ class Claim:
     async def stream(self, *, deadline: float, priority: int = 0, trace: int = 0) -> AsyncGenerator[Answer]:
         """Send the only row, and yield its tokens in pieces as they are written; the last piece is complete.
 
-        Who takes the pieces slowly gets several tokens in one. A call that does not write a sequence has one piece.
-        Raises what `send` raises; closing the iterator cancels it.
+        A slow reader gets several tokens in one piece. A call that does not write a sequence has one piece. Raises what
+        `send` raises; closing the iterator cancels it.
         """
         news = asyncio.Event()
         self._news = news.set

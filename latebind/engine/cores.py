@@ -43,18 +43,18 @@ def cpu_quota(groups: Path = GROUPS, own: Path = OWN_GROUP) -> float:
 def fitted(settings: ServeConfig, said: Mapping[str, object], *, on: str | None = None) -> ServeConfig:
     """Return the settings with workers for the cores that there are, unless `said`, of the engine, has their number.
 
-    The cores are those of this machine that are left beside the door, which needs about one, or those that each replica
-    asks for, if these are served `on` something else.
+    The cores are those of this machine that are left beside the frontend, which needs about one, or those that each
+    replica asks for, if these are served `on` something else.
     """
     if not said.keys().isdisjoint(("workers", "granularities")):
         return settings
-    cores = beside_door(settings.engine) if on is None else max(1, int(settings.cluster.cpus) - 1)
+    cores = beside_frontend(settings.engine) if on is None else max(1, int(settings.cluster.cpus) - 1)
     threads = settings.engine.threads if "threads" in said else None
     return replace(settings, engine=with_workers(settings.engine, cores, threads=threads))
 
 
-def beside_door(config: EngineConfig) -> int:
-    """Return how many of the cores that the engine may use are left beside the door, at least one."""
+def beside_frontend(config: EngineConfig) -> int:
+    """Return how many of the cores that the engine may use are left beside the frontend, at least one."""
     return max(1, min(usable_cores(config), usable_cores(EngineConfig()) - 1))
 
 

@@ -43,7 +43,7 @@ from latebind.queries.scheduler import make_scheduler
 logger = logging.getLogger(__name__)
 
 SHORT_SECONDS = 1e-4  # a run of at most this may be done by the listener: nobody listens meanwhile
-END_SECONDS = 10.0  # in which stages that run as the door closes may end
+END_SECONDS = 10.0  # in which stages that run as the frontend closes may end
 NO_THREAD = 0
 MOST_TRACES = 1024  # kept until they are collected
 MOST_UNCOUNTED = 64  # events that may wait to be counted
@@ -333,7 +333,7 @@ class Driver:
                 self._send(b"".join(told))
 
     def _end(self, request: int) -> None:
-        """Have whoever keeps something of a request or a step forget it, before the frontend hears of its end."""
+        """Have all that is kept of a request or a step forgotten, before the frontend hears of its end."""
         self._owners.end(request)
         if self._staging.tracks_requests:
             self._staging.ended(request)

@@ -59,8 +59,8 @@ class Engines:
     the seconds that its requests get if they name no time-out. `on_change` is called when another engine has taken
     over, `on_failed` with a model and a version of its learned caches that was wanted and that this engine cannot use.
 
-    Which versions are wanted stands here and nowhere else, as this outlives engines and whoever chooses: `adopt` notes
-    it, and each engine has taken it up before it gets its first call. Which are used, engines report (`used`).
+    Which versions are wanted stands here and nowhere else, as this outlives engines and adaptation services: `adopt`
+    notes it, and each engine has taken it up before it gets its first call. Which are used, engines report (`used`).
     """
 
     def __init__(self, order: EngineOrder, config: GenerationsConfig, forks: ForkServer) -> None:

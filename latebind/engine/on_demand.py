@@ -262,7 +262,7 @@ class Loading:
 def _loaded(piece: Piece, model: LoadedModel, budget: int) -> Iterator[Loading]:
     """Hold a piece in memory within this context and tell it its size: what the process has grown by.
 
-    What was freed meanwhile does not count, nor the bytes that whoever measures keeps `beside` it.
+    What was freed meanwhile does not count, nor the bytes that measuring itself keeps `beside` it.
     """
     if piece.weights > budget:
         raise ConfigError(
@@ -314,7 +314,7 @@ class Loader:
             self._thread.join(END_SECONDS)
 
     def _work(self, report: Callable[[Loaded | LoadFailed], None]) -> None:
-        """Root of the thread. An error fails those who wait for this model and nobody else."""
+        """Root of the thread. An error fails the requests that wait for this model and no others."""
         while (action := self._actions.get()) is not None:
             event: Loaded | LoadFailed | None = None
             self._running.begin(self._running.loader, self._numbers[action.model], LOADS, LOAD_SECONDS)

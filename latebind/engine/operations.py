@@ -49,7 +49,7 @@ def crop_to(images: Array, boxes: Array, height: int, width: int) -> Array:
 def resize(images: Array, height: int, width: int) -> Array:
     """Resize each image `(..., H, W)` bilinearly; pixels are squares, as everywhere in torch unless told otherwise.
 
-    One by one: together their last bits would depend on who else is resized.
+    One by one: together their last bits would depend on the other images.
     """
     return np.stack([_resized(image, height, width) for image in images])
 

@@ -1,4 +1,4 @@
-"""The memory that frontend and engine share, row by row ("slots"), and who may write to a slot when.
+"""The memory that frontend and engine share, row by row ("slots"), and which process may write to a slot when.
 
 The slot of a request passes through the hands of both processes. Each keeps the part of the record that it decides on:
 
@@ -60,7 +60,8 @@ class SlotMemory:
     """Maps the shared file `fd` as the slots of `models`; `rows` gives the number of rows of each model by name.
 
     The file must be large enough (`file_bytes`). Both processes see the same rows if they pass the same models in the
-    same order. `whole` is the whole memory as bytes. `owners` is for the engine: who has which slot while it runs.
+    same order. `whole` is the whole memory as bytes. `owners` says in the engine which request
+    has which slot while it runs.
     """
 
     def __init__(self, fd: int, models: Sequence[ModelSpec], rows: Mapping[str, int]) -> None:

@@ -6,13 +6,13 @@ outputs back: Ebird's GPU resident memory pool (section V).
 A row of a model's pool holds one request's input (InDevPtr). InStream copies it as soon as the engine reads the
 request, and records the row's InEvent. Workers compute on streams of their own; on the device, they wait for the
 InEvent of their batch that was recorded last: InStream copies in order, so the others have come too. OutStream copies
-outputs to the slots' output rows (OutCpuPtr), and whoever reports requests as answered has waited for the OutEvent.
+outputs to the slots' output rows (OutCpuPtr), and requests are reported as answered after waiting for the OutEvent.
 InMutex is held while copying in, by the listener and by threads that have written the inputs of a query's step. Threads
 that wait for an event hold neither Python's lock (torch releases it in `synchronize`) nor a core (events are made to
 block).
 
 Slots are page-locked, so that the device copies from and to them while the processor does something else. If the
-driver refuses that, as some do for shared memory, copies are the same, and whoever starts one waits for it.
+driver refuses that, as some do for shared memory, copies are the same, and the thread that starts one waits for it.
 
 A row is reused when its request has ended. The next input is written by InStream too, so it comes after any copy still
 under way for the previous request, which may have been cancelled at once.

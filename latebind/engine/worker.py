@@ -184,7 +184,7 @@ class Aside:
         return None
 
     def perform(self, asked: Asked) -> Exited | None:
-        """Look up, and return who is answered, if anybody is."""
+        """Look up, and return the requests that are answered, if any."""
         action = asked.action
         try:
             answered = self._look_up(asked)

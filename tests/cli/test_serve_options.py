@@ -8,7 +8,7 @@ import pytest
 from latebind.cli.serve_options import OnRay, Workers, read_settings
 from latebind.domain.config import EngineConfig
 from latebind.engine import cores
-from latebind.engine.cores import beside_door
+from latebind.engine.cores import beside_frontend
 
 
 @pytest.fixture
@@ -53,5 +53,5 @@ def test_a_replica_has_the_cores_that_it_asks_for(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("eight_cores")
 def test_an_engine_with_cores_of_its_own_leaves_one_to_the_door_all_the_same() -> None:
-    assert beside_door(EngineConfig(cores=(4, 5, 6))) == 3
-    assert beside_door(EngineConfig(cores=tuple(range(8)))) == 7
+    assert beside_frontend(EngineConfig(cores=(4, 5, 6))) == 3
+    assert beside_frontend(EngineConfig(cores=tuple(range(8)))) == 7

@@ -167,7 +167,9 @@ def test_hundreds_of_loads_leave_nothing_behind(wide: Path) -> None:
     assert resident_bytes() - before < 16 * MB
 
 
-def test_a_compiled_stage_gives_its_memory_back(tmp_path: Path) -> None:
+def test_a_compiled_stage_gives_its_memory_back_and_keeps_nothing_of_a_large_batch_but_its_outputs(
+    tmp_path: Path,
+) -> None:
     usable("openvino")
     width, rows = 1024, torch.randn(2, 1024, generator=torch.Generator().manual_seed(0))
     module = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)).eval()
@@ -181,19 +183,15 @@ def test_a_compiled_stage_gives_its_memory_back(tmp_path: Path) -> None:
         max_overhead=None,
         max_batch=2,
     )
-    found = Weighed(**json.loads(printed_by("tests.engine.weighed", str(tmp_path / "1"), json.dumps(rows.tolist()))))
+    told = json.loads(printed_by("tests.engine.weighed", str(tmp_path / "1"), json.dumps(rows.tolist())))
+    found, kept = Weighed(**told["weighed"]), told["kept"]
     torch.testing.assert_close(torch.tensor(found.answers), module(rows).detach(), rtol=1e-4, atol=1e-4)
     weights = 2 * width * width * 4
     assert found.taken >= 0.9 * weights
     assert found.left <= 0.2 * found.taken
     assert found.size >= weights
-
-
-def test_a_stage_keeps_nothing_of_a_large_batch_but_its_outputs() -> None:
-    """Each stage of a model would keep room for the largest batch it ever ran, though only one of them runs."""
-    usable("openvino")
-    taken = json.loads(printed_by("tests.engine.behind_a_batch"))
-    assert taken["frugal"] <= taken["outputs"] + taken["usual"] / 3
+    # Each stage of a model would keep room for the largest batch it ever ran, though only one of them runs.
+    assert kept["frugal"] <= kept["outputs"] + kept["usual"] / 3
 
 
 def test_a_stage_that_cannot_be_compiled_leaves_its_place_empty_and_its_pages_free(wide: Path) -> None:

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from latebind.learned.activations import batches
+from latebind.learned.compiled import quantise
 from latebind.learned.explore import ExplorationResult, Explorer, TrainedLookup, all_cores, first_row
 from latebind.learned.head import Head
 from latebind.learned.latency import latency_aside, latency_in_place
 from latebind.learned.lookup import LookupFunction, compile_lookup_files
 from latebind.learned.networks import BYTES
 from latebind.learned.plan import Candidate
-from latebind.learned.quantise import quantise
 from latebind.learned.samples import Samples
 from latebind.learned.stored import FEATURES, LookupFiles, Rows
 from latebind.program.graph import Graph, Value, Weight

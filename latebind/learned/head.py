@@ -5,7 +5,6 @@ So a new head (`adaptation`) takes effect between two batches, with nothing to c
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import exp, log
 from typing import Self
 
 import numpy as np
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 SELECTOR_HIDDEN = 64
-FEW = 30  # answers of all rows together, up to which Python is quicker than numpy
 LEAST_DOUBT = np.float32(1e-7)  # least probability of another answer that float32 tells from none
 SURE = np.float32(1e9)  # the score of a head that is always sure: above any log-odds
 
@@ -182,19 +180,8 @@ class HeadFunction:
 
 
 def _odds(answers: Floats) -> Floats:
-    """Return the log-odds of the highest class of each row; the highest contributes 1 to a sum, the others the rest.
-
-    A few numbers are summed in Python: six calls of numpy take twice as long, and more where its code has left the
-    core's caches.
-    """
-    if answers.size <= FEW:
-        return np.array([_odds_of(row) for row in answers.tolist()], np.float32)
+    """Return the log-odds of the highest class of each row; the highest contributes 1 to a sum, the others the rest."""
     shares = np.exp(answers - np.maximum.reduce(answers, axis=1, keepdims=True))
     others = np.add.reduce(shares, axis=1, dtype=np.float64) - 1.0  # in float32 a doubt below 1e-7 would be none
     scores: Floats = -np.log(np.maximum(others, LEAST_DOUBT)).astype(np.float32)
     return scores
-
-
-def _odds_of(row: list[float]) -> float:
-    highest = max(row)
-    return -log(max(sum([exp(answer - highest) for answer in row]) - 1.0, float(LEAST_DOUBT)))

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError
+from latebind.learned.compiled import quantise
 from latebind.learned.lookup import LookupFunction, load_functions
-from latebind.learned.quantise import quantise
 from latebind.learned.samples import check_classifier
 from latebind.learned.stored import SpareLookup, StoredLookup, read_caches
 from latebind.program.backends import StageFunction

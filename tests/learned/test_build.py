@@ -4,23 +4,51 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from latebind.domain.config import EngineConfig
+from latebind.domain.costs import Curve
 from latebind.domain.errors import ConfigError, RepositoryError
-from latebind.learned.activations import features_of, observe
-from latebind.learned.build import build_caches, recalibrate
+from latebind.engine.crew import load_model
+from latebind.learned.activations import apply_heads, features_of, observe
+from latebind.learned.build import Builder, build_caches, nothing_pays, recalibrate, without_idle_selectors
+from latebind.learned.compose import Seen
+from latebind.learned.explore import TrainedLookup
+from latebind.learned.head import Head, Selector
+from latebind.learned.latency import AsideLatency, latency_aside
 from latebind.learned.lookup import load_functions, load_lookups
-from latebind.learned.plan import spread
+from latebind.learned.plan import Candidate, spread
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples, Task
-from latebind.learned.stored import HELD_OUT, LESSONS, graph_file, head_file, read_caches, weights_file, with_caches
+from latebind.learned.stored import (
+    ACCURACY,
+    HELD_OUT,
+    LESSONS,
+    Accuracy,
+    accuracy_of,
+    graph_file,
+    head_file,
+    read_accuracies,
+    read_accuracy,
+    read_caches,
+    read_lookup,
+    weights_file,
+    with_caches,
+    write_accuracy,
+)
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from latebind.repository.directory import CACHES, ModelDirectory
-from tests.digits import FIT, Built, earlier, samples
+from tests.digits import CALIBRATE, FIT, Built, earlier, samples
+
+
+def without_accuracy(directory: ModelDirectory, folder: Path) -> ModelDirectory:
+    files = {name: directory.read(name) for name in directory.files if name != ACCURACY}
+    return ModelDirectory.create(folder / "copy", files)
 
 
 def answers_with_exits(directory: ModelDirectory, images: Tensor) -> tuple[Tensor, float]:
@@ -103,20 +131,6 @@ def test_costs_and_hit_rates_reach_the_scheduler(built: Built) -> None:
     assert costs.step(spec.lookups[0], 1) > program.costs.step(spec.lookups[0], 1)
 
 
-def test_a_lookup_gives_the_same_answers_each_time_it_is_loaded(built: Built) -> None:
-    program = load_program(built.directory)
-    first, second = (load_lookups(built.directory, backend="eager") for _ in range(2))
-    for stage, lookup in first.items():
-        activation = program.run_through(stage, built.unseen[:16])
-        answers, hit = lookup(activation)
-        again, hit_again = second[stage](activation)
-        assert np.array_equal(answers, again)
-        assert np.array_equal(hit, hit_again)
-        assert answers.shape == (16, 10)
-        assert answers.dtype == np.float32
-        assert hit.dtype == np.bool_
-
-
 def test_openvino_answers_as_eager_does_within_half_precision(built: Built) -> None:
     pytest.importorskip("openvino")
     program = load_program(built.directory)
@@ -147,12 +161,6 @@ def test_too_few_samples_give_no_exits_and_say_so(built: Built, tmp_path: Path) 
     assert load_lookups(report.directory, backend="eager") == {}
 
 
-@pytest.mark.parametrize("fidelity", [0.0, -0.5, 1.01, float("nan")])
-def test_a_fidelity_without_sense_is_refused(built: Built, fidelity: float) -> None:
-    with pytest.raises(ConfigError, match="fidelity"):
-        build_caches(built.directory, built.fit, built.calibrate, fidelity=fidelity)
-
-
 def test_a_cache_before_the_network_gives_it_an_empty_first_stage(built: Built) -> None:
     program = load_program(built.directory)
     assert program.entry
@@ -177,16 +185,6 @@ def test_a_model_keeps_its_stages_where_no_cache_stands_before_the_network(built
     with pytest.warns(UserWarning, match="no lookup is small enough"):
         after = build_caches(fresh.directory, rows, rows, fidelity=0.9, task=Task.CLASSIFY).directory
     assert not load_program(after).entry
-
-
-def test_an_altered_cache_is_refused(built: Built, tmp_path: Path) -> None:
-    directory = copy_of(built.directory, tmp_path)
-    name = weights_file(built.report.lookups[0].name)
-    (directory.path / name).write_bytes(b"x" + directory.read(name)[1:])
-    with pytest.raises(RepositoryError, match="altered"):
-        ModelDirectory.open(directory.path)
-    with pytest.raises(RepositoryError, match="altered"):
-        load_lookups(directory, backend="eager")
 
 
 def test_a_cache_that_does_not_fit_its_stage_is_refused(built: Built, tmp_path: Path) -> None:
@@ -228,27 +226,6 @@ def test_calibrating_again_moves_thresholds_and_trains_nothing(built: Built, tmp
 
 
 @pytest.mark.usefixtures("one_core")
-def test_calibrating_for_a_target_of_one_puts_caches_aside_and_another_takes_them_up(
-    built: Built, tmp_path: Path
-) -> None:
-    directory = copy_of(built.directory, tmp_path)
-    few = samples(FIT, FIT + 200)
-    none = recalibrate(directory, few, fidelity=1.0, aside=False)
-    caches = read_caches(none.directory)
-    assert caches is not None
-    assert caches.lookups == ()
-    before = read_caches(built.directory)
-    assert before is not None
-    assert {one.name for one in caches.every} == {one.name for one in before.every}
-    assert none.seconds_with == none.seconds_without
-    assert load_lookups(none.directory, backend="eager") == {}
-    again = recalibrate(none.directory, few, fidelity=0.9, confidence=0.9, aside=False)
-    taken = {one.name for one in again.lookups}
-    assert taken
-    assert taken <= {one.name for one in before.every}
-
-
-@pytest.mark.usefixtures("one_core")
 def test_a_promise_of_all_answers_tells_no_number_of_them(built: Built, tmp_path: Path) -> None:
     directory, few = copy_of(built.directory, tmp_path), samples(FIT, FIT + 200)
     for answers in (None, 100):
@@ -265,12 +242,6 @@ def test_caches_of_an_earlier_build_promise_what_they_promised(built: Built, tmp
     assert now is not None
     assert now.answers == 2_000
     assert then == replace(now, answers=None)
-
-
-@pytest.mark.parametrize("answers", [0, -1, 10**9])
-def test_a_number_of_answers_without_sense_is_refused(answers: int) -> None:
-    with pytest.raises(ConfigError, match="answers"):
-        Promise(0.97, answers=answers)
 
 
 @pytest.mark.usefixtures("one_core")
@@ -296,11 +267,8 @@ def test_a_model_without_learned_caches_cannot_be_calibrated_again(built: Built,
         recalibrate(directory, built.calibrate)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_too_few_rows_to_calibrate_on_leave_no_exits_and_keep_what_was_trained(
-    built: Built, tmp_path: Path, rows: int
-) -> None:
-    report = recalibrate(copy_of(built.directory, tmp_path), samples(FIT, FIT + rows), fidelity=0.9)
+def test_too_few_rows_to_calibrate_on_leave_no_exits_and_keep_what_was_trained(built: Built, tmp_path: Path) -> None:
+    report = recalibrate(copy_of(built.directory, tmp_path), samples(FIT, FIT + 3), fidelity=0.9)
     before, after = read_caches(built.directory), read_caches(report.directory)
     assert report.lookups == ()
     assert "cannot show a fidelity of 0.9" in report.warning
@@ -308,3 +276,178 @@ def test_too_few_rows_to_calibrate_on_leave_no_exits_and_keep_what_was_trained(
     assert after is not None
     assert after.lookups == ()
     assert {one.name for one in after.every} == {one.name for one in before.every}
+
+
+def test_only_of_a_short_network_it_is_said_that_there_is_little_to_save() -> None:
+    assert "in 0.73 ms there is little to save" in nothing_pays(0.73e-3)
+    assert "little to save" not in nothing_pays(7e-3)
+
+
+def share_right(directory: ModelDirectory, known: Samples) -> float:
+    """What one run over all rows gives, without anything that was built for lookups."""
+    assert isinstance(known.inputs, dict)
+    assert known.labels is not None
+    (answers,) = load_program(directory).run(known.inputs["image"])
+    return float(answers.argmax(dim=1).eq(known.labels).double().mean())
+
+
+def test_a_model_built_with_labels_remembers_how_often_it_is_right(built: Built) -> None:
+    found = read_accuracy(built.directory)
+    assert found is not None
+    assert found.share == pytest.approx(share_right(built.directory, built.calibrate))
+    assert found.samples == CALIBRATE
+    assert 0.8 < found.share < 1.0
+    assert dict(built.report.rows())["accuracy"].startswith(f"{found.share:.4f} on {CALIBRATE} held-out samples")
+
+
+def test_nothing_is_remembered_where_nobody_has_labels(built: Built, tmp_path: Path) -> None:
+    unlabelled = Samples(samples(0, 100).inputs)
+    report = build_caches(without_accuracy(built.directory, tmp_path), built.fit, unlabelled, fidelity=1.0)
+    assert read_accuracy(report.directory) is None
+    assert "accuracy" not in dict(report.rows())
+
+
+@pytest.mark.usefixtures("one_core")
+def test_calibrating_again_without_labels_leaves_it(built: Built, tmp_path: Path) -> None:
+    directory = write_accuracy(without_accuracy(built.directory, tmp_path), Accuracy(0.25, 4))
+    report = recalibrate(directory, Samples(samples(0, 200).inputs), fidelity=0.9, confidence=0.9, aside=False)
+    assert read_accuracy(report.directory) == Accuracy(0.25, 4)
+
+
+def test_answers_are_right_where_the_label_is_the_greatest() -> None:
+    answers = torch.tensor([[1.0, 2.0], [3.0, 0.0], [0.0, 1.0], [9.0, 1.0]])
+    assert accuracy_of(answers, torch.tensor([1, 0, 0, 0])) == Accuracy(0.75, 4)
+
+
+def test_accuracies_go_by_the_names_of_models(built: Built, models: Path) -> None:
+    chain = ModelDirectory.open(models / "chain" / "1")
+    found = read_accuracies([built.directory, chain])
+    assert found == {"digits": pytest.approx(share_right(built.directory, built.calibrate))}
+
+
+@pytest.mark.parametrize("wrong", [Accuracy(1.5, 10), Accuracy(-0.1, 10), Accuracy(0.5, 0)])
+def test_a_share_without_sense_is_refused(built: Built, tmp_path: Path, wrong: Accuracy) -> None:
+    directory = without_accuracy(built.directory, tmp_path).write_files({ACCURACY: msgspec.json.encode(wrong)})
+    with pytest.raises(RepositoryError, match=r"accuracy\.json has .*, which is no share: build the model again"):
+        read_accuracy(directory)
+
+
+def trained(built: Built, *, in_line: float, beside: AsideLatency | None) -> list[TrainedLookup]:
+    """One of the lookups of digits, with these figures in place of its own."""
+    caches = read_caches(built.directory)
+    assert caches is not None
+    (one, *_) = caches.lookups
+    program = load_program(built.directory, threads=1)
+    functions = load_functions(built.directory, [one], backend=program.backend, threads=1)
+    files = read_lookup(built.directory, one.name)
+    candidate = Candidate(one.stage, one.kind, in_line)
+    return [TrainedLookup(candidate, files, functions[one.name], Curve((1,), (in_line,)), beside=beside)]
+
+
+@pytest.mark.parametrize(
+    ("in_line", "aside", "demanded", "taken"),
+    [
+        (0.9, 0.1, None, True),  # half hit: 1.4 in line, 0.55 aside, of 1
+        (0.01, 0.5, None, False),
+        (0.1, 0.1, False, False),
+        (0.01, 0.5, True, True),
+    ],
+)
+def test_the_faster_way_is_taken_unless_one_is_demanded(
+    built: Built, in_line: float, aside: float, demanded: bool | None, taken: bool
+) -> None:
+    program = load_program(built.directory, threads=1)
+    stages = (0.0, *(1.0 / (program.spec.stages - 1),) * (program.spec.stages - 1))
+    builder = Builder(program, Promise(0.9, aside=demanded), 0, lambda text, share: None, program, stages=stages)
+    lookups = trained(built, in_line=in_line, beside=AsideLatency(Curve((1,), (aside,)), 0.0))
+    half = Seen(np.array([[1.0, 0.0] * 50]), np.array([[True, False] * 50]))
+    (asked,) = builder._in_line_or_aside(lookups, half)
+    assert (asked.beside is not None) == taken
+    assert asked.known.at(1) == (aside if taken else in_line)
+
+
+def test_what_is_measured_aside_is_when_the_answer_is_known(built: Built) -> None:
+    program = load_program(built.directory, threads=1)
+    (one,) = trained(built, in_line=1.0, beside=None)
+    found = latency_aside(program, (built.unseen[:1],), one.plan.stage, one.function)
+    assert len(found.known.batches) == len(found.known.seconds)
+    assert all(0.0 < seconds < 1.0 for seconds in found.known.seconds)
+    assert 0.0 <= found.slower < 1.0
+
+
+def test_the_way_is_kept_in_the_directory_and_heeded_by_whoever_serves(built: Built, tmp_path: Path) -> None:
+    shutil.copytree(built.directory.path, tmp_path / "copy")
+    directory = ModelDirectory.open(tmp_path / "copy")
+    few = samples(FIT, FIT + 200)
+    report = recalibrate(directory, few, fidelity=0.9, confidence=0.9, aside=True)
+    caches = read_caches(report.directory)
+    assert caches is not None
+    assert report.aside
+    assert caches.aside
+    assert caches.at_hand == caches.lookups
+    assert load_model(report.directory.path, EngineConfig()).costs.aside
+    back = recalibrate(report.directory, few, fidelity=0.9, confidence=0.9, aside=False)
+    assert not back.aside
+    assert not load_model(back.directory.path, EngineConfig()).costs.aside
+
+
+CLASSES, ROWS = 3, 3_000
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+def selected_rows() -> tuple[Tensor, Tensor]:
+    """Features that are logits, and answers of a base model that differ where the first class is likely."""
+    features = 3.0 * torch.randn(ROWS, CLASSES, generator=GENERATOR)
+    other = (features.argmax(dim=1) == 0) & (torch.rand(ROWS, generator=GENERATOR) < 0.5)
+    classes = torch.where(other, 1, features.argmax(dim=1))
+    return features, torch.nn.functional.one_hot(classes, CLASSES).float()
+
+
+def doubting_head(*, doubts: int) -> Head:
+    """Answers with the features themselves; its selector doubts one class very much."""
+    layer, selector = torch.nn.Linear(CLASSES, CLASSES), Selector(CLASSES)
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(CLASSES))
+        layer.bias.zero_()
+        selector.hidden.weight.zero_()
+        selector.hidden.bias.zero_()
+        selector.hidden.weight[0, doubts] = 1.0  # the share of that class
+        selector.score.weight[0, 0] = -50.0
+    return Head.of(layer, selector)
+
+
+def chosen(given: Head) -> Head:
+    features, answers = selected_rows()
+    seen = apply_heads([given], [features], answers)
+    (found,) = without_idle_selectors([given], seen, np.arange(ROWS), fidelity=0.98)
+    return found
+
+
+def test_a_selector_that_knows_better_than_the_odds_stays() -> None:
+    given = doubting_head(doubts=0)
+    assert chosen(given) is given
+
+
+def test_a_selector_that_doubts_what_is_right_goes() -> None:
+    found = chosen(doubting_head(doubts=2))
+    assert not found.score_weight.any()
+    assert not found.score_bias.any()
+
+
+def test_each_lookup_is_judged_by_what_it_saw_itself() -> None:
+    features, answers = selected_rows()
+    blind, helped, hindered = torch.randn(ROWS, CLASSES, generator=GENERATOR), features, features.clone()
+    constant = replace(doubting_head(doubts=0).without_selector(), score_bias=torch.ones(1))
+    given = [doubting_head(doubts=2), doubting_head(doubts=0), constant]
+    seen = apply_heads(given, [blind, helped, hindered], answers)
+    found = without_idle_selectors(given, seen, np.arange(ROWS), fidelity=0.98)
+    assert [one is kept for one, kept in zip(found[1:], given[1:], strict=True)] == [True, False]
+
+
+def test_only_the_rows_that_were_given_count() -> None:
+    given = doubting_head(doubts=0)
+    features, answers = selected_rows()
+    seen = apply_heads([given], [features], answers)
+    easy = np.flatnonzero(features.argmax(dim=1).numpy() != 0)
+    (found,) = without_idle_selectors([given], seen, easy, fidelity=0.98)
+    assert not found.score_weight.any()

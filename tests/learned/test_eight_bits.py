@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from latebind.learned.build import build_caches, recalibrate
+from latebind.learned.compiled import PER_CHANNEL
 from latebind.learned.compose import Composer, Costs, Seen, send
 from latebind.learned.eight_bits import to_eight_bit_lookup
 from latebind.learned.head import SURE, Head, HeadFunction
 from latebind.learned.lookup import compile_lookup_files
-from latebind.learned.quantise import PER_CHANNEL
 from latebind.learned.stored import LookupFiles, read_caches
 from latebind.program.build import build_program
 from latebind.program.export import Exported, export

@@ -213,19 +213,6 @@ def test_a_disk_without_room_is_told_and_left_as_it_was(tmp_path: Path) -> None:
     assert exploration.recorded_bytes() == 0
 
 
-def test_activations_of_other_boundaries_are_forgotten(tmp_path: Path) -> None:
-    exploration = ExplorationFolder.open(tmp_path, ORIGIN)
-    for boundary in ("relu.1", "relu.2"):
-        exploration.allocate_activations(boundary, 3, SHAPE).fill_(1.0)
-        exploration.mark_recorded(boundary, torch.ones(3, 4), None, learn=2)
-    assert exploration.recorded_bytes() > 2 * 3 * 2 * math.prod(SHAPE)
-    exploration.keep_activations_of({"relu.1"})
-    assert exploration.recorded("relu.1", SHAPE) is not None
-    assert exploration.recorded("relu.2", SHAPE) is None
-    exploration.clear()
-    assert exploration.recorded_bytes() == 0
-
-
 def test_a_torn_network_and_those_of_another_origin_are_none(tmp_path: Path) -> None:
     exploration = ExplorationFolder.open(tmp_path, ORIGIN)
     exploration.keep_network("a/b", "fc(16)", {"x": torch.ones(3)})
@@ -238,13 +225,6 @@ def test_a_torn_network_and_those_of_another_origin_are_none(tmp_path: Path) -> 
     for number, other in enumerate((replace(ORIGIN, seed=1), replace(ORIGIN, weights="others"))):
         shutil.copytree(tmp_path, copy := tmp_path.parent / f"copy-{number}")
         assert ExplorationFolder.open(copy, other).network("a/b", "fc(16)") is None
-
-
-def test_an_origin_is_all_that_networks_come_from(built: Built) -> None:
-    rows = Samples((built.unseen[:4],))
-    found = Origin.of(built.directory, rows, seed=1, presentations=2)
-    assert (found.seed, found.presentations, found.samples) == (1, 2, fingerprint(rows))
-    assert found.graph != found.weights
 
 
 def test_a_fingerprint_tells_rows_and_labels_apart() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from latebind.learned.head import Head, _odds
+from latebind.learned.head import Head
 from latebind.learned.lookup import Lookup, LookupFunction
 
 CLASSES = 3
@@ -50,13 +50,6 @@ def test_only_what_the_quick_one_missed_is_looked_up_by_the_able_one() -> None:
     assert (quick.rows, able.rows) == ([4], [3])
 
 
-def test_where_the_quick_one_knows_all_the_able_one_is_not_asked() -> None:
-    quick, able = Asked(0), Asked(CLASSES)
-    _, hits = lookup(quick, able)(torch.tensor([SURE + UNSURE]))
-    assert hits.tolist() == [True]
-    assert able.rows == []
-
-
 def test_a_version_may_leave_one_of_them_out() -> None:
     quick, able = Asked(0), Asked(CLASSES)
     adopted = lookup(quick, able).with_heads({"0-able": (head(1.0), 2.0), "1-elsewhere": (head(1.0), 0.0)})
@@ -74,16 +67,3 @@ def test_new_heads_and_thresholds_take_the_place_of_old_ones() -> None:
     assert adopted(rows)[1].tolist() == [True]  # what was unsure is a hundred times surer
     assert found(rows)[1].tolist() == [False]
     np.testing.assert_allclose(adopted(rows)[0], [[10.0, 0.0, 0.0]], rtol=1e-6)
-
-
-def test_a_version_of_other_lookups_is_none_here() -> None:
-    assert lookup(Asked(0), Asked(CLASSES)).with_heads({"1-elsewhere": (head(1.0), 0.0)}) is None
-
-
-def test_many_rows_are_scored_as_few_are_however_sure() -> None:
-    answers = np.random.default_rng(0).normal(scale=20.0, size=(64, 10)).astype(np.float32)
-    one_by_one = np.concatenate([_odds(row[None]) for row in answers])
-    together = _odds(answers)
-    assert together.dtype == np.float32
-    assert (together > 12.0).any()
-    np.testing.assert_allclose(together, one_by_one, rtol=1e-5)

@@ -3,18 +3,24 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from latebind.domain.errors import ConfigError
+from latebind.learned.compiled import export_features
 from latebind.learned.head import Floats, Head, HeadFunction, Selector
 from latebind.learned.networks import (
     DEEP,
     KINDS,
+    LIGHT,
     PLAIN,
+    POOLED,
     WIDEST,
+    Predictor,
     convolutions,
     kinds_for,
     make_predictor,
 )
+from latebind.program.rebuild import run_eagerly
 
 
 def random_features(rows: int, width: int) -> Floats:
@@ -67,26 +73,11 @@ def test_a_network_that_is_not_known_is_refused_with_those_that_are(kind: str) -
         make_predictor((4, 8, 8), 5, kind)
 
 
-def test_kinds_go_from_the_largest_to_the_smallest() -> None:
-    sizes = [sum(p.numel() for p in make_predictor((16, 32, 32), 10, kind).parameters()) for kind in KINDS]
-    assert sizes == sorted(sizes, reverse=True)
-
-
-def test_convolutions_end_at_four_cells_a_side() -> None:
-    found = convolutions((16, 32, 32), DEEP)(torch.zeros(1, 16, 32, 32))
-    assert found.shape == (1, 128 * 4 * 4)
-
-
 def test_a_long_image_keeps_the_cells_of_its_short_side() -> None:
     found = convolutions((1, 40, 98), DEEP)
     assert found[0](torch.zeros(1, 1, 40, 98)).shape == (1, 1, 20, 25)
     assert found(torch.zeros(1, 1, 40, 98)).shape == (1, 128 * 3 * 4)
     assert convolutions((8, 3, 32), DEEP)(torch.zeros(1, 8, 3, 32)).shape == (1, 128 * 3 * 4)
-
-
-def test_scores_do_not_overflow_on_extreme_answers() -> None:
-    scores = Selector(3)(torch.tensor([[1e4, -1e4, 0.0], [0.0, 0.0, 0.0]]))
-    assert torch.isfinite(scores).all()
 
 
 def test_a_selector_that_has_learned_nothing_gives_the_odds_of_the_highest_class() -> None:
@@ -134,3 +125,47 @@ def test_tensors_that_are_no_head_are_refused() -> None:
             Head.from_tensors({**tensors, name: other})
     with pytest.raises(ValueError, match="head"):
         Head.from_tensors({"answer_weight": tensors["answer_weight"]})
+
+
+IMAGE, SEQUENCE = (8, 12, 12), (20, 12)
+
+
+def drawn(shape: tuple[int, ...], kind: str, seed: int) -> Predictor:
+    """A predictor that has learned: no batch norm is as it was made."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        predictor = make_predictor(shape, 5, kind).eval()
+        for part in predictor.modules():
+            if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
+                nn.init.uniform_(part.running_mean, -0.5, 0.5)  # type: ignore[arg-type]
+                nn.init.uniform_(part.running_var, 0.5, 2.0)  # type: ignore[arg-type]
+    return predictor
+
+
+def check_features(shape: tuple[int, ...], kind: str) -> None:
+    rows = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
+    for seed in range(2):
+        predictor = drawn(shape, kind, seed)
+        exported = export_features(predictor, shape)
+        with torch.inference_mode():
+            (found,) = run_eagerly(exported.graph, exported.weights, (rows,))
+            torch.testing.assert_close(found, predictor.features(rows), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [LIGHT, POOLED, "fc(8)", "conv(3,2)"])
+def test_each_of_two_of_a_kind_has_its_own_features(kind: str) -> None:
+    check_features(IMAGE, kind)
+
+
+def test_so_has_each_of_one_kind_on_another_shape() -> None:
+    for shape in (IMAGE, SEQUENCE, (3, *IMAGE[1:])):
+        check_features(shape, PLAIN)
+
+
+def test_nobodys_draws_are_changed_by_a_trace() -> None:
+    torch.manual_seed(3)
+    first = torch.randn(2)
+    predictor = make_predictor((7,), 5, PLAIN)
+    torch.manual_seed(3)
+    export_features(predictor, (7,))
+    assert torch.equal(torch.randn(2), first)

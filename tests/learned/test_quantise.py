@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from latebind.learned.compiled import PER_CHANNEL, PER_TENSOR, quantise
 from latebind.learned.networks import DEEP, RESIDUAL, make_predictor
-from latebind.learned.quantise import PER_CHANNEL, PER_TENSOR, quantise
 from latebind.program.export import Exported, export
 from latebind.program.graph import Graph, graph_from_json, graph_to_json
 from latebind.program.load import compile_graph

@@ -1,11 +1,35 @@
-"""Samples: in the model's order, or refused with what is wrong."""
+"""Samples: in the model's order, of what is known to be a classifier, without NaN; or refused with what is wrong."""
 
+import warnings
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from typer.testing import CliRunner
 
+from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.learned.samples import Samples, checked, split_worlds
+from latebind.hosting.building import build_once
+from latebind.learned.build import build_caches
+from latebind.learned.samples import (
+    Samples,
+    Task,
+    _ends_in_softmax,
+    check_answers,
+    checked,
+    doubt,
+    split_worlds,
+    task_of,
+)
+from latebind.program.build import build_program
+from latebind.program.graph import Graph, Node, TensorType, Value
+from latebind.program.load import load_program
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import Repository
 
 LEFT, RIGHT = TensorSpec("left", "float32", (2,)), TensorSpec("right", "int64", ())
 
@@ -56,3 +80,118 @@ def test_labels_may_be_any_whole_numbers_and_come_as_int64() -> None:
         assert found.labels.dtype == torch.int64
     with pytest.raises(ConfigError, match="whole numbers from 0 to 2"):
         checked(Samples((torch.zeros(2, 2),), labels=torch.tensor([0, 3])), spec)
+
+
+ROWS = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+SAMPLES = Samples((ROWS,))
+
+
+class Ends(nn.Module):
+    """A layer with 24 columns, and an end."""
+
+    def __init__(self, end: str) -> None:
+        super().__init__()
+        self.layer, self.end = nn.Linear(6, 24), end
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x)
+        match self.end:
+            case "softmax":
+                return found.softmax(1)
+            case "log_softmax":
+                return functional.log_softmax(found, -1)
+            case "sigmoid":
+                return found.sigmoid()
+            case "normalised":
+                return functional.normalize(found)
+            case "softmax within":
+                return found.softmax(1) * 100
+        return found
+
+
+def regressor() -> nn.Module:
+    """What `latebind build` makes: 24 numbers that are no scores of classes."""
+    return Ends("linear")
+
+
+def directory_of(module: nn.Module, folder: Path) -> ModelDirectory:
+    return build_program(module.eval(), {"x": ROWS[:4]}, directory=folder / "m", name="m", backends=["eager"]).directory
+
+
+@pytest.mark.parametrize("end", ["linear", "sigmoid", "normalised", "softmax within"])
+def test_nothing_is_taken_for_a_classifier_that_only_may_be_one(end: str, tmp_path: Path) -> None:
+    directory = directory_of(Ends(end), tmp_path)
+    assert "--task classify" in doubt(directory, (SAMPLES, SAMPLES), None)
+    with pytest.raises(ConfigError, match="nothing says that the output of m is scores of classes"):
+        build_caches(directory, SAMPLES, SAMPLES)
+
+
+def test_a_declaration_labels_and_a_final_softmax_say_that_it_is_one(tmp_path: Path) -> None:
+    directory = directory_of(Ends("linear"), tmp_path)
+    labelled = Samples((ROWS,), torch.zeros(40, dtype=torch.int64))
+    assert not doubt(directory, (SAMPLES, SAMPLES), Task.CLASSIFY)
+    assert not doubt(directory, (SAMPLES, labelled), None)
+    for end in ("softmax", "log_softmax"):
+        assert not doubt(directory_of(Ends(end), tmp_path), (SAMPLES, SAMPLES), None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs", "certain"), [((5,), "y", True), ((3, 5), "y", False), ((), "y", False), ((5,), "yz", False)]
+)
+def test_a_softmax_says_so_only_where_it_is_all_of_a_row(shape: tuple[int, ...], outputs: str, certain: bool) -> None:
+    node = Node("s", "aten._softmax.default", (Value("x"), -1, False), (), TensorType("float32", (None, *shape)))
+    graph = Graph((TensorSpec("x", "float32", shape),), (node,), tuple((name, "s") for name in outputs))
+    assert _ends_in_softmax(graph) == certain
+
+
+def test_an_unknown_task_is_told_with_those_that_there_are(tmp_path: Path) -> None:
+    assert task_of("") is None
+    with pytest.raises(ConfigError, match="task is 'regress': give 'classify', or leave it out"):
+        build_once(regressor(), ROWS, tmp_path, task="regress")
+
+
+def test_the_command_builds_a_regressor_with_data_whole_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    np.savez(tmp_path / "rows.npz", x=ROWS.numpy())
+    words = ["build", "tests.learned.test_samples:regressor", "--input", "x=float32:6", "--out", str(tmp_path)]
+    found = CliRunner().invoke(app, [*words, "--backend", "eager", "--data", str(tmp_path / "rows.npz")])
+    assert found.exit_code == 0, found.output
+    said = " ".join(found.output.replace("│", " ").split())  # a narrow console breaks it into lines
+    assert "nothing says that the output of regressor is scores of classes" in said
+    assert load_program(Repository(tmp_path).open("regressor")).run(ROWS[:2])[0].shape == (2, 24)
+
+
+def test_from_python_rows_of_what_may_be_no_classifier_are_a_warning_and_not_again_for_the_same(tmp_path: Path) -> None:
+    module = regressor()
+    with pytest.warns(UserWarning, match="no learned caches: .*task='classify'"):
+        name = build_once(module, ROWS[:4], tmp_path, samples=ROWS, backends=("eager",))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build_once(module, ROWS[:4], tmp_path, samples=ROWS, backends=("eager",))
+    with pytest.warns(UserWarning, match="too few to train"):  # what is declared is another version, with caches
+        build_once(module, ROWS[:4], tmp_path, samples=ROWS, task="classify", backends=("eager",))
+    assert [listed.version for listed in Repository(tmp_path).models() if listed.name == name] == ["1", "2"]
+
+
+def test_rows_with_nan_are_refused_before_anything_is_learned_from_them(tmp_path: Path) -> None:
+    rows = ROWS.clone()
+    rows[3, 2] = rows[7, 0] = rows[7, 1] = float("nan")
+    directory = directory_of(Ends("softmax"), tmp_path)
+    with pytest.raises(ConfigError, match="samples for 'x' hold NaN in 2 of 40 rows"):
+        build_caches(directory, SAMPLES, Samples((rows,)))
+    np.savez(tmp_path / "rows.npz", x=rows.numpy())
+    words = ["build", "tests.learned.test_samples:regressor", "--input", "x=float32:6", "--out", str(tmp_path / "out")]
+    found = CliRunner().invoke(app, [*words, "--backend", "eager", "--data", str(tmp_path / "rows.npz")])
+    assert (found.exit_code, "hold NaN" in found.output) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_answers_of_nan_are_no_lesson() -> None:
+    answers = torch.zeros(5, 3)
+    answers[1, 2] = float("nan")
+    with pytest.raises(ConfigError, match="answers 1 of 5 rows of the samples with NaN"):
+        check_answers(answers)
+    answers[1, 2] = float("-inf")  # a class that is masked
+    check_answers(answers)

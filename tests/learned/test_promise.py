@@ -2,12 +2,14 @@
 
 from fractions import Fraction
 from math import comb
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import beta, binom
 
-from latebind.learned.promise import MOST_ANSWERS, fidelity_bound, most_wrong, samples_needed, upper_bound
+from latebind.domain.errors import ConfigError
+from latebind.learned.promise import MOST_ANSWERS, Promise, fidelity_bound, most_wrong, samples_needed, upper_bound
 
 
 def missed(samples: int, answers: int, *, target: float, asked: int | None) -> float:
@@ -40,15 +42,10 @@ def test_the_bound_on_next_answers_is_what_counting_all_draws_gives(samples: int
         assert most_wrong(wrong, samples, answers, confidence=0.95) == max(likely)
 
 
-@pytest.mark.parametrize(("samples", "answers"), [(600, 2_000), (1_250, 2_000), (1_250, 500), (2_000, 2_000)])
+@pytest.mark.parametrize(("samples", "answers"), [(600, 2_000), (1_250, 500)])
 @pytest.mark.parametrize("target", [0.9, 0.97])
 def test_next_answers_miss_the_target_in_one_of_twenty(samples: int, answers: int, target: float) -> None:
     assert 0.03 < missed(samples, answers, target=target, asked=answers) <= 0.05
-
-
-def test_behind_a_bound_on_the_share_alone_they_miss_it_more_often() -> None:
-    assert missed(1_250, 2_000, target=0.97, asked=None) == pytest.approx(0.078, abs=1e-3)
-    assert missed(2_000, 2_000, target=0.97, asked=None) == pytest.approx(0.102, abs=1e-3)
 
 
 def test_with_ever_more_answers_the_bound_is_that_on_the_share() -> None:
@@ -58,13 +55,6 @@ def test_with_ever_more_answers_the_bound_is_that_on_the_share() -> None:
         bounds = [fidelity_bound(wrong, samples, confidence=0.95, answers=n) for n in (500, 2_000, 10_000)]
         assert bounds == sorted(bounds)
         assert bounds[-1] < share
-
-
-def test_a_fidelity_that_is_just_kept_is_not_lost_to_rounding() -> None:
-    for answers in (10, 100, 2_000):
-        for wrong in range(answers):
-            fidelity = float(f"{(answers - wrong) / answers:.6f}")
-            assert (answers - wrong) / answers >= fidelity
 
 
 @pytest.mark.parametrize("answers", [None, 33, 2_000])
@@ -78,6 +68,22 @@ def test_the_samples_needed_are_enough_and_one_less_is_not(answers: int | None) 
 def test_where_not_one_of_few_answers_may_be_wrong_many_samples_are_needed() -> None:
     assert samples_needed(0.97, confidence=0.95, answers=33) == pytest.approx(33 * 19, abs=1)
     assert samples_needed(0.97, confidence=0.95, answers=2_000) == 100
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"fidelity": 0.0}, "fidelity"),
+        ({"fidelity": 1.01}, "fidelity"),
+        ({"fidelity": float("nan")}, "fidelity"),
+        ({"answers": 0}, "answers"),
+        ({"answers": 10**9}, "answers"),
+        ({"tail": 0.9}, r"0\.9 times.*give 1 or more"),
+    ],
+)
+def test_a_promise_without_sense_is_refused(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        Promise(**given)
 
 
 def test_no_number_of_samples_shows_that_nothing_is_wrong() -> None:

@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import cast
 
 from latebind import __version__
@@ -27,7 +28,8 @@ from latebind.server.gateway import (
 )
 from latebind.server.settings import Log, Traces, TraceSettings
 from latebind.server.shared_memory import Regions
-from latebind.server.tracing import TracedCall, Tracing
+from latebind.server.streaming import stream
+from latebind.server.tracing import TracedCall, Tracing, note_sent
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -178,7 +180,9 @@ class Service:
         with self._followed(spec, call, parent) as followed:
             claim, deadline = await self._claim_filled(spec, call, fill, version)
             try:
-                answer = await claim.send(deadline=deadline, priority=call.priority, trace=_sent(followed))
+                answer = await claim.send(
+                    deadline=deadline, priority=call.priority, trace=0 if followed is None else note_sent(followed)
+                )
             except BaseException:
                 claim.release()
                 raise
@@ -188,7 +192,7 @@ class Service:
             asyncio.get_running_loop().call_soon(self._show, self._observer, claim, answer, client)
         return answer
 
-    async def stream(
+    def stream(
         self, spec: ModelSpec, call: Call, fill: Fill, *, version: str | None = None, parent: str = ""
     ) -> AsyncGenerator[Answer]:
         """Answer a call of one row in pieces, as its tokens are written; the last piece is complete.
@@ -202,15 +206,8 @@ class Service:
             )
         if any(wanted.place is not None for wanted in call.wanted):
             raise InvalidRequest("a call that streams has no outputs in shared memory: leave the region out")
-        with self._followed(spec, call, parent) as followed:
-            claim, deadline = await self._claim_filled(spec, call, fill, version)
-            try:
-                pieces = claim.stream(deadline=deadline, priority=call.priority, trace=_sent(followed))
-                async with aclosing(pieces):
-                    async for piece in pieces:
-                        yield piece
-            finally:
-                claim.release()
+        following = self._followed(spec, call, parent)
+        return stream(call, partial(self._claim_filled, spec, call, fill, version), following)
 
     def _followed(self, spec: ModelSpec, call: Call, parent: str) -> AbstractContextManager[TracedCall | None]:
         """Begin a call, which is traced to the end of the block if it is one to trace. Raises `Unavailable`."""
@@ -336,14 +333,6 @@ class Service:
         if not timeout:
             return self._deadlines.get(spec.name, self._deadline)
         return min(timeout, int(self._longest / MICROSECOND)) * MICROSECOND
-
-
-def _sent(followed: TracedCall | None) -> int:
-    """Note that a traced call is sent, and return its number for the engine; 0 for a call that is not traced."""
-    if followed is None:
-        return 0
-    followed.sent = True
-    return followed.number
 
 
 def _check_same(asked: ModelSpec, there: ModelSpec, version: str | None) -> None:

@@ -182,6 +182,14 @@ class Tracing:
                     self._export(call)
 
 
+def note_sent(followed: TracedCall | None) -> int:
+    """Note that a traced call is sent, and return its number for the engine; 0 for a call that is not traced."""
+    if followed is None:
+        return 0
+    followed.sent = True
+    return followed.number
+
+
 def _sampled(parent: str) -> bool:
     """Tell whether the caller's span belongs to a sampled trace."""
     return bool(parent) and TRACEPARENT.fullmatch(parent) is not None and int(parent[53:55], 16) & SAMPLED > 0

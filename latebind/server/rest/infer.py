@@ -7,8 +7,7 @@ is as its row is: a list even of one token, nested lists, or a single number if 
 
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -45,9 +44,10 @@ from latebind.server.rest.infer_json import (
     RequestParameters,
     read_generate,
 )
-from latebind.server.rest.request import JSON, Body, Headers, Held, Reply, Request, reply_to
+from latebind.server.rest.request import JSON, Body, Headers, Held, Reply, Request
 from latebind.server.service import Fill, Service
 from latebind.server.shared_memory import Regions
+from latebind.server.streaming import events
 
 JSON_LENGTH: Final = b"inference-header-content-length"
 TRACEPARENT: Final = b"traceparent"  # W3C Trace Context: the caller's span
@@ -132,18 +132,7 @@ async def generate_stream(context: Context, request: Request) -> Reply:
     except BaseException:
         await pieces.aclose()
         raise
-    return Reply(headers=EVENTS, pieces=_events(codec, call, first, pieces))
-
-
-async def _events(codec: "Codec", call: Call, first: Answer, pieces: AsyncGenerator[Answer]) -> AsyncGenerator[bytes]:
-    """Yield server-sent events (HTML standard, 9.2)."""
-    async with aclosing(pieces):
-        try:
-            yield b"data: %b\n\n" % codec.encode_row(first, call)
-            async for piece in pieces:
-                yield b"data: %b\n\n" % codec.encode_row(piece, call)
-        except Exception as error:  # the root of a reply whose head is sent: report it, and tell the client in an event
-            yield b"data: %b\n\n" % reply_to(error).body
+    return Reply(headers=EVENTS, pieces=events(partial(codec.encode_row, call=call), first, pieces))
 
 
 def _codec(context: Context, spec: ModelSpec) -> "Codec":

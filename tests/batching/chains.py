@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from latebind.batching.policy import Models, ModelView
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
@@ -55,3 +56,11 @@ def play(policy: PolicyConfig, model: ServedModel, times: Sequence[float], *, al
 def ends(records: Sequence[Record]) -> dict[int, float]:
     """Return when each request was answered, counted from 1."""
     return {record.request + 1: record.ended for record in records}
+
+
+def models_of(*views: ModelView) -> Models:
+    """Return these models, with those in their queues as they are."""
+    models = Models(views)
+    for view in views:
+        models.enqueued(view, len(view.queue))
+    return models

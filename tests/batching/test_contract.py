@@ -14,7 +14,7 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.events import Arrived, Cancelled, Event, StageDone
 from latebind.scheduler import Scheduler
 from research.policies import BATCHING
-from tests.batching.views import models_of
+from tests.batching.chains import models_of
 from tests.models import served
 
 PRIORITIES = st.sampled_from((0, 0, 0, 1, 2, 255))

@@ -14,8 +14,7 @@ from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.events import Arrived, Event, StageDone
 from latebind.domain.model import ModelSpec
 from latebind.scheduler import Scheduler
-from tests.batching.chains import DECODER, ENCODER, STATIC, chain, config
-from tests.batching.views import models_of
+from tests.batching.chains import DECODER, ENCODER, STATIC, chain, config, models_of
 from tests.models import SCORES, VECTOR, served
 
 LINEAR = Curve((1, 64), (1.0, 64.0))  # a batch takes as long as its requests one by one

@@ -13,8 +13,7 @@ from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
 from research.overhead import scheduler as costs
 from research.policies import BATCHING
-from tests.batching.chains import STATIC, chain
-from tests.batching.views import models_of
+from tests.batching.chains import STATIC, chain, models_of
 from tests.residency.limited import with_pieces
 
 MODELS = 30

@@ -17,8 +17,7 @@ from latebind.scheduler import Scheduler
 from latebind.simulation.workloads import Arrival
 from research.lazybatching.policies import Lazy, Oracle
 from research.policies import BATCHING
-from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends, play
-from tests.batching.views import models_of
+from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends, models_of, play
 
 A, B, C, D, E, F, G, H = range(8)
 

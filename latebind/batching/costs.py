@@ -11,7 +11,7 @@ from functools import wraps
 from itertools import accumulate, pairwise
 from math import ceil, inf
 from operator import itemgetter
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, cast
 
 from latebind.domain.costs import TYPICAL_STEPS, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
@@ -31,9 +31,7 @@ MOVED = 0.1  # change of such a share at which figures are derived anew; 0.05 ma
 RARE = 0.005  # share below which nobody is expected to leave at an exit
 ROUNDING = 1e-6  # seconds
 
-Owner = TypeVar("Owner", bound="Estimate")
-Given = TypeVarTuple("Given")
-Figure = TypeVar("Figure")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Pace:
@@ -168,19 +166,19 @@ class Chances:
         return self.seconds[min(bisect_left(self.shares, share), len(self.seconds) - 1)] if share > 0.0 else 0.0
 
 
-def derived(method: Callable[[Owner, *Given], Figure]) -> Callable[[Owner, *Given], Figure]:
+def derived(method: Method) -> Method:
     """Keep the results of a method, by its arguments, until something has moved noticeably."""
     name = method.__name__
 
     @wraps(method)
-    def kept(self: Owner, *given: *Given) -> Figure:
+    def kept(self: "Estimate", *given: Any) -> Any:
         known, key = self.known(), (name, *given)
-        found: Figure | None = known.get(key)
+        found = known.get(key)
         if found is None:
             found = known[key] = method(self, *given)
         return found
 
-    return kept
+    return cast("Method", kept)
 
 
 class Estimate:
@@ -382,7 +380,8 @@ class Estimate:
 
         Later stages run with the number of members that are left on average.
         """
-        found, seconds = list[Prospect](), 0.0
+        found: list[Prospect] = []
+        seconds = 0.0
         for i in range(stage, self._spec.stages):
             seconds += self.unit(max(1, round(batch * self.alive[i] / self.alive[stage])), i)
             if i in self._ends:

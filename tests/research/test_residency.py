@@ -154,7 +154,7 @@ def test_memory_that_is_saved_is_told_in_points() -> None:
 
 def test_clients_that_wait_get_more_answers_from_late_than_from_lru() -> None:
     servers = (server("lru", "lru"), server("late", "late"))
-    found = crowd(replace(TINY, seeds=1, requests=120), servers, (0.4,), 8, quiet)
+    found = crowd(replace(TINY, seeds=1, requests=400), servers, (0.4,), 8, quiet)
     ((first, row),) = found.tables.values()
     assert first["times the first"] == "1.000 [1.000, 1.000]"
     assert float(str(row["/s"])) > float(str(first["/s"]))

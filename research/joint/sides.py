@@ -57,7 +57,7 @@ def _with_exits() -> Iterator[Side]:
         return Side(label, policy, kinds, exits=True)
 
     for sheds, how in ((True, ""), (False, ", unshed")):
-        yield exits(f"GATI{how}", PolicyConfig("serial", shed=sheds), Kind.GATI, Kind.COMPACTED)
+        yield exits(f"GATI{how}", graph(1, shed=sheds), Kind.GATI, Kind.COMPACTED)
         for size in SIZES:
             published = (Kind.PUBLISHED,) if size == SIZES[-1] and not sheds else ()
             waits = graph(size, shed=sheds, leave=False)

@@ -1,5 +1,7 @@
 """The comparison by hand: what thresholds promise, what figures count and what pieces cost. No model is run."""
 
+from time import sleep
+
 import numpy as np
 import pytest
 import torch
@@ -40,6 +42,11 @@ def looked(activation: Tensor) -> Scored:
 
 
 def same(activation: Tensor) -> tuple[Tensor]:
+    return (activation,)
+
+
+def slow(activation: Tensor) -> tuple[Tensor]:
+    sleep(0.01)
     return (activation,)
 
 
@@ -90,7 +97,7 @@ def test_an_exit_is_right_where_it_says_what_the_base_model_says_whatever_the_en
 
 
 def test_a_method_promises_the_base_models_answers_not_its_own() -> None:
-    route = Route((Stage(same), Exit("exit", looked), Stage(same)))
+    route = Route((Stage(same), Exit("exit", looked), Stage(slow)))
     rows, says = Samples((torch.eye(3).repeat(200, 1),)), np.arange(600) % 3
     alike, other = (contender("method", route, 8, rows, answers, PROMISE) for answers in (says, (says + 1) % 3))
     assert np.isinf(other.thresholds(*THIRDS[:2])).all()

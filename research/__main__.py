@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import typer
 
-from latebind.cli.bench import Parts
+from latebind.cli.bench import Benchmarks
 from latebind.cli.commands import STYLE
 
 PARTS = {
@@ -35,7 +35,7 @@ PARTS = {
 """The module that has each command, as a function of the same name."""
 
 
-class Evaluations(Parts):
+class Evaluations(Benchmarks):
     """Imports the module of an evaluation only when it is called."""
 
     modules: ClassVar[Mapping[str, str]] = {name: f"research.{module}" for name, module in PARTS.items()}

@@ -13,8 +13,9 @@ from typer import Option
 from latebind.bench import subject as bench
 from latebind.bench.report import Plot, write_plots
 from latebind.bench.rounds import Progress, interrupted
-from latebind.cli.bench.options import Backend, Core, DataOption, DoorCore, Model, Page, Repository, Seed
-from latebind.cli.console import JsonFile, Rows, complain, console, progress, save, show_tables
+from latebind.cli.bench.options import Backend, Core, DoorCore, Model, Repository
+from latebind.cli.console import Rows, complain, console, progress, save, show_tables
+from latebind.cli.options import DataOption, JsonFile, Page, Seed
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.program.measure import this_hardware

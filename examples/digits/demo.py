@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from examples.digits.model import load_images, shifted, train
-from latebind.bench import load
-from latebind.bench.plots import write_page
+from latebind.bench import exits
+from latebind.bench.report import distributions, write_plots
 from latebind.bench.subject import Subject
 from latebind.cli.console import console, progress, show
 from latebind.learned.build import build_caches
@@ -76,16 +76,19 @@ def main(arguments: list[str]) -> None:
     show(f"learned caches, target {given.fidelity:g}", [{"": label, " ": text} for label, text in learned.rows()])
 
     console.print("[bold]3. Serve[/] it with exits off and on, Poisson traffic through HTTP")
-    report = load.run(
+    report, rate = exits.open_loop(
         Subject(repository, "digits", {"image": images[test].numpy()}, labels[test].numpy()),
         requests=given.requests,
         seed=given.seed,
         log=given.out / "server.log",
     )
-    show(f"{given.requests} requests a side at {report.rate:.0f}/s, seed {given.seed}", report.rows())
+    show(f"{given.requests} requests a side at {rate:.0f}/s, seed {given.seed}", report.rows())
     show("where they left, exits on", report.exit_rows())
     page = given.out / "report.html"
-    write_page(report, page, title="latebind: handwritten digits, exits off and on")
+    latency = distributions("Latency", {"exits off": report.off.seconds, "exits on": report.on.seconds})
+    text = f"{given.requests} requests a side at {rate:.0f} a second (Poisson, seed {given.seed}), through HTTP."
+    tables = [report.rows(), report.exit_rows()]
+    write_plots(page, "latebind: handwritten digits, exits off and on", text, tables, [latency])
 
     off, on = (float(side.seconds.mean()) for side in (report.off, report.on))
     console.print("[bold]4. What came of it[/]")

@@ -1,141 +1,223 @@
-"""Measures what leaving early gains over HTTP: one server with exits and one without, asked in turn, image by image.
+"""What leaving early gains over HTTP: a server with exits and one without get the same requests, in turns.
 
-Both have the same model directory, backend, worker and cores. Blocks of requests alternate between the two, so
-that a change of the machine's speed affects both alike. With folds, each row is sent to thresholds that were calibrated
-on other rows, so one set of rows is enough, and every row is new to the thresholds that answer it.
+Both have the same model directory, backend, worker and cores, so that a change of the machine's speed affects both
+alike. `closed` asks row by row, for paired differences; with folds, each row is sent to thresholds that were calibrated
+on other rows, so one set of rows is enough, and every row is new to the thresholds that answer it. `open_loop` sends
+rows at Poisson times, whatever becomes of them: what clients see under load.
 """
 
+import asyncio
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from math import nan
+from pathlib import Path
 from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.bench.client import Answered, Array, Body, Caller, encode
+from latebind.bench.client import Answered, Array, Body, Caller, encode, poisson_load
 from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned, serving
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.bench.subject import Folds, Setting, Subject, answerable
-from latebind.cli.console import Rows
+from latebind.cli.console import Row, Rows
 from latebind.domain.errors import ConfigError
 
-BLOCK = 25
+BLOCK = 25  # requests that a server gets in its turn
+PHASES = 4  # turns of each server under load
 WARM_UP = 50
+SIDES = {"off": "--no-exits", "on": "--exits"}
+
+
+@dataclass(slots=True)
+class Side:
+    """One server: every answer in the order sent, and for how many seconds requests were sent to it."""
+
+    answers: list[Answered] = field(default_factory=list)
+    took: float = 0.0
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """Seconds of the answered requests, from the time they were meant to be sent."""
+        return np.array([answer.seconds for answer in self.answers if answer.status == 200])
+
+    @property
+    def classes(self) -> NDArray[np.int64]:
+        """The class that each answer names, -1 where there was none."""
+        return np.array([_class(answer) if answer.status == 200 else -1 for answer in self.answers])
+
+    @property
+    def left_at(self) -> dict[int, float]:
+        """The share of answers that left at each stage."""
+        stages = Counter(answer.left_at for answer in self.answers if answer.status == 200)
+        return {stage: stages[stage] / stages.total() for stage in sorted(stages)}
 
 
 @dataclass(frozen=True, slots=True)
-class ExitsReport:
-    """One paired run. Seconds are of whole HTTP requests; `gain` is mean without exits over mean with."""
+class Compared:
+    """The two sides under the same requests; `labels` are those of the requests in order, if there are any."""
 
-    model: str
-    requests: int
-    seed: int
-    seconds_on: NDArray[np.float64]
-    seconds_off: NDArray[np.float64]
-    gain: Interval
-    fidelity: float
-    accuracy_on: float | None
-    accuracy_off: float | None
-    left_at: dict[int, float]
-    identical: bool
+    off: Side
+    on: Side
+    labels: Array | None = None
+
+    def gain(self, seed: int) -> Interval:
+        """Return mean seconds without exits over mean with, where both answered all."""
+        return ratio_of_means(self.off.seconds, self.on.seconds, block=BLOCK, seed=seed)
+
+    @property
+    def fidelity(self) -> float:
+        """The share of requests answered on both sides whose answers agree."""
+        return self._agreement(self.on.classes >= 0)
+
+    @property
+    def identical(self) -> bool:
+        """Whether all answers are the same bit for bit."""
+        return all(
+            np.array_equal(on.outputs[name], off.outputs[name])
+            for on, off in zip(self.on.answers, self.off.answers, strict=True)
+            for name in on.outputs
+        )
 
     def rows(self) -> Rows:
-        """Return the latencies as rows of a table."""
-        return [
-            {
-                "exits": name,
-                "mean ms": f"{seconds.mean() * 1e3:.3f}",
-                "p50 ms": f"{np.percentile(seconds, 50) * 1e3:.3f}",
-                "p99 ms": f"{np.percentile(seconds, 99) * 1e3:.3f}",
-                "accuracy": "" if accuracy is None else f"{accuracy:.4f}",
-            }
-            for name, seconds, accuracy in (
-                ("off", self.seconds_off, self.accuracy_off),
-                ("on", self.seconds_on, self.accuracy_on),
+        """Return both sides as rows of a table."""
+        return [self._row("off", self.off, 1.0), self._row("on", self.on, self.fidelity)]
+
+    def exit_rows(self) -> Rows:
+        """Return a row for each stage at which requests left: how many, how soon, and how often as the base model.
+
+        The fidelity is NaN where the other side answered none of them.
+        """
+        rows: Rows = []
+        for stage, share in self.on.left_at.items():
+            here = np.array([answer.left_at == stage for answer in self.on.answers])
+            seconds = [answer.seconds for answer in self.on.answers if answer.left_at == stage]
+            rows.append(
+                {
+                    "left after stage": stage,
+                    "share": f"{share:.1%}",
+                    "mean ms": f"{np.mean(seconds) * 1e3:.2f}",
+                    "fidelity": f"{self._agreement(here):.3f}",
+                }
             )
-        ]
+        return rows
+
+    def _agreement(self, these: NDArray[np.bool_]) -> float:
+        both = these & (self.off.classes >= 0)
+        return float((self.off.classes == self.on.classes)[both].mean()) if both.any() else nan
+
+    def _row(self, name: str, side: Side, fidelity: float) -> Row:
+        seconds, answered = side.seconds, side.classes >= 0
+        right = None if self.labels is None else (side.classes == self.labels)[answered].mean()
+        return {
+            "exits": name,
+            "mean ms": f"{seconds.mean() * 1e3:.3f}",
+            "p50 ms": f"{np.percentile(seconds, 50) * 1e3:.3f}",
+            "p99 ms": f"{np.percentile(seconds, 99) * 1e3:.3f}",
+            "per s": f"{len(seconds) / side.took:.0f}",
+            "answered": f"{answered.mean():.1%}",
+            "fidelity": f"{fidelity:.4f}",
+            "accuracy": "" if right is None else f"{right:.4f}",
+        }
 
 
-def run(
+def closed(
     subject: Subject,
     *,
     setting: Setting,
     folds: Folds | None = None,
     progress: Progress = lambda text, share: None,
-) -> ExitsReport:
-    """Ask both servers for every row, one row a request, closed loop.
+) -> Compared:
+    """Ask both servers for every row, one row a request, block by block; which is first is drawn for each block.
 
-    Without folds the model is taken as it is. Raises `ConfigError`.
+    Without folds the model is taken as it is. Raises `ConfigError`, also where a server does not answer.
     """
-    answers: dict[str, list[Answered]] = {"on": [], "off": []}
+    sides = {name: Side() for name in SIDES}
     labels: list[Array] = []
-    for part in answerable(subject, folds, setting, progress):
-        for name, given in ask_both(part, setting).items():
-            answers[name] += given
-        if part.labels is not None:
-            labels.append(part.labels)
-    return _report(subject.model, setting.seed, answers, np.concatenate(labels) if labels else None)
-
-
-def ask_both(subject: Subject, setting: Setting) -> dict[str, list[Answered]]:
-    """Return what a server with exits ("on") and one without ("off") answered to each row."""
-    repository, model = subject.repository, subject.model
-    bodies = [encode(subject.row(number)) for number in range(len(subject))]
-    options = ["--model", model, "--cores", str(setting.engine_core)]
-    options += ["--policy", "graph", "--max-batch", "1", "--deadline-ms", "5000"]
+    options = ["--cores", str(setting.engine_core), "--policy", "graph", "--max-batch", "1", "--deadline-ms", "5000"]
     if setting.backend is not None:
         options += ["--backend", setting.backend]
-    with (
-        pinned(setting.door_cores),
-        serving(repository, *options, "--exits", cores=setting.door_cores, log=setting.log) as on,
-        serving(repository, *options, "--no-exits", cores=setting.door_cores, log=setting.log) as off,
-    ):
-        callers = {"on": Caller(on, model), "off": Caller(off, model)}
-        answers = _ask(callers, bodies, Random(setting.seed))
-        for caller in callers.values():
+    for part in answerable(subject, folds, setting, progress):
+        bodies = [encode(part.row(number)) for number in range(len(part))]
+        if part.labels is not None:
+            labels.append(part.labels)
+        with pinned(setting.door_cores), ExitStack() as stack:
+            callers = {
+                name: Caller(stack.enter_context(_serving(part, options, exits, setting)), part.model)
+                for name, exits in SIDES.items()
+            }
+            for caller in callers.values():
+                _warm_up(caller, bodies[:WARM_UP])
+            random = Random(setting.seed)
+            for start in range(0, len(bodies), BLOCK):
+                for name in random.sample(list(SIDES), len(SIDES)):
+                    answers = _ask(callers[name], bodies[start : start + BLOCK])
+                    sides[name].answers += answers
+                    sides[name].took += sum(answer.seconds for answer in answers)
+            for caller in callers.values():
+                caller.close()
+    return Compared(sides["off"], sides["on"], np.concatenate(labels) if labels else None)
+
+
+def open_loop(
+    subject: Subject,
+    *,
+    requests: int = 2000,
+    rate: float | None = None,
+    load: float = 0.7,
+    deadline: float = 1.0,
+    seed: int = 0,
+    log: Path | None = None,
+) -> tuple[Compared, float]:
+    """Send rows that are drawn, a single one a request, in turns of equal arrivals; returns the requests a second too.
+
+    By default these are `load` times what the server without exits answers one by one.
+    """
+    drawn = np.random.default_rng(seed).integers(0, len(subject), requests)
+    bodies = [encode(subject.row(number), timeout=deadline) for number in drawn]
+    sides = {name: Side() for name in SIDES}
+    with ExitStack() as stack:
+        setting = Setting(door_cores=(), log=log)  # any core, as a user's server has them
+        urls = {name: stack.enter_context(_serving(subject, (), exits, setting)) for name, exits in SIDES.items()}
+        alone = {}
+        for name, url in urls.items():
+            caller = Caller(url, subject.model)
+            alone[name] = _warm_up(caller, bodies[:WARM_UP])
             caller.close()
-    return answers
+        rate = rate or load / alone["off"]
+        for number, piece in enumerate(np.array_split(np.arange(requests), PHASES)):
+            part = [bodies[i] for i in piece]
+            for name in Random(seed + number).sample(list(SIDES), len(SIDES)):
+                begun = time.perf_counter()
+                sides[name].answers += asyncio.run(
+                    poisson_load(urls[name], subject.model, part, rate=rate, seed=seed + number)
+                )
+                sides[name].took += time.perf_counter() - begun
+    labels = None if subject.labels is None else subject.labels[drawn]
+    return Compared(sides["off"], sides["on"], labels), rate
 
 
-def _ask(callers: Mapping[str, Caller], bodies: Sequence[Body], random: Random) -> dict[str, list[Answered]]:
-    """Send every body to every caller, in blocks; which caller is first is drawn for each block."""
-    for caller in callers.values():
-        for body in bodies[:WARM_UP]:
-            caller(body)
-    answers: dict[str, list[Answered]] = {name: [] for name in callers}
-    for start in range(0, len(bodies), BLOCK):
-        for name in random.sample(list(callers), len(callers)):
-            answers[name].extend(callers[name](body) for body in bodies[start : start + BLOCK])
-    refused = Counter(answer.status for given in answers.values() for answer in given if answer.status != 200)
+def _serving(subject: Subject, options: Sequence[str], exits: str, setting: Setting) -> AbstractContextManager[str]:
+    words = ("--model", subject.model, *options, exits)
+    return serving(subject.repository, *words, cores=setting.door_cores, log=setting.log)
+
+
+def _warm_up(caller: Caller, bodies: Sequence[Body]) -> float:
+    """Return the mean seconds of a request on its own, once a server is warm."""
+    return float(np.mean([answer.seconds for answer in _ask(caller, bodies)[len(bodies) // 2 :]]))
+
+
+def _ask(caller: Caller, bodies: Sequence[Body]) -> list[Answered]:
+    answers = [caller(body) for body in bodies]
+    refused: Mapping[int, int] = Counter(answer.status for answer in answers if answer.status != 200)
     if refused:
-        raise ConfigError(f"the servers answered with {dict(refused)}: see their log")
+        raise ConfigError(f"the server does not answer the data given: status {dict(refused)}; see its log")
     return answers
 
 
-def _report(model: str, seed: int, answers: Mapping[str, list[Answered]], labels: Array | None) -> ExitsReport:
-    on, off = answers["on"], answers["off"]
-    seconds_on = np.array([answer.seconds for answer in on])
-    seconds_off = np.array([answer.seconds for answer in off])
-    classes_on, classes_off = _classes(on), _classes(off)
-    stages = Counter(answer.left_at for answer in on)
-    return ExitsReport(
-        model=model,
-        requests=len(on),
-        seed=seed,
-        seconds_on=seconds_on,
-        seconds_off=seconds_off,
-        gain=ratio_of_means(seconds_off, seconds_on, block=BLOCK, seed=seed),
-        fidelity=float((classes_on == classes_off).mean()),
-        accuracy_on=None if labels is None else float((classes_on == labels).mean()),
-        accuracy_off=None if labels is None else float((classes_off == labels).mean()),
-        left_at={stage: stages[stage] / len(on) for stage in sorted(stages)},
-        identical=all(
-            np.array_equal(a.outputs[name], b.outputs[name]) for a, b in zip(on, off, strict=True) for name in a.outputs
-        ),
-    )
-
-
-def _classes(answers: Sequence[Answered]) -> NDArray[np.int64]:
-    return np.array([int(next(iter(answer.outputs.values()))[0].argmax()) for answer in answers])
+def _class(answer: Answered) -> int:
+    return int(next(iter(answer.outputs.values()))[0].argmax())

@@ -22,6 +22,8 @@ import numpy as np
 import torch
 
 from latebind.adaptation.controller import FULL_DEPTH, number_of
+from latebind.bench.server import Resident, resident
+from latebind.cli.console import Rows as TableRows
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError
@@ -39,25 +41,9 @@ from latebind.repository.listing import find_models
 
 GRANULARITIES = (1, 1, 2, 4, 8, 16)  # as Ebird's are: each twice the one before, and one more for single requests
 PAPER = 0.152  # more global memory than TensorFlow Serving, weights of every worker included (Ebird, section VIII-E)
-KIB = 1 << 10
 STEPS = 3  # of decoding, for a sequence model
 ROUNDS = 5  # of calls to the engine
 PATIENCE = 60.0  # seconds that any call may take
-
-
-@dataclass(frozen=True, slots=True)
-class Resident:
-    """Bytes in memory: what is private to the process, and that with its part of shared pages (PSS)."""
-
-    private: int
-    whole: int
-
-
-def resident(process: int | None = None) -> Resident:
-    """Return the memory of a process, or of this one."""
-    lines = Path(f"/proc/{process or 'self'}/smaps_rollup").read_text().splitlines()[1:]
-    found = {name: int(rest.split()[0]) * KIB for name, rest in (line.split(":") for line in lines)}
-    return Resident(found["Private_Clean"] + found["Private_Dirty"], found["Pss"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +83,20 @@ def run(
     return (*(measure_apart(side) for side in (*shared, Side(str(path), several, copies=True))), *engines)
 
 
-def over_one(taken: Taken, every: Sequence[Taken]) -> float:
-    """Return how much more memory a side takes than one worker does, in the same kind of process, as a share of 1."""
-    one = next(other for other in every if other.process == taken.process)
-    return taken.used.whole / one.used.whole - 1.0
+def rows(found: Sequence[Taken]) -> TableRows:
+    """Return a row for each side, in MB; the last figure is beside one worker in the same kind of process."""
+    one_worker = {taken.process: taken.used.whole for taken in reversed(found)}
+    return [
+        {
+            "process": taken.process,
+            "workers": ", ".join(map(str, taken.side.engine.granularities)) or "1, any batch",
+            "weights": "a copy each" if taken.side.copies else "one copy",
+            "loaded": str(taken.idle),
+            "all have run": str(taken.used),
+            "over one worker": f"{taken.used.whole / one_worker[taken.process] - 1.0:+.1%}",
+        }
+        for taken in found
+    ]
 
 
 def measure_apart(side: Side) -> Taken:

@@ -90,3 +90,21 @@ def cpu_seconds(process: int) -> float:
     """Return the CPU time that a process and all that come from it have taken so far."""
     times = [one.cpu_times() for one in tree(process)]
     return float(sum(one.user + one.system for one in times))
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """Bytes in memory: what is private to the process, and that with its part of shared pages (PSS)."""
+
+    private: int
+    whole: int
+
+    def __str__(self) -> str:
+        return f"{self.private / 1e6:.0f}, {self.whole / 1e6:.0f}"  # MB
+
+
+def resident(process: int | None = None) -> Resident:
+    """Return the memory of a process, or of this one."""
+    lines = Path(f"/proc/{process or 'self'}/smaps_rollup").read_text().splitlines()[1:]
+    found = {name: int(rest.split()[0]) * 1024 for name, rest in (line.split(":") for line in lines)}
+    return Resident(found["Private_Clean"] + found["Private_Dirty"], found["Pss"])

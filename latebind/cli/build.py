@@ -2,26 +2,207 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
+import torch
 import typer
 from torch import Tensor, nn
 
-from latebind.cli.build_options import Compiled, Cut, Limits, Made, Rows, Training
-from latebind.cli.console import JsonFile, console, progress, reporting, save, show
-from latebind.cli.promised import Promised, answers_of
-from latebind.cli.sources import load_module
+from latebind.cli.console import console, progress, reporting, save, show
+from latebind.cli.options import DataOption, JsonFile, Seed, Threads, in_bytes
+from latebind.cli.sources import check_inputs, example_inputs, load_module, load_rows, load_samples
 from latebind.domain.errors import ConfigError
-from latebind.learned.build import build_caches
+from latebind.learned.build import CANDIDATES, PRESENTATIONS, build_caches
 from latebind.learned.exploration_folder import delete_exploration, explored_folder
+from latebind.learned.networks import EVERY, check_kinds
+from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
 from latebind.learned.samples import Samples, Task, doubt
-from latebind.program.build import build_program
+from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, Settings, build_program
 from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import Repository
 from latebind.sequence.build import build_sequence
 from latebind.sequence.export import TOKENS, is_sequence
 
+ALL = "all"
 Figures = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promised:
+    """The share of answers to promise, with which confidence, for how many next answers, and in how much memory."""
+
+    PANEL: ClassVar = "What learned caches promise"
+
+    fidelity: Annotated[float, typer.Option(help="Share of answers that must equal the base model's.")] = 0.97
+    confidence: Annotated[float, typer.Option(help="Confidence in that share, on data used for nothing else.")] = 0.95
+    answers: Annotated[
+        int,
+        typer.Option(
+            help="The promise is for this many next answers: they must have that share, with that confidence. 0 "
+            "promises it only in the long run, so that the next answers may have less by chance."
+        ),
+    ] = ANSWERS
+    memory: Annotated[
+        float, typer.Option(help="The most megabytes for the learned caches in use; inf sets no limit.")
+    ] = CACHE_BYTES / 1e6
+
+    def promise(self) -> Promise:
+        """Return the promise. Raises `ConfigError` for one that cannot be kept."""
+        return Promise(
+            self.fidelity,
+            self.confidence,
+            in_bytes("--memory", self.memory, 1e6),
+            answers=self.answers or None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """The module, and the name, version and tensors of the model that it becomes."""
+
+    module: Annotated[
+        str, typer.Argument(help="The function that returns the module, without arguments: package.module:function.")
+    ]
+    repository: Annotated[Path, typer.Option("--out", help="The folder of models to write into.")] = Path("models")
+    name: Annotated[str, typer.Option(help="The model's name. Default: that of the function.")] = ""
+    version: Annotated[str, typer.Option(help="The model's version, a number.")] = "1"
+    weights: Annotated[Path | None, typer.Option(help="Fill the module from this .safetensors file.")] = None
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="An input as name=dtype:3x32x32, batch left out; repeat it in their order."),
+    ] = None
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option("--output", help="An output to serve, of a module that returns a dictionary. Default: all."),
+    ] = None
+
+    @property
+    def title(self) -> str:
+        """The model's name."""
+        return self.name or self.module.rpartition(":")[2]
+
+    def path(self) -> Path:
+        """Return the model's directory. Raises `ConfigError`, also if no input is described."""
+        if not self.inputs:
+            raise ConfigError(
+                "--input is missing: describe each input as name=dtype:shape, such as image=float32:3x32x32"
+            )
+        return Repository(self.repository).path_for(self.title, self.version)
+
+    def examples(self, seed: int) -> dict[str, Tensor]:
+        """Return a batch of two for each input. Raises `ConfigError`."""
+        return example_inputs(self.inputs or (), seed=seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Data like the requests to come."""
+
+    PANEL: ClassVar = "Data"
+
+    data: Annotated[
+        str, typer.Option(help="Data for learned caches: an .npz file or package.module:function. Default: no caches.")
+    ] = ""
+    data_option: DataOption = None
+    task: Annotated[
+        Task | None,
+        typer.Option(
+            help="What the output means. classify: scores of classes, the largest is the answer. Needed for learned "
+            "caches where the data has no labels and the network does not end in a softmax."
+        ),
+    ] = None
+
+    def samples(self, examples: dict[str, Tensor], seed: int) -> tuple[Samples, Samples] | None:
+        """Return samples to fit on and to calibrate on, None without data. Raises `ConfigError` if they do not fit."""
+        if not self.data:
+            return None
+        samples = load_samples(self.data, self.data_option, seed=seed)
+        for rows in samples:
+            check_inputs(rows, examples)
+        return samples
+
+    def tokens(self, made: Made, seed: int) -> tuple[Tensor, bool]:
+        """Return rows `(N, longest)` for a sequence model, and whether they are real data."""
+        examples = list(made.examples(seed).values())
+        if not self.data:
+            return examples[0], False
+        rows = [torch.from_numpy(array) for array in load_rows(self.data, self.data_option)[0].values()]
+        if len(examples) != 1 or len(rows) != 1 or rows[0].shape[1:] != examples[0].shape[1:]:
+            inputs = " ".join(made.inputs or ())
+            raise ConfigError(f"--data {self.data!r} must give one array of rows like --input {inputs}")
+        return rows[0], True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """Which predictors are trained, at which boundaries, and for how long."""
+
+    PANEL: ClassVar = "Training learned caches"
+
+    lessons: Annotated[int, typer.Option(help="Rows that each predictor sees; more make better exits.")] = PRESENTATIONS
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Train this predictor wherever its time may pay: residual, deep, light, plain, fc(256), pool(256), "
+            "conv(3,1) with any numbers, or all of these, at every boundary; may be repeated. Default: the most able "
+            "of the first four. slim is a smaller residual; bytes adds the network itself in eight bits, for what no "
+            "other answers."
+        ),
+    ] = None
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Train everything again, including what an earlier build trained.")
+    ] = False
+
+    def kinds(self) -> tuple[str, ...]:
+        """Return the kinds to train, each once. Raises `ConfigError` for one that there is not."""
+        named = [one for kind in self.kind or () for one in (EVERY if kind == ALL else (kind,))]
+        check_kinds(named)
+        return tuple(dict.fromkeys(named))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """Where the network is cut, and the backend, batch and threads that its stages are compiled for."""
+
+    PANEL: ClassVar = "Stages and backends"
+
+    min_stage_ms: Annotated[
+        float, typer.Option(help="The least time that a stage takes; 0 cuts everywhere, whatever that costs.")
+    ] = MIN_STAGE_SECONDS * 1e3
+    min_stage_mb: Annotated[
+        float,
+        typer.Option(help="The fewest megabytes of weights of a stage; with --min-stage-ms 0 this alone decides."),
+    ] = 0.0
+    backend: Annotated[list[str] | None, typer.Option(help="Try only this backend; may be repeated.")] = None
+    tolerance: Annotated[
+        float | None, typer.Option(help="Largest relative error; stating one allows bf16 backends. Default: 1e-5.")
+    ] = None
+    max_batch: Annotated[int, typer.Option(help="The largest batch to profile and run.")] = 16
+    threads: Threads = 1
+    trust_timings: Annotated[
+        bool,
+        typer.Option(
+            "--trust-timings",
+            help="Build although the machine is too busy to tell which backend is the quickest. Without it, such a "
+            "build ends with an error and writes nothing.",
+        ),
+    ] = False
+
+    def check(self, made: Made) -> None:
+        """Raise `ConfigError`, before anything is built, for options that no build can take."""
+        if not self.min_stage_ms >= 0:
+            raise ConfigError(f"--min-stage-ms {self.min_stage_ms:g}: give 0 or more")
+        in_bytes("--min-stage-mb", self.min_stage_mb, 1e6)
+        Settings.checked(
+            made.title,
+            made.version,
+            max_batch=self.max_batch,
+            backends=self.backend,
+            tolerance=self.tolerance,
+            threads=self.threads,
+        )
 
 
 def build(
@@ -29,11 +210,9 @@ def build(
     *,
     rows: Rows,
     training: Training,
-    limits: Limits,
     promised: Promised,
-    cut: Cut,
     compiled: Compiled,
-    seed: Annotated[int, typer.Option(help="Seed of training, splits and examples.")] = 0,
+    seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
     """Export a module, cut it into stages, compile, verify and profile them, and train learned caches.
@@ -61,17 +240,16 @@ def build(
     with reporting():
         path = made.path()
         compiled.check(made)
-        limits.check(promised)
-        training.check()
-        cut.check()
+        promised.promise()
+        training.kinds()
         network = load_module(made.module, made.weights)
         if is_sequence(network):
             figures = _sequence(network, path, made, rows, compiled, seed)
         else:
             examples = made.examples(seed)
             samples = rows.samples(examples, seed)  # before anything is made, and a former model replaced
-            figures = _program(network, examples, samples, path, made, cut, compiled)
-            figures |= _caches(path, samples, rows.task, training, limits, promised, compiled.threads, seed)
+            figures = _program(network, examples, samples, path, made, compiled)
+            figures |= _caches(path, samples, rows.task, training, promised, compiled.threads, seed)
         console.print(f"serve it with: latebind serve {made.repository}")
         save(json_file, figures)
 
@@ -106,7 +284,6 @@ def _program(
     samples: tuple[Samples, Samples] | None,
     path: Path,
     made: Made,
-    cut: Cut,
     compiled: Compiled,
 ) -> Figures:
     """Build a chain of stages."""
@@ -119,9 +296,9 @@ def _program(
             version=made.version,
             backends=compiled.backend,
             tolerance=compiled.tolerance,
-            min_stage_seconds=cut.min_stage_ms / 1e3,
-            min_stage_bytes=cut.stage_bytes(),
-            max_overhead=cut.most_overhead(),
+            min_stage_seconds=compiled.min_stage_ms / 1e3,
+            min_stage_bytes=in_bytes("--min-stage-mb", compiled.min_stage_mb, 1e6),
+            max_overhead=MAX_OVERHEAD if compiled.min_stage_ms else None,
             max_batch=compiled.max_batch,
             threads=compiled.threads,
             outputs=made.outputs,
@@ -138,7 +315,6 @@ def _caches(
     samples: tuple[Samples, Samples] | None,
     task: Task | None,
     training: Training,
-    limits: Limits,
     promised: Promised,
     threads: int,
     seed: int,
@@ -154,6 +330,7 @@ def _caches(
         warnings.filterwarnings("ignore", module=__name__)  # the table says it
         if training.fresh:
             delete_exploration(explored_folder(path))
+        promise = promised.promise()
         learned = build_caches(
             ModelDirectory.open(path),
             *samples,
@@ -161,13 +338,10 @@ def _caches(
             confidence=promised.confidence,
             presentations=training.lessons,
             kinds=training.kinds(),
-            candidates=training.places(),
-            disk=training.disk_bytes(),
+            candidates=0 if ALL in (training.kind or ()) else CANDIDATES,
             explored=explored_folder(path),
-            cache_bytes=limits.cache_bytes,
-            tail=limits.tail,
-            aside=limits.lookups.aside,
-            answers=answers_of(promised.answers),
+            cache_bytes=promise.cache_bytes,
+            answers=promise.answers,
             task=task,
             threads=threads,
             seed=seed,

@@ -110,53 +110,45 @@ def what_to_install(error: ModuleNotFoundError) -> str | None:
 
 
 def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `command` as a function that has the fields of each group in the group's place, for Typer to read.
+    """Return `command` as a function that has the options of each group in the group's place, for Typer to read.
 
-    A group is a parameter whose type is a dataclass. Its fields are annotated as parameters of commands are; those
-    without a default are required. No name may stand in two groups, or as a parameter too: that raises `ValueError`.
+    A group is a parameter whose type is a dataclass, with fields that are annotated as parameters of commands are, or
+    one that is annotated with an object that has `parameters()`; the command gets an instance, or a dictionary. No name
+    may stand in two groups, or as a parameter too: that raises `ValueError`.
     """
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+    groups = {name: (_maker(hint), found) for name, hint in hints.items() if (found := list(_grouped(hint)))}
 
     @wraps(command)
     def with_groups(**given: Any) -> Any:
-        made = {
-            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
-            for name, group in groups.items()
-        }
+        made = {name: make(**{one.name: given.pop(one.name) for one in some}) for name, (make, some) in groups.items()}
         return command(**given, **made)
 
-    flat = [
-        one
-        for parameter in signature(command).parameters.values()
-        for one in _options(parameter.replace(annotation=hints[parameter.name]))
-    ]
+    flat: list[Parameter] = []
+    for parameter in signature(command).parameters.values():
+        plain = parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[parameter.name])
+        flat += groups[parameter.name][1] if parameter.name in groups else [plain]
     with_groups.__signature__ = Signature(flat)  # type: ignore[attr-defined]
     with_groups.__annotations__ = {one.name: one.annotation for one in flat}
     return with_groups
 
 
-def _options(parameter: Parameter) -> Iterator[Parameter]:
-    """Yield the parameter itself, or one parameter for each field of its group; all are keyword-only."""
-    group = parameter.annotation
-    if not (isinstance(group, type) and is_dataclass(group)):
-        yield parameter.replace(kind=Parameter.KEYWORD_ONLY)
+def _maker(hint: Any) -> Callable[..., Any]:
+    return hint if isinstance(hint, type) else dict
+
+
+def _grouped(hint: Any) -> Iterator[Parameter]:
+    """Yield a parameter for each option of a group; nothing where it is none."""
+    if get_origin(hint) is Annotated and hasattr(hint.__metadata__[0], "parameters"):
+        yield from hint.__metadata__[0].parameters()
+    if not (isinstance(hint, type) and is_dataclass(hint)):
         return
-    hints, panel = get_type_hints(group, include_extras=True), getattr(group, "PANEL", None)
-    for field in fields(group):
+    hints, panel = get_type_hints(hint, include_extras=True), getattr(hint, "PANEL", None)
+    for field in fields(hint):
+        kind, option = hints[field.name], None
+        if get_origin(kind) is Annotated and isinstance(kind.__metadata__[0], OptionInfo):
+            option = copy(kind.__metadata__[0])
+            option.rich_help_panel = panel
+            kind = Annotated[get_args(kind)[0], option]
         default = Parameter.empty if field.default is MISSING else field.default
-        yield Parameter(
-            field.name, Parameter.KEYWORD_ONLY, default=default, annotation=_titled(hints[field.name], panel)
-        )
-
-
-def _titled(hint: Any, panel: str | None) -> Any:
-    """Return the annotation of an option so that its help stands in this panel; arguments have one of their own."""
-    if panel is None or get_origin(hint) is not Annotated:
-        return hint
-    kind, said = get_args(hint)
-    if not isinstance(said, OptionInfo):
-        return hint
-    titled = copy(said)
-    titled.rich_help_panel = panel
-    return Annotated[kind, titled]
+        yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)

@@ -1,26 +1,32 @@
 """`latebind models`: what is in a folder of models, or how those of a running server fare."""
 
+import json
+import time
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 import typer
 
 from latebind.batching.costs import Estimate
-from latebind.cli.console import JsonFile, Row, console, milliseconds, percent, reporting, save, show
-from latebind.cli.statistics import read_statistics, row
-from latebind.cli.steps import in_order
+from latebind.cli.console import Row, console, in_order, milliseconds, percent, reporting, save, show
+from latebind.cli.options import JsonFile
 from latebind.domain.costs import ModelCosts
-from latebind.domain.errors import QueryError
+from latebind.domain.errors import ConfigError, QueryError
 from latebind.domain.model import ModelSpec
 from latebind.learned.stored import read_accuracies, read_accuracy, read_caches
 from latebind.program.stored import read_model, read_profile
 from latebind.queries.file.definition import model_names, read_query
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Selection, find_queries, sort_out
+from latebind.server.access import read_token
 
 MACHINE = "profiled on"
 WEIGHTS = "weights MB"
+PATIENCE = 10.0  # seconds
 
 
 def models(
@@ -46,7 +52,7 @@ def models(
     if url is not None:
         with reporting():
             statistics = read_statistics(url, token_file)
-        show(f"models of {url}, since their engine began", [row(model) for model in statistics])
+        show(f"models of {url}, since their engine began", [_answered(model) for model in statistics])
         save(json_file, {"model_stats": statistics})
         return
     if repository is None:
@@ -63,7 +69,7 @@ def models(
     if rows:
         _show_models(f"models in {repository}", rows)
     if wrong:
-        show("of no use", [{"model": name, "wrong": reason} for name, reason in wrong.items()])
+        show("unusable", [{"model": name, "wrong": reason} for name, reason in wrong.items()])
     for told in passed_over:
         console.print(told, markup=False)
     if verbose:
@@ -100,7 +106,7 @@ def _model(directory: ModelDirectory) -> Row:
         "max batch": model.max_batch,
         "ms at batch 1": milliseconds(alone(model.spec(), costs)),
         WEIGHTS: f"{costs.weight_bytes / 1e6:.2f}",
-        "exits behind": " ".join(str(cache.stage) for cache in caches.lookups) if caches and caches.lookups else "none",
+        "exits after": " ".join(str(cache.stage) for cache in caches.lookups) if caches and caches.lookups else "none",
         "fidelity": f"at least {caches.lower:.3f}" if caches and caches.lookups else "",
         "accuracy": str(read_accuracy(directory) or ""),
         MACHINE: f"{profile.hardware.cpu}, threads: {profile.hardware.threads}",
@@ -116,7 +122,7 @@ def _stages(directory: ModelDirectory) -> list[Row]:
             "stage": number,
             "ms at batch 1": milliseconds(curve.at(1)),
             f"ms at batch {model.max_batch}": milliseconds(curve.at(model.max_batch)),
-            "leave behind it": percent(hits[number].hit_rate) if number in hits else "",
+            "leave after it": percent(hits[number].hit_rate) if number in hits else "",
         }
         for number, curve in enumerate(profile.costs().stages)
     ]
@@ -134,7 +140,7 @@ def _query(
     try:
         missing = [model for model in model_names(file) if model in wrong]
         if missing:
-            raise QueryError(f"{file} needs {' and '.join(missing)}, which is of no use")
+            raise QueryError(f"{file} needs {' and '.join(missing)}, which is unusable")
         query = read_query(file, specs, accuracies).query
     except QueryError as error:
         return {"query": file.name, "steps": "", "models": "", "deadline": "", "planner": "", "wrong": str(error)}
@@ -152,3 +158,47 @@ def alone(spec: ModelSpec, costs: ModelCosts) -> float:
     """Return the seconds that one request takes by itself; for a sequence model, one of average length."""
     estimate = Estimate(spec, costs)
     return estimate.whole(1, estimate.mean_outputs, estimate.mean_outputs)
+
+
+def read_statistics(url: str, token_file: Path | None = None) -> list[Mapping[str, Any]]:
+    """Ask the server at `url` for the statistics of all models.
+
+    Raises `ConfigError` if it does not return them, and for a file that holds no token.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--url is {url!r}: give one such as http://127.0.0.1:8000")
+    token = {} if token_file is None else {"Authorization": f"Bearer {read_token(token_file)}"}
+    try:
+        with urlopen(Request(url.rstrip("/") + "/v2/models/stats", headers=token), timeout=PATIENCE) as reply:  # noqa: S310
+            found: list[Mapping[str, Any]] = json.load(reply)["model_stats"]
+    except HTTPError as error:
+        raise ConfigError(f"{url} answers {error.code}: {error.read(1000).decode(errors='replace')}") from None
+    except OSError as error:
+        why = error.reason if isinstance(error, URLError) else error
+        raise ConfigError(f"{url} does not answer ({why}): does `latebind serve` run there?") from None
+    except (HTTPException, ValueError, KeyError, TypeError):
+        said = "answers with something else than statistics: give the address behind `latebind serves at`, not gRPC's"
+        raise ConfigError(f"{url} {said}") from None
+    return found
+
+
+def _answered(model: Mapping[str, Any]) -> Row:
+    """Return the figures of one model since the server began; times in milliseconds are those of answered requests."""
+    stats, batches = model["inference_stats"], model["execution_count"]
+    last = model["last_inference"]
+    return {
+        "model": model["name"],
+        "version": model["version"],
+        "answered": stats["success"]["count"],
+        "not answered": stats["fail"]["count"],
+        "mean ms": _milliseconds(stats["success"]),
+        "waiting": _milliseconds(stats["queue"]),
+        "with a worker": _milliseconds(stats["compute_infer"]),
+        "batches": batches,
+        "requests a batch": f"{model['inference_count'] / batches:.2f}" if batches else "",
+        "last": f"{max(0.0, time.time() - last / 1e3):.0f} s ago" if last else "never",
+    }
+
+
+def _milliseconds(figures: Mapping[str, int]) -> str:
+    return f"{figures['ns'] / figures['count'] / 1e6:.3f}" if figures["count"] else ""

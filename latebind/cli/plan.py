@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from latebind.cli.bench.options import Page
-from latebind.cli.console import JsonFile, console, progress, reporting, save, show
+from latebind.cli.console import console, progress, reporting, save, show
+from latebind.cli.options import JsonFile, Page
 from latebind.domain.errors import ConfigError
 from latebind.planning.plan import Plan, make_plan
 from latebind.planning.question import Question

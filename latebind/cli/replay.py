@@ -8,7 +8,7 @@ import typer
 from latebind.cli.console import console, errors, reporting
 from latebind.domain.errors import ConfigError
 from latebind.domain.eventlog import read_log
-from latebind.queries.replay import replayed
+from latebind.queries.scheduler import replayed
 
 
 def replay(log: Annotated[Path, typer.Argument(help="A file written by `latebind serve --event-log`.")]) -> None:

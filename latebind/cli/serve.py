@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,27 +11,12 @@ import typer
 import uvloop
 
 from latebind.adaptation.beside import start_beside
-from latebind.batching.policy import make_policy as make_batch_policy
-from latebind.cli.console import reporting
-from latebind.cli.serve_options import (
-    Adapting,
-    Allowed,
-    Batching,
-    Changing,
-    Fetched,
-    Memory,
-    OnRay,
-    Reached,
-    Watched,
-    Workers,
-    read_settings,
-)
-from latebind.cli.steps import in_order
-from latebind.cli.together import check_machine
+from latebind.batching.policy import make_policy
+from latebind.cli.console import in_order, reporting
+from latebind.cli.settings import SETTINGS, Given, check_machine
 from latebind.compiled import is_compiled
 from latebind.domain.config import ServeConfig
 from latebind.domain.errors import ConfigError
-from latebind.domain.model import ModelSpec
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
@@ -41,7 +25,7 @@ from latebind.heap import settle
 from latebind.logs import write_logs
 from latebind.repository.listing import Selection
 from latebind.repository.mirror import open_selection
-from latebind.residency.policy import make_policy as make_eviction_policy
+from latebind.residency.policy import make_policy as make_eviction
 from latebind.server.access import Security
 from latebind.server.door import Door
 from latebind.server.limits import Limits
@@ -54,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 READY = "latebind serves at "  # printed with the URL once requests are answered; scripts wait for it
 GRPC_READY = "latebind serves gRPC at "  # the line before, where it does
+ON_RAY = ("replicas", "max_replicas", "replica_cpus")  # options that mean nothing elsewhere
 
 
 def serve(
@@ -72,24 +57,19 @@ def serve(
             "[repository], [cluster]; options win."
         ),
     ] = None,
-    fetched: Fetched,
-    reached: Reached,
-    allowed: Allowed,
-    batching: Batching,
-    workers: Workers,
-    memory: Memory,
-    adapting: Adapting,
-    changing: Changing,
-    watched: Watched,
-    ray: OnRay,
+    on: Annotated[
+        str | None, typer.Option(help="Serve on `ray`: an ingress, and replicas of what serves here otherwise.")
+    ] = None,
+    event_log: Annotated[Path | None, typer.Option(help="Write events and actions to FILE for `replay`.")] = None,
+    given: Annotated[Given, SETTINGS],
 ) -> None:
     """Serve models and queries over the Open Inference Protocol v2 (HTTP, gRPC) until interrupted.
 
     A query is a graph of models under one deadline, written down beside them as `NAME.query.toml`; to clients it is one
     more model. Where it is named by `--model`, its models are served with it.
 
-    By default there is a worker for each core that is left beside the door, and at most 8. If you give workers and
-    threads, their product should not exceed those cores. Of workers with granularities, only as many run at once.
+    By default there is a worker for each core that is left beside the frontend, and at most 8. If you give workers and
+    threads, their product should not exceed those cores.
 
     When the engine's process dies, another takes over. On SIGHUP the repository is looked at again: new versions come
     up beside what is served, are tried, and take over without anybody's noticing; meanwhile both are in memory.
@@ -99,10 +79,9 @@ def serve(
     * `latebind serve models`
     * `latebind serve models --model resnet56 --port 0 --cores 1 --policy graph --max-batch 8`
     * `latebind serve models --grpc-port 8001`
-    * `latebind serve models --granularities 1,1,2,4,8,16`
     * `latebind serve models --config latebind.toml --no-exits`
     * `latebind serve models --memory 2GiB`
-    * `latebind serve models --memory 500MB --tier disk --deadline-ms 10000`
+    * `latebind serve models --memory 500MB --evict lru --deadline-ms 10000`
     * `latebind serve models --adapt --sample 0.1`
     * `latebind serve models --host 0.0.0.0 --token-file token --tls-cert server.pem --tls-key server.key`
     * `latebind serve models --watch 10 --manage`
@@ -112,24 +91,22 @@ def serve(
     * `latebind serve models --on ray --replicas 2 --max-replicas 8 --replica-cpus 2`
     """
     with reporting():
-        options = (ray, reached, allowed, workers, adapting, memory, changing, fetched, watched, batching)
-        settings = read_settings(config, options, on=ray.on)
+        named = [f"--{name.replace('_', '-')}" for name in ON_RAY if given[name] is not None]
+        if on is None and named:
+            raise ConfigError(f"{', '.join(named)}: replicas are Ray's; add --on ray, or leave it out")
+        settings = SETTINGS.read(config, given, on=on)
         write_logs("door", settings.observability.log_format)
-        _check(settings)
+        # What the engine or the frontend would refuse is told before one is started.
+        make_policy(settings.policy)
+        make_eviction(settings.residency)
+        check_addresses(settings.server)
         selection = open_selection(repository, model or (), settings.repository)
-        if ray.on is not None:
-            _serve_on(ray.on, settings, selection, watched.event_log)
+        if on is not None:
+            _serve_on(on, settings, selection, event_log)
             return
-        check_machine(settings.engine, watched.event_log)
-        if not uvloop.run(_serve(settings, selection, watched.event_log)):
+        check_machine(settings.engine, event_log)
+        if not uvloop.run(_serve(settings, selection, event_log)):
             raise typer.Exit(1)
-
-
-def _check(settings: ServeConfig) -> None:
-    """Raise `ConfigError` for names and addresses that the engine or the door would refuse, before one is started."""
-    make_batch_policy(settings.policy)
-    make_eviction_policy(settings.residency)
-    check_addresses(settings.server)
 
 
 async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | None) -> bool:
@@ -139,7 +116,16 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
     async with AsyncExitStack() as stack:
         forks = stack.enter_context(fork_server())
         forks.warm()
-        engines = await Engines.start(_order(settings, event_log), selection.first(), forks, settings.generations)
+        order = EngineOrder(
+            directories=(),  # which the generation adds
+            engine=settings.engine,
+            policy=settings.policy,
+            event_log=str(event_log) if event_log else None,
+            adapted=settings.adaptation.folder,
+            residency=settings.residency,
+            log_format=settings.observability.log_format,
+        )
+        engines = await Engines.start(order, selection.first(), forks, settings.generations)
         stack.push_async_callback(engines.close)
         catalogue = Catalogue(engines, selection)
         observer = await start_beside(engines, settings, forks)
@@ -164,7 +150,13 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
             door.close_on_signals()
             settle()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, catalogue.look)
-            _log(engines.models.values())
+            if is_compiled():
+                logger.info("what launches and calls go through was compiled ahead of time")
+            for spec in engines.models.values():
+                if spec.steps:
+                    logger.info("serving query %s: %s", spec.name, in_order(spec.steps))
+                else:
+                    logger.info("serving %s version %s", spec.name, spec.version)
             for told in selection.passed_over():
                 logger.warning("%s", told)
             say_where(settings, door.port, door.grpc_port, dashboard=settings.server.shows_dashboard)
@@ -172,19 +164,6 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
         if door.hurried:
             await engines.close(0.0)
     return not door.hurried
-
-
-def _order(settings: ServeConfig, event_log: Path | None) -> EngineOrder:
-    """Return the order that engines are started with; the generation adds the directories."""
-    return EngineOrder(
-        directories=(),
-        engine=settings.engine,
-        policy=settings.policy,
-        event_log=str(event_log) if event_log else None,
-        adapted=settings.adaptation.folder,
-        residency=settings.residency,
-        log_format=settings.observability.log_format,
-    )
 
 
 def _serve_on(on: str, settings: ServeConfig, selection: Selection, event_log: Path | None) -> None:
@@ -201,8 +180,9 @@ def _serve_on(on: str, settings: ServeConfig, selection: Selection, event_log: P
 
 def say_where(settings: ServeConfig, port: int, grpc_port: int | None, *, dashboard: bool) -> None:
     """Print the addresses, that of HTTP last because scripts wait for it; log the dashboard's if there is one."""
-    host = _printable(settings.server.host)
+    host = settings.server.host
     if ":" in host:
+        host = f"[{host}]"
         logger.info("listening at %s over %s", host, " and ".join(families(settings.server.host)))
     url = f"{'https' if settings.server.tls_cert else 'http'}://{host}:{port}"
     if dashboard:
@@ -210,16 +190,6 @@ def say_where(settings: ServeConfig, port: int, grpc_port: int | None, *, dashbo
     if grpc_port is not None:
         print(f"{GRPC_READY}{host}:{grpc_port}", flush=True)
     print(f"{READY}{url}", flush=True)
-
-
-def _log(models: Iterable[ModelSpec]) -> None:
-    if is_compiled():
-        logger.info("what launches and calls go through was compiled ahead of time")
-    for spec in models:
-        if spec.steps:
-            logger.info("serving query %s: %s", spec.name, in_order(spec.steps))
-        else:
-            logger.info("serving %s version %s", spec.name, spec.version)
 
 
 def _export(url: str) -> "SpanExport | None":
@@ -231,7 +201,3 @@ def _export(url: str) -> "SpanExport | None":
     except ImportError as error:
         raise ConfigError("OpenTelemetry is not installed: pip install 'latebind[telemetry]'") from error
     return SpanExport.over_http(url)
-
-
-def _printable(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def load_function(reference: str) -> Callable[..., Any]:
-    """Import what `package.module:function` names; the working directory is on the path."""
+    """Import what `package.module:function` names; the working directory is on the path. Raises `ConfigError`."""
     module, _, name = reference.partition(":")
     if not module or not name:
         raise ConfigError(
@@ -53,6 +53,25 @@ def load_function(reference: str) -> Callable[..., Any]:
     return function
 
 
+def _called(reference: str, named: Mapping[str, str]) -> object:
+    """Return what the function returns. Whatever it raises becomes a `ConfigError` of one line with the place."""
+    function = load_function(reference)
+    try:
+        return function(**named)
+    except LatebindError:
+        raise
+    except Exception as error:  # the user's code, which may raise anything
+        given = f" with --data-option {named}" if named else ""
+        raise ConfigError(f"{reference!r}{given} raised {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    """Return an exception's message, and where it was raised, unless that is the call in this file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = "" if frames[-1].filename == __file__ else f" ({frames[-1].filename}, line {frames[-1].lineno})"
+    return f"{type(error).__name__}: {error}{place}"
+
+
 def load_module(reference: str, weights: Path | None) -> nn.Module:
     """Make the module that `reference` names, in evaluation mode, and fill it from a `.safetensors` file if given."""
     module = _called(reference, {})
@@ -65,65 +84,6 @@ def load_module(reference: str, weights: Path | None) -> nn.Module:
     if weights is not None:
         _fill(module, weights)
     return module.eval()
-
-
-def _options(pairs: Sequence[str] | None) -> dict[str, str]:
-    """Read `key=value` options; values stay strings."""
-    read = {}
-    for pair in pairs or ():
-        key, equals, value = pair.partition("=")
-        if not equals or not key.isidentifier():
-            raise ConfigError(f"{pair!r}: write it as key=value")
-        read[key] = value
-    return read
-
-
-def example_inputs(descriptions: Sequence[str], *, seed: int) -> dict[str, Tensor]:
-    """Make a batch of two for every `name=dtype:3x32x32`; the shape leaves the batch dimension out.
-
-    Floats are random, whole numbers 0, or 1 where the name has "mask" in it. Raises `ConfigError`.
-    """
-    generator = _generator(seed)
-    made = {}
-    for description in descriptions:
-        name, _, rest = description.partition("=")
-        dtype, _, shape = rest.partition(":")
-        sizes = shape.split("x") if shape else []
-        if not name or dtype not in ITEM_BYTES or not all(size.isdecimal() and int(size) for size in sizes):
-            known = ", ".join(ITEM_BYTES)
-            raise ConfigError(f"{description!r}: write it as image=float32:3x32x32, with a dtype of {known}")
-        try:
-            made[name] = _batch(name, dtype, (2, *map(int, sizes)), generator)
-        except (RuntimeError, TypeError) as error:  # more than memory, or than 64 bits can count
-            raise ConfigError(f"{description!r:.140}: two such rows are larger than memory") from error
-    return made
-
-
-def _batch(name: str, dtype: str, dims: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    kind: torch.dtype = getattr(torch, dtype)
-    random = torch.randn(dims, generator=generator)
-    whole = torch.ones if "mask" in name else torch.zeros  # nothing is left to compare where all is masked
-    return random.to(kind) if kind.is_floating_point else whole(dims, dtype=kind)
-
-
-def _generator(seed: int) -> torch.Generator:
-    """Return a generator with this seed. Raises `ConfigError` for one that torch or numpy does not take."""
-    if not 0 <= seed < 1 << 63:
-        raise ConfigError(f"--seed {seed}: give a whole number of 0 or more, below 2^63")
-    return torch.Generator().manual_seed(seed)
-
-
-def load_arrays(file: Path) -> dict[str, Array]:
-    """Read an `.npz` file of plain arrays (no pickled objects)."""
-    try:
-        with np.load(file) as arrays:  # object arrays are refused by default
-            return {name: arrays[name] for name in arrays.files}
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
-    except (AttributeError, BadZipFile, EOFError, ValueError) as error:
-        raise ConfigError(
-            f"{file} is no .npz file of plain arrays: write one by numpy.savez({file.name!r}, image=rows)"
-        ) from error
 
 
 def _fill(module: nn.Module, weights: Path) -> None:
@@ -139,10 +99,11 @@ def _fill(module: nn.Module, weights: Path) -> None:
         ) from error
     except RuntimeError as error:  # tensors of other shapes
         raise ConfigError(f"{weights} does not fit the module: {' '.join(str(error).split())[:500]}") from error
-    if missing or unexpected:
-        lacks = [f"it lacks {_some(missing)}"] if missing else []
-        more = [f"the module has no {_some(unexpected)}"] if unexpected else []
-        raise ConfigError(f"{weights} does not fit the module: {'; '.join(lacks + more)}; save it from such a module")
+    wrong = [f"it lacks {_some(missing)}"] if missing else []
+    if unexpected:
+        wrong.append(f"the module has no {_some(unexpected)}")
+    if wrong:
+        raise ConfigError(f"{weights} does not fit the module: {'; '.join(wrong)}; save it from such a module")
 
 
 def _some(names: Iterable[str]) -> str:
@@ -151,20 +112,50 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
 
 
+def example_inputs(descriptions: Sequence[str], *, seed: int) -> dict[str, Tensor]:
+    """Make a batch of two for every `name=dtype:3x32x32`; the shape leaves the batch dimension out.
+
+    Floats are random, whole numbers 0, or 1 where the name has "mask" in it: nothing is left to compare where all is
+    masked. Raises `ConfigError`.
+    """
+    generator, made = _generator(seed), {}
+    for description in descriptions:
+        name, _, rest = description.partition("=")
+        dtype, _, shape = rest.partition(":")
+        sizes = shape.split("x") if shape else []
+        if not name or dtype not in ITEM_BYTES or not all(size.isdecimal() and int(size) for size in sizes):
+            known = ", ".join(ITEM_BYTES)
+            raise ConfigError(f"{description!r}: write it as image=float32:3x32x32, with a dtype of {known}")
+        dims, kind = (2, *map(int, sizes)), getattr(torch, dtype)
+        try:
+            if kind.is_floating_point:
+                made[name] = torch.randn(dims, generator=generator).to(kind)
+            else:
+                made[name] = torch.full(dims, int("mask" in name), dtype=kind)
+        except (RuntimeError, TypeError) as error:  # more than memory, or than 64 bits can count
+            raise ConfigError(f"{description!r:.140}: two such rows are larger than memory") from error
+    return made
+
+
+def _generator(seed: int) -> torch.Generator:
+    """Return a generator with this seed. Raises `ConfigError` for one that torch or numpy does not take."""
+    if not 0 <= seed < 1 << 63:
+        raise ConfigError(f"--seed {seed}: give a whole number of 0 or more, below 2^63")
+    return torch.Generator().manual_seed(seed)
+
+
 def load_samples(data: str, given: Sequence[str] | None, *, seed: int) -> tuple[Samples, Samples]:
     """Return the samples to fit on and those to calibrate on, from a function or from the halves of a file.
 
     A function is `given` what `--data-option` says, as `key=value`. Raises `ConfigError`.
     """
-    named, generator = _options(given), _generator(seed)
-    if not data.endswith(".npz"):
-        found = _called(_function(data), named)
+    generator, found = _generator(seed), _data(data, given)
+    if not isinstance(found, dict):
         if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(part, Samples) for part in found)):
             raise ConfigError(f"{data!r} must return two latebind.learned.samples.Samples: to fit and to calibrate")
         return found
-    inputs, given_labels = _rows_in(data)
-    arrays = {name: torch.from_numpy(array) for name, array in inputs.items()}
-    labels = None if given_labels is None else torch.from_numpy(given_labels)
+    arrays = {name: torch.from_numpy(array) for name, array in found.items()}
+    labels = arrays.pop("labels", None)
     order = torch.randperm(len(next(iter(arrays.values()))), generator=generator)
     fit, calibrate = (
         Samples({name: rows[part] for name, rows in arrays.items()}, None if labels is None else labels[part])
@@ -176,31 +167,52 @@ def load_samples(data: str, given: Sequence[str] | None, *, seed: int) -> tuple[
 def load_rows(data: str, given: Sequence[str] | None) -> tuple[dict[str, Array], Array | None]:
     """Return rows to send, an array `(N, *shape)` for each input, and labels `(N,)` if there are any.
 
-    A function is `given` what `--data-option` says, as `key=value`.
+    A function is `given` what `--data-option` says, as `key=value`. Raises `ConfigError`.
     """
-    named = _options(given)
-    if data.endswith(".npz"):
-        return _rows_in(data)
-    samples = _called(_function(data), named)
-    if not isinstance(samples, Samples):
+    found = _data(data, given)
+    if isinstance(found, dict):
+        labels = found.pop("labels", None)
+        return found, labels
+    if not isinstance(found, Samples):
         raise ConfigError(f"{data!r} must return latebind.learned.samples.Samples")
-    if not isinstance(samples.inputs, dict):
+    if not isinstance(found.inputs, dict):
         raise ConfigError(f"{data!r} must name its inputs: return Samples with a dictionary of inputs")
-    labels = None if samples.labels is None else samples.labels.numpy()
-    return {name: rows.numpy() for name, rows in samples.inputs.items()}, labels
+    labels = None if found.labels is None else found.labels.numpy()
+    return {name: rows.numpy() for name, rows in found.inputs.items()}, labels
 
 
-def _rows_in(data: str) -> tuple[dict[str, Array], Array | None]:
-    """Return the inputs in an `.npz` file, an array each, and the labels if there are any."""
-    arrays = load_arrays(Path(data))
-    labels = arrays.pop("labels", None)
-    if not arrays:
-        raise ConfigError(f"{data} holds no inputs: save an array for each input of the model")
-    if len({len(rows) for rows in (*arrays.values(), *([] if labels is None else [labels]))}) != 1:
+def _data(data: str, given: Sequence[str] | None) -> object:
+    """Return the arrays of an `.npz` file, `labels` among them if there are any, else what a function returns."""
+    named = {}
+    for pair in given or ():
+        key, equals, value = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"{pair!r}: write it as key=value")
+        named[key] = value
+    if data.endswith(".npz"):
+        return _arrays(Path(data))
+    if ":" not in data:
+        raise ConfigError(f"--data {data!r}: give an .npz file, or a function as package.module:function")
+    return _called(data, named)
+
+
+def _arrays(file: Path) -> dict[str, Array]:
+    try:
+        with np.load(file) as opened:  # object arrays are refused by default
+            arrays = {name: opened[name] for name in opened.files}
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
+    except (AttributeError, BadZipFile, EOFError, ValueError) as error:
         raise ConfigError(
-            f"the arrays in {data} have different numbers of rows: give each input and label of every row"
+            f"{file} is no .npz file of plain arrays: write one by numpy.savez({file.name!r}, image=rows)"
+        ) from error
+    if not arrays.keys() - {"labels"}:
+        raise ConfigError(f"{file} holds no inputs: save an array for each input of the model")
+    if len({len(rows) for rows in arrays.values()}) != 1:
+        raise ConfigError(
+            f"the arrays in {file} have different numbers of rows: give each input and label of every row"
         )
-    return arrays, labels
+    return arrays
 
 
 def check_inputs(samples: Samples, examples: Mapping[str, Tensor]) -> None:
@@ -211,29 +223,3 @@ def check_inputs(samples: Samples, examples: Mapping[str, Tensor]) -> None:
             for name, tensor in examples.items()
         )
     )
-
-
-def _function(data: str) -> str:
-    if ":" not in data:
-        raise ConfigError(f"--data {data!r}: give an .npz file, or a function as package.module:function")
-    return data
-
-
-def _called(reference: str, named: dict[str, str]) -> object:
-    """Return what the function returns. Whatever it raises becomes a `ConfigError` of one line with the place."""
-    function = load_function(reference)
-    try:
-        return function(**named)
-    except LatebindError:
-        raise
-    except Exception as error:  # the user's code, which may raise anything
-        given = f" with --data-option {named}" if named else ""
-        raise ConfigError(f"{reference!r}{given} raised {_said(error)}") from error
-
-
-def _said(error: Exception) -> str:
-    """Return an exception's message, and where it was raised, unless that is the call in this file."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if frames[-1].filename == __file__:
-        return f"{type(error).__name__}: {error}"
-    return f"{type(error).__name__}: {error} ({frames[-1].filename}, line {frames[-1].lineno})"

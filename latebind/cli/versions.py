@@ -8,7 +8,8 @@ import typer
 
 from latebind.adaptation.controller import BUILT, FULL_DEPTH
 from latebind.adaptation.versions import About, Versions, versions_folder
-from latebind.cli.console import JsonFile, console, milliseconds, reporting, save, show
+from latebind.cli.console import console, milliseconds, reporting, save, show
+from latebind.cli.options import JsonFile
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.learned.stored import read_caches
 from latebind.repository.directory import ModelDirectory

@@ -33,7 +33,7 @@ class PlannerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Where it does not `replan`, all models are picked when the query arrives. `price` is the accuracy that a second is
     worth, for planners that weigh the two; 0: only accuracy counts, as long as the deadline is met; None: what learned
-    caches gain is divided between accuracy and latency (`queries/bargain.py`).
+    caches gain is divided between accuracy and latency (`queries/expected.py`).
     """
 
     name: str = "expected"

@@ -268,7 +268,7 @@ def _loaded(piece: Piece, model: LoadedModel, budget: int) -> Iterator[Loading]:
         raise ConfigError(
             f"a piece of {model.spec.name} has {piece.weights / 1e6:.1f} MB of weights and models may take "
             f"{budget / 1e6:.1f} MB beside their slots: give more --memory, or build the model with more stages "
-            "(latebind build --min-stage-ms 0 --overhead 0)"
+            "(latebind build --min-stage-ms 0)"
         )
     before, begun = resident_bytes(), time.monotonic()
     piece.load()

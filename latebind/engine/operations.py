@@ -2,7 +2,7 @@
 
 Operations work on many rows at once: each tensor is an array `(B, *shape)`, where `shape` is that in the query file.
 Comparisons work on the numbers of one row. Types and shapes have been checked by the entries of the same names in
-`queries/file/operations.py`. Values can still be wrong: an index past the end or a box that is not a number raises
+`queries/file/language.py`. Values can still be wrong: an index past the end or a box that is not a number raises
 `ValueError`, whichever row it is of.
 """
 

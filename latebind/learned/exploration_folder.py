@@ -128,7 +128,7 @@ class ExplorationFolder:
                 os.posix_fallocate(file.fileno(), 0, rows * row_bytes(shape))
         except OSError as error:
             path.unlink(missing_ok=True)
-            raise ConfigError(f"{path} cannot be written ({error}): make room, or give less with --disk") from None
+            raise ConfigError(f"{path} cannot be written ({error}): make room there") from None
         return _mapped(path, rows, shape, shared=True)
 
     def mark_recorded(self, boundary: str, answers: Tensor, labels: Tensor | None, *, learn: int) -> None:

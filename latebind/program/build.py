@@ -307,7 +307,7 @@ MIN_STAGE_SECONDS = round(BOUNDARY_SECONDS / MAX_OVERHEAD, 4)  # so its boundary
 Progress = Callable[[str, float], None]
 
 
-NOT_CUT = "not cut: stages would be too short (--min-stage-ms), or cutting cost too much (--overhead)"
+NOT_CUT = "not cut: stages would be too short, or cutting cost too much; --min-stage-ms 0 cuts everywhere"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,14 @@ from collections.abc import Callable
 
 from latebind.domain.errors import ConfigError
 from latebind.domain.query import PlannerConfig
-from latebind.queries.budgets import Equal, Proportional
 from latebind.queries.expected import Expected
-from latebind.queries.fixed import Best, Quickest
-from latebind.queries.planner import Planner
+from latebind.queries.planners import Equal, Proportional
+from latebind.queries.view import Planner
 
 PLANNERS: dict[str, Callable[[PlannerConfig], Planner]] = {
     "equal": Equal,
     "proportional": Proportional,
     "expected": Expected,
-    "quickest": Quickest,
-    "best": Best,
 }
 
 

@@ -5,12 +5,13 @@ model is loaded, and leaves early like all others. Whatever needs tensors is ask
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from latebind.domain.actions import Action, Branch, Map, Outcome, Reply, StepEnded
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent
+from latebind.domain.eventlog import Entry
 from latebind.domain.events import Arrived, Branched, Cancelled, Event, MapFailed, Mapped
 from latebind.domain.picture import Picture
 from latebind.domain.query import NOT_RUN, lay_out
@@ -114,7 +115,7 @@ class QueryScheduler:
         served = self._served[event.model]
         if not self._live.keys().isdisjoint(event.requests):
             raise IllegalEvent(f"a request of {event.requests} has arrived twice")
-        slack = event.deadline - (now + served.estimates.least)
+        slack = event.deadline - (now + served.least)
         if self._sheds and slack < 0.0 and served.is_late(event.deadline - now):
             late = Outcome.REFUSED_LATE
             actions.extend([Reply(request, event.model, late, NOT_RUN, 0.0, 0.0, slack) for request in event.requests])
@@ -145,7 +146,7 @@ class QueryScheduler:
     def _mapped(self, event: Mapped, now: float, actions: list[Action]) -> None:
         node = event.node
         for live in self._live_queries(event, (node,), (MAPPED,)):
-            live.served.overhead.observe(now - live.reached)
+            live.served.took_between_steps(now - live.reached)
             if live.failure is None and node < live.outputs:
                 self._request(live, node)
             else:
@@ -157,7 +158,7 @@ class QueryScheduler:
         live.move(node, RUNNING)
         served, step, option = live.served, live.step(node), live.chosen[node]
         self._steps[step] = live
-        due = live.deadline - served.estimates.least_after(node)
+        due = live.deadline - served.least_after(node)
         row = served.rows[node][option] + live.slot
         self._untold.append(Arrived(served.models[node][option], due, (step,), (row,), (), live.priority))
 
@@ -286,3 +287,25 @@ AnyScheduler = Scheduler | QueryScheduler
 def make_scheduler(config: SchedulerConfig) -> AnyScheduler:
     """Return the scheduler for a configuration; the layer for queries is left out where there are none."""
     return QueryScheduler(config) if config.queries else Scheduler(config)
+
+
+def replayed(config: SchedulerConfig, entries: Iterable[Entry]) -> tuple[int, int, str]:
+    """Return how many events were replayed, how many actions followed, and where these first differ; "" if nowhere.
+
+    Raises `AssertionError` if the scheduler is not as it should be at the end. A log that a killed engine left may end
+    between events that arrived together; then nothing has been decided for them, and that is as it should be.
+    """
+    scheduler = make_scheduler(config)
+    events = actions = 0
+    more = False
+    for number, entry in enumerate(entries, start=2):
+        decided = tuple(scheduler.handle(entry.event, entry.now))
+        if decided != entry.actions:
+            said = f"line {number} differs: {entry.event}\n  log     {entry.actions}\n  replay  {decided}"
+            return events, actions, said
+        events += 1
+        actions += len(decided)
+        more = getattr(entry.event, "more", False)
+    if not more:
+        scheduler.check()
+    return events, actions, ""

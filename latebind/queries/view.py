@@ -1,15 +1,16 @@
-"""What a planner sees of a query, and what it returns. Pure.
+"""Planners, which pick the model of each step (GATI, section 5.1): what they see and what they return. Pure.
 
 These are msgspec classes, which are not compiled.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 from msgspec import Struct
 
 from latebind.domain.costs import Outlook
 from latebind.domain.query import Query
-from latebind.queries.branches import Branches
+from latebind.queries.prospect import Branches
 
 
 class PlanView(Struct, frozen=True, gc=False):
@@ -37,3 +38,10 @@ class Choice(Struct, frozen=True, gc=False):
 
     option: int
     budget: float
+
+
+class Planner(Protocol):
+    """Picks models. It has no side effects, but may keep what it has worked out."""
+
+    def pick(self, view: PlanView, node: int) -> Choice:
+        """Return the choice for `node`, which is open."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from latebind.domain.errors import LatebindError, NotFound, RepositoryError
 from latebind.domain.wording import instead
 from latebind.queries.file.definition import ENDING, model_names, query_name
-from latebind.queries.file.lines import Source
+from latebind.queries.file.source import Source
 from latebind.repository.directory import MANIFEST, NAME, VERSION, ModelDirectory
 
 

@@ -7,8 +7,9 @@ from typing import Annotated
 from typer import Option
 
 from latebind.bench.rounds import Progress
-from latebind.cli.bench.options import Processes, Seed, ServeWords, Trace
+from latebind.cli.bench.options import ServeWords, Trace
 from latebind.cli.console import reporting
+from latebind.cli.options import Processes, Seed
 from latebind.domain.errors import ConfigError
 from latebind.planning.runs import playing
 from research.cluster import ray as application

@@ -20,11 +20,11 @@ import numpy as np
 import psutil
 
 from latebind.bench.client import Line, answered, encode, poisson, written
-from latebind.bench.ledger import own
+from latebind.bench.ledger import networks
 from latebind.bench.ledger import report as ledger_report
 from latebind.bench.ledger.books import Fault as Lost
 from latebind.bench.ledger.books import Ledger
-from latebind.bench.ledger.inject import Fault, Injected
+from latebind.bench.ledger.faults import Fault, Injected
 from latebind.bench.ledger.play import Played, play
 from latebind.bench.ledger.questions import KINDS, LONGEST, MARKS, WIDTH, WORDS, Mix, Protocol, Questions
 from latebind.bench.rounds import Progress, in_rounds
@@ -182,7 +182,7 @@ class Killing:
 def ledger(folder: Path, plan: Killing, tell: Progress, *, seed: int, options: list[str]) -> Found:
     """Serve the models of the ledger on Ray, ask in an open loop, and kill the busiest replica so many times."""
     mix, serve = Mix(seed=seed), ["--on", "ray", "--replicas", str(plan.replicas), *options]
-    with own.serving(folder, tuple(mix.models), serve) as target:
+    with networks.serving(folder, tuple(mix.models), serve) as target:
         killer = Killer(target.process, target.http, plan.replicas, plan.times)
 
         async def ask() -> Played:
@@ -301,7 +301,7 @@ def scale(folder: Path, plan: Load, tell: Progress, *, seed: int, options: list[
     protocols = (Protocol.JSON, Protocol.BINARY)
     mix = Mix(models=("slow",), protocols=protocols, largest=1, deadlines=(0.1,), seed=seed)
     serve = ["--on", "ray", "--replicas", "1", "--max-replicas", "2", "--config", str(settings), *options]
-    with own.serving(folder, tuple(mix.models), serve) as target:
+    with networks.serving(folder, tuple(mix.models), serve) as target:
         watch = Watch(target.http)
         arrivals = plan.times(Random(mix.seed))
         played = asyncio.run(play(target, Questions(mix), arrivals, plan.requests, inject=[watch], tell=tell))
@@ -350,8 +350,8 @@ def latency(folder: Path, tell: Progress, *, rounds: int, calls: int, seed: int,
     random, ray = Random(seed), ["--on", "ray", "--replicas", "1", *options]
     with ExitStack() as stack:
         targets = {
-            ALONE: stack.enter_context(own.serving(folder / "one", ASKED, options)),
-            RAY: stack.enter_context(own.serving(folder / "ray", ASKED, ray)),
+            ALONE: stack.enter_context(networks.serving(folder / "one", ASKED, options)),
+            RAY: stack.enter_context(networks.serving(folder / "ray", ASKED, ray)),
         }
         lines = {side: Line(f"http://127.0.0.1:{target.http}") for side, target in targets.items()}
         for line in lines.values():

@@ -7,9 +7,8 @@ from typing import Annotated
 from typer import Option
 
 from latebind.bench.rounds import Progress
-from latebind.cli.bench.options import Processes
 from latebind.cli.console import reporting
-from latebind.cli.numbers import numbers
+from latebind.cli.options import Processes, numbers
 from latebind.domain.errors import ConfigError
 from research import plots
 from research.ebird import live, parts

@@ -30,7 +30,7 @@ from latebind.bench.server import launched
 from latebind.cli.console import Row, Rows
 from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import read_log
-from latebind.queries.replay import replayed
+from latebind.queries.scheduler import replayed
 from research.faults.changes import counted
 from research.faults.freeze import Frozen
 from research.faults.models import NO_ANSWER, PICKED, SLOW_WIDTH, WIDTH, build_mixed

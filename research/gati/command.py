@@ -13,10 +13,9 @@ from typer import Option
 from latebind.bench.report import Plot, blank, distributions
 from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned
-from latebind.cli.bench.options import Backend, DataOption, Fidelity, Processes, Repository, Seed, Tuning
+from latebind.cli.bench.options import Backend, Fidelity, Repository, Tuning
 from latebind.cli.console import reporting
-from latebind.cli.numbers import in_bytes
-from latebind.cli.promised import AnswersOption, answers_of
+from latebind.cli.options import DataOption, Processes, Seed, in_bytes
 from latebind.cli.sources import load_rows, load_samples
 from latebind.domain.errors import ConfigError
 from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
@@ -180,7 +179,7 @@ def calibration(
     *,
     fidelity: Fidelity = 0.98,
     confidence: Confidence = 0.95,
-    answers: AnswersOption = ANSWERS,
+    answers: Annotated[int, typer.Option(help="The promise is for this many next answers; 0: for all.")] = ANSWERS,
     splits: Annotated[int, Option(help="How many random halves of the rows to calibrate on.")] = 20,
     backend: Backend = None,
     seed: Seed = 0,
@@ -192,7 +191,7 @@ def calibration(
     data=cifar10/ --fidelity 0.98`
     """
     with reporting():
-        promise, asked = Promise(fidelity, confidence, answers=answers_of(answers)), subject.load()
+        promise, asked = Promise(fidelity, confidence, answers=answers or None), subject.load()
 
         def halves(tell: Progress) -> Found:
             del tell

@@ -25,7 +25,7 @@ from latebind.domain.costs import Curve, ModelCosts, Outlook
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import NOT_RUN, PlannerConfig
 from latebind.queries import make_planner
-from latebind.queries.branches import Branches
+from latebind.queries.prospect import Branches
 from latebind.queries.view import PlanView
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival, Step

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from latebind.bench.rounds import Progress
-from latebind.cli.bench.options import Processes, Seed, Trace
+from latebind.cli.bench.options import Trace
 from latebind.cli.console import progress, reporting, show
+from latebind.cli.options import Processes, Seed
 from latebind.domain.config import TIERS
 from latebind.domain.errors import ConfigError
 from latebind.simulation.traces import REQUESTS, Pairing

@@ -5,8 +5,8 @@ from typing import Annotated
 from typer import Option
 
 from latebind.bench.rounds import Progress
-from latebind.cli.bench.options import Seed
 from latebind.cli.console import reporting
+from latebind.cli.options import Seed
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
 from research.evaluation import Conditions, Floats, Found, Output, Rounds, Words, evaluate
 from research.overhead import boundary as on_engines

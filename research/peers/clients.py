@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from latebind.bench.client import HEADER_LENGTH, READ_BYTES, Array, Reply, decode, encode
+from latebind.bench.ledger.clients import GRPC_METHOD
 from latebind.bench.ledger.questions import Protocol
-from latebind.bench.ledger.wire import GRPC_METHOD
 from latebind.bench.server import cpu_seconds
 from latebind.domain.errors import ConfigError
 from research.peers.servers import Served

@@ -9,8 +9,9 @@ from typer import Option
 
 from latebind.bench.ledger.questions import Protocol
 from latebind.bench.rounds import Progress
-from latebind.cli.bench.options import Seed, ServeWords
+from latebind.cli.bench.options import ServeWords
 from latebind.cli.console import reporting
+from latebind.cli.options import Seed
 from research import plots
 from research.evaluation import Found, Load, Output, Rounds, SideName, Words, evaluate
 from research.peers import goodput as at_times

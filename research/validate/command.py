@@ -14,8 +14,8 @@ from typer import Argument, Option
 from latebind.bench.report import SHARES, Plot, lines
 from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned
-from latebind.cli.bench.options import DataOption
 from latebind.cli.console import console, reporting
+from latebind.cli.options import DataOption
 from latebind.cli.sources import load_rows
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latebind.bench import exits, load
+from latebind.bench import exits
 from latebind.bench.client import Line, decode, encode
-from latebind.bench.plots import write_page
+from latebind.bench.report import lines, write_plots
 from latebind.bench.subject import Setting, Subject
 from latebind.domain.errors import ConfigError
 from tests.server.conftest import Site, site
@@ -20,30 +20,38 @@ LABELS = RANDOM.integers(0, 5, 60)
 
 
 def test_without_learned_caches_both_servers_give_the_same_bits(models: Path) -> None:
-    report = exits.run(Subject(models, "chain", IMAGES, LABELS), setting=Setting())
+    report = exits.closed(Subject(models, "chain", IMAGES, LABELS), setting=Setting())
     assert report.identical
     assert report.fidelity == 1.0
-    assert report.accuracy_on == report.accuracy_off
-    assert report.requests == len(report.seconds_on) == len(report.seconds_off) == 60
-    assert report.gain.low <= report.gain.value <= report.gain.high
+    off, on = report.rows()
+    assert off["accuracy"] == on["accuracy"] != ""
+    assert len(report.on.seconds) == len(report.off.seconds) == 60
+    gain = report.gain(seed=0)
+    assert gain.low <= gain.value <= gain.high
 
 
-def test_a_load_run_answers_every_request_and_its_page_fetches_nothing(models: Path, tmp_path: Path) -> None:
-    report = load.run(Subject(models, "chain", IMAGES, LABELS), requests=80, rate=200, seed=1)
+def test_a_load_run_answers_every_request(models: Path) -> None:
+    report, rate = exits.open_loop(Subject(models, "chain", IMAGES, LABELS), requests=80, rate=200, seed=1)
+    assert rate == 200
     assert [row["answered"] for row in report.rows()] == ["100.0%", "100.0%"]
     assert report.fidelity == 1.0
     assert sum(report.on.left_at.values()) == pytest.approx(1.0)
+
+
+def test_a_page_of_plots_fetches_nothing(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    write_page(report, page, title="a <title>")
+    figure = lines("a <plot>", {"one": ([1, 2], [3, 4])}, x="x", y="y")
+    write_plots(page, "a <title>", "text", [[{"a <cell>": 1.5}]], [figure])
     text = page.read_text()
     assert "a &lt;title&gt;" in text
+    assert "a &lt;cell&gt;" in text
     assert 'src="http' not in text
     assert "Plotly.newPlot" in text
 
 
 def test_data_that_the_model_does_not_take_is_told(models: Path) -> None:
     with pytest.raises(ConfigError, match="does not answer the data given"):
-        load.run(Subject(models, "chain", {"picture": IMAGES["image"]}), requests=4, rate=100)
+        exits.open_loop(Subject(models, "chain", {"picture": IMAGES["image"]}), requests=4, rate=100)
 
 
 def test_a_connection_that_was_idle_for_long_is_made_anew(site: Site) -> None:

@@ -1,28 +1,32 @@
-"""What `bench load` makes of answers: requests that one side refused are no disagreement."""
+"""What `bench load` and `bench exits` make of answers: requests that one side refused are no disagreement."""
 
 import numpy as np
 import pytest
 
 from latebind.bench.client import Answered
-from latebind.bench.load import LoadReport, Side
+from latebind.bench.exits import Compared, Side
 
 
-def side(name: str, statuses: list[int], classes: list[int], stages: list[int]) -> Side:
-    answers = [Answered(status, 0.001, {}, stage) for status, stage in zip(statuses, stages, strict=True)]
-    return Side(name, answers, 100.0, np.array(classes))
+def side(classes: list[int], stages: list[int]) -> Side:
+    """Return answers of these classes that left at these stages; what has class -1 was refused."""
+    scores = np.eye(3, dtype=np.float32)
+    return Side(
+        [
+            Answered(503, 0.001, {}, -1) if one < 0 else Answered(200, 0.001, {"y": scores[None, one]}, stage)
+            for one, stage in zip(classes, stages, strict=True)
+        ],
+        took=1.0,
+    )
 
 
 def test_what_the_other_side_refused_is_not_counted_against_an_exit() -> None:
-    off = side("off", [200, 200, 503, 503], [1, 1, -1, -1], [3, 3, -1, -1])
-    on = side("on", [200, 200, 200, 503], [1, 2, 1, -1], [0, 0, 0, -1])
-    report = LoadReport("model", 10.0, 0, off, on, None)
-    assert report.fidelity == pytest.approx(0.5)
-    (row,) = report.exit_rows()
+    found = Compared(side([1, 1, -1, -1], [3, 3, -1, -1]), side([1, 2, 1, -1], [0, 0, 0, -1]), np.array([1, 1, 1, 1]))
+    assert found.fidelity == pytest.approx(0.5)
+    (row,) = found.exit_rows()
     assert (row["share"], row["fidelity"]) == ("100.0%", "0.500")
-    assert len(report.seconds_at(0)) == 3
+    assert [(row["answered"], row["accuracy"]) for row in found.rows()] == [("50.0%", "1.0000"), ("75.0%", "0.6667")]
 
 
 def test_an_exit_of_which_the_other_side_answered_none_has_no_fidelity() -> None:
-    off = side("off", [503, 200], [-1, 1], [-1, 3])
-    on = side("on", [200, 200], [1, 1], [0, 3])
-    assert np.isnan(LoadReport("model", 10.0, 0, off, on, None).fidelity_at(0))
+    found = Compared(side([-1, 1], [-1, 3]), side([1, 1], [0, 3]))
+    assert [row["fidelity"] for row in found.exit_rows()] == ["nan", "1.000"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from latebind.cli.bench import PARTS
+from latebind.cli.bench import Benchmarks
 from latebind.cli.commands import EXTRAS, what_to_install
 from latebind.cli.main import app
 from tests.forked import printed_by
@@ -28,7 +28,7 @@ def main(words: list[str]) -> None:
 def test_every_part_of_bench_is_listed_without_extras() -> None:
     said = printed_by("tests.cli.test_extras", "bench", "--help")
     listed = {line.split()[1] for line in said.splitlines() if line.startswith("│ ")}
-    assert set(PARTS) <= listed
+    assert set(Benchmarks.modules) <= listed
 
 
 def test_a_part_that_needs_an_extra_names_it_in_one_line() -> None:

@@ -30,7 +30,7 @@ def test_what_is_whole_is_listed_and_what_is_not_is_told_with_what_needs_it(
     told = json.loads(file.read_text())
     assert [model["model"] for model in told["models"]] == ["other"]
     assert "scale/1/weights.safetensors differs from the manifest" in told["wrong"]["scale"]
-    assert told["queries"][0]["wrong"].endswith("both.query.toml needs scale, which is of no use")
+    assert told["queries"][0]["wrong"].endswith("both.query.toml needs scale, which is unusable")
     assert "differs from the manifest" in result.output
 
 

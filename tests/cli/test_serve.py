@@ -14,7 +14,7 @@ import torch
 from latebind.bench.client import Caller, Line, encode, written
 from latebind.bench.server import launched
 from latebind.cli.serve import READY, say_where
-from latebind.cli.together import check_machine, known_keys
+from latebind.cli.settings import check_machine, known_keys
 from latebind.domain.config import DoorConfig, EngineConfig, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import NAME
@@ -64,7 +64,7 @@ def test_an_engine_may_be_given_a_core_that_the_server_was_not_started_on() -> N
 
 def test_an_unknown_key_is_answered_by_those_that_there_are() -> None:
     assert "port" in known_keys("Object contains unknown field `prot` - at `$.server`")
-    assert known_keys("Object contains unknown field `serve`").startswith("; there are server, ")
+    assert known_keys("Object contains unknown field `serve`").startswith("; the keys are server, ")
     assert known_keys("Expected `int`, got `str` - at `$.server.port`") == ""
 
 

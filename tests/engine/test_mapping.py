@@ -24,8 +24,7 @@ from latebind.engine.operations import COMPUTED, LOGIC, resize
 from latebind.engine.slots import ModelSlots, SlotMemory
 from latebind.engine.staging import HostStaging
 from latebind.queries.file.definition import read_query
-from latebind.queries.file.language import OPERATORS
-from latebind.queries.file.operations import OPERATIONS
+from latebind.queries.file.language import OPERATIONS, OPERATORS
 from latebind.queries.file.wiring import EITHER, DefinedQuery
 from tests.models import served
 from tests.queries.file.written import MODELS, TRAFFIC, read

@@ -36,7 +36,7 @@ from latebind.engine.running import (
 )
 from latebind.engine.slots import create_file
 from latebind.forks.client import Forked
-from latebind.queries.replay import replayed
+from latebind.queries.scheduler import replayed
 from latebind.repository.listing import Selection
 from tests.engine.started import until_slots_are_free
 from tests.engine.test_engines import ask, is_stopped, kill

@@ -208,7 +208,7 @@ def test_activations_that_are_not_whole_are_not_taken(model: ModelDirectory, tmp
 
 def test_a_disk_without_room_is_told_and_left_as_it_was(tmp_path: Path) -> None:
     exploration = ExplorationFolder.open(tmp_path, ORIGIN)
-    with pytest.raises(ConfigError, match="make room, or give less with --disk"):
+    with pytest.raises(ConfigError, match="make room there"):
         exploration.allocate_activations("relu", 1 << 50, SHAPE)
     assert exploration.recorded_bytes() == 0
 

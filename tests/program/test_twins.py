@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from latebind.bench.memory import Resident, Side
+from latebind.bench.memory import Side
+from latebind.bench.server import Resident
 from latebind.domain.config import EngineConfig
 from latebind.program import openvino
 from latebind.program.agreement import chain_error

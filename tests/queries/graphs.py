@@ -1,14 +1,43 @@
 """Small real queries that tests share: graphs of models of `tests.models`."""
 
 from collections.abc import Sequence
+from math import inf
 
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.model import ModelSpec, StepSpec
 from latebind.domain.query import Node, PlannerConfig, Query
+from latebind.queries import PLANNERS
+from latebind.queries.planners import most_accurate
+from latebind.queries.view import Choice, PlanView
 from latebind.simulation.workloads import Arrival, Step
 from tests.models import SCORES, VECTOR
 
 SLOTS = 16
+
+
+class Quickest:
+    """Always picks the model that is expected to answer first, whatever the deadline."""
+
+    def __init__(self, config: PlannerConfig) -> None:
+        del config
+
+    def pick(self, view: PlanView, node: int) -> Choice:
+        seconds = [one.wait + one.whole for one in view.outlooks(node)]
+        return Choice(most_accurate(view, node, -inf, seconds).option, view.left)
+
+
+class Best:
+    """Always picks the most accurate model, whatever the deadline."""
+
+    def __init__(self, config: PlannerConfig) -> None:
+        del config
+
+    def pick(self, view: PlanView, node: int) -> Choice:
+        seconds = [one.wait + one.whole for one in view.outlooks(node)]
+        return Choice(most_accurate(view, node, inf, seconds).option, view.left)
+
+
+PLANNERS |= {"quickest": Quickest, "best": Best}  # planners of tests: what others pick does not matter there
 
 
 def node(

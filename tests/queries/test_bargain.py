@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from latebind.domain.costs import Outlook
 from latebind.domain.query import Node, PlannerConfig
-from latebind.queries.branches import Branches
 from latebind.queries.expected import MOST_NODES, SELDOM, Expected
+from latebind.queries.prospect import Branches
 from latebind.queries.view import Choice, PlanView
 from tests.queries.plans import Case, early, played, query, random_case, sure
 
@@ -103,7 +103,7 @@ def test_accuracy_alone_counts_where_a_price_cannot_be_found() -> None:
     assert picked(many, Allowed(1.0), 1.0) == picked(many, Allowed(1.0, 0.0), 1.0)
 
 
-def test_a_price_is_found_anew_where_models_have_become_slower() -> None:
+def test_a_price_is_found_anew_where_models_are_slower_or_more_is_known() -> None:
     planner = Expected(PlannerConfig())
     case, allowed = some(1)[0]
     every = frozenset(range(3))
@@ -118,16 +118,9 @@ def test_a_price_is_found_anew_where_models_have_become_slower() -> None:
     for _ in range(SELDOM):
         planner.pick(replace(view, allowed=allowed), 0)
     assert planner._bargain is not first
-
-
-def test_a_price_is_found_anew_where_more_is_known_of_conditions() -> None:
-    planner = Expected(PlannerConfig())
-    case, allowed = some(1)[0]
-    view = replace(case.view(allowed, frozenset(range(3))), allowed=allowed)
-    planner.pick(view, 0)
-    first = planner._bargain
+    known = planner._bargain
     for _ in range(30):
         case.branches.observe((1, 2), (True, False))
     for _ in range(SELDOM):
-        planner.pick(view, 0)
-    assert planner._bargain is not first
+        planner.pick(replace(view, allowed=allowed), 0)
+    assert planner._bargain is not known  # more is known of conditions

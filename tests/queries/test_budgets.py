@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from latebind.domain.query import Node, PlannerConfig
-from latebind.queries.branches import Branches
-from latebind.queries.budgets import Equal, Proportional, heaviest_path
-from latebind.queries.planner import Planner
+from latebind.queries.planners import Equal, Proportional, heaviest_path
+from latebind.queries.prospect import Branches
+from latebind.queries.view import Planner
 from tests.queries.plans import Case, query, random_case, sure
 
 CONFIG = PlannerConfig()

@@ -9,8 +9,8 @@ import torch
 from safetensors import safe_open
 
 from examples.query import demo
-from examples.query.build import Builder, lessons
-from examples.query.scenes import GATE, INPUT, Scene, of_digits, shortened, unseen
+from examples.query.build import Builder
+from examples.query.scenes import GATE, INPUT, Scene, of_digits
 from examples.query.train import accuracy, accuracy_in, main, restored, train_missing, weights_of
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.queries.file.definition import read_query
@@ -31,45 +31,11 @@ def weights(digits: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_no_picture_has_two_purposes(digits: Scene) -> None:
-    parts = [digits.learned, digits.measured, digits.calibrated, digits.test]
-    assert sum(map(len, parts)) == 1797
-    rows = torch.cat([part.inputs.flatten(1) for part in parts])
-    assert len({tuple(row) for row in rows.tolist()}) == 1797
-
-
 def test_a_gate_is_asked_for_the_family_and_the_families_for_their_own_classes(digits: Scene) -> None:
     gate, high = (digits.about(model, digits.test) for model in (GATE, "high-small"))
     assert gate.labels.tolist() == [int(label >= 5) for label in digits.test.labels.tolist()]
     assert set(high.labels.tolist()) == {5, 6, 7, 8, 9}
     assert len(high) == int(gate.labels.sum())
-
-
-def test_every_class_is_in_one_family(digits: Scene) -> None:
-    assert sorted(one for classes in digits.families.values() for one in classes) == list(range(10))
-
-
-def test_a_quick_scene_has_a_third_of_the_training_and_the_same_pictures() -> None:
-    whole = of_digits()
-    quick = shortened(whole)
-    assert quick.epochs == {GATE: 4, "small": 7, "medium": 7, "large": 7}
-    assert quick.lessons == 4000
-    assert quick.learned is whole.learned
-    assert set(shortened(replace(whole, epochs=dict.fromkeys(whole.epochs, 1))).epochs.values()) == {1}
-
-
-def test_views_of_a_picture_are_neighbours_and_none_is_calibrated_on(digits: Scene) -> None:
-    fit, calibrate = lessons(digits, 0)
-    assert fit.labels is not None
-    assert calibrate.labels is not None
-    assert torch.equal(fit.labels[::2], fit.labels[1::2])
-    assert len(calibrate) == len(digits.calibrated)
-
-
-def test_rows_for_benchmarks_are_those_that_nothing_has_seen(digits: Scene) -> None:
-    rows = unseen(limit="7")
-    assert isinstance(rows.inputs, dict)
-    assert torch.equal(rows.inputs[INPUT], digits.test.inputs[:7])
 
 
 def test_accuracy_is_kept_beside_the_weights_as_measured_on_pictures_for_that(digits: Scene, weights: Path) -> None:
@@ -86,12 +52,6 @@ def test_the_same_seed_gives_the_same_weights_whoever_is_trained_beside(
         safe_open(weights_of(tmp_path, "high-medium"), "pt") as other,
     ):
         assert all(torch.equal(one.get_tensor(name), other.get_tensor(name)) for name in one.keys())  # noqa: SIM118
-
-
-def test_a_finished_model_is_not_trained_again(digits: Scene, weights: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in weights.iterdir()}
-    train_missing(digits, weights, digits.models, 2, 1, lambda text, share: None)
-    assert {path: path.stat().st_mtime_ns for path in weights.iterdir()} == before
 
 
 def test_a_model_that_there_is_not_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

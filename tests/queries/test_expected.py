@@ -8,9 +8,8 @@ import pytest
 
 from latebind.domain.costs import Outlook
 from latebind.domain.query import Node, PlannerConfig
-from latebind.queries.branches import Branches
 from latebind.queries.expected import MOST_PROSPECTS, Expected, alike
-from latebind.queries.prospect import CLOSED, END, MOST, Prospect, behind, mixed
+from latebind.queries.prospect import CLOSED, END, MOST, Branches, Prospect, behind, mixed
 from latebind.queries.view import PlanView
 from tests.queries.plans import Case, played, policies, query, random_case, sure
 

@@ -6,9 +6,9 @@ import pytest
 
 from latebind.domain.errors import ConfigError
 from latebind.domain.query import Node, PlannerConfig
-from latebind.queries import PLANNERS, make_planner
-from latebind.queries.branches import Branches
-from latebind.queries.planner import Planner
+from latebind.queries import make_planner
+from latebind.queries.prospect import Branches
+from latebind.queries.view import Planner
 from tests.queries.plans import Case, early, query, random_case, sure
 
 GATE = Node("objects", ("resnet-18", "resnet-34", "resnet-50"), (0.911, 0.929, 0.941))
@@ -29,22 +29,13 @@ def traffic() -> Case:
     return Case(query(GATE, FACES, VEHICLES), {name: sure(seconds) for name, seconds in TABLE_5.items()}, branches)
 
 
-@pytest.fixture(params=[name for name in PLANNERS if name not in {"quickest", "best"}])  # they see no deadline
+@pytest.fixture(params=["equal", "proportional", "expected"])
 def planner(request: pytest.FixtureRequest) -> Planner:
     return make_planner(PlannerConfig(str(request.param)))
 
 
 def picked(planner: Planner, case: Case, node: int, left: float, opened: frozenset[int]) -> str:
     return case.query.nodes[node].models[planner.pick(case.view(left, opened), node).option]
-
-
-def test_two_planners_see_no_deadline_and_are_the_bounds_of_all_others() -> None:
-    for name, gate in (("quickest", "resnet-18"), ("best", "resnet-50")):
-        planner = make_planner(PlannerConfig(name))
-        assert [picked(planner, traffic(), 0, left, OPEN) for left in (0.01, 1.0)] == [gate, gate]
-    equals = query(Node("a", ("slow", "quick"), (0.9, 0.9)))
-    same = Case(equals, {"slow": sure(2.0), "quick": sure(1.0)}, Branches())
-    assert picked(make_planner(PlannerConfig("best")), same, 0, 0.5, frozenset((0,))) == "quick"
 
 
 def test_an_unknown_planner_is_told_with_those_there_are() -> None:

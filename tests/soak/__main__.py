@@ -26,10 +26,9 @@ from random import Random
 import psutil
 
 from latebind.bench.client import poisson
-from latebind.bench.ledger.inject import Fault, Injector
-from latebind.bench.ledger.memory import taken
+from latebind.bench.ledger.faults import Fault, Injector
 from latebind.bench.ledger.networks import build
-from latebind.bench.ledger.play import Played, Target, play
+from latebind.bench.ledger.play import Played, Target, play, taken
 from latebind.bench.ledger.questions import WIDTH, Mix, Protocol, Questions
 from latebind.bench.server import tree
 from research.peers.servers import free_port, running
@@ -65,7 +64,7 @@ def options(random: Random, folder: Path, *, adapt: bool) -> list[str]:
     words = ["--manage", "--shared-memory", PREFIX, "--trace-rate", random.choice(("0", "0.05"))]
     words += ["--policy", random.choice(("late", "late", "lazy+", "graph")), "--watch", "2"]
     words += ["--slots", random.choice(("16", "64", "256")), "--config", str(folder / "often.toml")]
-    words += random.choice((["--workers", "1"], ["--workers", "2"], ["--granularities", "1,2,8"]))
+    words += ["--workers", random.choice(("1", "2"))]
     words += ["--memory", random.choice(("8MB", "30MB"))] if random.random() < 0.5 else []
     words += ADAPT if adapt or random.random() < 0.5 else []
     return words

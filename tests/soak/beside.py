@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
 from latebind.bench.ledger.books import Ledger
-from latebind.bench.ledger.inject import Injected
+from latebind.bench.ledger.faults import Injected
 from latebind.bench.ledger.play import Target
 from latebind.bench.ledger.questions import WIDTH
 from latebind.repository.directory import MODEL, ModelDirectory, json_bytes

@@ -1,12 +1,17 @@
-"""Models for the ledger, whose right answers are known to the last bit."""
+"""Models for the ledger, whose right answers are known to the last bit, and a server of our own with them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor, nn
 
+from latebind.bench.ledger.play import Target
 from latebind.bench.ledger.questions import END, LONGEST, MARKS, TURN, WIDTH, WORDS
+from latebind.bench.server import launched
 from latebind.domain.costs import Curve
 from latebind.domain.model import TensorSpec
 from latebind.learned.head import Head
@@ -104,41 +109,37 @@ class Backwards(nn.Module):
         return {"logits": -((numbers - wanted[:, None]) ** 2)}
 
 
+@contextmanager
+def serving(folder: Path, models: Sequence[str], options: Sequence[str] = ()) -> Iterator[Target]:
+    """Make these models in a folder and serve them with these options of `latebind serve`."""
+    speaks_grpc = ("--grpc-port", "0") if find_spec("tritonclient") is not None else ()
+    with launched(build(folder / "models", models), *speaks_grpc, *options, log=folder / "log") as server:
+        yield Target("127.0.0.1", urlsplit(server.url).port or 80, server.grpc, server.process.pid)
+
+
 def build(folder: Path, models: Sequence[str]) -> Path:
     """Make a repository with these models of `questions.KINDS`, and what they need, and return it."""
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = {*models, *(("affine", "chain") if "relay" in models else ())}
-    for name in sorted(wanted):
-        BUILDERS[name](folder)
+    for name in sorted({*models, *(("affine", "chain") if "relay" in models else ())}):
+        match name:
+            case "affine":
+                _build(Affine(), folder, name)
+            case "chain":
+                _with_cache(_build(Turning(*CHAIN), folder, name))
+            case "slow":
+                _build(Slow(*SLOW), folder, name)
+            case "words":
+                sentences = torch.zeros(4, LONGEST, dtype=torch.int64)
+                for row, length in enumerate((8, 9, 10, LONGEST)):
+                    sentences[row, :length] = torch.randint(MARKS, WORDS, (length,))
+                place = folder / name / "1"
+                build_sequence(
+                    Backwards(), sentences, directory=place, name=name, backends=["eager"], max_batch=LARGEST
+                )
+            case "relay":
+                (folder / "relay.query.toml").write_text(QUERY)
     return folder
-
-
-def _affine(folder: Path) -> None:
-    _build(Affine(), folder, "affine")
-
-
-def _chain(folder: Path) -> None:
-    _with_cache(_build(Turning(*CHAIN), folder, "chain"))
-
-
-def _slow(folder: Path) -> None:
-    _build(Slow(*SLOW), folder, "slow")
-
-
-def _words(folder: Path) -> None:
-    sentences = torch.zeros(4, LONGEST, dtype=torch.int64)
-    for row, length in enumerate((8, 9, 10, LONGEST)):
-        sentences[row, :length] = torch.randint(MARKS, WORDS, (length,))
-    place = folder / "words" / "1"
-    build_sequence(Backwards(), sentences, directory=place, name="words", backends=["eager"], max_batch=LARGEST)
-
-
-def _relay(folder: Path) -> None:
-    (folder / "relay.query.toml").write_text(QUERY)
-
-
-BUILDERS = {"affine": _affine, "chain": _chain, "slow": _slow, "words": _words, "relay": _relay}
 
 
 def _build(module: nn.Module, folder: Path, name: str) -> BuildReport:
@@ -159,10 +160,9 @@ def _with_cache(report: BuildReport) -> None:
     """Put a learned cache behind stage 1 that answers as the network does wherever one value is far above others."""
     width, depth = CHAIN
     assert len(report.stages) == depth + 2, "every layer is a stage"
-    last = _last(width, 1)
     value = Node("value", "aten.mul.Tensor", (Value("x"), 1.0), (), TensorType("float32", (None, width)))
     graph = Graph((TensorSpec("x", "float32", (width,)),), (value,), (("features", "value"),))
-    files = LookupFiles(graph, {}, Head.of(_linear(last)))
+    files = LookupFiles(graph, {}, Head.of(_linear(_last(width, 1))))
     seconds = Curve((1, LARGEST), (2e-5, 4e-5))
     lookup = StoredLookup(1, "turning", files.bytes, seconds, THRESHOLD, hit_rate=0.3, fidelity=1.0)
     caches = StoredCaches(FORMAT, 0.99, 0.95, 1.0, 1.0, 1000, (lookup,))

@@ -1,23 +1,31 @@
-"""Sends requests at their times, whatever becomes of them, until every one has ended. Root of the ledger's tasks."""
+"""Sends requests at their times, whatever becomes of them, until every one has ended. Root of the ledger's tasks.
+
+Meanwhile it watches from outside how much memory the server's processes take.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol as Interface
 
+import numpy as np
+import psutil
+
 from latebind.bench.ledger.books import Ledger
-from latebind.bench.ledger.http import HttpClient
-from latebind.bench.ledger.inject import Injected
-from latebind.bench.ledger.memory import Memory
-from latebind.bench.ledger.questions import Protocol, Question, Questions
+from latebind.bench.ledger.clients import Client, HttpClient, RpcClient
+from latebind.bench.ledger.faults import Injected
+from latebind.bench.ledger.questions import Protocol, Questions
 from latebind.bench.rounds import Progress
+from latebind.bench.server import resident, tree
 from latebind.prompt import be_prompt, be_usual
 
 PATIENCE = 15.0  # seconds past its deadline after which a request counts as lost
 SWEEP = 0.5  # seconds between two looks for those
 LINGER = 0.1
 LOOK = 16  # requests after which clients are heard even if all are due
+MEMORY_SECONDS = 1.0  # between two looks at the server's memory
+SETTLING, LAST = 0.1, 0.1  # shares of those looks: before everything has been used once, and at the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +47,18 @@ class Injecting(Interface):
         """Act; it is cancelled when all requests have ended."""
 
 
-class Client(Interface):
-    """Sends requests and records their outcomes in its ledger."""
-
-    def send(self, question: Question) -> None:
-        """Send a request."""
-
-    def give_up(self, numbers: set[int]) -> None:
-        """Stop waiting for these requests."""
-
-
 @dataclass(slots=True)
 class Played:
-    """The outcome: the ledger, seconds from the first request to the last end, and how late requests were sent."""
+    """The outcome: the ledger, seconds from the first request to the last end, and how late requests were sent.
+
+    `memory` has seconds from the beginning and bytes, shared pages counted once; nothing for a server that is not ours.
+    """
 
     ledger: Ledger
     began: float = 0.0
     seconds: float = 0.0
     late: list[float] = field(default_factory=list)
-    memory: Sequence[tuple[float, int]] = ()
+    memory: list[tuple[float, int]] = field(default_factory=list)
     injected: Sequence[Injected] = ()
 
 
@@ -74,22 +75,24 @@ async def play(
     """Send so many requests at these times (seconds from now) and return when all have ended or are lost."""
     loop = asyncio.get_running_loop()
     played = Played(Ledger(questions))
-    async with connected(target, played.ledger) as clients, Memory(target.process) as memory:
+    async with connected(target, played.ledger) as clients:
         played.began = loop.time()
         faults = [loop.create_task(one.run(requests, played.ledger)) for one in inject]
-        sweeper = loop.create_task(_sweep(played.ledger, clients, patience, requests, tell))
+        watching = [
+            loop.create_task(_sweep(played.ledger, clients, patience, requests, tell)),
+            loop.create_task(_watch_memory(target.process, played)),
+        ]
         await _send(clients, questions, times, requests, played)
         while played.ledger.open:
             await asyncio.sleep(0.02)
         played.seconds = loop.time() - played.began
-        for task in (sweeper, *faults):
+        for task in (*watching, *faults):
             task.cancel()
-        ended = await asyncio.gather(sweeper, *faults, return_exceptions=True)
+        ended = await asyncio.gather(*watching, *faults, return_exceptions=True)
         await asyncio.sleep(LINGER)  # an answer that nobody asked for may still come
     for error in ended:
         if isinstance(error, Exception):
             raise error
-    played.memory = memory.samples
     played.injected = tuple(done for one in inject for done in one.done)
     return played
 
@@ -100,28 +103,17 @@ async def connected(target: Target, ledger: Ledger) -> AsyncIterator[dict[Protoc
 
     It is prompt meanwhile: what computes beside it would be taken for a slow server.
     """
-    be_prompt()
-    try:
-        async with _connected(target, ledger) as clients:
-            yield clients
-    finally:
-        be_usual()
-
-
-@asynccontextmanager
-async def _connected(target: Target, ledger: Ledger) -> AsyncIterator[dict[Protocol, Client]]:
     http = HttpClient(target.host, target.http, ledger)
     clients: dict[Protocol, Client] = {Protocol.JSON: http, Protocol.BINARY: http}
-    if target.grpc is None:
+    if target.grpc is not None:
+        clients[Protocol.GRPC] = RpcClient(target.grpc, ledger)
+    be_prompt()
+    try:
         yield clients
-        http.close()
-        return
-    from latebind.bench.ledger.rpc import RpcClient  # noqa: PLC0415  (grpc is optional)
-
-    rpc = RpcClient(target.grpc, ledger)
-    yield {**clients, Protocol.GRPC: rpc}
-    http.close()
-    await rpc.close()
+    finally:
+        be_usual()
+        for client in set(clients.values()):
+            await client.close()
 
 
 async def _send(
@@ -152,3 +144,28 @@ async def _sweep(
         for client in set(clients.values()):
             client.give_up(set(lost))
         tell(f"{ledger.asked_count:,} requests, {ledger.open} open", ledger.asked_count / requests)
+
+
+async def _watch_memory(process: int, played: Played) -> None:
+    """Note what a server takes every so often, if it is ours to look at."""
+    loop = asyncio.get_running_loop()
+    while process:
+        # On a thread, for the system takes 20 ms to count the pages, and requests are due meanwhile.
+        played.memory.append((loop.time() - played.began, await asyncio.to_thread(taken, process)))
+        await asyncio.sleep(MEMORY_SECONDS)
+
+
+def taken(process: int) -> int:
+    """Return the bytes that a process and all that come from it have in memory."""
+    found = 0
+    for one in tree(process):
+        with suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError, KeyError):
+            found += resident(one.pid).whole
+    return found
+
+
+def growth(samples: Sequence[tuple[float, int]]) -> int:
+    """Return how many bytes more there were at the end than when everything had been used once: medians."""
+    sizes = np.array([size for _, size in samples])
+    settled, end = sizes[int(SETTLING * len(sizes)) :], max(1, int(LAST * len(sizes)))
+    return int(np.median(settled[-end:]) - np.median(settled[:end])) if len(settled) else 0

@@ -6,6 +6,7 @@ Numbers only. A request can be made again at any time, so nothing of it needs to
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,29 +132,40 @@ class Questions:
 
     def __getitem__(self, number: int) -> Question:
         """Return the request of this number."""
-        mix, draw = self._mix, _Draw(number, self._mix.seed)
-        model = mix.models[draw.below(len(mix.models))]
-        protocol = mix.protocols[draw.below(len(mix.protocols))]
-        count = 1 if draw.share() < 0.5 else 1 + draw.below(mix.largest)
-        deadline = mix.deadlines[draw.below(len(mix.deadlines))]
-        manner = _manner(draw.share(), mix, protocol)
+        mix, draw = self._mix, Random(number << 32 | self._mix.seed)
+        model = mix.models[draw.randrange(len(mix.models))]
+        protocol = mix.protocols[draw.randrange(len(mix.protocols))]
+        count = 1 if draw.random() < 0.5 else 1 + draw.randrange(mix.largest)
+        deadline = mix.deadlines[draw.randrange(len(mix.deadlines))]
+        manner, share = Manner.WAITS, draw.random()
+        if share < mix.leave:
+            manner = Manner.LEAVES
+        elif share < mix.leave + mix.break_off and protocol is not Protocol.GRPC:
+            manner = Manner.BREAKS_OFF
         rows = self.rows(model, number, count, draw)
         return Question(
-            number, model, protocol, rows, deadline, draw.below(mix.priorities), manner, draw.share() * deadline / 4
+            number,
+            model,
+            protocol,
+            rows,
+            deadline,
+            draw.randrange(mix.priorities),
+            manner,
+            draw.random() * deadline / 4,
         )
 
-    def rows(self, model: str, number: int, count: int, draw: "_Draw") -> Rows:
+    def rows(self, model: str, number: int, count: int, draw: Random) -> Rows:
         """Return rows that say their number and place, the rest of them drawn."""
         dtype = KINDS[model].dtype
-        first = draw.below(BANK - count)
+        first = draw.randrange(BANK - count)
         if dtype == "float32":
             rows: Rows = self._floats[first : first + count].copy()
-            rows[:, FLAG] = HEIGHT if draw.share() < 0.3 else 0.0
+            rows[:, FLAG] = HEIGHT if draw.random() < 0.3 else 0.0
             least = 0
         else:
-            rows = self._words[first : first + count, : ROW + 1 + draw.below(LONGEST - ROW)].copy()
+            rows = self._words[first : first + count, : ROW + 1 + draw.randrange(LONGEST - ROW)].copy()
             least = MARKS
-        rows[:, :DIGITS] = _digits(number, BASE[dtype])
+        rows[:, :DIGITS] = [number // BASE[dtype] ** place % BASE[dtype] for place in range(DIGITS)]
         rows[:, ROW] = np.arange(count)
         rows[:, : ROW + 1] += least
         return rows
@@ -172,36 +184,3 @@ def number_in(model: str, answer: Rows) -> int | None:
     if (digits < 0).any() or (digits >= base).any():
         return None
     return int(sum(int(digit) * base**place for place, digit in enumerate(digits)))
-
-
-def _digits(number: int, base: int) -> list[int]:
-    return [number // base**place % base for place in range(DIGITS)]
-
-
-def _manner(share: float, mix: Mix, protocol: Protocol) -> Manner:
-    if share < mix.leave:
-        return Manner.LEAVES
-    if share < mix.leave + mix.break_off and protocol is not Protocol.GRPC:
-        return Manner.BREAKS_OFF
-    return Manner.WAITS
-
-
-class _Draw:
-    """Numbers drawn for one request: a generator seeded for each would take longer than all the rest (splitmix64)."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self, number: int, seed: int) -> None:
-        self._state = (number * 0x9E3779B97F4A7C15 + seed * 0xD1342543DE82EF95) & 0xFFFFFFFFFFFFFFFF
-
-    def _next(self) -> int:
-        self._state = (self._state + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-        mixed = (self._state ^ (self._state >> 30)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
-        mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
-        return mixed ^ (mixed >> 31)
-
-    def below(self, end: int) -> int:
-        return self._next() % end
-
-    def share(self) -> float:
-        return self._next() / 2**64

@@ -3,13 +3,10 @@
 import numpy as np
 
 from latebind.bench.ledger.books import Fault
-from latebind.bench.ledger.memory import growth
-from latebind.bench.ledger.overload import Overload
-from latebind.bench.ledger.play import Played
+from latebind.bench.ledger.play import Played, growth
 from latebind.cli.console import Row, Rows
 
 MB = 1e6
-LEAST_KEPT, LATEST_REFUSAL = 0.9, 0.02  # of the peak's goodput under overload; seconds at p99
 
 
 def fault_rows(played: Played) -> Rows:
@@ -55,24 +52,3 @@ def client_rows(played: Played) -> Rows:
 def injected_rows(played: Played) -> Rows:
     """Return what was done to the server."""
     return [{"fault": str(one.fault), "at request": one.request, "what": one.what} for one in played.injected]
-
-
-def overload_rows(found: Overload) -> Rows:
-    """Return the ramp, and what was left of its peak between two measurements of that."""
-    steps: Rows = [_row(f"{step.clients} clients", step.goodput, found) for step in found.steps]
-    before, behind = (_row(f"{step.clients} clients again", step.goodput, found) for step in found.again)
-    return [*steps, before, _row(f"{found.times:g} times the peak", found.goodput, found), behind]
-
-
-def overload_verdict(found: Overload) -> list[str]:
-    """Return what did not hold under overload."""
-    problems = []
-    if found.goodput < LEAST_KEPT * found.peak:
-        problems.append(f"goodput fell to {found.goodput / found.peak:.0%} of its peak")
-    if found.refusal_p99 > LATEST_REFUSAL:
-        problems.append(f"refusals took {found.refusal_p99 * 1e3:.1f} ms at p99")
-    return problems
-
-
-def _row(load: str, goodput: float, found: Overload) -> Row:
-    return {"load": load, "right and in time a second": round(goodput, 1), "of the peak": f"{goodput / found.peak:.0%}"}

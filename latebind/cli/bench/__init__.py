@@ -8,14 +8,14 @@ import typer
 from latebind.bench.rounds import STATUS, interruptible
 from latebind.cli.commands import STYLE, DeferredCommands
 
-PARTS = {name: name for name in ("load", "exits", "memory", "ledger")}
-"""The module of this folder that has each part, as a function of the same name."""
 
+class Benchmarks(DeferredCommands):
+    """Commands that may be interrupted."""
 
-class Parts(DeferredCommands):
-    """Imports the module of a command only when it is called, because some need libraries that others do without."""
-
-    modules: ClassVar[Mapping[str, str]] = {name: f"{__name__}.{module}" for name, module in PARTS.items()}
+    modules: ClassVar[Mapping[str, str]] = {
+        name: f"{__name__}.{module}"
+        for name, module in (("load", "exits"), ("exits", "exits"), ("memory", "memory"), ("ledger", "ledger"))
+    }
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Whoever interrupts it has what was measured by then, and status 130."""
@@ -30,13 +30,13 @@ class Parts(DeferredCommands):
         return found
 
 
-app = typer.Typer(cls=Parts, no_args_is_help=True, **STYLE)
+app = typer.Typer(cls=Benchmarks, no_args_is_help=True, **STYLE)
 
 
 @app.callback()
 def bench() -> None:
     """Measure models and servers of your own; every command prints its settings.
 
-    Ctrl-C ends a command behind the round under way, with what was measured by then, and exit code 130; a second one
+    Ctrl-C ends a command after the round under way, with what was measured by then, and exit code 130; a second one
     ends it at once.
     """

@@ -1,16 +1,19 @@
 """The little language of query files: text to checked expressions. Python parses it, and never runs it. Pure.
 
 crop(image, 0, 0, 32, 32)        argmax(gate.output) in [0, 1] and max(softmax(gate.output)) > 0.5
+
+An operation is one entry of `OPERATIONS` here, which checks how it is called and tells the kind of its result, and one
+in `engine/operations.py`, which computes.
 """
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, prod
 
 from latebind.domain.errors import QueryError
-from latebind.queries.file.operations import TRUTH, compared, contained, judged, operation
-from latebind.queries.file.wiring import Apply, Expression, Literal, Tensor, parts_of
+from latebind.domain.model import ITEM_BYTES
+from latebind.queries.file.wiring import EITHER, Apply, Expression, Kind, Literal, Tensor, parts_of
 
 MOST_CHARACTERS = 500
 MOST_DEPTH = 20
@@ -25,6 +28,11 @@ OPERATORS: dict[type[ast.cmpop], str] = {
     ast.Gt: ">",
     ast.GtE: ">=",
 }
+MOST_VALUES = 1 << 24  # of a tensor that an operation makes
+LARGEST = {"float16": 65504.0, "float32": 3.4e38, "float64": 1.7e308}
+TRUTH = Kind("bool", ())
+
+Arguments = Sequence[Expression]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,3 +223,263 @@ def _what(node: ast.expr) -> str:
         ast.Slice: "a range",
     }
     return names.get(type(node), "this")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`usage` is how it is called, with `fewest` to `most` arguments (`most` 0: any number more).
+
+    `kind` returns the kind of its result; it and `made_of` raise `QueryError` for arguments that do not fit.
+    """
+
+    usage: str
+    fewest: int
+    most: int
+    kind: Callable[[Arguments], Kind]
+
+    def made_of(self, arguments: Arguments) -> Kind:
+        """Return the kind of the result for these arguments."""
+        if len(arguments) < self.fewest or (self.most and len(arguments) > self.most):
+            raise QueryError(f"there are {len(arguments)} arguments: write {self.usage}")
+        return self.kind(arguments)
+
+
+def operation(name: str) -> Operation:
+    """Return the operation of this name. Raises `QueryError` if there is none."""
+    found = OPERATIONS.get(name)
+    if found is None:
+        raise QueryError(f"there is no operation {name!r:.100}: take {', '.join(OPERATIONS)}")
+    return found
+
+
+def _crop(arguments: Arguments) -> Kind:
+    image = _image("crop", arguments[0])
+    size = _size("crop", arguments[3:])
+    for corner, part, whole in zip(arguments[1:3], size, image.shape[-2:], strict=True):
+        if part > whole:
+            raise QueryError(f"crop cannot cut {_sized(size)} out of {image}: take at most what there is")
+        if not isinstance(corner, Literal):
+            _one_number("crop", corner)
+        elif not 0 <= _whole("crop", corner) <= whole - part:
+            raise QueryError(f"crop begins at {corner.value}, beyond what {image} has: take 0 to {whole - part}")
+    return Kind(image.dtype, (*image.shape[:-2], *size))
+
+
+def _crop_to(arguments: Arguments) -> Kind:
+    image, box = _floats("crop_to", _image("crop_to", arguments[0])), _tensor("crop_to", arguments[1])
+    if box.shape != (4,) or not box.is_float:
+        raise QueryError(f"crop_to has a box of {box}: give 4 floats, top, left, bottom and right as shares of 1")
+    return _resized("crop_to", image, arguments[2:])
+
+
+def _resize(arguments: Arguments) -> Kind:
+    return _resized("resize", _floats("resize", _image("resize", arguments[0])), arguments[1:])
+
+
+def _softmax(arguments: Arguments) -> Kind:
+    scores = _floats("softmax", _tensor("softmax", arguments[0]))
+    if not scores.shape:
+        raise QueryError("softmax has a single number: give the scores of all classes")
+    return Kind(scores.dtype, scores.shape)
+
+
+def _argmax(arguments: Arguments) -> Kind:
+    return Kind("int64", (), below=_row("argmax", arguments[0]).shape[0])
+
+
+def _max(arguments: Arguments) -> Kind:
+    values = _numeric("max", _tensor("max", arguments[0]))
+    return Kind(values.dtype, (), values.below)
+
+
+def _top_values(arguments: Arguments) -> Kind:
+    row = _row("top_values", arguments[0])
+    return Kind(row.dtype, (_count("top_values", arguments[1], row),), row.below)
+
+
+def _top_indices(arguments: Arguments) -> Kind:
+    row = _row("top_indices", arguments[0])
+    return Kind("int64", (_count("top_indices", arguments[1], row),), below=row.shape[0])
+
+
+def _select(arguments: Arguments) -> Kind:
+    values, index = _tensor("select", arguments[0]), arguments[1]
+    if not values.shape:
+        raise QueryError("select has a single number: there is nothing in it to choose from")
+    size = values.shape[0]
+    if isinstance(index, Literal):
+        if not -size <= _whole("select", index) < size:
+            raise QueryError(f"select has index {index.value} in {values}: take 0 to {size - 1}")
+    else:
+        chosen = _one_number("select", index)
+        if not chosen.is_whole:
+            raise QueryError(f"select has an index of {chosen}: give a whole number")
+        if chosen.below is not None and chosen.below > size:
+            raise QueryError(f"select has an index up to {chosen.below - 1} in {values}: it has 0 to {size - 1}")
+    return Kind(values.dtype, values.shape[1:], values.below)
+
+
+def _scale(arguments: Arguments) -> Kind:
+    values = _floats("scale", _tensor("scale", arguments[0]))
+    for number in arguments[1:]:
+        if abs(_number("scale", number)) > LARGEST[values.dtype]:
+            raise QueryError(f"scale has a number that is too large for {values.dtype}: cast to another dtype first")
+    return Kind(values.dtype, values.shape)
+
+
+def _cast(arguments: Arguments) -> Kind:
+    values, dtype = _tensor("cast", arguments[0]), arguments[1]
+    if not isinstance(dtype, Literal) or dtype.value not in ITEM_BYTES:
+        raise QueryError(f'cast needs a dtype, as cast(x, "float32"): take {", ".join(ITEM_BYTES)}')
+    return Kind(str(dtype.value), values.shape)
+
+
+def _reshape(arguments: Arguments) -> Kind:
+    values, shape = _tensor("reshape", arguments[0]), _size("reshape", arguments[1:])
+    if prod(shape) != prod(values.shape):
+        raise QueryError(f"reshape cannot make {_sized(shape)} of {values}: it has {prod(values.shape)} values")
+    return Kind(values.dtype, shape, values.below)
+
+
+def _first(arguments: Arguments) -> Kind:
+    kinds = [_tensor(EITHER, argument) for argument in arguments]
+    for kind in kinds[1:]:
+        if not kind.fits(kinds[0]):
+            raise QueryError(f"{EITHER} chooses between {kinds[0]} and {kind}: give tensors that are alike")
+    limits = [kind.below for kind in kinds if kind.below is not None]
+    return Kind(kinds[0].dtype, kinds[0].shape, max(limits) if len(limits) == len(kinds) else None)
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "crop": Operation("crop(x, top, left, height, width)", 5, 5, _crop),
+    "crop_to": Operation("crop_to(x, box, height, width)", 4, 4, _crop_to),
+    "resize": Operation("resize(x, height, width)", 3, 3, _resize),
+    "softmax": Operation("softmax(x)", 1, 1, _softmax),
+    "argmax": Operation("argmax(x)", 1, 1, _argmax),
+    "max": Operation("max(x)", 1, 1, _max),
+    "top_values": Operation("top_values(x, count)", 2, 2, _top_values),
+    "top_indices": Operation("top_indices(x, count)", 2, 2, _top_indices),
+    "select": Operation("select(x, index) or x[index]", 2, 2, _select),
+    "scale": Operation("scale(x, factor, offset)", 2, 3, _scale),
+    "cast": Operation('cast(x, "float32")', 2, 2, _cast),
+    "reshape": Operation("reshape(x, sizes...)", 2, 9, _reshape),
+    EITHER: Operation("first(x, y, ...)", 2, 0, _first),
+}
+
+
+def compared(operator: str, left: Expression, right: Expression) -> Kind:
+    """Return the kind of a comparison of two numbers. Raises `QueryError` for anything else."""
+    for side, other in ((left, right), (right, left)):
+        if isinstance(side, Literal):
+            if isinstance(other, Literal):
+                raise QueryError(f"{side.value!r} {operator} {other.value!r} is always the same: compare a tensor")
+            _check_possible(_number("a comparison", side), other, operator)
+        else:
+            _one_number("a comparison", side)
+    return TRUTH
+
+
+def contained(value: Expression, numbers: Arguments) -> Kind:
+    """Return the kind of a test whether an integer is among others. Raises `QueryError` for anything else."""
+    kind = _one_number("in", value)
+    if not kind.is_whole:
+        raise QueryError(f"in has {kind} on its left: only whole numbers are looked up; compare others with < and >")
+    for number in numbers:
+        _check_possible(_whole("in", number), value, "in")
+    return TRUTH
+
+
+def judged(condition: Expression) -> Kind:
+    """Return the kind of a condition. Raises `QueryError` for an expression that is none."""
+    kind = None if isinstance(condition, Literal) else condition.kind
+    if kind is None or kind.dtype != "bool" or not kind.is_one:
+        what = repr(condition.value) if isinstance(condition, Literal) else str(kind)
+        raise QueryError(f"{what} is no condition: compare it, as in argmax(x) == 1 or max(x) > 0.5")
+    return TRUTH
+
+
+def _check_possible(number: float, other: Expression, operator: str) -> None:
+    below = None if isinstance(other, Literal) else other.kind.below
+    if below is not None and operator in {"in", "=="} and not 0 <= number < below:
+        raise QueryError(f"{number:g} is never there: values are 0 to {below - 1}")
+
+
+def _tensor(who: str, argument: Expression) -> Kind:
+    if isinstance(argument, Literal):
+        raise QueryError(f"{who} has {argument.value!r:.50} where a tensor is wanted: name one, as node.output")
+    return argument.kind
+
+
+def _numeric(who: str, kind: Kind) -> Kind:
+    if kind.dtype == "bool":
+        raise QueryError(f"{who} has {kind} where numbers are wanted: cast it first")
+    if not prod(kind.shape):
+        raise QueryError(f"{who} has {kind}, in which there is nothing")
+    return kind
+
+
+def _floats(who: str, kind: Kind) -> Kind:
+    if not kind.is_float:
+        raise QueryError(f'{who} works on floats, not on {kind}: write cast(x, "float32") first')
+    return _numeric(who, kind)
+
+
+def _row(who: str, argument: Expression) -> Kind:
+    kind = _numeric(who, _tensor(who, argument))
+    if len(kind.shape) != 1:
+        raise QueryError(f"{who} works on a row of numbers, not on {kind}: select or reshape first")
+    return kind
+
+
+def _image(who: str, argument: Expression) -> Kind:
+    kind = _tensor(who, argument)
+    if len(kind.shape) < 2 or not prod(kind.shape):
+        raise QueryError(f"{who} works on images (channels, height, width), not on {kind}")
+    return kind
+
+
+def _one_number(who: str, argument: Expression) -> Kind:
+    kind = _numeric(who, _tensor(who, argument))
+    if not kind.is_one:
+        raise QueryError(f"{who} needs a single number, not {kind}: take argmax, max or x[index] of it")
+    return kind
+
+
+def _number(who: str, argument: Expression) -> float:
+    if not isinstance(argument, Literal) or isinstance(argument.value, str):
+        raise QueryError(f"{who} needs a number that stands in the file")
+    return argument.value
+
+
+def _whole(who: str, argument: Expression) -> int:
+    number = _number(who, argument)
+    if not isinstance(number, int):
+        raise QueryError(f"{who} has {number:g} where a whole number is wanted")
+    return number
+
+
+def _size(who: str, arguments: Arguments) -> tuple[int, ...]:
+    sizes = tuple(_whole(who, argument) for argument in arguments)
+    if min(sizes) < 1 or prod(sizes) > MOST_VALUES:
+        raise QueryError(
+            f"{who} is to make {_sized(sizes)}: sizes are 1 or more, {MOST_VALUES} values together at most"
+        )
+    return sizes
+
+
+def _resized(who: str, image: Kind, size: Arguments) -> Kind:
+    shape = (*image.shape[:-2], *_size(who, size))
+    if prod(shape) > MOST_VALUES:
+        raise QueryError(f"{who} is to make {_sized(shape)}: {MOST_VALUES} values at most")
+    return Kind(image.dtype, shape)
+
+
+def _count(who: str, argument: Expression, row: Kind) -> int:
+    count = _whole(who, argument)
+    if not 1 <= count <= row.shape[0]:
+        raise QueryError(f"{who} is to give {count} of {row}: take 1 to {row.shape[0]}")
+    return count
+
+
+def _sized(shape: Sequence[int]) -> str:
+    return "x".join(str(size)[:30] for size in shape)

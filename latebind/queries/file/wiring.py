@@ -64,7 +64,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """An operation applied to its arguments: one of `operations.OPERATIONS`, a comparison or a logical operator."""
+    """An operation applied to its arguments: one of `language.OPERATIONS`, a comparison or a logical operator."""
 
     operation: str
     arguments: tuple["Expression", ...]

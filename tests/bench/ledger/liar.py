@@ -8,9 +8,9 @@ from enum import StrEnum
 
 import numpy as np
 
+from latebind.bench.client import DATATYPES
 from latebind.bench.ledger.play import Target
 from latebind.bench.ledger.questions import KINDS
-from latebind.bench.ledger.wire import DATATYPES
 
 EVERY = 10
 
@@ -99,7 +99,7 @@ async def lying(lie: Lie) -> AsyncIterator[Target]:
 
 async def _read(reader: asyncio.StreamReader) -> tuple[str, "dict[str, object]"]:
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-    headers = dict(line.split(": ", 1) for line in lines if line)
+    headers = dict(line.lower().split(": ", 1) for line in lines if line)
     call: dict[str, object] = json.loads(await reader.readexactly(int(headers["content-length"])))
     return first.split("/")[3], call
 

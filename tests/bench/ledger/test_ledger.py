@@ -11,15 +11,11 @@ from hypothesis import strategies as st
 
 from latebind.bench.client import poisson
 from latebind.bench.ledger.books import Answer, End, Fault, Ledger
-from latebind.bench.ledger.inject import busiest_engine
-from latebind.bench.ledger.memory import growth
-from latebind.bench.ledger.mixed import Mixed
-from latebind.bench.ledger.mixed import rows as mixed_rows
-from latebind.bench.ledger.mixed import verdict as mixed_verdict
-from latebind.bench.ledger.overload import Overload, Step
-from latebind.bench.ledger.play import Played, play
+from latebind.bench.ledger.faults import busiest_engine
+from latebind.bench.ledger.overload import Mixed, Overload, Step
+from latebind.bench.ledger.play import Played, growth, play
 from latebind.bench.ledger.questions import KINDS, Manner, Mix, Protocol, Questions, number_in
-from latebind.bench.ledger.report import end_rows, fault_rows, overload_rows, overload_verdict
+from latebind.bench.ledger.report import end_rows, fault_rows
 from latebind.domain.errors import ConfigError
 from tests.bench.ledger.liar import EVERY, Lie, lying
 
@@ -165,8 +161,8 @@ def test_whoever_is_refused_and_in_time_elsewhere_was_refused_for_nothing() -> N
         free.answer(number, Answer(str(number), questions[number].right), now=late)
     found = Mixed(0.9, Played(some), Played(free))
     assert found.for_nothing == pytest.approx(0.02)
-    assert "2.00%" in mixed_verdict([found])[0]
-    assert mixed_rows([found])[0]["in time"] == "97.00%"
+    assert "2.00%" in found.problems()[0]
+    assert found.row()["in time"] == "97.00%"
 
 
 def overloaded(good: int, refusals: list[float]) -> Overload:
@@ -187,8 +183,8 @@ def overloaded(good: int, refusals: list[float]) -> Overload:
 def test_overload_keeps_its_promise_or_says_what_did_not_hold() -> None:
     kept = overloaded(950, [0.01])
     assert kept.goodput == pytest.approx(95.0)
-    assert overload_verdict(kept) == []
-    assert [row["of the peak"] for row in overload_rows(kept)] == ["60%", "120%", "110%", "95%", "90%"]
-    first, second = overload_verdict(overloaded(800, [0.01, 0.03]))
+    assert kept.problems() == []
+    assert [row["of the peak"] for row in kept.rows()] == ["60%", "120%", "110%", "95%", "90%"]
+    first, second = overloaded(800, [0.01, 0.03]).problems()
     assert "80% of its peak" in first
     assert "30.0 ms" in second

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from latebind.bench.client import poisson
-from latebind.bench.ledger import overload, own
-from latebind.bench.ledger.inject import Fault, Injector
+from latebind.bench.ledger import networks, overload
+from latebind.bench.ledger.faults import Fault, Injector
 from latebind.bench.ledger.play import Played, Target, play
 from latebind.bench.ledger.questions import Mix, Protocol, Questions
 
@@ -31,7 +31,7 @@ def left_early(target: Target) -> float:
 
 
 def test_every_request_has_its_answer_though_the_engine_stops_and_dies(tmp_path: Path) -> None:
-    with own.serving(tmp_path, MODELS) as target:
+    with networks.serving(tmp_path, MODELS) as target:
         assert target.grpc
         mix = Mix(MODELS, deadlines=(0.2, 30.0))  # the next engine imports torch first
         faults = [Injector(fault, target.process, target.http, times=1) for fault in (Fault.STOP, Fault.KILL)]
@@ -48,9 +48,9 @@ def test_every_request_has_its_answer_though_the_engine_stops_and_dies(tmp_path:
 
 
 def test_the_learned_cache_answers_and_overload_is_measured(tmp_path: Path) -> None:
-    with own.serving(tmp_path, ("chain",)) as target:
+    with networks.serving(tmp_path, ("chain",)) as target:
         mix = Mix(("chain",), (Protocol.BINARY,), largest=1, deadlines=(5.0,))
-        found = asyncio.run(overload.run(target, mix, times=1.0, seconds=0.3, tell=lambda text, share: None))
+        found = asyncio.run(overload.overload(target, mix, times=1.0, seconds=0.3, tell=lambda text, share: None))
         assert left_early(target) > 0
     assert found.played.ledger.evidence == []
     assert found.peak > 0

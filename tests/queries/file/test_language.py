@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latebind.domain.errors import QueryError
-from latebind.queries.file.language import Names, parse
-from latebind.queries.file.operations import OPERATIONS
+from latebind.queries.file.language import OPERATIONS, Names, parse
 from latebind.queries.file.wiring import INPUT, Apply, Kind, Ref, Tensor, needs
 
 IMAGE = Ref(INPUT, 0, Kind("float32", (3, 8, 8)))

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from latebind.cli.serve_options import OnRay, Workers, read_settings
+from latebind.cli.settings import SETTINGS
 from latebind.domain.config import EngineConfig
+from latebind.domain.errors import ConfigError
 from latebind.engine import cores
 from latebind.engine.cores import beside_frontend
 
@@ -22,8 +23,8 @@ def crew(
     """Return how many workers there are, and the threads of each."""
     file = tmp_path / "latebind.toml"
     file.write_text(text)
-    replicas = OnRay(on=on, replica_cpus=cpus)
-    engine = read_settings(file, (Workers(**said), replicas), on=on).engine
+    given = {one.name: None for one in SETTINGS.parameters()} | {"replica_cpus": cpus, **said}
+    engine = SETTINGS.read(file, given, on=on).engine
     return engine.crew, engine.threads
 
 
@@ -40,8 +41,9 @@ def test_where_nobody_says_each_core_but_the_doors_has_a_worker(tmp_path: Path) 
 def test_what_is_said_holds(tmp_path: Path) -> None:
     assert crew(tmp_path, "[engine]\nworkers = 1\n") == (1, 1)
     assert crew(tmp_path, workers=2) == (2, 1)
-    assert crew(tmp_path, granularities="1,4,16") == (3, 1)
     assert crew(tmp_path, "[engine]\ngranularities = [1, 2]\nthreads = 2\n") == (2, 2)
+    with pytest.raises(ConfigError, match="both say how many workers there are"):
+        crew(tmp_path, "[engine]\ngranularities = [1, 2]\n", workers=2)
 
 
 @pytest.mark.usefixtures("eight_cores")

@@ -5,16 +5,10 @@ does when it spreads the time that a node has saved, or lost, over the nodes beh
 proportions of the shares stay the same.
 """
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from latebind.domain.query import PlannerConfig
-from latebind.queries.planner import most_accurate
 from latebind.queries.view import Choice, PlanView
-
-
-class _Weigh(Protocol):
-    def __call__(self, view: PlanView, node: int, /) -> float: ...
 
 
 class _Split:
@@ -24,7 +18,7 @@ class _Split:
     path. It gets the smallest of these shares, so that every path ends in time.
     """
 
-    def __init__(self, weigh: _Weigh) -> None:
+    def __init__(self, weigh: Callable[[PlanView, int], float]) -> None:
         self._weigh = weigh
 
     def pick(self, view: PlanView, node: int) -> Choice:
@@ -65,3 +59,15 @@ def heaviest_path(view: PlanView, node: int, weights: Mapping[int, float]) -> fl
 
 def _seconds(view: PlanView, node: int) -> list[float]:
     return [outlook.wait + outlook.whole for outlook in view.outlooks(node)]
+
+
+def most_accurate(view: PlanView, node: int, budget: float, seconds: Sequence[float]) -> Choice:
+    """Return the most accurate option whose `seconds` are within `budget`, or the fastest if there is none.
+
+    Of equally accurate options it takes the faster one.
+    """
+    accuracies = view.query.nodes[node].accuracies
+    fitting = [i for i, taken in enumerate(seconds) if taken <= budget]
+    if not fitting:
+        return Choice(min(range(len(seconds)), key=seconds.__getitem__), budget)
+    return Choice(max(fitting, key=lambda i: (accuracies[i], -seconds[i])), budget)

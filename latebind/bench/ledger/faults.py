@@ -1,12 +1,13 @@
 """Injects faults into a running server: kills or stops its engine, loads its models again."""
 
 import asyncio
-import http.client
 import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import psutil
 
@@ -34,7 +35,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """One fault: its kind, and when it was injected, as a request's number."""
+    """One fault: its kind, when it was injected, as a request's number, and what was done."""
 
     fault: Fault
     request: int
@@ -63,14 +64,28 @@ class Injector:
             at = requests * (number * self.places + self.place + 1) // (self.times * self.places + 1)
             while ledger.asked_count < at:
                 await asyncio.sleep(PAUSE)
-            self.done.append(Injected(self.fault, ledger.asked_count, await self._act_on_somebody()))
+            if self.fault is Fault.RELOAD:
+                what = ", ".join([await asyncio.to_thread(self._reload, model) for model in self.models])
+            else:
+                what = await self._act_on_an_engine()
+            self.done.append(Injected(self.fault, ledger.asked_count, what))
 
-    async def _act_on_somebody(self) -> str:
-        """Act; where the engine that was chosen has just died, or another fault has left none, on its follower."""
+    async def _act_on_an_engine(self) -> str:
+        """Kill or stop the engine; where it has just died, or another fault has left none, the next that serves."""
         until = time.monotonic() + START_SECONDS
         while True:
             try:
-                return await self._act()
+                engine = busiest_engine(self.process)
+                if self.fault is Fault.KILL:
+                    engine.send_signal(signal.SIGKILL)
+                    return f"kill -9 of process {engine.pid}"
+                engine.send_signal(signal.SIGSTOP)
+                try:
+                    await asyncio.sleep(STOP_SECONDS)
+                finally:  # if all requests have ended meanwhile, this is cancelled
+                    with suppress(psutil.NoSuchProcess):
+                        engine.send_signal(signal.SIGCONT)
+                return f"process {engine.pid} stopped for {STOP_SECONDS:g} s"
             except psutil.NoSuchProcess:
                 pass
             except NoEngine:
@@ -78,31 +93,13 @@ class Injector:
                     raise
             await asyncio.sleep(PAUSE)
 
-    async def _act(self) -> str:
-        if self.fault is Fault.RELOAD:
-            return ", ".join([await asyncio.to_thread(self._reload, model) for model in self.models])
-        engine = busiest_engine(self.process)
-        if self.fault is Fault.KILL:
-            engine.send_signal(signal.SIGKILL)
-            return f"kill -9 of process {engine.pid}"
-        engine.send_signal(signal.SIGSTOP)
-        try:
-            await asyncio.sleep(STOP_SECONDS)
-        finally:  # where all requests have ended meanwhile, this is cancelled
-            with suppress(psutil.NoSuchProcess):
-                engine.send_signal(signal.SIGCONT)
-        return f"process {engine.pid} stopped for {STOP_SECONDS:g} s"
-
     def _reload(self, model: str) -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LOAD_SECONDS)
+        url = f"http://127.0.0.1:{self.port}/v2/repository/models/{model}/load"
         try:
-            connection.request("POST", f"/v2/repository/models/{model}/load", b"{}")
-            reply = connection.getresponse()
-            text = reply.read().decode(errors="replace")
-        finally:
-            connection.close()
-        if reply.status != 200:
-            raise ConfigError(f"loading {model} again was answered {reply.status}: {text}")
+            urlopen(Request(url, b"{}"), timeout=LOAD_SECONDS).close()
+        except HTTPError as error:
+            text = error.read().decode(errors="replace")
+            raise ConfigError(f"loading {model} again was answered {error.code}: {text}") from None
         return f"{model} loaded again"
 
 

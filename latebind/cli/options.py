@@ -1,0 +1,43 @@
+"""Options that several commands have, and the words in them that are read here."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from latebind.domain.errors import ConfigError
+
+MOST = 1 << 62  # bytes: more than there is anywhere
+
+
+def numbers(option: str, text: str) -> tuple[int, ...]:
+    """Return the numbers between the commas of `text`, which was given for `option`; raises `ConfigError`."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"{option} {text!r}: give whole numbers with commas between, such as 1 or 2,3") from None
+
+
+def in_bytes(option: str, amount: float, unit: float) -> int:
+    """Return the bytes of an amount in units of `unit` bytes, `MOST` if it is infinite; raises `ConfigError`."""
+    if not amount >= 0:
+        raise ConfigError(f"{option} {amount:g}: give 0 or more")
+    return round(min(amount * unit, MOST))
+
+
+def _drawable(file: Path | None) -> Path | None:
+    """Raise an error at once if a page is asked for and plotly is missing, not after an hour of work."""
+    if file is not None and find_spec("plotly") is None:
+        raise ModuleNotFoundError("a page needs plotly", name="plotly")
+    return file
+
+
+DataOption = Annotated[
+    list[str] | None, typer.Option(help="An argument key=value for the function that --data names; may be repeated.")
+]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to FILE as JSON.")]
+Page = Annotated[Path | None, typer.Option(help="Write a page with plots to FILE.", callback=_drawable)]
+Processes = Annotated[int, typer.Option(help="How many runs go on at the same time. Default: one for each core.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.")]
+Threads = Annotated[int, typer.Option(help="Threads that a worker will have.")]

@@ -60,22 +60,16 @@ def complain(problems: Sequence[str]) -> None:
 def show(title: str, rows: SomeRows) -> None:
     """Print rows of equal keys as a table, without columns in which no row has anything.
 
-    Where there is no room for every word side by side, the cells of each row stand one below another instead: rich
-    would cut words off.
+    Where there is no room for every word side by side, the cells of each row stand one below another instead.
     """
     keys = [key for key in rows[0] if any(written(row[key]) for row in rows)] if rows else []
     columns = {key: [written(row[key]) for row in rows] for key in keys}
-    longest = {
-        key: max(cell_len(word) for text in (key, *cells) for word in text.split() or [""])
-        for key, cells in columns.items()
-    }
-    if keys:
-        longest[keys[0]] = max(map(cell_len, (keys[0], *columns[keys[0]])))  # names are not wrapped
     table = Table(title=title, title_justify="left", header_style="bold")
-    if sum(longest.values()) + 3 * len(keys) + 1 <= console.width:
+    widths = _widths(columns)
+    if widths is not None:
         for key in keys:
             numeric = all(isinstance(row[key], int | float) for row in rows)
-            table.add_column(key, justify="right" if numeric else "left", min_width=longest[key])
+            table.add_column(key, justify="right" if numeric else "left", width=widths[key])
         for cells in zip(*columns.values(), strict=True):
             table.add_row(*cells)
     else:
@@ -85,6 +79,30 @@ def show(title: str, rows: SomeRows) -> None:
                 table.add_row(key, columns[key][number])
             table.add_section()
     console.print(table)
+
+
+def _widths(columns: Mapping[str, Sequence[str]]) -> dict[str, int] | None:
+    """Return how wide each column is: its longest word, and of the room that is left, what it lacks, shortest first.
+
+    None where there is no room for every word. Rich alone takes room from the widest columns without regard to their
+    words, and cuts words off that had room.
+    """
+    wanted = {key: max(map(cell_len, (key, *cells))) for key, cells in columns.items()}
+    widths = {
+        key: max(cell_len(word) for text in (key, *cells) for word in text.split() or [""])
+        for key, cells in columns.items()
+    }
+    if columns:
+        first = next(iter(columns))
+        widths[first] = wanted[first]  # names are not wrapped
+    left = console.width - 3 * len(columns) - 1 - sum(widths.values())
+    if left < 0:
+        return None
+    for key in sorted(columns, key=lambda key: wanted[key] - widths[key]):
+        more = min(wanted[key] - widths[key], left)
+        widths[key] += more
+        left -= more
+    return widths
 
 
 def show_tables(tables: Mapping[str, SomeRows]) -> None:

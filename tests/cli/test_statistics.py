@@ -55,7 +55,12 @@ def test_the_table_and_the_route_tell_the_same_numbers(tmp_path: Path, monkeypat
         result = CliRunner().invoke(app, ["models", "--url", url, "--json", str(file)])
         told = site.get("/v2/models/stats").json()
     assert result.exit_code == 0
-    rows = {name: line.split() for line in result.output.splitlines() for name in ("scalar", "double") if name in line}
+    rows = {
+        name: line.split()
+        for line in result.output.splitlines()
+        for name in ("scalar", "double")
+        if f"│ {name} " in line
+    }
     assert [rows["scalar"][place] for place in (5, 9)] == ["3", "1.000"]  # answered, mean ms
     assert "never" in rows["double"]
     assert [model["inference_stats"] for model in json.loads(file.read_text())["model_stats"]] == [

@@ -179,7 +179,7 @@ def calibration(
     *,
     fidelity: Fidelity = 0.98,
     confidence: Confidence = 0.95,
-    answers: Annotated[int, typer.Option(help="The promise is for this many next answers; 0: for all.")] = ANSWERS,
+    answers: Annotated[int, Option(help="The promise is for this many next answers; 0: for all.")] = ANSWERS,
     splits: Annotated[int, Option(help="How many random halves of the rows to calibrate on.")] = 20,
     backend: Backend = None,
     seed: Seed = 0,

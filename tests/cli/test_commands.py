@@ -65,7 +65,7 @@ def test_a_module_is_built_listed_and_simulated(tmp_path: Path, monkeypatch: pyt
     code, output = run("models", root, "--stages", "--json", str(file))
     assert code == 0, output
     (listed,) = json.loads(file.read_text())["models"]
-    assert (listed["model"], listed["backend"], listed["exits behind"]) == ("chain", "eager", "none")
+    assert (listed["model"], listed["backend"], listed["exits after"]) == ("chain", "eager", "none")
     log, figures = tmp_path / "events.jsonl", tmp_path / "simulated.json"
     code, output = run(
         "simulate", root, "--rate", "50", "--policy", "graph", "--requests", "200", "--event-log", str(log),

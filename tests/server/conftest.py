@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from latebind.domain.config import DoorConfig
-from latebind.server.door import Door
+from latebind.server.door import Door, Verbs
 from latebind.server.limits import Limits
 from tests.server.arithmetic import Arithmetic
 from tests.server.shelf import Shelf
@@ -115,6 +115,7 @@ def opened(
     limits: Limits | None = None,
     deadlines: Mapping[str, float] | None = None,
     gateway: Callable[[], Arithmetic] = Arithmetic,
+    verbs: Verbs | None = None,
 ) -> Iterator[Site]:
     """Open a door on any free port for as long as the block lasts."""
     started: Future[Site] = Future()
@@ -122,7 +123,9 @@ def opened(
     async def serve() -> None:
         behind = gateway()
         shelf = Shelf(behind)
-        door = Door(behind, config or DoorConfig(port=0), limits=limits, deadlines=deadlines, catalogue=shelf)
+        door = Door(
+            behind, config or DoorConfig(port=0), limits=limits, deadlines=deadlines, catalogue=shelf, verbs=verbs
+        )
         async with door:
             started.set_result(Site(door, behind, asyncio.get_running_loop(), door.port, shelf))
             await door.closed()

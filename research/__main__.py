@@ -29,6 +29,7 @@ PARTS = {
     "faults": "faults.command",
     "ray": "cluster.command",
     "cluster": "cluster.command",
+    "samples": "cluster.command",
     "validate": "validate.command",
     "peers": "peers.command",
 }

@@ -11,8 +11,8 @@ import pytest
 import typer
 
 from latebind.cli.main import app
+from latebind.cluster.application import check
 from latebind.cluster.declared import Arguments
-from latebind.cluster.refusals import check
 from latebind.domain.config import ServeConfig
 from latebind.server.access import Access
 from latebind.server.rest.app import ROUTES

@@ -12,11 +12,10 @@ from latebind.cli.console import console, progress, reporting, save, show
 from latebind.cli.options import JsonFile, Page
 from latebind.domain.errors import ConfigError
 from latebind.planning.plan import Plan, make_plan
-from latebind.planning.question import Question
-from latebind.planning.report import Rows, answer, asked, assumptions, plan_rows, sensitivity_rows
+from latebind.planning.question import WAYS, Question, read_question, way
+from latebind.planning.report import Rows, answer, asked, assumptions, plan_rows, plots, sensitivity_rows
 from latebind.planning.runs import playing
-from latebind.planning.ways import WAYS, way
-from latebind.planning.workload import read_question
+from latebind.planning.sampling import sampling_of
 
 SIZES = (100.0, 75.0, 50.0)
 MOST_WARM = 90.0
@@ -46,9 +45,9 @@ class Candidates:
         list[str] | None,
         typer.Option(
             "--way",
-            metavar="ROUTER/PLACEMENT/RESIDENCY[/wait]",
-            help="How the machines are run: which router, which placement of models and which residency policy. With "
-            "/wait no request is refused for being late. May be repeated. "
+            metavar="RESIDENCY[/wait]",
+            help="How the machines are run: which residency policy decides what is in memory. With /wait no request is "
+            "refused for being late. May be repeated. "
             f"Default: {', '.join(one.label for one in WAYS)}.",
         ),
     ] = None
@@ -82,10 +81,10 @@ def plan(
 ) -> None:
     """Say how many machines a workload needs, how much memory each, and how to run them.
 
-    Clusters are simulated with the very rules of the server. For each kind of machine in the file, each share of its
-    memory and each way to run the machines, the command searches for the smallest number of machines that answers
-    enough requests within their deadlines. The cheapest of these clusters is the plan. It is then simulated again with
-    more traffic, tighter deadlines, less memory, one machine lost and slower loads.
+    Clusters are simulated with the very rules of the server, large ones in samples. For each kind of machine in the
+    file, each share of its memory and each way to run the machines, the command searches for the smallest number of
+    machines that answers enough requests within their deadlines. The cheapest of these clusters is the plan. It is
+    then simulated again with more traffic, tighter deadlines, less memory, one machine lost and slower loads.
 
     Memory `binds` a cluster if fewer machines would do once no request had to wait for its model to load, else compute
     does. The figures of your own models come from `latebind build`. How to get them, and how
@@ -94,15 +93,16 @@ def plan(
     Examples:
 
     * `latebind plan examples/plan/shop.toml --page plan.html`
-    * `latebind plan workload.toml --target 99.9 --memory 100 --way home/importance/late`
+    * `latebind plan workload.toml --target 99.9 --memory 100 --way late`
     """
     with reporting():
         question = _question(demand, candidates, simulations)
-        console.print(asked(question), highlight=False)
-        with progress("planning") as tell, playing(question, tell, simulations.processes) as runs:
+        sampling = sampling_of(question)
+        console.print(asked(question, sampling), highlight=False)
+        with progress("planning") as tell, playing(question, tell, simulations.processes, sampling) as runs:
             found = make_plan(question, runs, curve=page is not None)
-        tables = (plan_rows(question, found), sensitivity_rows(found))
-        said, assumed = answer(question, found), assumptions(question)
+        tables = (plan_rows(found), sensitivity_rows(found))
+        said, assumed = answer(question, found), assumptions(question, sampling)
         _show(tables, said, assumed)
         if page is not None:
             _write(page, [said, "Assumed:", *assumed], tables, question, found)
@@ -136,9 +136,8 @@ def _show(tables: Sequence[Rows], said: str, assumed: Sequence[str]) -> None:
 
 def _write(page: Path, text: Sequence[str], tables: Sequence[Rows], question: Question, found: Plan) -> None:
     from latebind.bench.report import write_plots
-    from latebind.planning.plots import figures
 
-    write_plots(page, "How many machines", "<br>".join(map(escape, text)), tables, figures(question, found))
+    write_plots(page, "How many machines", "<br>".join(map(escape, text)), tables, plots(question, found))
     console.print(f"page written to {page}")
 
 

@@ -168,8 +168,7 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
 
 def _serve_on(on: str, settings: ServeConfig, selection: Selection, event_log: Path | None) -> None:
     """Serve on a cluster until this process is told to end. Raises `ConfigError`."""
-    from latebind.cluster.application import serving, wait  # noqa: PLC0415  (an optional dependency)
-    from latebind.cluster.refusals import check  # noqa: PLC0415
+    from latebind.cluster.application import check, serving, wait  # noqa: PLC0415  (an optional dependency)
 
     check(on, settings, event_log=event_log is not None)
     selection.first()  # what is not there is told here, not by a replica

@@ -18,8 +18,7 @@ from latebind.learned.stored import read_caches, with_caches
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
-from latebind.simulation.driver import Simulator
-from latebind.simulation.report import Summary, summarise
+from latebind.simulation.driver import Simulator, Summary, summarise
 from latebind.simulation.workloads import poisson
 
 SHARES_OF_CAPACITY = (0.25, 0.5, 0.75, 0.9, 1.1)

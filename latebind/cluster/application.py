@@ -69,6 +69,20 @@ def _lending() -> Iterator[Path]:
             yield place
 
 
+def check(on: str, settings: ServeConfig, *, event_log: bool = False) -> None:
+    """Raise `ConfigError` for options of `latebind serve` that make no sense on a cluster."""
+    if on != "ray":
+        raise ConfigError(f"--on is {on!r}: choose ray, or leave it out to serve on this machine alone")
+    refused = {
+        "--event-log": (event_log, "each engine would write over it: serve on one machine to record one"),
+        "--cores": (bool(settings.engine.cores), "all replicas would share them: give --replica-cpus instead"),
+        "--dashboard": (settings.server.dashboard is True, "a page shows one engine: /metrics tells of all replicas"),
+    }
+    for option, (given, why) in refused.items():
+        if given:
+            raise ConfigError(f"{option} does not go with --on {on}: {why}")
+
+
 def wait() -> None:
     """Return when SIGINT or SIGTERM tells the process to end."""
     told = threading.Event()
@@ -80,9 +94,12 @@ def wait() -> None:
 def bound(application: Application) -> Any:
     """Return the application in Ray Serve's form: an ingress bound to replicas."""
     serve = _ray_serve()
-    from latebind.cluster.deployments import IngressActor, ReplicaActor  # noqa: PLC0415  (they import ray)
+    from latebind.cluster.deployments import IngressActor, ReplicaActor  # noqa: PLC0415  (it imports ray)
 
     settings = application.settings
+    gpus = {"num_gpus": 1.0} if settings.engine.device.startswith("cuda") else {}
+    # The ingress asks for almost nothing, on a node of its kind if one is configured.
+    node = {"resources": {settings.cluster.ingress: 0.001}} if settings.cluster.ingress else {}
     common = {
         "max_ongoing_requests": CALLS,
         "health_check_period_s": HEALTH_PERIOD,
@@ -92,16 +109,16 @@ def bound(application: Application) -> Any:
     replicas = serve.deployment(
         ReplicaActor,
         name="replica",
-        ray_actor_options=_resources(settings),
+        ray_actor_options={"num_cpus": settings.cluster.cpus, **gpus},
         request_router_config={
-            "request_router_class": "latebind.cluster.router:AnnouncingRouter",
+            "request_router_class": "latebind.cluster.deployments:AnnouncingRouter",
             "request_routing_stats_period_s": 1.0,
         },
         **_number(settings.cluster),
         **common,
     )
     ingress = serve.deployment(
-        IngressActor, name="ingress", ray_actor_options=_place(settings.cluster), num_replicas=1, **common
+        IngressActor, name="ingress", ray_actor_options={"num_cpus": 0, **node}, num_replicas=1, **common
     )
     return ingress.bind(application, replicas.bind(application))
 
@@ -111,7 +128,7 @@ def _number(config: ClusterConfig) -> dict[str, Any]:
     if not config.scales:
         return {"num_replicas": config.replicas}
     policy = {
-        "policy_function": "latebind.cluster.autoscaling:BySlack",
+        "policy_function": "latebind.cluster.deployments:BySlack",
         "policy_kwargs": {"up": config.up_after, "down": config.down_after},
     }
     return {
@@ -125,17 +142,6 @@ def _number(config: ClusterConfig) -> dict[str, Any]:
             "policy": policy,
         }
     }
-
-
-def _resources(settings: ServeConfig) -> dict[str, float]:
-    """Return the resources that a replica asks Ray for."""
-    gpus = {"num_gpus": 1.0} if settings.engine.device.startswith("cuda") else {}
-    return {"num_cpus": settings.cluster.cpus, **gpus}
-
-
-def _place(config: ClusterConfig) -> dict[str, Any]:
-    """Return the resources that the ingress asks Ray for: almost none, on a node of its kind if one is configured."""
-    return {"num_cpus": 0, **({"resources": {config.ingress: 0.001}} if config.ingress else {})}
 
 
 def _connect(ray: Any, config: ClusterConfig) -> None:

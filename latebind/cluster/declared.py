@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from latebind.cluster.application import bound
-from latebind.cluster.refusals import check
+from latebind.cluster.application import bound, check
 from latebind.cluster.replica import Application
 from latebind.domain.config import ServeConfig
 from latebind.domain.errors import ConfigError

@@ -1,20 +1,30 @@
-"""The actors that Ray Serve runs: replica and ingress. Ray awaits `__init__` and, at the end, `__del__`."""
+"""What Ray Serve runs and calls: the actors, the policy of autoscaling, and how the ingress hears of replicas."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import ray
+from ray.serve.config import AutoscalingContext
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 from latebind.cluster.ingress import Ingress
 from latebind.cluster.replica import Application, Replica
-from latebind.cluster.router import ADDRESS, FIGURES, LOCAL, look
+from latebind.cluster.scaling import Load, Since, next_since, replicas_needed
+from latebind.cluster.upstream import ReplicaInfo
 from latebind.heap import settle
 from latebind.logs import write_logs
 
+ADDRESS = "address"  # in a replica's metadata, set once at its start: host and port of its door
+REPORT = "report"  # in its routing statistics, reported every second
+FIGURES = ("requests", "slack", "shed", "busy")  # in its statistics for autoscaling: the fields of `Load`
+
+OnReplicas = Callable[[Sequence[ReplicaInfo]], None]
+
 
 class ReplicaActor:
-    """A replica. What it reports to Ray reaches the ingress through `router.py`."""
+    """A replica. Ray awaits `__init__` and, at the end, `__del__`."""
 
     async def __init__(self, application: Application) -> None:  # type: ignore[misc]
         write_logs("replica", application.settings.observability.log_format)
@@ -23,11 +33,11 @@ class ReplicaActor:
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """Report once where the ingress finds this replica."""
-        return {ADDRESS: (self._replica.host, self._replica.port), LOCAL: self._replica.local}
+        return {ADDRESS: (self._replica.host, self._replica.port)}
 
     async def record_routing_stats(self) -> dict[str, Any]:
-        """Report, every second, the figures by which the ingress places models."""
-        return {FIGURES: await self._replica.figures()}
+        """Report, every second, what the ingress decides by."""
+        return {REPORT: await self._replica.report()}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Report, every second, the load."""
@@ -59,3 +69,53 @@ class IngressActor:
 
     async def __del__(self) -> None:
         await self._ingress.close()
+
+
+class AnnouncingRouter(RequestRouter):  # type: ignore[misc]
+    """A request router, which Ray gives the list of replicas; it reports them, and picks any."""
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """Call the callbacks among the request's arguments with all running replicas."""
+        found = []
+        for replica in candidate_replicas:
+            host, port = replica.replica_metadata[ADDRESS]
+            found.append(ReplicaInfo(replica.replica_id.unique_id, host, port, replica.routing_stats.get(REPORT)))
+        for on_replicas in pending_request.args if pending_request else ():
+            if callable(on_replicas):
+                on_replicas(found)
+        return [list(candidate_replicas[:1])]
+
+
+async def look(handle: Any, on_replicas: OnReplicas) -> None:
+    """Call `on_replicas` with the replicas of a deployment; waits until there is one.
+
+    Nothing is reserved, as Ray provides for callers that reach replicas by a way of their own.
+    """
+    async with handle.choose_replica(on_replicas, _reserve=False):
+        pass
+
+
+class BySlack:
+    """Ray's autoscaling policy: more replicas if answers were at risk for `up` seconds.
+
+    One fewer if that would have sufficed for `down` seconds. `scaling.py` decides.
+    """
+
+    def __init__(self, up: float, down: float) -> None:
+        self._up = up
+        self._down = down
+
+    def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+        """Return how many replicas there should be; Ray keeps the number within its bounds."""
+        replicas, now = context.target_num_replicas, context.current_time
+        if context.current_num_replicas != replicas:
+            return replicas, {}  # the last change is not complete yet
+        told = [(context.aggregated_metrics or {}).get(name, {}) for name in FIGURES]
+        complete = set(told[0]).intersection(*told[1:])  # replicas that reported all figures
+        loads = [Load(*(figures[replica] for figures in told)) for replica in sorted(complete, key=str)]
+        state = context.policy_state  # Ray keeps something of its own in it too
+        since = next_since(loads, replicas, Since(state.get("at_risk"), state.get("spare")), now)
+        found = replicas_needed(loads, replicas, since, now, up=self._up, down=self._down)
+        return found, {"at_risk": since.at_risk, "spare": since.spare} if found == replicas else {}

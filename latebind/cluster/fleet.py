@@ -1,212 +1,206 @@
-"""The replicas as one ingress sees them: their addresses, what they have in memory, how many calls they have.
+"""The replicas as one ingress sees them, and how calls reach them: one replica, another if that is lost, or all.
 
-Ray reports which replicas there are (`router.py`); failures of connections are noticed here first.
+Ray reports which replicas there are (`deployments.py`); failures of connections are noticed here first.
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from random import Random
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
-from latebind.cluster.homes import Homes
-from latebind.cluster.model_changes import ModelChanges
-from latebind.cluster.upstream import Lost, Parts, Upstream
+from latebind.cluster.routing import Router
+from latebind.cluster.upstream import Lost, Parts, Peer, ReplicaInfo, failed
 from latebind.domain.errors import Refused, Unavailable
 from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
+from latebind.server.calls import CLIENT_HEADER, WAITED_HEADER
 from latebind.server.gateway import Claim
-from latebind.server.rest.request import Reply
+from latebind.server.limits import Limits
+from latebind.server.rest.request import Body, Held, Reply, Request
 
-SILENT_SECONDS = 0.5  # without a word from a replica that has calls; then it is asked whether it lives
-ALIVE_SECONDS = 1.0  # that it has for the answer
 SUSPECT_SECONDS = 1.0  # for so long after a loss, a replica is asked only if there is no other
-LIVE: Parts = (b"GET /v2/health/live HTTP/1.1\r\nhost: replica\r\ncontent-length: 0\r\n\r\n",)
+TRIES = 3
+SOON_SECONDS = 0.9  # that replicas have to tell their figures
+# Headers that are not sent on: they belong to one connection, or the ingress has handled them.
+STAYS = frozenset(
+    (
+        *b"authorization connection content-length expect host keep-alive origin te transfer-encoding upgrade".split(),
+        CLIENT_HEADER,
+        WAITED_HEADER,
+    )
+)
 
-
-@dataclass(frozen=True, slots=True)
-class ReplicaInfo:
-    """What Ray reports about a running replica: its name, the address of its door, and its latest figures.
-
-    `local` is a Unix socket of its door, for callers on the same machine.
-    """
-
-    name: str
-    host: str
-    port: int
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    local: str = ""
-
-
-class Peer:
-    """One replica, with the idle connections to it.
-
-    `under_way` counts the calls that it has from this ingress. It is suspected to be lost until `suspect_until`. One
-    that is `silent` stands still, and gets no calls until it answers again.
-    """
-
-    def __init__(self, info: ReplicaInfo) -> None:
-        self.info = info
-        self.under_way = 0
-        self.suspect_until = 0.0
-        self.silent = False
-        self._idle: list[Upstream] = []
-        self._busy: set[Upstream] = set()
-        self._checking: asyncio.Task[None] | None = None
-
-    async def ask(self, parts: Parts) -> Reply:
-        """Return its reply to a request. Raises `Lost`."""
-        self.under_way += 1
-        try:
-            upstream = self.take() or await self._connected()
-            try:
-                reply = await upstream.ask(parts)
-            finally:
-                self.give_back(upstream)
-        finally:
-            self.under_way -= 1
-        return reply
-
-    def give_back(self, upstream: Upstream) -> None:
-        """Keep a connection for the next call, unless it is lost."""
-        self._busy.discard(upstream)
-        if upstream.usable:
-            self._idle.append(upstream)
-
-    def check(self) -> None:
-        """Find out whether it lives, if it has calls and says nothing; call this often.
-
-        A process may stand still while its machine keeps its connections open.
-        """
-        now = time.monotonic()
-        waits = self._busy and max([upstream.moved for upstream in self._busy]) + SILENT_SECONDS < now
-        if (waits or self.silent) and (self._checking is None or self._checking.done()):
-            self._checking = asyncio.create_task(self._check())
-
-    async def _check(self) -> None:
-        """Ask whether it lives. If there is no answer, the calls that it has are lost."""
-        try:
-            async with asyncio.timeout(ALIVE_SECONDS):
-                upstream = await Upstream.open(self.info.host, self.info.port, self.info.local)
-                try:
-                    await upstream.ask(LIVE)
-                finally:
-                    upstream.abort()
-            self.silent = False
-        except (Lost, TimeoutError):
-            self.silent = True
-            for busy in tuple(self._busy):
-                busy.lose(f"it has said nothing for {SILENT_SECONDS + ALIVE_SECONDS:g} s")
-
-    async def _connected(self) -> Upstream:
-        upstream = await Upstream.open(self.info.host, self.info.port, self.info.local)
-        self._busy.add(upstream)
-        return upstream
-
-    def close(self) -> None:
-        """Close the idle connections."""
-        while self._idle:
-            self._idle.pop().abort()
-        if self._checking is not None:
-            self._checking.cancel()
-
-    def take(self) -> Upstream | None:
-        """Return an idle connection, or None; give it back after use."""
-        while self._idle:
-            upstream = self._idle.pop()
-            if upstream.usable:
-                self._busy.add(upstream)
-                return upstream
-        return None
+logger = logging.getLogger(__name__)
 
 
 class Fleet:
-    """All replicas, each of which takes `most` calls at once.
+    """All replicas, each of which takes `most` calls at once. They answer only callers that show `secret`.
 
-    It takes the place of a door's gateway, but calls go to the doors of replicas instead of slots.
+    It takes the place of a door's gateway, but calls go to the doors of replicas instead of slots. `moved` counts calls
+    that were sent to another replica after one was lost.
     """
 
-    def __init__(self, *, most: int, homes: Homes, seed: int = 0) -> None:
+    def __init__(self, *, most: int, limits: Limits, secret: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.models: Mapping[str, ModelSpec] = {}
-        self.homes = homes
-        self.changes = ModelChanges()
+        self.router = Router(most=most)
+        self.moved = 0
+        self._most = most
+        self._clock = clock
+        self._limits = limits
+        # A replica takes a call for a name of loopback wherever it listens.
+        self._usual = b"host: localhost\r\nauthorization: Bearer %s\r\n" % secret.encode()
         self._peers: dict[str, Peer] = {}
         self._coming: dict[str, Peer] = {}
-        self._most = most
-        self._random = Random(seed)
+        # The last load or unload of each model, as the request that replicas get, in the order in which clients asked
+        # for them: for replicas that start later. They are kept as long as the ingress lives.
+        self._changes: dict[str, Parts] = {}
+
+    # Which replicas there are
 
     @property
     def peers(self) -> list[Peer]:
         """The replicas that get calls."""
         return list(self._peers.values())
 
-    def see(self, replicas: Iterable[ReplicaInfo]) -> None:
-        """Update which replicas there are. Calls that were sent to others are still answered by them.
-
-        If there are model changes, a new replica is `coming` until it has received them.
-        """
-        serving, before = self._peers, {**self._peers, **self._coming}
-        self._peers, self._coming = {}, {}
-        for seen in replicas:
-            peer = before.pop(seen.name, None) or Peer(seen)
-            peer.info = seen
-            ready = seen.name in serving or not self.changes
-            (self._peers if ready else self._coming)[seen.name] = peer
-        for gone in before.values():
-            gone.close()
-        self.homes.settle([(peer.info.name, peer.info.figures) for peer in self._peers.values()], time.monotonic())
-
     @property
     def coming(self) -> list[Peer]:
-        """The replicas that must receive the model changes before they get calls."""
+        """The replicas that must be told what models clients had loaded and unloaded before they get calls."""
         return list(self._coming.values())
 
+    def see(self, replicas: Iterable[ReplicaInfo]) -> None:
+        """Update which replicas there are. Calls that were sent to others are still answered by them."""
+        serving, before = self._peers, {**self._peers, **self._coming}
+        self._peers, self._coming = {}, {}
+        for info in replicas:
+            peer = before.pop(info.name, None) or Peer(info)
+            peer.info, peer.state.report = info, info.report
+            ready = info.name in serving or not self._changes
+            (self._peers if ready else self._coming)[info.name] = peer
+        for gone in before.values():
+            gone.close()
+        self.router.see([peer.state for peer in self._peers.values()], self._clock())
+
     async def tell(self, peer: Peer) -> None:
-        """Send a coming replica the model changes, and calls from then on. Raises `Lost`."""
-        await self.changes.tell(peer.info.name, peer.ask)
+        """Send a coming replica all loads and unloads, also those made meanwhile; calls from then on. Raises `Lost`.
+
+        One that it cannot do is logged.
+        """
+        told: dict[str, Parts] = {}
+        while untold := {model: parts for model, parts in self._changes.items() if told.get(model) is not parts}:
+            for model, parts in untold.items():
+                reply = await peer.ask(parts)
+                told[model] = parts
+                if failed(reply):
+                    logger.error("replica %s could not load or unload %s: %r", peer.info.name, model, reply.body[:200])
         if self._coming.get(peer.info.name) is peer:
             self._peers[peer.info.name] = self._coming.pop(peer.info.name)
+            self.router.replicas[peer.info.name] = peer.state
 
-    def choose(self, model: str, tried: Collection[str] = ()) -> Peer:
-        """Return the replica for a call: of the model's homes the one with the fewest calls under way.
+    # Calls
 
-        Replicas in `tried`, and suspected ones, come last. Raises `Unavailable` if no replica is there or answers, and
-        `Refused` if all have as many calls as they take.
+    def request(self, method: str, path: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Parts:
+        """Return a request in the form that replicas take."""
+        lines = [method.encode(), b" ", path, b" HTTP/1.1\r\n", self._usual]
+        for name, value in headers:
+            lines += (name, b": ", value, b"\r\n")
+        lines.append(b"content-length: %d\r\n\r\n" % len(body))
+        return b"".join(lines), body
+
+    @asynccontextmanager
+    async def read(self, request: Request, held: Held) -> AsyncIterator[Parts]:
+        """Give a client's request for a replica, once its body has arrived. Raises what `Body` raises.
+
+        The body is counted in `held` as it arrives, until the end of the block: it must be kept until there is an
+        answer, because another replica may have to be asked.
         """
-        self.require_room()
-        now = time.monotonic()
-        self.homes.note(model)
-        homes = self.homes.of.get(model, ())
-
-        def rank(peer: Peer) -> tuple[bool, bool, bool, int, float]:
-            name = peer.info.name
-            away = bool(homes) and name not in homes
-            return name in tried, peer.suspect_until > now, away, peer.under_way, self._random.random()
-
-        return min((peer for peer in self._peers.values() if self._takes(peer)), key=rank)
+        headers = [(CLIENT_HEADER, request.client.encode())]
+        headers += [header for header in request.headers if header[0] not in STAYS]
+        body = Body(request, self._limits, held, as_sent=True)  # the replica decompresses it
+        try:
+            yield self.request(request.method, request.target, headers, await body.read())
+        finally:
+            body.release()
 
     def require_room(self) -> None:
         """Raise `Unavailable` if no replica is there or answers, `Refused` if all have as many calls as they take."""
         if not self._peers:
             raise Unavailable("no replica is there yet: try again later")
-        if all(peer.silent for peer in self._peers.values()):
+        if all(peer.state.silent for peer in self._peers.values()):
             raise Unavailable("no replica answers at the moment: try again later")
-        if not self.has_room:
+        if not any(self.router.takes(peer.state) for peer in self._peers.values()):
             raise Refused(f"every replica has {self._most} calls under way: try again later")
 
-    @property
-    def has_room(self) -> bool:
-        """Whether any replica takes another call."""
-        return any(self._takes(peer) for peer in self._peers.values())
+    def choose(self, model: str, tried: Collection[str] = ()) -> Peer:
+        """Return the replica for a call. Raises what `require_room` raises."""
+        self.require_room()
+        chosen = self.router.choose(model, self._clock(), tried)
+        assert chosen is not None, "there is room"
+        return self._peers[chosen.name]
 
-    def _takes(self, peer: Peer) -> bool:
-        return peer.under_way < self._most and not peer.silent
+    async def one(self, model: str, parts: Parts) -> Reply:
+        """Return the reply of one replica or, if that is lost, of another: repeating such a call is harmless.
 
-    def suspect(self, peer: Peer) -> None:
+        Later replicas are told how much of its time is gone. Raises `Unavailable`, and `Refused` if too much is under
+        way.
+        """
+        tried: list[str] = []
+        begun = time.monotonic()
+        while True:
+            peer = self.choose(model, tried)
+            try:
+                return await peer.ask(_later(parts, begun) if tried else parts)
+            except Lost as lost:
+                self._suspect(peer)
+                tried.append(peer.info.name)
+                if len(tried) == TRIES:
+                    raise Unavailable(f"the replica that had this call was lost ({lost}): try again later") from None
+                self.moved += 1
+
+    async def all(self, parts: Parts) -> list[Reply]:
+        """Return the replies of all replicas. Raises `Unavailable` if one is lost or there is none."""
+        peers = self.peers
+        if not peers:
+            raise Unavailable("no replica is there yet: try again later")
+        return await asyncio.gather(*[self._ask(peer, parts) for peer in peers])
+
+    async def change(self, model: str, parts: Parts) -> list[Reply]:
+        """Do what `all` does with a request to load or unload a model, and keep it for replicas that start later.
+
+        What replicas could not do is forgotten, unless there has been a newer change of the model.
+        """
+        before = self._changes.pop(model, None)
+        self._changes[model] = parts  # first, so that a replica that starts meanwhile gets it too
+        done = False
+        try:
+            replies = await self.all(parts)
+            done = not any(failed(reply) for reply in replies)
+        finally:
+            if not done and self._changes.get(model) is parts:
+                del self._changes[model]
+                if before is not None:
+                    self._changes[model] = before
+        return replies
+
+    async def each(self, parts: Parts) -> dict[str, Reply]:
+        """Return the replies of all replicas that are not lost meanwhile and answer soon, by name."""
+        peers = self.peers
+        asked = [asyncio.wait_for(self._ask(peer, parts), SOON_SECONDS) for peer in peers]
+        replies = await asyncio.gather(*asked, return_exceptions=True)
+        return {peer.info.name: reply for peer, reply in zip(peers, replies, strict=True) if isinstance(reply, Reply)}
+
+    async def _ask(self, peer: Peer, parts: Parts) -> Reply:
+        try:
+            return await peer.ask(parts)
+        except Lost as lost:
+            self._suspect(peer)
+            raise Unavailable(f"a replica was lost before it had answered ({lost}): try again later") from None
+
+    def _suspect(self, peer: Peer) -> None:
         """Suspect a replica after a loss; Ray will report whether it is gone."""
-        peer.suspect_until = time.monotonic() + SUSPECT_SECONDS
+        peer.state.suspect_until = self._clock() + SUSPECT_SECONDS
         peer.close()
 
     # What the service of a door asks of its gateway
@@ -218,7 +212,7 @@ class Fleet:
     def ready(self, model: str | None = None) -> bool:
         """Tell whether there is a replica that answers; replicas are ready before Ray reports them."""
         del model
-        return any(not peer.silent for peer in self._peers.values())
+        return any(not peer.state.silent for peer in self._peers.values())
 
     async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
         """Raise `Unavailable`: there are no slots here."""
@@ -236,3 +230,9 @@ class Fleet:
     async def traces(self) -> Sequence[Trace]:
         """Return no traces: the replicas trace calls."""
         return ()
+
+
+def _later(parts: Parts, begun: float) -> Parts:
+    """Return the request with a header that says how long it has waited."""
+    line, _, rest = parts[0].partition(b"\r\n")
+    return b"%b\r\n%b: %.6f\r\n%b" % (line, WAITED_HEADER, time.monotonic() - begun, rest), *parts[1:]

@@ -1,21 +1,29 @@
-"""The ingress: the door that clients call. It has no engine and sends calls on to replicas."""
+"""The ingress: the door that clients call. It has no engine and sends calls on to replicas.
+
+Which HTTP routes one replica answers, which all replicas, and which the ingress itself stands here; `rpc.py` has gRPC.
+"""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Self
+from typing import Any, Self
 
+import orjson
 from msgspec.structs import replace
 
-from latebind.cluster.fleet import Fleet, Peer, ReplicaInfo
-from latebind.cluster.homes import Homes
-from latebind.cluster.relay import Relay
+from latebind.cluster.fleet import Fleet
+from latebind.cluster.merging import labelled, merged_statistics, own_figures
 from latebind.cluster.replica import Application
-from latebind.cluster.routes import relayed as relayed_routes
-from latebind.cluster.rpc import relayed as relayed_methods
-from latebind.cluster.upstream import Lost
+from latebind.cluster.rpc import relayed_methods
+from latebind.cluster.upstream import Lost, Peer, ReplicaInfo
+from latebind.domain.errors import Unavailable
 from latebind.server.door import Door, Verbs
 from latebind.server.limits import Limits
+from latebind.server.rest import about
+from latebind.server.rest.about import TEXT, health_reply
+from latebind.server.rest.app import ROUTES, Route, Verb
+from latebind.server.rest.infer import Context, infer
+from latebind.server.rest.request import Reply, Request, json_reply
 
 PERIOD = 0.2  # seconds between two updates of the list of replicas
 
@@ -38,19 +46,11 @@ class Ingress:
     async def start(cls, application: Application, look: Look, *, limits: Limits | None = None) -> Self:
         """Open the door once there is a replica. Raises what `Door.open` raises."""
         settings, limits = application.settings, limits or Limits()
-        server, workers = settings.server, settings.engine.crew
-        fleet = Fleet(most=settings.cluster.calls, homes=Homes(allowed=server.deadline, workers=workers))
+        fleet = Fleet(most=settings.cluster.calls, limits=limits, secret=application.secret)
         await look(fleet.see)
-        relay = Relay(fleet, limits, application.secret)
-        door = Door(
-            fleet,
-            replace(server, dashboard=False),
-            limits=limits,
-            verbs=Verbs(
-                routes=relayed_routes(relay),
-                methods=None if server.grpc_port is None else relayed_methods(relay),
-            ),
-        )
+        methods = None if settings.server.grpc_port is None else relayed_methods(fleet)
+        verbs = Verbs(routes=relayed_routes(fleet), methods=methods)
+        door = Door(fleet, replace(settings.server, dashboard=False), limits=limits, verbs=verbs)
         await door.open()
         return cls(fleet, door, look)
 
@@ -86,10 +86,77 @@ class Ingress:
                     self._telling[peer.info.name] = asyncio.create_task(self._tell(peer))
 
     async def _tell(self, peer: Peer) -> None:
-        """The root of a task: send a new replica the model changes. If it is lost but still runs, this is repeated."""
+        """The root of a task: tell a new replica what clients loaded and unloaded. If it fails, this is repeated."""
         try:
             await self.fleet.tell(peer)
         except Lost as lost:
-            logger.warning("replica %s could not be told of changes: %s", peer.info.name, lost)
+            logger.warning("replica %s could not be told of loads and unloads: %s", peer.info.name, lost)
         finally:
             del self._telling[peer.info.name]
+
+
+def relayed_routes(fleet: Fleet) -> tuple[Route, ...]:
+    """Return the routes of the ingress, whose verbs ask replicas."""
+
+    async def one(context: Context, request: Request) -> Reply:
+        """Have one replica answer. Making a call twice is harmless: it computes the same result again."""
+        async with fleet.read(request, context.held) as parts:
+            request.watch()
+            return await fleet.one(request.names.get("model") or "", parts)
+
+    async def infer_there(context: Context, request: Request) -> Reply:
+        fleet.require_room()  # before its body is read
+        return await one(context, request)
+
+    async def everywhere(context: Context, request: Request) -> Reply:
+        """Have all replicas do something; the reply is the first failure, if there is one."""
+        async with fleet.read(request, context.held) as parts:
+            replies = await fleet.all(parts)
+        return next((reply for reply in replies if reply.status != 200), replies[0])
+
+    async def change(context: Context, request: Request) -> Reply:
+        """Have all replicas load or unload a model, including those that start later."""
+        async with fleet.read(request, context.held) as parts:
+            replies = await fleet.change(request.model, parts)
+        return next((reply for reply in replies if reply.status != 200), replies[0])
+
+    async def ready(context: Context, request: Request) -> Reply:
+        return await one(context, request) if context.service.ready() else health_reply("ready", False)
+
+    async def each(context: Context, request: Request) -> dict[str, Reply]:
+        async with fleet.read(request, context.held) as parts:
+            return await fleet.each(parts)
+
+    async def statistics(context: Context, request: Request) -> Reply:
+        replies = (await each(context, request)).values()
+        if not replies:
+            raise Unavailable("no replica answers at the moment: try again later")
+        failed = next((reply for reply in replies if reply.status != 200), None)
+        return failed or json_reply(merged_statistics([orjson.loads(reply.body) for reply in replies]))
+
+    async def traces(context: Context, request: Request) -> Reply:
+        told = {name: reply.body for name, reply in (await each(context, request)).items() if reply.status == 200}
+        found = [{**one, "replica": name} for name, body in told.items() for one in orjson.loads(body)["traces"]]
+        return json_reply({"traces": found})
+
+    async def metrics(context: Context, request: Request) -> Reply:
+        replies = await each(context, request)
+        texts = {name: reply.body.decode() for name, reply in replies.items() if reply.status == 200}
+        own = own_figures(replies=context.replies, replicas=len(fleet.peers), moved=fleet.moved)
+        return Reply((labelled(texts) + own).encode(), TEXT)
+
+    verbs: dict[Any, Verb] = {
+        infer: infer_there,
+        about.live: about.live,
+        about.ready: ready,
+        about.statistics: statistics,
+        about.traces: traces,
+        about.metrics: metrics,
+        about.update_trace_settings: everywhere,
+        about.update_log_settings: everywhere,
+        about.register: everywhere,
+        about.unregister: everywhere,
+        about.load: change,
+        about.unload: change,
+    }
+    return tuple([(path, method, access, verbs.get(verb, one)) for path, method, access, verb in ROUTES])

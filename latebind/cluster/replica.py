@@ -1,9 +1,8 @@
 """A replica: the same door and engine as on a single machine. Only the ingress may call it."""
 
 import asyncio
-import secrets
-import sys
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from latebind.adaptation.beside import start_beside
-from latebind.cluster.homes import figures_of
+from latebind.cluster.placement import Costs, Report
 from latebind.cluster.rpc import replica_route
 from latebind.cluster.scaling import Load, load_between
 from latebind.domain.config import DoorConfig, ServeConfig
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 30.0  # seconds without an engine after which the replica reports itself as unhealthy
 IDLE = 3600.0  # seconds for which the ingress may keep an idle connection
+USUAL_LOAD, USUAL_WORK = 1.0, 0.01  # seconds of a load and of a request, of models that had none so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,7 @@ class Replica:
         self._engines = engines
         self._door = door
         self._ends = ends
-        self._workers = settings.engine.crew
-        self._limited = bool(settings.residency.budget)
+        self._settings = settings
         self._before: Snapshot = {"models": {}}
         self._well = time.monotonic()
 
@@ -90,7 +89,6 @@ class Replica:
                 catalogue=catalogue,
                 verbs=Verbs(routes=(*ROUTES, replica_route())),
                 security=Security(Guard(token=application.secret), tls=None, behind_ingress=True),
-                local=local_name(),
             )
             await stack.enter_async_context(door)
             return cls(engines, door, host, settings, stack.pop_all())
@@ -100,19 +98,18 @@ class Replica:
         """The port of its door."""
         return self._door.port
 
-    @property
-    def local(self) -> str:
-        """The Unix socket of its door, or ""."""
-        return self._door.local
-
-    async def figures(self) -> dict[str, Any]:
-        """Return the figures by which the ingress places models; empty unless memory is limited."""
-        return figures_of(await self._engines.metrics()) if self._limited else {}
+    async def report(self) -> Report | None:
+        """Return what the ingress places models and routes calls by; None unless memory is limited."""
+        settings, deadlines = self._settings, self._engines.deadlines
+        if not settings.residency.budget:
+            return None
+        snapshot = await self._engines.metrics()
+        return report_of(snapshot, settings.engine.crew, {"": settings.server.deadline, **deadlines})
 
     async def load(self) -> Load:
         """Return the replica's load since the last call of this method."""
         before, self._before = self._before, await self._engines.metrics()
-        return load_between(before, self._before, self._workers)
+        return load_between(before, self._before, self._settings.engine.crew)
 
     def check(self) -> None:
         """Raise `Unavailable` if there has been no engine for long; one that died is usually replaced at once."""
@@ -147,9 +144,32 @@ def _export(url: str) -> "SpanExport | None":
     return SpanExport.over_http(url)
 
 
-def local_name() -> str:
-    """Return a name for an abstract Unix socket, which leaves no file behind; "" except on Linux."""
-    return f"\0latebind-{secrets.token_hex(16)}" if sys.platform == "linux" else ""
+def report_of(snapshot: Mapping[str, Any], workers: int, deadlines: Mapping[str, float]) -> Report | None:
+    """Return what a replica reports, from its engine's figures; None if its memory is not limited.
+
+    `deadlines` are the default deadlines of models; that of "" is for those without one of their own. A model of which
+    half is in memory counts as being there: the rest of it loads while that runs.
+    """
+    memory = snapshot.get("memory")
+    if memory is None:
+        return None
+    costs: dict[str, Costs] = {}
+    for name, about in memory["models"].items():
+        if name not in snapshot["models"]:
+            continue
+        loads, model = about["load_seconds"], snapshot["models"][name]
+        load = loads["sum"] / loads["count"] if loads["count"] else USUAL_LOAD
+        answered = model["requests"]["answered"]
+        work = sum(model["run_seconds"].values()) / answered if answered else USUAL_WORK
+        costs[name] = Costs(about["bytes"], load, work / workers, deadlines.get(name, deadlines[""]))
+    resident = frozenset(
+        [
+            name
+            for name in costs
+            if 2 * memory["models"][name]["resident_bytes"] >= max(1, memory["models"][name]["bytes"])
+        ]
+    )
+    return Report(memory["budget_bytes"], costs, resident)
 
 
 def _inside(config: DoorConfig, host: str) -> DoorConfig:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 import orjson
 
+from latebind.cluster.fleet import Fleet
 from latebind.cluster.merging import merged_statistics
-from latebind.cluster.relay import Header, Relay
-from latebind.cluster.upstream import STATUS
+from latebind.cluster.upstream import STATUS, Parts
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, Refused, Unavailable, UserError
 from latebind.server.access import Access, Guard
 from latebind.server.calls import CLIENT_HEADER
@@ -19,9 +19,9 @@ from latebind.server.rest.app import Route
 from latebind.server.rest.infer import Context as RestContext
 from latebind.server.rest.request import Body, Reply, Request
 from latebind.server.rpc.infer import STATUSES, TRACEPARENT, Caller, Context, InferStream, parse, read_request
-from latebind.server.rpc.messages import INFERENCE, Message, from_json, service_pb2
+from latebind.server.rpc.messages import INFERENCE, from_json, service_pb2
 from latebind.server.rpc.server import CallFailed, Reception
-from latebind.server.rpc.verbs import Answer, Method, methods
+from latebind.server.rpc.verbs import Method, methods
 
 PATH = "/rpc"
 SECONDS = b"latebind-seconds"
@@ -45,9 +45,56 @@ class ReplicaError(UserError):
         self.grpc_status = status
 
 
-def relayed(relay: Relay) -> dict[str, Method]:
+def relayed_methods(fleet: Fleet) -> dict[str, Method]:
     """Return the methods of the ingress by path, whose verbs ask replicas."""
-    return {path: _relayed(relay, method) for path, method in methods().items()}
+    return {path: _relayed(fleet, method) for path, method in methods().items()}
+
+
+def _relayed(fleet: Fleet, method: Method) -> Method:
+    """Return the method of the ingress that has replicas do what this method does."""
+    name = method.path.rpartition("/")[2]
+
+    def parts(data: bytes, caller: Caller, path: str = method.path) -> Parts:
+        return fleet.request("POST", PATH.encode() + path.encode(), _headers(caller), data)
+
+    async def infer(context: Context, data: bytes, caller: Caller) -> bytes:
+        path = f"/{INFERENCE.full_name}/ModelInfer"  # each request of a stream too
+        return _message(await fleet.one(model_name(data, context), parts(data, caller, path)))
+
+    async def one(context: Context, data: bytes, caller: Caller) -> bytes:
+        return _message(await fleet.one("", parts(data, caller)))
+
+    async def everywhere(context: Context, data: bytes, caller: Caller) -> bytes:
+        first, *_ = [_message(reply) for reply in await fleet.all(parts(data, caller))]
+        return first
+
+    async def change(context: Context, data: bytes, caller: Caller) -> bytes:
+        model = parse(MODEL_CHANGES[name], data).model_name
+        first, *_ = [_message(reply) for reply in await fleet.change(model, parts(data, caller))]
+        return first
+
+    async def statistics(context: Context, data: bytes, caller: Caller) -> bytes:
+        request = parse(service_pb2.ModelStatisticsRequest, data)
+        one = f"/{request.name}" if request.name else ""
+        version = f"/versions/{request.version}" if request.version else ""
+        asked = fleet.request("GET", f"/v2/models{one}{version}/stats".encode(), (), b"")
+        found = [orjson.loads(reply.body) for reply in (await fleet.each(asked)).values()]
+        if not found:
+            raise Unavailable("no replica answers at the moment: try again later")
+        failed = next((text["error"] for text in found if "error" in text), None)
+        if failed is not None:
+            raise NotFound(failed)
+        written: bytes = from_json(merged_statistics(found), service_pb2.ModelStatisticsResponse()).SerializeToString()
+        return written
+
+    if name == "ModelStreamInfer":
+        return Method(
+            method.path, method.access, stream=lambda context, caller: InferStream(context, caller, infer, pieces=None)
+        )
+    if method.answer is None or method.access is Access.OPEN:
+        return method  # health: the ingress knows whether there are replicas
+    answers = {"ModelInfer": infer, "ModelStatistics": statistics} | dict.fromkeys(MODEL_CHANGES, change)
+    return Method(method.path, method.access, answers.get(name) or (everywhere if name in ALL_REPLICAS else one))
 
 
 def replica_route() -> Route:
@@ -82,82 +129,11 @@ def model_name(data: bytes, context: Context) -> str:
     return name
 
 
-def _relayed(relay: Relay, method: Method) -> Method:
-    name = method.path.rpartition("/")[2]
-    if name == "ModelStreamInfer":
-        one = _asking(relay, f"/{INFERENCE.full_name}/ModelInfer", named=True)
-        return Method(
-            method.path, method.access, stream=lambda context, caller: InferStream(context, caller, one, pieces=None)
-        )
-    if method.answer is None or method.access is Access.OPEN:
-        return method  # health: the ingress knows whether there are replicas
-    if name == "ModelStatistics":
-        return Method(method.path, method.access, _statistics(relay))
-    if name in MODEL_CHANGES:
-        return Method(method.path, method.access, _wishing(relay, method.path, MODEL_CHANGES[name]))
-    answer = (
-        _asking_all(relay, method.path) if name in ALL_REPLICAS else _asking(relay, method.path, name == "ModelInfer")
-    )
-    return Method(method.path, method.access, answer)
-
-
-def _asking(relay: Relay, path: str, named: bool) -> Answer:
-    """Have one replica answer; if the request names a model (`named`), one of its homes."""
-
-    async def answer(context: Context, data: bytes, caller: Caller) -> bytes:
-        model = model_name(data, context) if named else ""
-        parts = relay.request("POST", PATH.encode() + path.encode(), _headers(caller), data)
-        return _message(await relay.one(model, parts))
-
-    return answer
-
-
-def _asking_all(relay: Relay, path: str) -> Answer:
-    async def answer(context: Context, data: bytes, caller: Caller) -> bytes:
-        del context
-        parts = relay.request("POST", PATH.encode() + path.encode(), _headers(caller), data)
-        first, *_ = [_message(reply) for reply in await relay.all(parts)]
-        return first
-
-    return answer
-
-
-def _wishing(relay: Relay, path: str, kind: Message) -> Answer:
-    """Have all replicas load or unload a model, including those that start later."""
-
-    async def answer(context: Context, data: bytes, caller: Caller) -> bytes:
-        del context
-        parts = relay.request("POST", PATH.encode() + path.encode(), _headers(caller), data)
-        first, *_ = [_message(reply) for reply in await relay.wish(parse(kind, data).model_name, parts)]
-        return first
-
-    return answer
-
-
-def _statistics(relay: Relay) -> Answer:
-    async def answer(context: Context, data: bytes, caller: Caller) -> bytes:
-        del context, caller
-        request = parse(service_pb2.ModelStatisticsRequest, data)
-        one = f"/{request.name}" if request.name else ""
-        version = f"/versions/{request.version}" if request.version else ""
-        replies = (await relay.each(relay.request("GET", f"/v2/models{one}{version}/stats".encode(), (), b""))).values()
-        if not replies:
-            raise Unavailable("no replica answers at the moment: try again later")
-        found = [orjson.loads(reply.body) for reply in replies]
-        failed = next((text["error"] for text in found if "error" in text), None)
-        if failed is not None:
-            raise NotFound(failed)
-        written: bytes = from_json(merged_statistics(found), service_pb2.ModelStatisticsResponse()).SerializeToString()
-        return written
-
-    return answer
-
-
 def _failure(failed: CallFailed) -> Reply:
     return Reply(failed.text.encode(), ((STATUS, failed.status.encode()),))
 
 
-def _headers(caller: Caller) -> list[Header]:
+def _headers(caller: Caller) -> list[tuple[bytes, bytes]]:
     seconds = caller.seconds()
     headers = [(CLIENT_HEADER, caller.address().encode())]
     if seconds is not None:

@@ -5,11 +5,11 @@ deadlines are tight. Whether fewer replicas would do is judged by how busy the w
 idle time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from latebind.server.gateway import Distribution, ModelMetrics, Snapshot
+from latebind.server.gateway import ModelMetrics, Snapshot
 
 LITTLE_SLACK = 0.25  # as a share of the deadline: with less, answers are at risk
 MUCH_SLACK = 0.5
@@ -42,18 +42,25 @@ class Since:
 
 def load_between(before: Snapshot, after: Snapshot, workers: int) -> Load:
     """Return how an engine fared between two snapshots; an empty `Load` for an engine that started anew."""
+
+    def grown(figure: Callable[[ModelMetrics], float]) -> float:
+        was = before["models"]
+        return sum([figure(one) - (figure(was[name]) if name in was else 0) for name, one in after["models"].items()])
+
+    def mean(total: float, count: float) -> float:
+        return total / count if count else 0.0
+
     seconds = after.get("now", 0.0) - before.get("now", float("inf"))
-    ended, lost, busy, slack, latency = 0, 0, 0.0, _Sum(), _Sum()
-    for name, model in after["models"].items():
-        was = before["models"].get(name)
-        ended += sum(model["requests"].values()) - (sum(was["requests"].values()) if was else 0)
-        lost += _lost(model) - (_lost(was) if was else 0)
-        busy += sum(model["run_seconds"].values()) - (sum(was["run_seconds"].values()) if was else 0.0)
-        slack.add(model["slack_seconds"], was["slack_seconds"] if was else None)
-        latency.add(model["latency_seconds"], was["latency_seconds"] if was else None)
+    ended = grown(lambda model: sum(model["requests"].values()))
+    lost = grown(lambda model: sum([model["requests"][kind] for kind in LOST]))
+    busy = grown(lambda model: sum(model["run_seconds"].values()))
     if seconds <= 0 or ended <= 0 or lost < 0 or busy < 0:
         return Load()
-    return Load(ended / seconds, _share(slack.mean, latency.mean), lost / ended, busy / (seconds * workers))
+    slack = mean(grown(lambda one: one["slack_seconds"]["sum"]), grown(lambda one: one["slack_seconds"]["count"]))
+    latency = mean(grown(lambda one: one["latency_seconds"]["sum"]), grown(lambda one: one["latency_seconds"]["count"]))
+    whole = slack + latency  # about the deadline
+    share = min(1.0, max(0.0, slack / whole)) if whole > 0 else float(whole == 0)
+    return Load(ended / seconds, share, lost / ended, busy / (seconds * workers))
 
 
 def replicas_needed(loads: Sequence[Load], replicas: int, since: Since, now: float, *, up: float, down: float) -> int:
@@ -71,58 +78,22 @@ def replicas_needed(loads: Sequence[Load], replicas: int, since: Since, now: flo
 
 def next_since(loads: Sequence[Load], replicas: int, since: Since, now: float) -> Since:
     """Return the updated `Since` after one more look at the loads."""
-    at_risk, spare = is_at_risk(loads), is_spare(loads, replicas)
+    shed, slack = _shed(loads), _mean([load.slack for load in loads], loads, none=1.0)
+    at_risk = shed > SHED or slack < LITTLE_SLACK
+    # While a replica has not told of its load, none is spare.
+    told = replicas > 1 and len(loads) >= replicas
+    spare = told and sum([load.busy for load in loads]) / (replicas - 1) < BUSY and not shed > 0 and slack > MUCH_SLACK
     return Since(
         (now if since.at_risk is None else since.at_risk) if at_risk else None,
         (now if since.spare is None else since.spare) if spare else None,
     )
 
 
-def is_at_risk(loads: Sequence[Load]) -> bool:
-    """Tell whether too many requests are shed, or arrive with little slack."""
-    return _shed(loads) > SHED or _mean([load.slack for load in loads], loads) < LITTLE_SLACK
-
-
-def is_spare(loads: Sequence[Load], replicas: int) -> bool:
-    """Tell whether one replica fewer would do."""
-    if replicas < 2 or len(loads) < replicas:
-        return False
-    busy = sum(load.busy for load in loads) / (replicas - 1)
-    return busy < BUSY and not _shed(loads) > 0 and _mean([load.slack for load in loads], loads) > MUCH_SLACK
-
-
-class _Sum:
-    """The growth of several distributions between two snapshots."""
-
-    def __init__(self) -> None:
-        self._sum = 0.0
-        self._count = 0
-
-    def add(self, after: Distribution, before: Distribution | None) -> None:
-        self._sum += after["sum"] - (before["sum"] if before else 0.0)
-        self._count += after["count"] - (before["count"] if before else 0)
-
-    @property
-    def mean(self) -> float:
-        return self._sum / self._count if self._count else 0.0
-
-
-def _share(slack: float, latency: float) -> float:
-    """Return slack as a share of the deadline, which is about the slack plus the time of an answer."""
-    whole = slack + latency
-    return 1.0 if whole == 0.0 else min(1.0, max(0.0, slack / whole)) if whole > 0 else 0.0
-
-
 def _shed(loads: Sequence[Load]) -> float:
     return _mean([load.shed for load in loads], loads, none=0.0)
 
 
-def _mean(values: Sequence[float], loads: Sequence[Load], *, none: float = 1.0) -> float:
+def _mean(values: Sequence[float], loads: Sequence[Load], *, none: float) -> float:
     """Return the mean weighted by requests; `none` if there were no requests."""
-    requests = sum(load.requests for load in loads)
-    return sum(v * load.requests for v, load in zip(values, loads, strict=True)) / requests if requests else none
-
-
-def _lost(model: ModelMetrics) -> int:
-    outcomes = model["requests"]
-    return sum(outcomes[kind] for kind in LOST)
+    requests = sum([load.requests for load in loads])
+    return sum([v * load.requests for v, load in zip(values, loads, strict=True)]) / requests if requests else none

@@ -1,14 +1,16 @@
-"""A connection from the ingress to a replica: HTTP/1.1 requests one after another, each with one reply."""
+"""The ingress's connections to one replica: HTTP/1.1 requests one after another on each, every one with one reply."""
 
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import httptools
 
+from latebind.cluster.placement import Report
+from latebind.cluster.routing import Replica
 from latebind.server.rest.request import Headers, Reply
 
 Parts = Sequence[bytes]  # a request as it is written: its head, then its body
@@ -18,6 +20,13 @@ OURS = frozenset((b"connection", b"content-length", b"date", b"transfer-encoding
 CONNECT_SECONDS = 1.0  # a machine that has gone answers nothing at all
 TOGETHER = 1 << 15  # a body of up to so many bytes is joined with the head, for one write
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))  # a machine that has gone
+SILENT_SECONDS = 0.5  # without a word from a replica that has calls; then it is asked whether it lives
+ALIVE_SECONDS = 1.0  # that it has for the answer
+LIVE: Parts = (b"GET /v2/health/live HTTP/1.1\r\nhost: replica\r\ncontent-length: 0\r\n\r\n",)
+
+
+class Lost(Exception):
+    """The connection could not be made, or was lost before the reply was complete."""
 
 
 def failed(reply: Reply) -> bool:
@@ -25,11 +34,14 @@ def failed(reply: Reply) -> bool:
     return reply.status != 200 or any(name == STATUS for name, _ in reply.headers)
 
 
-class Lost(Exception):
-    """The connection could not be made, or was lost before the reply was complete."""
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    """What Ray reports about a running replica: its name, the address of its door, and its last report."""
 
-
-OnReply = Callable[[Reply | Lost], None]
+    name: str
+    host: str
+    port: int
+    report: Report | None = None
 
 
 class Upstream(asyncio.Protocol):
@@ -41,17 +53,14 @@ class Upstream(asyncio.Protocol):
     def __init__(self) -> None:
         self.usable = True
         self.moved = time.monotonic()
-        self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
-        self._on_reply: OnReply | None = None
+        self._answered: asyncio.Future[Reply] | None = None
 
     @classmethod
-    async def open(cls, host: str, port: int, local: str = "") -> "Upstream":
-        """Connect, through the Unix socket `local` if the replica is on this machine. Raises `Lost`."""
-        if local and (line := _here(local)) is not None:
-            return (await asyncio.get_running_loop().create_unix_connection(cls, sock=line))[1]
+    async def open(cls, host: str, port: int) -> "Upstream":
+        """Connect. Raises `Lost`."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 transport, upstream = await asyncio.get_running_loop().create_connection(cls, host, port)
@@ -67,8 +76,13 @@ class Upstream(asyncio.Protocol):
         """Send a request and return its reply. Raises `Lost`; cancelling the call closes the connection."""
         if not self.usable:
             raise Lost("the connection is closed")
-        answered: asyncio.Future[Reply] = self._loop.create_future()
-        self.send(parts, partial(_settle, answered))
+        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._answered = answered
+        self.moved = time.monotonic()
+        if sum(map(len, parts)) <= TOGETHER:
+            self._transport.write(b"".join(parts))
+        else:
+            self._transport.writelines(parts)
         try:
             return await answered
         except BaseException:
@@ -77,25 +91,18 @@ class Upstream(asyncio.Protocol):
         finally:
             del answered  # its error refers to this frame: without this they form a reference cycle
 
-    def send(self, parts: Parts, on_reply: OnReply) -> None:
-        """Send a request; `on_reply` is called with the reply, or with `Lost`."""
-        self._on_reply = on_reply
-        self.moved = time.monotonic()
-        if sum(map(len, parts)) <= TOGETHER:
-            self._transport.write(b"".join(parts))
-        else:
-            self._transport.writelines(parts)
-
     def abort(self) -> None:
-        """Close the connection. The replica cancels the call then, and `on_reply` is not called."""
+        """Close the connection. The replica then cancels the call."""
         self.usable = False
-        self._on_reply = None
+        self._answered = None
         self._transport.abort()
 
     def lose(self, why: str) -> None:
         """Close the connection and report the loss: there will be no answer."""
         self.usable = False
-        self._tell(Lost(why))
+        answered, self._answered = self._answered, None
+        if answered is not None and not answered.done():
+            answered.set_exception(Lost(why))
         self._transport.abort()
 
     # The transport's calls
@@ -106,8 +113,7 @@ class Upstream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the loss to whoever waits for a reply."""
-        self.usable = False
-        self._tell(Lost(f"the connection was closed: {exc or 'by the replica'}"))
+        self.lose(f"the connection was closed: {exc or 'by the replica'}")
 
     def data_received(self, data: bytes) -> None:
         """Feed data to the parser."""
@@ -115,8 +121,7 @@ class Upstream(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._tell(Lost(f"the reply is no HTTP: {error}"))
-            self.abort()
+            self.lose(f"the reply is no HTTP: {error}")
 
     # The parser's calls
 
@@ -137,30 +142,65 @@ class Upstream(asyncio.Protocol):
         """Hand the reply over."""
         self.usable = self.usable and self._parser.should_keep_alive()
         headers: Headers = tuple(self._headers)
-        self._tell(Reply(b"".join(self._body), headers, self._parser.get_status_code()))
-
-    def _tell(self, what: Reply | Lost) -> None:
-        on_reply, self._on_reply = self._on_reply, None
-        if on_reply is not None:
-            on_reply(what)
+        answered, self._answered = self._answered, None
+        if answered is not None and not answered.done():
+            answered.set_result(Reply(b"".join(self._body), headers, self._parser.get_status_code()))
 
 
-def _here(local: str) -> socket.socket | None:
-    """Return a connection to a Unix socket, or None if that is not on this machine or takes none now."""
-    line = socket.socket(socket.AF_UNIX)
-    line.setblocking(False)
-    try:
-        line.connect(local)
-    except OSError:
-        line.close()
-        return None
-    return line
+class Peer:
+    """One replica, with the connections to it. `state` is what the router knows of it."""
 
+    def __init__(self, info: ReplicaInfo) -> None:
+        self.info = info
+        self.state = Replica(info.name)
+        self._idle: list[Upstream] = []
+        self._busy: set[Upstream] = set()
+        self._checking: asyncio.Task[None] | None = None
 
-def _settle(answered: asyncio.Future[Reply], what: Reply | Lost) -> None:
-    if answered.done():
-        return
-    if isinstance(what, Lost):
-        answered.set_exception(what)
-    else:
-        answered.set_result(what)
+    async def ask(self, parts: Parts) -> Reply:
+        """Return its reply to a request. Raises `Lost`."""
+        self.state.under_way += 1
+        try:
+            while self._idle and not self._idle[-1].usable:
+                self._idle.pop()
+            upstream = self._idle.pop() if self._idle else await Upstream.open(self.info.host, self.info.port)
+            self._busy.add(upstream)
+            try:
+                return await upstream.ask(parts)
+            finally:
+                self._busy.discard(upstream)
+                if upstream.usable:
+                    self._idle.append(upstream)
+        finally:
+            self.state.under_way -= 1
+
+    def check(self) -> None:
+        """Find out whether it lives, if it has calls and says nothing; call this often.
+
+        A process may stand still while its machine keeps its connections open.
+        """
+        waits = self._busy and max([upstream.moved for upstream in self._busy]) + SILENT_SECONDS < time.monotonic()
+        if (waits or self.state.silent) and (self._checking is None or self._checking.done()):
+            self._checking = asyncio.create_task(self._check())
+
+    async def _check(self) -> None:
+        """Ask whether it lives. If there is no answer, the calls that it has are lost."""
+        try:
+            async with asyncio.timeout(ALIVE_SECONDS):
+                upstream = await Upstream.open(self.info.host, self.info.port)
+                try:
+                    await upstream.ask(LIVE)
+                finally:
+                    upstream.abort()
+            self.state.silent = False
+        except (Lost, TimeoutError):
+            self.state.silent = True
+            for busy in tuple(self._busy):
+                busy.lose(f"it has said nothing for {SILENT_SECONDS + ALIVE_SECONDS:g} s")
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        while self._idle:
+            self._idle.pop().abort()
+        if self._checking is not None:
+            self._checking.cancel()

@@ -1,30 +1,37 @@
-"""The plan: the fewest machines of every offer, the cheapest offer, what limits it and how sensitive it is."""
+"""The plan: the fewest machines of every offer, the cheapest offer, what limits it and how sensitive it is.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import ceil, floor
+All offers are compared on the same requests. For the cheapest one the search is repeated with other draws of the
+traffic, or, where the cluster is too large to simulate, with other samples of it (`sampling.py`).
+"""
 
-import numpy as np
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, inf, log2
+from typing import Generic, TypeVar
 
-from latebind.planning.figures import Figures
 from latebind.planning.question import AS_ASKED, CHANGES, Change, Offer, Question, Run, fits_in, offers
-from latebind.planning.runs import Runs
-from latebind.planning.search import FINE, Bracket, fewest
-from latebind.simulation.cluster.tables import largest_batch, mean_seconds
+from latebind.planning.runs import Figures, Runs
+from latebind.planning.sampling import Estimate, Sampling, busy_workers, least_machines
 
-SURE = 0.9  # of the least work: requests that end after the last one came are answered beside the others
 MOST = 6  # at most this many times the machines that compute or memory need are tried
+GUESSED = 6  # assumed number of further probes for a bracket without an upper end
+FINE = 0.02  # a bracket is closed when it is no wider than this share of its upper end, or one machine
+GROWTH = 1.3  # times as many machines as are too few are tried next
+NEAR = 0.1  # so much fewer than the first number that is enough are tried next
+FEWEST, MANY = 3, 12  # samples; more than the fewest only until the interval is narrow
 CURVE = (0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)  # shares of the plan's machines, for a plot
+
+Cell = TypeVar("Cell")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """An offer, the fewest machines that are enough, and their figures by seed.
 
-    Where even `most` machines are not enough, `machines` is None and the figures are those of `most`, for the first
-    seed. Where an offer is `dearer` than the plan even with one machine more than `most`, which are too few, nothing
-    else was found out about it. `all_in_memory`, of the plan alone, is the number of machines needed if no request
-    waits for its model: what compute needs.
+    Where even `most` machines are not enough, `machines` is None and the figures are those of `most`. Where an offer is
+    `dearer` than the plan even with one machine more than `most`, which are too few, nothing else was found out about
+    it. The others belong to the plan alone: `estimate` says how sure the number is if samples were simulated, and
+    `all_in_memory` is the number of machines needed if no request waits for its model: what compute needs.
     """
 
     offer: Offer
@@ -32,6 +39,7 @@ class Row:
     machines: int | None
     figures: tuple[Figures, ...] = ()
     dearer: bool = False
+    estimate: Estimate | None = None
     all_in_memory: int | None = None
 
     @property
@@ -64,7 +72,8 @@ class Point:
 class Plan:
     """A row for each offer, the cheapest that is enough, and its figures under each change.
 
-    A change has no figures where the largest model does not fit any more.
+    A change has no figures where the largest model does not fit any more. Numbers of machines are those of the whole
+    cluster. `sampling` says what was simulated of it.
     """
 
     rows: tuple[Row, ...]
@@ -72,6 +81,7 @@ class Plan:
     changes: tuple[tuple[Change, tuple[Figures, ...]], ...]
     curve: tuple[Point, ...]
     all_in_memory: tuple[Point, ...]  # of the curve, for the best offer
+    sampling: Sampling
 
 
 def make_plan(question: Question, runs: Runs, *, curve: bool = False) -> Plan:
@@ -79,104 +89,202 @@ def make_plan(question: Question, runs: Runs, *, curve: bool = False) -> Plan:
     return _Planner(question, runs, curve).plan()
 
 
+def cheapest(question: Question, runs: Runs) -> Row | None:
+    """Find the cheapest offer and how many machines it takes, and nothing else; None where none is enough."""
+    planner = _Planner(question, runs, curve=False)
+    rows, needs = planner.search()
+    return planner.best(rows, needs)
+
+
 class _Planner:
+    """Numbers of machines in searches and runs are those of what is simulated: of a sample, if there are samples."""
+
     def __init__(self, question: Question, runs: Runs, curve: bool) -> None:
-        self._question, self._runs = question, runs
-        self._memory = sum(model.served.footprint.size for model in question.models)
-        self._last = question.seeds * len(CHANGES)  # runs that follow the search
+        self._question, self._runs, self._curve = question, runs, curve
+        self._sampling = runs.sampling
+        self._seen = self._sampling.question(question, 0)
+        self._memory = sum(model.served.footprint.size for model in self._seen.models)
+        self._seeds = FEWEST if self._sampling.sampled else question.seeds  # in how many a row is looked at
+        self._last = self._seeds * (len(CHANGES) + 1)  # runs that follow the search
         if curve:
             self._last += (len(question.ways) + 1) * len(CURVE)
-        self._curve = curve
-        self._first, self._least = self._workers_busy()
+        self._alone = busy_workers(self._seen)
 
     def plan(self) -> Plan:
+        rows, needs = self.search()
+        best = self.best(rows, needs)
+        if best is None:
+            return Plan(tuple(rows), None, (), (), (), self._sampling)
+        without, high = (self._with_all(best.offer), 0), needs[best.offer]
+        needed = self._fewest({without: high}, most=high)[without].high
+        best = replace(best, all_in_memory=None if needed is None else self._sampling.whole(needed))
+        rows = [best if row.offer == best.offer else row for row in rows]
+        changes = tuple([(change, self._changed(best, change)) for change in (AS_ASKED, *CHANGES)])
+        curves = self._curves(best) if self._curve else ((), ())
+        return Plan(tuple(rows), best, changes, *curves, self._sampling)
+
+    def search(self) -> tuple[list[Row], dict[Offer, int]]:
+        """Return a row for every offer by the first draw, and how many machines that take part those need."""
         some = offers(self._question)
-        found = self._fewest(some)
-        rows = [self._row(offer, found[offer]) for offer in some]
+        found = self._fewest({(offer, 0): 0 for offer in some})
+        needs = {offer: one.high for (offer, _), one in found.items() if one.high is not None}
+        return [self._row(offer, found[offer, 0]) for offer in some], needs
+
+    def best(self, rows: Sequence[Row], needs: Mapping[Offer, int]) -> Row | None:
+        """Return the cheapest row, with further draws counted; None where no offer is enough."""
         enough = [row for row in rows if row.machines is not None]
         if not enough:
-            return Plan(tuple(rows), None, (), (), ())
-        cheapest = min(enough, key=lambda row: (row.price, row.offer.kind.memory))
-        assert cheapest.machines is not None
-        without = self._with_all(cheapest.offer)
-        best = replace(cheapest, all_in_memory=self._fewest([without], most=cheapest.machines)[without].high)
-        rows[rows.index(cheapest)] = best
-        changes = tuple([(change, self._changed(best, change)) for change in (AS_ASKED, *CHANGES)])
-        return Plan(tuple(rows), best, changes, *(self._curves(best) if self._curve else ((), ())))
+            return None
+        row = min(enough, key=lambda row: (row.price, row.offer.kind.memory))
+        return self._sure(row, needs[row.offer])
 
-    def _fewest(self, some: Sequence[Offer], most: int = 0) -> dict[Offer, Bracket[Offer]]:
-        speeds = {offer: offer.kind.workers * offer.kind.speed for offer in some}
-        firsts = {offer: ceil(self._first / speed) for offer, speed in speeds.items()}
-        mosts = {offer: most or self._limit(offer, alone) for offer, alone in firsts.items()}
-        leasts = {offer: max(1, floor(self._least / speed)) for offer, speed in speeds.items()}
-        prices = {offer: offer.kind.price for offer in some}
-        return fewest(firsts, self._enough, most=mosts, least=leasts, prices=prices)
+    def _fewest(
+        self, cells: Mapping[tuple[Offer, int], int], most: int = 0
+    ) -> dict[tuple[Offer, int], "Bracket[tuple[Offer, int]]"]:
+        """Search for each offer and seed, beginning with so many machines (0: those that compute needs)."""
+        speeds = {cell: cell[0].kind.workers * cell[0].kind.speed for cell in cells}
+        firsts = {cell: first or ceil(self._alone / speeds[cell]) for cell, first in cells.items()}
+        mosts = {cell: most or self._limit(cell[0], firsts[cell]) for cell in cells}
+        leasts = {cell: min(mosts[cell], least_machines(self._seen, cell[0])) for cell in cells if not cell[1]}
+        prices = {cell: cell[0].kind.price for cell in cells}
+        return fewest(firsts, self._enough, most=mosts, least=leasts, prices=prices if not most else None)
 
-    def _limit(self, offer: Offer, alone: int) -> int:
+    def _limit(self, offer: Offer, first: int) -> int:
         """Return the most machines to try: many times what compute or memory alone need."""
-        return self._question.most or MOST * max(alone, ceil(self._memory / offer.kind.memory), 2)
+        if self._question.most:
+            return max(1, ceil(self._question.most * self._sampling.share))
+        return MOST * max(first, ceil(self._memory / offer.kind.memory), 2)
 
     def _with_all(self, offer: Offer) -> Offer:
         """Return the offer with memory for all models, which load in no time."""
         return replace(offer, kind=replace(offer.kind, memory=max(offer.kind.memory, self._memory), loading=0.0))
 
-    def _workers_busy(self) -> tuple[float, float]:
-        """Return how many workers of speed 1 the traffic keeps busy without batches, and at least, with the largest.
+    def _enough(self, probes: Sequence[tuple[tuple[Offer, int], int]], left: int) -> list[bool]:
+        target = self._question.target
+        doing = f"{len(probes)} offers or draws, {min(n for _, n in probes)} to {max(n for _, n in probes)} machines"
+        asked = [Run(offer, machines, seed) for (offer, seed), machines in probes]
+        found = self._runs.play(asked, doing, left + self._last, target=target)
+        return [figures.complete and figures.in_time >= target for figures in found]
 
-        The search starts at the first, and tries nothing below a part of the second: with fewer machines the work of
-        those that must be in time does not fit, however it is shared.
-        """
-        question, requests = self._question, self._question.traffic.requests(seed=0)
-        if not len(requests):
-            return 1.0, 0.0
-        counts, span = np.bincount(requests.models, minlength=len(question.models)), max(requests.times[-1], 1e-9)
-        served = [model.served for model in question.models]
-        batches = [largest_batch(one, question.policy) for one in served]
-        alone = np.array([one.costs.remaining(0, 1) for one in served])
-        least = np.array([mean_seconds(one.costs, b) / b for one, b in zip(served, batches, strict=True)])
-        return float(alone @ counts / span), SURE * question.target * float(least @ counts / span)
-
-    def _enough(self, probes: Sequence[tuple[Offer, int]], left: int) -> list[bool]:
-        """Play the first seed of each probe, and the other seeds of probes that pass the first."""
-        doing = f"{len(probes)} offers, {min(n for _, n in probes)} to {max(n for _, n in probes)} machines"
-        seeds, target = self._question.seeds, self._question.target
-        after = left * seeds + self._last
-        asked = [Run(offer, n, 0) for offer, n in probes]
-        firsts = self._runs.play(asked, doing, after + len(probes) * (seeds - 1), target=target)
-        open_ = [place for place, figures in enumerate(firsts) if self._holds(figures)]
-        others = [Run(*probes[place], seed) for place in open_ for seed in range(1, seeds)]
-        found = dict(zip(others, self._runs.play(others, doing, after, target=target), strict=True))
-        return [
-            place in open_ and all(self._holds(found[Run(*probe, seed)]) for seed in range(1, seeds))
-            for place, probe in enumerate(probes)
-        ]
-
-    def _holds(self, figures: Figures) -> bool:
-        return figures.complete and figures.in_time >= self._question.target
-
-    def _row(self, offer: Offer, found: Bracket[Offer]) -> Row:
+    def _row(self, offer: Offer, found: "Bracket[tuple[Offer, int]]") -> Row:
         if not found.is_closed:
-            return Row(offer, found.low, None, dearer=True)
-        if found.high is None:
-            figures = self._runs.play([Run(offer, found.most, 0)], "the most machines", self._last)
-            return Row(offer, found.most, None, tuple(figures))
-        return Row(offer, found.most, found.high, self._point(offer, found.high))
+            return Row(offer, self._sampling.whole(found.low), None, dearer=True)
+        machines, most = found.high or found.most, self._sampling.whole(found.most)
+        figures = self._runs.play([Run(offer, machines, 0)], f"{machines} machines", self._last)
+        return Row(offer, most, None if found.high is None else self._sampling.whole(found.high), tuple(figures))
 
-    def _point(self, offer: Offer, machines: int, change: Change = AS_ASKED) -> tuple[Figures, ...]:
-        runs = [Run(offer, machines, seed, change) for seed in range(self._question.seeds)]
-        doing = f"{machines} machines, {change.label}"
-        return tuple(self._runs.play(runs, doing, self._last))
+    def _sure(self, row: Row, first: int) -> Row:
+        """Return the row with other draws of the traffic counted too, or other samples until the interval is narrow."""
+        needs = [float(first)]
+        while len(needs) < (MANY if self._sampling.sampled else self._question.seeds):
+            estimate = self._sampling.estimate(needs)
+            if self._sampling.sampled and len(needs) >= FEWEST and estimate.is_narrow:
+                break
+            more = FEWEST - 1 if self._sampling.sampled else self._question.seeds - 1
+            cells = {(row.offer, seed): round(sum(needs) / len(needs)) for seed in range(len(needs), len(needs) + more)}
+            found = self._fewest(cells)
+            needs += [one.high or one.most for one in found.values()]
+        estimate = self._sampling.estimate(needs)
+        machines = estimate.machines if self._sampling.sampled else ceil(max(needs))
+        figures = self._point(replace(row, machines=machines), AS_ASKED)
+        return replace(row, machines=machines, figures=figures, estimate=estimate if self._sampling.sampled else None)
+
+    def _point(self, row: Row, change: Change) -> tuple[Figures, ...]:
+        machines = self._sampling.part(row.machines or 0)
+        runs = [Run(row.offer, machines, seed, change) for seed in range(self._seeds)]
+        return tuple(self._runs.play(runs, f"{machines} machines, {change.label}", self._last))
 
     def _changed(self, best: Row, change: Change) -> tuple[Figures, ...]:
-        assert best.machines is not None
         fits = fits_in(self._question.models, round(best.offer.kind.memory * change.memory))
-        return self._point(best.offer, best.machines, change) if fits else ()
+        return self._point(best, change) if fits else ()
 
     def _curves(self, best: Row) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
-        assert best.machines is not None
-        counts = sorted({max(1, round(share * best.machines)) for share in CURVE})
+        machines = self._sampling.part(best.machines or 0)
+        counts = sorted({max(1, round(share * machines)) for share in CURVE})
         ways = [replace(best.offer, way=way) for way in self._question.ways]
         every = [(offer, n) for offer in [*ways, self._with_all(best.offer)] for n in counts]
         found = self._runs.play([Run(offer, n, 0) for offer, n in every], "more and fewer machines", 0)
-        points = [Point(offer, n, (figures,)) for (offer, n), figures in zip(every, found, strict=True)]
+        whole = self._sampling.whole
+        points = [Point(offer, whole(n), (figures,)) for (offer, n), figures in zip(every, found, strict=True)]
         return tuple(points[: -len(counts)]), tuple(points[-len(counts) :])
+
+
+@dataclass(slots=True)
+class Bracket(Generic[Cell]):
+    """What is known of one cell: `low` machines are too few, `high` are enough (None: not found yet).
+
+    Fewer machines are assumed never to be better. `price` is that of one machine.
+    """
+
+    cell: Cell
+    first: int
+    most: int
+    price: float = 0.0
+    low: int = 0
+    high: int | None = None
+    probed: dict[int, bool] = field(default_factory=dict)
+
+    def next(self) -> int | None:
+        """Return the number of machines to try next, or None where the search has ended."""
+        if self.high is None:
+            return None if self.low >= self.most else min(self.most, max(self.first, ceil(GROWTH * self.low)))
+        if self.high - self.low <= max(1, FINE * self.high):
+            return None
+        if len(self.probed) == 1:  # what was believed is enough: one step below may already be too few
+            return max(self.low + 1, self.high - max(1, round(NEAR * self.high)))
+        return (self.low + self.high) // 2
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is left to try."""
+        return self.next() is None
+
+    def tell(self, machines: int, enough: bool) -> None:
+        """Note the result of a probe."""
+        self.probed[machines] = enough
+        if enough:
+            self.high = machines
+        else:
+            self.low = machines
+
+    def left(self) -> int:
+        """Return about how many more probes are needed."""
+        if self.next() is None:
+            return 0
+        if self.high is None:
+            return GUESSED
+        return ceil(log2((self.high - self.low) / max(1, FINE * self.high)))
+
+
+def fewest(
+    firsts: Mapping[Cell, int],
+    enough: Callable[[Sequence[tuple[Cell, int]], int], Sequence[bool]],
+    *,
+    most: Mapping[Cell, int],
+    least: Mapping[Cell, int] | None = None,
+    prices: Mapping[Cell, float] | None = None,
+) -> dict[Cell, Bracket[Cell]]:
+    """Return what was found of each cell: `high` are the fewest machines, None where `most` are too few.
+
+    By bisection in rounds, in which all cells are tried at once. `firsts` are tried first; fewer than `least` are taken
+    to be too few. With `prices` of one machine, a cell is left as it is where even one machine more than are known to
+    be too few costs more than another cell that is enough.
+
+    `enough` returns for each pair of a cell and a number of machines whether that is enough. Its second argument is
+    about the number of probes that may follow.
+    """
+    brackets = {cell: Bracket(cell, max(1, min(first, most[cell])), most[cell]) for cell, first in firsts.items()}
+    for cell, bracket in brackets.items():
+        bracket.low = (least or {}).get(cell, 1) - 1
+        bracket.first = max(bracket.first, bracket.low + 1)
+        bracket.price = prices[cell] if prices else 0.0
+    while True:
+        best = min((one.price * one.high for one in brackets.values() if one.high is not None), default=inf)
+        open_ = [one for one in brackets.values() if one.price * (one.low + 1) <= best]
+        probes = [(one, machines) for one in open_ if (machines := one.next()) is not None]
+        if not probes:
+            return brackets
+        left = sum(bracket.left() - 1 for bracket, _ in probes)
+        answers = enough([(bracket.cell, machines) for bracket, machines in probes], left)
+        for (bracket, machines), answer in zip(probes, answers, strict=True):
+            bracket.tell(machines, answer)

@@ -1,17 +1,57 @@
 """What a plan starts from: models and traffic, kinds of machines, ways to run them, and the target to reach."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from latebind.domain.config import PolicyConfig, ResidencyConfig, ServedModel
+from latebind.cluster.routing import Router
+from latebind.domain.config import ClusterConfig, PolicyConfig, ResidencyConfig, ServedModel
 from latebind.domain.errors import ConfigError
-from latebind.planning.ways import Way
-from latebind.simulation.cluster.fleet import ClusterModel, Fault, Fleet, MachineKind, Requests
+from latebind.residency.policy import POLICIES
+from latebind.simulation.cluster.fleet import ClusterModel, Fleet, MachineKind, Requests
+from latebind.simulation.cluster.play import Routing
+from latebind.simulation.cluster.population import Population, population_of
+from latebind.simulation.cluster.workload import read_workload
 
-GONE = 1e9  # seconds for which a machine that is lost stays away
+WAITS = "wait"  # the ending of labels where no request is refused for being late
+served_router = partial(Router, most=ClusterConfig().calls)  # what `serve --on ray` has
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How machines are run: the residency policy of each, of whole models or of `stages`, and the `router`.
+
+    Where it `sheds`, machines refuse requests that would be late; else all requests wait, also for their models.
+    """
+
+    residency: str
+    sheds: bool = True
+    stages: bool = False
+    router: Callable[[], Routing] = served_router
+    name: str = ""  # of the router, where it is another than the one that is served with
+
+    @property
+    def label(self) -> str:
+        """Its name in tables and options."""
+        return "/".join([word for word in (self.name, self.residency, "" if self.sheds else WAITS) if word])
+
+
+WAYS = (Way("late"), Way("lru"), Way("lru", sheds=False))
+
+
+def way(text: str) -> Way:
+    """Return the way with this label; raises `ConfigError` where there is none."""
+    residency, slash, waits = text.partition("/")
+    if (residency not in POLICIES and ":" not in residency) or (slash and waits != WAITS):
+        raise ConfigError(
+            f"--way is {text!r}: take one of {', '.join(POLICIES)}, or package.module:Class, with or without /{WAITS} "
+            "behind it"
+        )
+    return Way(residency, sheds=not slash)
 
 
 class Traffic(Protocol):
@@ -27,7 +67,7 @@ class Question:
 
     Requests count from `warm` seconds on. `target` is the share of requests that must be answered in time, in each of
     `seeds` runs. `sizes` are the shares of a kind's memory to try. At most `most` machines are tried; 0: many times
-    what compute or memory alone need. Where models and traffic are a `sample` of all, so are the machines.
+    what compute or memory alone need. Only of a `population` can samples be simulated.
     """
 
     models: tuple[ClusterModel, ...]
@@ -40,10 +80,9 @@ class Question:
     hop: float = 0.0
     target: float = 0.99
     warm: float = 0.0
-    period: float = 60.0
     seeds: int = 3
     most: int = 0
-    sample: float = 1.0
+    population: Population | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +117,43 @@ CHANGES = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run to be simulated: `machines` machines of an offer, a seed, and a change."""
+    """One run to be simulated: `machines` machines of an offer, a seed, and a change.
+
+    Where samples are simulated, the seed is also the number of the sample.
+    """
 
     offer: Offer
     machines: int
     seed: int
     change: Change = AS_ASKED
+
+
+def read_question(
+    file: Path, *, ways: tuple[Way, ...], sizes: tuple[float, ...], target: float, warm: float, seeds: int, most: int
+) -> Question:
+    """Return the question of a workload file; `warm` is the share of a run that does not count.
+
+    Raises `ConfigError` where the file makes no sense, or has no requests.
+    """
+    workload = read_workload(file)
+    population = population_of(workload)
+    if not len(population.requests(seed=0)):
+        raise ConfigError(f"{file}: no request comes in {workload.traffic.duration:g} s: give more rate or duration")
+    return Question(
+        population.models,
+        population,
+        tuple(dict.fromkeys(machines.kind() for machines in workload.machines)),
+        ways,
+        workload.policy,
+        workload.residency,
+        sizes,
+        workload.hop,
+        target,
+        warm * workload.traffic.duration,
+        seeds,
+        most,
+        population,
+    )
 
 
 def offers(question: Question) -> list[Offer]:
@@ -120,12 +190,13 @@ def fleet_of(question: Question, run: Run) -> Fleet:
         loading=run.offer.kind.loading * change.loading,
     )
     return Fleet(
-        (kind,) * run.machines,
+        kind,
+        run.machines,
         tuple([replace(model, allowed=model.allowed * change.allowed) for model in question.models]),
         msgspec.structs.replace(question.policy, shed=question.policy.shed and run.offer.way.sheds),
         msgspec.structs.replace(question.residency, policy=run.offer.way.residency, stages=run.offer.way.stages),
         question.hop,
-        (Fault(question.warm, 0, GONE),) if change.lost else (),
+        ((question.warm, 0),) if change.lost else (),
     )
 
 

@@ -1,12 +1,16 @@
-"""A plan in words and tables, with its assumptions."""
+"""A plan in words, tables and plots, with its assumptions."""
 
 from collections.abc import Sequence
-from math import ceil
-from statistics import fmean
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING
 
-from latebind.planning.figures import Figures
-from latebind.planning.plan import Plan, Row
+from latebind.planning.plan import FINE, Plan, Point, Row
 from latebind.planning.question import Question
+from latebind.planning.runs import Figures
+from latebind.planning.sampling import Sampling
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 Rows = list[dict[str, object]]
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -20,15 +24,12 @@ def size(bytes_: int) -> str:
     return f"{bytes_} B"
 
 
-def whole(question: Question, machines: int) -> int:
-    """Return the machines that all of the traffic needs, where `machines` are for the sample that was played."""
-    return ceil(machines / question.sample)
-
-
-def plan_rows(question: Question, plan: Plan) -> Rows:
-    """Return a row for each offer, the cheapest first; those that are dearer or never enough come last."""
-    ordered = sorted(plan.rows, key=lambda row: (row.machines is None, row.price, row.offer.kind.memory))
-    return [_plan_row(question, row, chosen=row is plan.best) for row in ordered]
+def plan_rows(plan: Plan) -> Rows:
+    """Return a row for each offer, the plan first, then the cheapest; those dearer or never enough come last."""
+    ordered = sorted(
+        plan.rows, key=lambda row: (row is not plan.best, row.machines is None, row.price, row.offer.kind.memory)
+    )
+    return [_plan_row(row, chosen=row is plan.best) for row in ordered]
 
 
 def sensitivity_rows(plan: Plan) -> Rows:
@@ -45,21 +46,24 @@ def answer(question: Question, plan: Plan) -> str:
             "as the table says. Allow more time, more machines (--most) or a lower --target."
         )
     row, kind, way = plan.best, plan.best.offer.kind, plan.best.offer.way
-    machines, price = whole(question, plan.best.machines), _price(question, row)
     shedding = "" if way.sheds else ", without shedding"
+    told, goodput = row.estimate, ""
+    if told is not None and len(row.figures) > 1:
+        some = [one.goodput for one in row.figures]
+        goodput = f" In time are {fmean(some):.5g} requests a second (+- {2 * stdev(some) / len(some) ** 0.5:.2g})."
+    sure = "" if told is None else f" (95 % interval {told.low} to {told.high}, of {told.samples} samples)"
     return (
-        f"{machines} of {kind.name} with {size(kind.memory)} for models each ({price:.4g} an hour): router "
-        f"{way.router}, placement {way.placer}, residency {way.residency}{shedding}. "
-        f"What binds is {row.binds}."
+        f"{row.machines}{sure} of {kind.name} with {size(kind.memory)} for models each ({row.price:.4g} an hour): "
+        f"residency {way.residency}{shedding}. What binds is {row.binds}.{goodput}"
     )
 
 
-def asked(question: Question) -> str:
+def asked(question: Question, sampling: Sampling) -> str:
     """Describe what is to be played."""
     requests = question.traffic.requests(seed=0)
     total = sum(model.served.footprint.size for model in question.models)
     offers = len(question.kinds) * len(question.sizes) * len(question.ways)
-    part = "" if question.sample == 1.0 else f"; a sample of {question.sample:.4g} of all"
+    part = f"; samples of {sampling.share:.2%} of all are simulated" if sampling.sampled else ""
     return (
         f"{len(question.models)} models of {size(total)} together, {len(requests)} requests in "
         f"{requests.times[-1]:.0f} s ({len(requests) / requests.times[-1]:.4g} a second){part}; {offers} offers: "
@@ -68,25 +72,33 @@ def asked(question: Question) -> str:
     )
 
 
-def assumptions(question: Question) -> list[str]:
+def assumptions(question: Question, sampling: Sampling) -> list[str]:
     """Return the assumptions of a plan, as sentences."""
+    runs = (
+        f"in the mean of the samples: whole models on whole machines, {sampling.share:.2%} of all in each"
+        if sampling.sampled
+        else f"in each of {question.seeds} runs of the plan, and in the first of them for the other offers"
+    )
     return [
-        f"Enough is: at least {question.target:.4g} of the requests are answered within their deadline, in each of "
-        f"{question.seeds} runs; requests of the first {question.warm:.4g} s do not count, for memory fills meanwhile.",
+        f"Enough is: at least {question.target:.4g} of the requests are answered within their deadline, {runs}; "
+        f"requests of the first {question.warm:.4g} s do not count, for memory fills meanwhile.",
         "Stages, lookups and loads take exactly the seconds that the file gives, batches those of its curves; learned "
         "caches hit independently, at their rates. Doors, networks and clients take "
         f"{question.hop * 1e3:.4g} ms for the way to a machine and back.",
         "All machines are of one kind, and none fails but where a table says so. Memory is what models may take, "
         "without system, door or activations.",
-        "The router knows the state of all machines at once; clients neither cancel nor try again.",
-        "Models come and go whole, also those of several stages. Faults that the file tells of are not played.",
-        "More machines are taken to be never worse; beyond 50 the search stops within 2 % of the fewest.",
+        "Models are placed and requests routed by the code of the ingress of `serve --on ray`, of which there is one; "
+        "clients neither cancel nor try again. Models come and go whole, also those of several stages.",
+        f"More machines are taken to be never worse; beyond {1 / FINE:.0f} the search stops within {FINE:.0%} of the "
+        "fewest.",
     ]
 
 
-def _plan_row(question: Question, row: Row, *, chosen: bool) -> dict[str, object]:
+def _plan_row(row: Row, *, chosen: bool) -> dict[str, object]:
     kind, way = row.offer.kind, row.offer.way
-    machines = f"> {whole(question, row.most)}" if row.machines is None else str(whole(question, row.machines))
+    machines = f"> {row.most}" if row.machines is None else str(row.machines)
+    if row.estimate is not None:
+        machines += f" [{row.estimate.low}, {row.estimate.high}]"
     figures = _figures(row.figures)
     return {
         "": "*" if chosen else "",
@@ -94,14 +106,10 @@ def _plan_row(question: Question, row: Row, *, chosen: bool) -> dict[str, object
         "memory": size(kind.memory),
         "way": way.label,
         "machines": machines,
-        "price/h": "" if row.machines is None else f"{_price(question, row):.4g}",
+        "price/h": "" if row.machines is None else f"{row.price:.4g}",
         **{name: figures[name] for name in ("in time", "p99 ms", "busy")},
         "binds": "dearer than the plan" if row.dearer else row.binds,
     }
-
-
-def _price(question: Question, row: Row) -> float:
-    return row.offer.kind.price * whole(question, row.machines or 0)
 
 
 def _figures(some: Sequence[Figures], missing: str = "") -> dict[str, object]:
@@ -116,3 +124,48 @@ def _figures(some: Sequence[Figures], missing: str = "") -> dict[str, object]:
         "busy": f"{mean['busy']:.0%}",
         "loads/s": f"{fmean(one.loads for one in some):.3g}",
     }
+
+
+def plots(question: Question, plan: Plan) -> "list[go.Figure]":
+    """Return the plots of a plan: answers in time over machines, machines by what binds, and the changes."""
+    import plotly.graph_objects as go  # noqa: PLC0415  (optional, and slow to import)
+
+    rows = [row for row in plan.rows if row.machines is not None]
+    names = [f"{row.offer.kind.name} {size(row.offer.kind.memory)}<br>{row.offer.way.label}" for row in rows]
+    compute = [min(row.machines or 0, row.all_in_memory or row.machines or 0) for row in rows]
+    needed = go.Figure()
+    needed.add_bar(x=names, y=compute, name="machines")
+    memory = [(row.machines or 0) - least for row, least in zip(rows, compute, strict=True)]
+    needed.add_bar(x=names, y=memory, name="of the plan: because of memory")
+    needed.update_layout(barmode="stack")
+    needed.update_yaxes(title="machines")
+    _titled(needed, "Machines needed, by what binds", "")
+    if plan.best is None:
+        return [needed]
+
+    # The gap between a way and the dotted line is what memory costs.
+    curves, kind = go.Figure(), plan.best.offer.kind
+    for way in question.ways:
+        curves.add_scatter(**_line([point for point in plan.curve if point.offer.way == way]), name=way.label)
+    curves.add_scatter(**_line(plan.all_in_memory), name="no waiting for models", line_dash="dot", line_color="#7f7f7f")
+    curves.add_vline(x=plan.best.machines, line_dash="dash", line_color="#2ca02c", annotation_text="plan")
+    _titled(curves, f"In time over machines of kind {kind.name}, {size(kind.memory)} each", "machines")
+
+    changes = go.Figure()
+    played = {change.label: fmean(one.in_time for one in some) for change, some in plan.changes if some}
+    changes.add_bar(x=list(played), y=list(played.values()), name="in time")
+    _titled(changes, "The plan where things change", "")
+    for figure in (curves, changes):
+        figure.add_hline(y=question.target, line_dash="dash", line_color="#d62728", annotation_text="target")
+        figure.update_yaxes(title="answers in time", tickformat=".0%")
+    return [curves, needed, changes]
+
+
+def _line(points: Sequence[Point]) -> dict[str, object]:
+    shares = [fmean(one.in_time for one in point.figures) for point in points]
+    return {"x": [point.machines for point in points], "y": shares, "mode": "lines+markers"}
+
+
+def _titled(figure: "go.Figure", title: str, across: str) -> None:
+    figure.update_xaxes(title=across)
+    figure.update_layout(title=title, template="plotly_white", height=440)

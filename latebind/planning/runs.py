@@ -5,46 +5,103 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import repeat
+from math import nan
 
-from latebind.planning.figures import Figures, figures_of
+import numpy as np
+from numpy.typing import NDArray
+
+from latebind.domain.actions import Outcome
 from latebind.planning.question import Question, Run, fleet_of
-from latebind.planning.ways import placer
-from latebind.simulation.cluster.fleet import Requests
+from latebind.planning.sampling import Sampling, sampling_of
+from latebind.simulation.cluster.fleet import UNKNOWN, Fleet, Played, Requests
 from latebind.simulation.cluster.play import play
 
 Progress = Callable[[str, float], None]
 KEPT = 4  # drawn traffics that are kept, because neighbouring runs have the same seeds
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures of the requests that count: shares of 1, latencies in seconds, and goodput in requests per second.
+
+    `in_time` and `answered` are shares of these requests. `mean`, `p50` and `p99` are latencies of answered ones, NaN
+    where there are none. `busy` is the share of the time in which workers ran and `loads` the number of loads per
+    second, both over the whole run. A run that was stopped early, because too many were late, is not `complete`: its
+    other figures then say nothing but that.
+    """
+
+    requests: int
+    in_time: float
+    answered: float
+    goodput: float
+    mean: float
+    p50: float
+    p99: float
+    busy: float
+    loads: float
+    complete: bool = True
+
+
+def in_time(fleet: Fleet, played: Played) -> NDArray[np.bool_]:
+    """Return for each request, `(N,)` bool, whether it was answered within the deadline of its model."""
+    allowed = np.array([model.allowed for model in fleet.models])[played.requests.models]
+    right: NDArray[np.bool_] = (played.outcome == Outcome.ANSWERED) & (played.ended - played.requests.times <= allowed)
+    return right
+
+
+def figures_of(fleet: Fleet, played: Played, *, warm: float = 0.0, share: float = 1.0) -> Figures:
+    """Sum up a run. Requests that arrived before `warm` (seconds) do not count, because memory fills meanwhile.
+
+    Where the run has a `share` of the requests of a cluster, goodput and loads are those of the whole.
+    """
+    times = played.requests.times
+    if not len(times):
+        return Figures(0, nan, nan, 0.0, nan, nan, nan, 0.0, 0.0)
+    counted = times >= warm
+    right, span = in_time(fleet, played)[counted], float(times[-1])
+    answered = (played.outcome == Outcome.ANSWERED) & counted
+    latencies = (played.ended - times)[answered]
+    p50, p99 = np.quantile(latencies, [0.5, 0.99], method="inverted_cdf") if len(latencies) else (nan, nan)
+    requests = int(counted.sum())
+    ran = max(span, float(np.nanmax(played.ended, initial=0.0)))
+    return Figures(
+        requests,
+        float(right.mean()) if requests else nan,
+        len(latencies) / requests if requests else nan,
+        float(right.sum()) / share / max(span - warm, 1e-9),
+        float(latencies.mean()) if len(latencies) else nan,
+        float(p50),
+        float(p99),
+        float(played.busy.sum()) / (ran * fleet.machines * fleet.kind.workers),
+        played.loads / share / ran,
+        not bool((played.outcome == UNKNOWN).any()),
+    )
+
+
 class Player:
     """Simulates runs of one question, one after another."""
 
-    def __init__(self, question: Question) -> None:
-        self._question = question
-        self._drawn: OrderedDict[tuple[int, float], Requests] = OrderedDict()
+    def __init__(self, question: Question, sampling: Sampling) -> None:
+        self._question, self._sampling = question, sampling
+        self._drawn: OrderedDict[tuple[int, float], tuple[Question, Requests, float]] = OrderedDict()
 
     def figures(self, run: Run, target: float) -> Figures:
         """Return the figures of a run, which is stopped where less than `target` of its requests can be in time."""
-        question, way = self._question, run.offer.way
-        fleet = fleet_of(question, run)
-        requests = self._requests(run.seed, run.change.traffic)
-        most_late = (1.0 - target) * int((requests.times >= question.warm).sum())
-        played = play(
-            fleet,
-            requests,
-            router=way.router,
-            placer=placer(way),
-            period=question.period,
-            seed=run.seed,
-            warm=question.warm,
-            most_late=most_late,
-        )
-        return figures_of(fleet, played, warm=question.warm)
+        question, requests, share = self._asked(run.seed, run.change.traffic)
+        fleet, warm = fleet_of(question, run), question.warm
+        most_late = (1.0 - target) * int((requests.times >= warm).sum())
+        played = play(fleet, requests, router=run.offer.way.router(), warm=warm, most_late=most_late)
+        return figures_of(fleet, played, warm=warm, share=share)
 
-    def _requests(self, seed: int, scale: float) -> Requests:
+    def _asked(self, seed: int, scale: float) -> tuple[Question, Requests, float]:
+        """Return what a run plays, its requests, and the share of all requests that these are."""
         if (seed, scale) not in self._drawn:
-            self._drawn[seed, scale] = self._question.traffic.requests(seed=seed, scale=scale)
+            question, share = self._sampling.question(self._question, seed), 1.0
+            if question.population is not None and self._question.population is not None:
+                share = float(question.population.rates.means.sum() / self._question.population.rates.means.sum())
+            self._drawn[seed, scale] = question, question.traffic.requests(seed=seed, scale=scale), share
             while len(self._drawn) > KEPT:
                 self._drawn.popitem(last=False)
         return self._drawn[seed, scale]
@@ -53,10 +110,11 @@ class Player:
 class Runs:
     """Plays runs of one question and keeps their figures."""
 
-    def __init__(self, pool: ProcessPoolExecutor, tell: Progress) -> None:
+    def __init__(self, pool: ProcessPoolExecutor, tell: Progress, sampling: Sampling) -> None:
         self.figures: dict[Run, Figures] = {}
+        self.sampling = sampling
         self._pool, self._tell = pool, tell
-        self._share = 0.0
+        self._done = 0.0
         self._stopped: dict[Run, float] = {}  # the target of each run
 
     def play(self, runs: Sequence[Run], doing: str, left: int, *, target: float = 0.0) -> list[Figures]:
@@ -69,8 +127,8 @@ class Runs:
         for place, (run, found) in enumerate(zip(missing, found_of, strict=True), 1):
             self.figures[run], self._stopped[run] = found, target
             done = len(self.figures)
-            self._share = max(self._share, done / (done + len(missing) - place + left))
-            self._tell(doing, self._share)
+            self._done = max(self._done, done / (done + len(missing) - place + left))
+            self._tell(doing, self._done)
         return [self.figures[run] for run in runs]
 
     def _knows(self, run: Run, target: float) -> bool:
@@ -80,19 +138,22 @@ class Runs:
 
 
 @contextmanager
-def playing(question: Question, tell: Progress, processes: int = 0) -> Iterator[Runs]:
-    """Start processes for the runs of a question: `processes` of them; 0: one for each core."""
-    most = processes or len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(most, initializer=_ready, initargs=(question,)) as pool:
-        yield Runs(pool, tell)
+def playing(question: Question, tell: Progress, processes: int = 0, sampling: Sampling | None = None) -> Iterator[Runs]:
+    """Start processes for the runs of a question: `processes` of them; 0: one for each core.
+
+    Without a `sampling`, the size of the question decides what is simulated.
+    """
+    most, sampling = processes or len(os.sched_getaffinity(0)), sampling or sampling_of(question)
+    with ProcessPoolExecutor(most, initializer=_ready, initargs=(question, sampling)) as pool:
+        yield Runs(pool, tell, sampling)
 
 
 # In each process of the pool. The question is passed once, because it may have thousands of models.
 _here: list[Player] = []
 
 
-def _ready(question: Question) -> None:
-    _here.append(Player(question))
+def _ready(question: Question, sampling: Sampling) -> None:
+    _here.append(Player(question, sampling))
 
 
 def _played(run: Run, target: float) -> Figures:

@@ -1,9 +1,11 @@
-"""Plays requests to one machine on the virtual clock, and records how each ended."""
+"""Plays requests to one machine on the virtual clock, records how each ended, and sums up latency and throughput."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from math import ceil, nan
 
 from latebind.domain.actions import Action, Outcome, Reply
 from latebind.domain.config import SchedulerConfig
@@ -12,8 +14,7 @@ from latebind.domain.events import Event
 from latebind.domain.metrics import Metrics
 from latebind.domain.tracing import Trace, Tracer
 from latebind.queries.scheduler import AnyScheduler
-from latebind.simulation.agenda import Agenda
-from latebind.simulation.hardware import Independent, Installed
+from latebind.simulation.hardware import Agenda, Independent, Installed
 from latebind.simulation.machine import Machine
 from latebind.simulation.workloads import Arrival
 
@@ -115,3 +116,42 @@ class Simulator(Machine):
         self._records.append(record)
         if self._next is not None:
             self._agenda.at(now, partial(self._send_next, self._next))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Seconds and shares over one run; latencies are of answered requests only, NaN where there are none."""
+
+    requests: int
+    answered: int
+    in_time: int
+    mean: float
+    p50: float
+    p99: float
+    throughput: float
+    left_at: dict[int, float]
+
+
+def summarise(records: Sequence[Record], *, allowed: float) -> Summary:
+    """Sum up records; `allowed` (seconds) decides what was in time."""
+    answered = [record for record in records if record.outcome is Outcome.ANSWERED]
+    latencies = sorted(record.latency for record in answered)
+    span = max(r.ended for r in records) - min(r.arrived for r in records) if records else 0.0
+    stages = Counter(record.stage for record in answered)
+    return Summary(
+        requests=len(records),
+        answered=len(answered),
+        in_time=sum(latency <= allowed for latency in latencies),
+        mean=sum(latencies) / len(latencies) if latencies else nan,
+        p50=percentile(latencies, 50),
+        p99=percentile(latencies, 99),
+        throughput=len(answered) / span if span else nan,
+        left_at={stage: stages[stage] / len(answered) for stage in sorted(stages)},
+    )
+
+
+def percentile(ascending: Sequence[float], percent: float) -> float:
+    """Return the nearest-rank percentile of values in ascending order; NaN of none."""
+    if not ascending:
+        return nan
+    return ascending[max(0, ceil(percent / 100 * len(ascending)) - 1)]

@@ -15,8 +15,7 @@ from latebind.domain.config import SchedulerConfig
 from latebind.domain.events import Arrived, Branched, Event, Exited, Loaded, MapFailed, Mapped, StageDone, Woke
 from latebind.domain.model import StageKind
 from latebind.queries.scheduler import AnyScheduler, make_scheduler
-from latebind.simulation.agenda import Agenda, Call
-from latebind.simulation.hardware import Independent, Installed, Work
+from latebind.simulation.hardware import Agenda, Call, Independent, Installed, Work
 from latebind.simulation.workloads import Arrival
 
 

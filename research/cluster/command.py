@@ -8,11 +8,12 @@ from typer import Option
 
 from latebind.bench.rounds import Progress
 from latebind.cli.bench.options import ServeWords, Trace
-from latebind.cli.console import reporting
+from latebind.cli.console import console, reporting
 from latebind.cli.options import Processes, Seed
 from latebind.domain.errors import ConfigError
 from latebind.planning.runs import playing
 from research.cluster import ray as application
+from research.cluster.agreement import compared
 from research.cluster.placement import Scene, asked, contest
 from research.cluster.report import contest_figure, gain_rows, side_rows
 from research.evaluation import Floats, Found, Output, Rounds, Seeds, evaluate
@@ -106,3 +107,29 @@ def ray(
             return application.latency(where, tell, rounds=rounds, calls=calls, seed=seed, options=options)
 
         evaluate({"ledger": ledger, "scale": scale, "latency": latency}, output)
+
+
+def samples(
+    *,
+    seeds: Annotated[int, Option(min=1, help="How many clusters are drawn.")] = 20,
+    first: Annotated[int, Option(help="The first seed, to go on with an earlier run.")] = 0,
+    share: Annotated[float, Option(min=0.01, max=0.5, help="The share of a cluster in a sample.")] = 0.5,
+    processes: Processes = 0,
+) -> None:
+    """Compare how many machines samples of a cluster say that it needs with the simulation of all of it.
+
+    Each seed draws 200 models and their traffic, which some twenty machines serve. It counts whether the number found
+    by the whole simulation is in the 95 % interval that `latebind plan` prints of its samples.
+    """
+    with reporting():
+        agree = 0
+        for seed in range(first, first + seeds):
+            one = compared(seed, share, processes)
+            agree += one.agrees
+            console.print(
+                f"seed {seed}: whole {one.whole} machines, sampled {one.estimate.machines} "
+                f"[{one.estimate.low}, {one.estimate.high}] of {one.estimate.samples} samples: "
+                f"{'agrees' if one.agrees else 'DIFFERS'}",
+                highlight=False,
+            )
+        console.print(f"{agree} of {seeds} seeds agree")

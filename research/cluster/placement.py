@@ -4,40 +4,43 @@ The whole trace is played and its second half counts, so a side that learns has 
 same requests, seed by seed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from latebind.bench.statistics import Interval, ratio_of_means
+from latebind.cluster.routing import Router
 from latebind.domain.config import PolicyConfig, ResidencyConfig
-from latebind.planning.figures import Figures
-from latebind.planning.question import Offer, Question, Run
-from latebind.planning.runs import Runs
-from latebind.planning.search import fewest
-from latebind.planning.ways import Way
+from latebind.planning.plan import fewest
+from latebind.planning.question import Offer, Question, Run, Way, served_router
+from latebind.planning.runs import Figures, Runs
 from latebind.simulation.cluster.fleet import MachineKind
+from latebind.simulation.cluster.play import Routing
 from latebind.simulation.cluster.traffic import MINUTE
-from latebind.simulation.traces import Service
+from research.cluster.routers import RULES, RandomHomes, Usual
 from research.cluster.scenes import Shape, Traced
+from research.mcache.traces import Service
 
 ROOMY = 1 << 40
 
 
-def _either(router: str, placer: str, residency: str) -> tuple[Way, Way]:
+def _either(residency: str, router: Callable[[], Routing] = served_router, name: str = "") -> tuple[Way, Way]:
     """Return a way with and without shedding: each side gets whichever is better for it."""
-    shedding = Way(router, placer, residency)
+    shedding = Way(residency, router=router, name=name)
     return shedding, replace(shedding, sheds=False)
 
 
-OURS = _either("home", "importance", "late")
-USUAL = (
-    *_either("random", "none", "lru"),
-    *_either("least-loaded", "none", "lru"),
-    *_either("two-choices", "none", "lru"),
-)
-RANDOM_HOMES = tuple(way for homes in (1, 2, 4) for way in _either("home", f"random-{homes}", "lru"))
-PARTLY = (*_either("home", "importance", "lru"), *_either("home", "none", "late"))  # one thing of ours at a time
+def _homes(count: int) -> Router:
+    """Return our router with homes by chance."""
+    return Router(placement=RandomHomes(count))
+
+
+OURS = _either("late")
+USUAL = tuple(way for name, rule in RULES.items() for way in _either("lru", partial(Usual, rule), name))
+RANDOM_HOMES = tuple(way for n in (1, 2, 4) for way in _either("lru", partial(_homes, n), f"random-{n}"))
+PARTLY = (*_either("lru"), *_either("late", partial(_homes, 0), "no homes"))  # one thing of ours at a time
 SIDES: Mapping[str, tuple[Way, ...]] = {
     "ours": OURS,
     "usual": USUAL,

@@ -12,7 +12,7 @@ from latebind.domain.costs import Curve, Footprint, ModelCosts
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.simulation.cluster.fleet import ClusterModel, Requests
 from latebind.simulation.cluster.traffic import MINUTE, laid_over, spread_out
-from latebind.simulation.traces import Service
+from research.mcache.traces import Service
 
 MEDIAN, SPREAD = (
     0.4e9,

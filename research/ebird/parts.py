@@ -8,7 +8,7 @@ import numpy as np
 from latebind.bench.rounds import Progress, in_parallel
 from latebind.bench.statistics import ratio_of_means
 from latebind.cli.console import Row, Rows
-from latebind.simulation.agenda import Agenda
+from latebind.simulation.hardware import Agenda
 from research import plots
 from research.ebird.simulated import (
     AT_LOW,

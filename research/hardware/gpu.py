@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from latebind.simulation.agenda import Agenda, Call
-from latebind.simulation.hardware import After, Work
+from latebind.simulation.hardware import After, Agenda, Call, Work
 from research.hardware.chip import Chip, Footprint, Sharing
 
 

@@ -16,8 +16,8 @@ from latebind.domain.errors import ConfigError, IllegalEvent, LatebindError
 from latebind.residency.memory import Memory
 from latebind.residency.model_state import ModelState
 from latebind.residency.policy import EvictionPolicy
-from latebind.simulation.traces import Request
 from research.mcache.policies import Oracle
+from research.mcache.traces import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from pathlib import Path
 from random import Random
 
-from latebind.simulation.cluster.azure import read_invocations
-from latebind.simulation.traces import SERVICES, Service, drawn
+from latebind.simulation.cluster.traffic import read_invocations
+from research.mcache.traces import SERVICES, Service, drawn
 
 TRIGGERS = ("http", "timer")  # nothing else is asked for, and a whole day is long
 

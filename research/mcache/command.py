@@ -14,7 +14,6 @@ from latebind.cli.console import progress, reporting, show
 from latebind.cli.options import Processes, Seed
 from latebind.domain.config import TIERS
 from latebind.domain.errors import ConfigError
-from latebind.simulation.traces import REQUESTS, Pairing
 from research.evaluation import Floats, Found, Output, Part, Rounds, Seconds, Seeds, SideName, Words, evaluate
 from research.mcache import live, parts
 from research.mcache.azure import services_of
@@ -23,6 +22,7 @@ from research.mcache.decision import decision_rows
 from research.mcache.leaks import leak_rows
 from research.mcache.models import EVEN, UNEVEN, Family, Storage
 from research.mcache.play import Plan, policy
+from research.mcache.traces import REQUESTS, Pairing
 from research.mcache.zoo import SIDES, Setting, weigh
 from research.policies import EVICTION
 from research.sides import chosen

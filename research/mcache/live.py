@@ -19,10 +19,10 @@ from latebind.bench.statistics import ratio_of_means
 from latebind.cli.console import Rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.cores import at_once
-from latebind.simulation.traces import HOUR, REQUESTS, Pairing, Request, Service, hour_of, invocations, paired
 from research.evaluation import Found
 from research.live import Call
 from research.mcache.play import halves
+from research.mcache.traces import HOUR, REQUESTS, Pairing, Request, Service, hour_of, invocations, paired
 from research.mcache.zoo import INTERVAL, LATE, LRU, SIDES, Growth, Setting, Watched, Weighed, Zoo, watched
 from research.sides import Figures
 

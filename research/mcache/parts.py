@@ -9,7 +9,6 @@ from latebind.bench.report import SHARES, Plot, lines
 from latebind.bench.rounds import Progress
 from latebind.bench.statistics import mean_interval, ratio_of_means
 from latebind.cli.console import Row, Rows
-from latebind.simulation.traces import HTTP, Pairing
 from research import plots
 from research.evaluation import Found
 from research.mcache.models import (
@@ -40,6 +39,7 @@ from research.mcache.play import (
     Side,
     policy,
 )
+from research.mcache.traces import HTTP, Pairing
 from research.sides import Figures
 
 USUAL = (0.4, 0.6, 0.8)  # shares of the memory that all models take, as in table 3

@@ -17,7 +17,10 @@ from latebind.domain.config import ResidencyConfig
 from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError
 from latebind.residency.policy import make_policy
-from latebind.simulation.traces import (
+from research.hardware.sequential import SequentialReplay
+from research.mcache.bounds import least_in_pieces, least_streaming, least_whole
+from research.mcache.models import Family, Storage, slowest_first
+from research.mcache.traces import (
     HOUR,
     HTTP,
     REQUESTS,
@@ -29,9 +32,6 @@ from latebind.simulation.traces import (
     invocations,
     paired,
 )
-from research.hardware.sequential import SequentialReplay
-from research.mcache.bounds import least_in_pieces, least_streaming, least_whole
-from research.mcache.models import Family, Storage, slowest_first
 from research.policies import EVICTION
 
 HALVES = 2

@@ -23,9 +23,9 @@ from latebind.bench.server import pinned
 from latebind.bench.subject import Setting
 from latebind.domain.config import PolicyConfig
 from latebind.engine.client import EngineClient
-from latebind.simulation.traces import drawn
 from research.live import WAITING, Asked, Rows, started
 from research.mcache import live as memory
+from research.mcache.traces import drawn
 from research.mcache.zoo import LATE, LRU, SIDES, Zoo, order
 from research.mcache.zoo import Setting as MemorySetting
 from research.requests import PATIENCE, Sent, Visit

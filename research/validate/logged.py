@@ -18,7 +18,7 @@ from latebind.domain.eventlog import Entry, read_log
 from latebind.domain.events import Arrived, Loaded, StageDone
 from latebind.domain.metrics import Metrics
 from latebind.queries.scheduler import AnyScheduler, make_scheduler
-from latebind.simulation.measured import Hop, Launch, Loading, Rests, Seen, Timed
+from research.hardware.measured import Hop, Launch, Loading, Rests, Seen, Timed
 from research.requests import Sent
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig
 from latebind.queries.scheduler import AnyScheduler
 from latebind.simulation.driver import Simulator
-from latebind.simulation.measured import Kind, Measured, Pace, Seen, Usual, at_pace, joined, typical
 from latebind.simulation.workloads import Arrival
+from research.hardware.measured import Kind, Measured, Pace, Seen, Usual, at_pace, joined, typical
 from research.live import Seconds
 from research.requests import Sent, Visit
 from research.validate.logged import Counts, Logged, counted

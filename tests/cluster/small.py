@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from latebind.cluster.fleet import Fleet, ReplicaInfo
-from latebind.cluster.homes import BUDGET, MODELS, Homes
+from latebind.cluster.fleet import Fleet
 from latebind.cluster.ingress import Ingress
-from latebind.cluster.replica import Application, local_name
+from latebind.cluster.placement import Costs, Report
+from latebind.cluster.replica import Application
+from latebind.cluster.routing import Router
 from latebind.cluster.rpc import replica_route
+from latebind.cluster.upstream import ReplicaInfo
 from latebind.domain.config import ClusterConfig, DoorConfig, ServeConfig
 from latebind.domain.model import ModelSpec
 from latebind.repository.listing import Selection
@@ -124,11 +126,13 @@ class Small:
 
     def home(self, model: str, replica: str) -> None:
         """Have a model lie in the memory of one replica alone, as far as the ingress is told."""
-        figures = {BUDGET: 1, MODELS: {model: (1, 1, 1.0, 0.1)}}
+        costs = {model: Costs(1.0, 1.0, 0.1, 1.0)}
 
         def tell() -> None:
-            self.seen[:] = [replace(each, figures=figures if each.name == replica else {}) for each in self.seen]
-            self.fleet.homes = Homes(allowed=1.0, workers=1)
+            for place, each in enumerate(self.seen):
+                resident = (model,) if each.name == replica else ()
+                self.seen[place] = replace(each, report=Report(1.0, costs, resident))
+            self.fleet.router = Router(most=CLUSTER.calls)  # which has placed nothing yet
             self.fleet.see(self.seen)
 
         self.do(tell)
@@ -183,10 +187,9 @@ async def _serve(
                 verbs=Verbs(routes=(*ROUTES, replica_route())),
                 observer=heard,
                 security=Security(Guard(token=SECRET), tls=None, behind_ingress=True),
-                local=local_name(),
             )
             await stack.enter_async_context(door)
-            seen.append(ReplicaInfo(f"replica-{number}", "127.0.0.1", door.port, local=door.local))
+            seen.append(ReplicaInfo(f"replica-{number}", "127.0.0.1", door.port))
 
         async def look(on_reply: Callable[[Sequence[ReplicaInfo]], None]) -> None:
             on_reply(seen)

@@ -8,7 +8,9 @@ from latebind.domain.errors import ConfigError
 
 pytest.importorskip("ray")
 
+from latebind.cluster.application import check
 from latebind.cluster.declared import application
+from latebind.domain.config import ClusterConfig, ServeConfig
 
 
 def arguments(folder: Path, *, secret: str = "s" * 64, config: str = "") -> dict[str, object]:
@@ -61,8 +63,29 @@ def test_a_secret_that_is_none_is_refused(tmp_path: Path, secret: str) -> None:
         application(arguments(tmp_path, secret=secret))
 
 
-def test_settings_that_make_no_sense_on_a_cluster_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--cores does not go with --on ray"):
-        application(arguments(tmp_path, config="[engine]\ncores = [1]\n"))
-    with pytest.raises(ConfigError, match="config file, are wrong"):
-        application(arguments(tmp_path, config="[enigne]\n"))
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ("[engine]\ncores = [1]\n", "^--cores does not go with --on ray: .+"),
+        ("[server]\ndashboard = true\n", "^--dashboard does not go with --on ray: .+"),
+        ("[enigne]\n", "config file, are wrong"),
+        ("[cluster]\nreplicas = 0\n", "cluster.replicas"),
+    ],
+)
+def test_settings_that_make_no_sense_on_a_cluster_are_refused(tmp_path: Path, config: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        application(arguments(tmp_path, config=config))
+
+
+def test_options_that_make_no_sense_on_a_cluster_are_refused() -> None:
+    check("ray", ServeConfig())
+    with pytest.raises(ConfigError, match="--event-log"):
+        check("ray", ServeConfig(), event_log=True)
+    with pytest.raises(ConfigError, match="choose ray"):
+        check("mars", ServeConfig())
+
+
+@pytest.mark.parametrize(("replicas", "most"), [(3, 2), (-1, 4)])
+def test_numbers_of_replicas_have_to_make_sense(replicas: int, most: int) -> None:
+    with pytest.raises(ConfigError, match="cluster\\."):
+        ClusterConfig(replicas=replicas, max_replicas=most)

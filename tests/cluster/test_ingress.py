@@ -14,9 +14,9 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
-from latebind.cluster.replica import local_name
 from latebind.domain.config import ClusterConfig
 from latebind.server.limits import Limits
 from tests.cluster.small import SECRET, SERVER, Dead, Dying, Later, Small, small, until
@@ -106,15 +106,6 @@ def test_a_replica_answers_nobody_but_the_ingress(cluster: Small) -> None:
     assert site.call("POST", SCALAR, body(scalar(1.0)), key).status == 200
 
 
-@pytest.mark.parametrize("changed", [{"port": 1}, {"local": local_name()}], ids=["unix", "tcp"])
-def test_a_replica_is_asked_by_its_unix_socket_where_that_is_on_this_machine(changed: dict[str, Any]) -> None:
-    with small(1) as cluster:
-        cluster.do(lambda: cluster.fleet.see([]))
-        cluster.seen[:] = [dataclasses.replace(cluster.seen[0], **changed)]
-        until(lambda: cluster.do(lambda: len(cluster.fleet.peers)) == 1)
-        assert cluster.call("POST", SCALAR, body(scalar(1.0))).status == 200
-
-
 def test_who_shows_no_token_gets_no_further_than_the_ingress(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("a-token-of-some-length")
@@ -141,7 +132,7 @@ def test_calls_of_a_replica_that_stands_still_are_answered_by_another_and_it_get
         for _ in range(2):  # the second is not sent there
             reply = cluster.call("POST", SCALAR, body(scalar(21.0)))
             assert (reply.status, reply.json()["outputs"][0]["data"]) == (200, [42.0])
-        assert cluster.do(lambda: {peer.info.name: peer.silent for peer in cluster.fleet.peers})["dead"]
+        assert cluster.do(lambda: {peer.info.name: peer.state.silent for peer in cluster.fleet.peers})["dead"]
         assert cluster.call("GET", "/metrics").status == 200
         assert cluster.call("GET", "/v2/models/stats").status == 200
 
@@ -263,7 +254,7 @@ def test_a_client_that_hangs_up_while_another_replica_is_asked_ends_the_call_the
             connection.sendall(STUCK_CALL)
             cluster.wait(cluster.gateways[0].stuck)
         cluster.wait(cluster.gateways[0].cancelled)
-        assert cluster.do(lambda: [peer.under_way for peer in cluster.fleet.peers]) == [0, 0]
+        assert cluster.do(lambda: [peer.state.under_way for peer in cluster.fleet.peers]) == [0, 0]
 
 
 def test_a_call_under_way_when_the_ingress_closes_is_refused_once_the_drain_ends() -> None:
@@ -368,7 +359,7 @@ def test_a_wish_that_failed_is_not_told() -> None:
         assert cluster.call("POST", "/v2/repository/models/crashing/load").status == 400
         with pytest.raises(InferenceServerException, match="differs from the manifest"):
             stub.load_model("crashing")
-        assert cluster.do(lambda: len(cluster.fleet.changes)) == 2
+        assert cluster.do(lambda: len(cluster.fleet._changes)) == 2
         back()
         assert "double" not in cluster.gateways[1].models
 
@@ -379,6 +370,8 @@ def test_metrics_tell_of_each_replica_and_statistics_of_all() -> None:
             cluster.home("scalar", home)
             cluster.call("POST", SCALAR, body(scalar(1.0)))
         text = cluster.call("GET", "/metrics").body.decode()
+        families = [family.name for family in text_string_to_metric_families(text)]
+        assert len(families) == len(set(families)), "the samples of all replicas stand together"
         labels = 'model="scalar",outcome="answered",version="1"'
         assert f'latebind_requests_total{{replica="replica-0",{labels}}} 1.0\n' in text
         assert f'latebind_requests_total{{replica="replica-1",{labels}}} 2.0\n' in text

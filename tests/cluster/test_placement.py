@@ -1,75 +1,80 @@
-"""The ingress and a plan place models alike: what a plan says of placement holds for the cluster that is started."""
+"""Where models belong: what matters most has a place, what is asked for much has several, and few move."""
 
-from random import Random
-
-import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from latebind.cluster.homes import BUDGET, MODELS, PERIOD, Homes
-from latebind.simulation.cluster.fleet import Fleet
-from latebind.simulation.cluster.placement import ByImportance, machines_of, models_of
-from latebind.simulation.cluster.policies import Demand
-from latebind.simulation.cluster.tables import tables_of
-from tests.simulation.cluster.fleets import fleet, model
+from latebind.cluster.placement import Costs, Placement, Report
 
-ALLOWED = 0.2
+Homes = dict[str, tuple[str, ...]]
 
 
-def random_fleet(random: Random) -> Fleet:
-    """Up to six machines and thirty models, which fit into the memory or do not."""
-    models = [
-        model(
-            f"{number:02}",
-            size=2 * random.randint(20, 300),
-            load=random.uniform(0.01, 0.5),
-            seconds=random.uniform(0.001, 0.02),
-            allowed=ALLOWED,
-        )
-        for number in range(random.randint(1, 30))
-    ]
-    return fleet(random.randint(1, 6), *models, memory=random.randint(600, 3000), workers=random.randint(1, 3))
+def replicas(count: int, models: int, *, memory: int = 1000, resident: tuple[str, ...] = ()) -> dict[str, Report]:
+    """Replicas that each serve models of 100 bytes, of which a request takes 4 ms; a load is 20 ms, 200 are allowed."""
+    costs = {f"net-{i}": Costs(100, 0.02, 0.004, 0.2) for i in range(models)}
+    return {f"r{i}": Report(memory, costs, resident if i == count - 1 else ()) for i in range(count)}
 
 
-def told_by_replicas(some: Fleet, up: list[int]) -> list[tuple[str, dict[str, object]]]:
-    """Return what replicas of this fleet report, with nothing in memory."""
-    demand = Demand(np.zeros(len(some.models)), 0.0, 1.0)
-    models, machines = models_of(some, demand), machines_of(some, tables_of(some), up)
-    work = machines.work[0] * some.machines[0].workers
-    costs = {
-        one.served.spec.name: (0, *row)
-        for one, row in zip(some.models, zip(models.sizes, models.loads, work, strict=True), strict=True)
-    }
-    return [(str(machine), {BUDGET: some.machines[machine].memory, MODELS: costs}) for machine in up]
+def rates(*some: float) -> dict[str, float]:
+    return {f"net-{i}": rate for i, rate in enumerate(some)}
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_an_ingress_has_the_homes_that_are_planned(seed: int) -> None:
-    random = Random(seed)
-    some = random_fleet(random)
-    names = [one.served.spec.name for one in some.models]
-    planner, homes = ByImportance(), Homes(allowed=ALLOWED, workers=some.machines[0].workers)
-    homes.settle(told_by_replicas(some, list(range(len(some.machines)))), 0.0)
-    planned = planner.place(some, range(len(some.machines)), Demand(np.zeros(len(names)), 0.0, 1.0), 0.0)
-    assert planned is not None
-    now = planned.homes
-    for period in range(1, 4):
-        calls = [random.choice((0, 1, 5, random.randint(0, 400))) for _ in names]
-        up = sorted(random.sample(range(len(some.machines)), random.randint(1, len(some.machines))))
-        for name, count in zip(names, calls, strict=True):
-            for _ in range(count):
-                homes.note(name)
-        homes.settle(told_by_replicas(some, up), period * PERIOD)
-        placed = planner.place(some, up, Demand(np.array(calls) / PERIOD, 0.0, 1.0), period * PERIOD)
-        now = now if placed is None else placed.homes
-        assert {name: homes.of[name] for name in names} == {
-            name: tuple(map(str, places)) for name, places in zip(names, now, strict=True)
-        }
+def test_without_limits_of_memory_models_have_no_homes() -> None:
+    assert Placement().place({}, rates(1.0)) == {}
+
+
+def test_models_that_nobody_knows_yet_are_spread_evenly() -> None:
+    found = Placement().place(replicas(4, 12), {})
+    assert [sum((f"r{i}",) == one for one in found.values()) for i in range(4)] == [3, 3, 3, 3]
 
 
 def test_a_replica_that_has_a_model_in_memory_is_its_first_home() -> None:
-    some = fleet(3, model("a"), memory=1000)
-    told = told_by_replicas(some, [0, 1, 2])
-    has = {**told[2][1], MODELS: {"a": (100, 100, 0.02, 0.006)}}
-    homes = Homes(allowed=ALLOWED, workers=1)
-    homes.settle([told[0], told[1], (told[2][0], has)], 0.0)
-    assert homes.of == {"a": ("2",)}
+    assert Placement().place(replicas(3, 1, resident=("net-0",)), {}) == {"net-0": ("r2",)}
+
+
+def test_a_model_that_needs_more_than_a_replica_can_bear_has_several_homes() -> None:
+    found = Placement().place(replicas(4, 2), rates(300.0, 1.0))
+    assert len(set(found["net-0"])) == 3, "4 ms of each request, half a replica at most for one model"
+    assert len(found["net-1"]) == 1
+
+
+def test_what_matters_most_has_a_place_and_the_rest_is_spread_by_bytes() -> None:
+    # Two replicas with a place for two models each, and six models.
+    found = Placement().place(replicas(2, 6, memory=240), rates(1.0, 5.0, 1.0, 5.0, 5.0, 5.0))
+    assert sorted(found[f"net-{i}"][0] for i in (1, 3, 4, 5)) == ["r0", "r0", "r1", "r1"]
+    assert sorted([found["net-0"][0], found["net-2"][0]]) == ["r0", "r1"]
+
+
+@pytest.mark.parametrize("again", [rates(*[float(i) for i in range(20)]), None])
+def test_nothing_moves_while_the_rates_are_the_same_or_nothing_new_is_known(again: dict[str, float] | None) -> None:
+    placement, some = Placement(), replicas(4, 20)
+    found = placement.place(some, rates(*[float(i) for i in range(20)]))
+    assert placement.place(some, again) == found
+
+
+def test_only_models_of_a_replica_that_is_gone_move() -> None:
+    placement, some = Placement(), replicas(5, 20)
+    before = placement.place(some, rates(*[1.0] * 20))
+    after = placement.place({name: report for name, report in some.items() if name != "r2"}, None)
+    assert {name: homes for name, homes in after.items() if before[name] != ("r2",)} == {
+        name: homes for name, homes in before.items() if homes != ("r2",)
+    }
+    assert ("r2",) not in after.values()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 6),
+    st.lists(st.floats(0.0, 400.0), min_size=1, max_size=25),
+    st.lists(st.floats(0.0, 400.0), min_size=25, max_size=25),
+    st.integers(150, 1500),
+)
+def test_every_model_has_homes_that_are_up_each_once(
+    count: int, first: list[float], later: list[float], memory: int
+) -> None:
+    placement, some = Placement(), replicas(count, len(first), memory=memory)
+    up = dict(list(some.items())[: max(1, count - 1)])
+    for among, asked in ((some, first), (up, later[: len(first)])):
+        found = placement.place(among, rates(*asked))
+        assert len(found) == len(first)
+        assert all(one and set(one) <= set(among) and len(set(one)) == len(one) for one in found.values())

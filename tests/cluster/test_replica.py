@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from latebind.bench.client import Caller, encode
-from latebind.cluster.fleet import ReplicaInfo
-from latebind.cluster.homes import BUDGET, MODELS
 from latebind.cluster.ingress import Ingress
-from latebind.cluster.replica import Application, Replica
+from latebind.cluster.placement import Costs, Report
+from latebind.cluster.replica import Application, Replica, report_of
 from latebind.cluster.scaling import Load
+from latebind.cluster.upstream import ReplicaInfo
 from latebind.domain.config import DoorConfig, ResidencyConfig, ServeConfig
 from latebind.repository.listing import Selection
 from tests.versions import WIDTH, add_version
@@ -24,14 +24,14 @@ SETTINGS = ServeConfig(
 )
 
 
-async def serve_and_ask(root: Path) -> tuple[dict[str, object], Load]:
+async def serve_and_ask(root: Path) -> tuple[Report | None, Load]:
     application = Application(Selection(root), SETTINGS, "a-secret-of-the-application")
     replica = await Replica.start(application, "127.0.0.1")
     try:
         await replica.load()
 
         async def look(on_reply: Callable[[Sequence[ReplicaInfo]], None]) -> None:
-            on_reply([ReplicaInfo("only", replica.host, replica.port, await replica.figures())])
+            on_reply([ReplicaInfo("only", replica.host, replica.port, await replica.report())])
 
         ingress = await Ingress.start(application, look)
         try:
@@ -39,7 +39,7 @@ async def serve_and_ask(root: Path) -> tuple[dict[str, object], Load]:
         finally:
             await ingress.close()
         replica.check()
-        return await replica.figures(), await replica.load()
+        return await replica.report(), await replica.load()
     finally:
         await replica.close()
 
@@ -55,17 +55,35 @@ def ask(port: int) -> None:
 @pytest.mark.slow
 def test_a_replica_tells_of_its_memory_and_of_how_it_fared(tmp_path: Path) -> None:
     add_version(tmp_path, "scale", 1, 3.0)
-    figures, load = asyncio.run(serve_and_ask(tmp_path))
-    budget = figures[BUDGET]
-    assert isinstance(budget, int)
-    assert BYTES // 2 < budget < BYTES  # slots take some of it
-    models = figures[MODELS]
-    assert isinstance(models, dict)
-    resident, size, seconds, work = models["scale"]
-    assert 0 < resident <= size
-    assert seconds > 0
-    assert work > 0
+    report, load = asyncio.run(serve_and_ask(tmp_path))
+    assert report is not None
+    assert BYTES // 2 < report.memory < BYTES  # slots take some of it
+    assert report.resident == {"scale"}
+    costs = report.costs["scale"]
+    assert costs.size > 0
+    assert costs.load > 0
+    assert costs.work > 0
+    assert costs.allowed == 30.0
     assert load.requests > 0
     assert load.shed == 0.0
     assert 0.9 < load.slack <= 1.0
     assert 0 < load.busy < 1.0
+
+
+def test_a_report_is_of_memory_where_it_is_limited() -> None:
+    assert report_of({"models": {}}, 1, {"": 10.0}) is None
+    load, none = {"sum": 3.0, "count": 2}, {"sum": 0.0, "count": 0}
+    memory = {
+        "budget_bytes": 9,
+        "models": {
+            "a": {"resident_bytes": 4, "bytes": 6, "load_seconds": load},
+            "b": {"resident_bytes": 2, "bytes": 6, "load_seconds": none},
+        },
+    }
+    models = {
+        "a": {"requests": {"answered": 4}, "run_seconds": {"1": 1.0, "2": 1.0}},
+        "b": {"requests": {"answered": 0}, "run_seconds": {}},
+    }
+    report = report_of({"models": models, "memory": memory}, 2, {"": 10.0, "b": 0.5})
+    costs = {"a": Costs(6, 1.5, 0.25, 10.0), "b": Costs(6, 1.0, 0.005, 0.5)}
+    assert report == Report(9, costs, frozenset({"a"}))

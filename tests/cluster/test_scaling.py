@@ -1,10 +1,13 @@
-"""How many replicas are wanted: more where answers are at risk, fewer where fewer would do."""
+"""How many replicas are wanted: more where answers are at risk, fewer where fewer would do; and as Ray asks."""
 
+from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from latebind.cluster.scaling import Load, Since, is_at_risk, is_spare, load_between, next_since, replicas_needed
+from latebind.cluster.scaling import Load, Since, load_between, next_since, replicas_needed
+from latebind.domain.config import ClusterConfig
 from latebind.server.gateway import Snapshot
 
 WELL = Load(requests=100.0, slack=0.4, shed=0.0, busy=0.7)
@@ -38,25 +41,20 @@ def test_a_moment_in_between_begins_the_wait_anew() -> None:
     assert next_since([TIGHT, TIGHT], 2, since, 2.0).at_risk == 2.0
 
 
-def test_a_busy_replica_with_much_slack_needs_no_other() -> None:
-    assert not is_at_risk([Load(requests=100.0, slack=0.8, busy=1.0)])
-
-
-def test_the_last_replica_is_never_spare() -> None:
-    assert not is_spare([IDLE], 1)
-    assert is_spare([IDLE, IDLE], 2)
-
-
-def test_none_is_spare_while_one_has_not_told_of_its_load() -> None:
-    assert not is_spare([IDLE], 2)
-
-
-def test_none_is_spare_where_the_others_would_be_too_busy() -> None:
-    assert not is_spare([Load(requests=10.0, slack=0.9, busy=0.35)] * 2, 2)
-
-
-def test_a_replica_without_requests_counts_for_nothing() -> None:
-    assert is_at_risk([TIGHT, Load()])
+@pytest.mark.parametrize(
+    ("loads", "replicas", "at_risk", "spare"),
+    [
+        ([Load(requests=100.0, slack=0.8, busy=1.0)], 1, False, False),  # busy, but with much slack
+        ([IDLE], 1, False, False),  # the last one is never spare
+        ([IDLE, IDLE], 2, False, True),
+        ([IDLE], 2, False, False),  # one has not told of its load
+        ([Load(requests=10.0, slack=0.9, busy=0.35)] * 2, 2, False, False),  # the other would be too busy
+        ([TIGHT, Load()], 2, True, False),  # a replica without requests counts for nothing
+    ],
+)
+def test_what_is_at_risk_and_what_is_spare(loads: list[Load], replicas: int, at_risk: bool, spare: bool) -> None:
+    since = next_since(loads, replicas, Since(), 1.0)
+    assert (since.at_risk is not None, since.spare is not None) == (at_risk, spare)
 
 
 def snapshot(now: float, answered: int, refused: int, *, slack: float, latency: float, run: float) -> Snapshot:
@@ -85,3 +83,35 @@ def test_nothing_is_known_of_the_first_look_or_of_an_engine_that_began_anew() ->
     then = snapshot(110.0, 9, 0, slack=1.0, latency=1.0, run=1.0)
     assert load_between({"models": {}}, then, workers=1) == Load()
     assert load_between(snapshot(100.0, 90, 0, slack=9.0, latency=9.0, run=9.0), then, workers=1) == Load()
+
+
+@pytest.mark.parametrize(
+    ("load", "replicas", "wanted"), [(SHEDDING, 1, [1, 1, 1, 2, 2, 2]), (IDLE, 2, [2, 2, 2, 2, 2, 1, 1, 1])]
+)
+def test_ray_adds_and_takes_away_replicas_by_this_rule(load: Load, replicas: int, wanted: list[int]) -> None:
+    """The policy in Ray's own wrapping, with its own state beside ours, asked every second."""
+    config = pytest.importorskip("ray.serve.config")
+    from ray.serve._private import autoscaling_state as ray
+
+    from latebind.cluster.application import _number
+
+    settings = ClusterConfig(replicas=1, max_replicas=2, up_after=3.0, down_after=5.0)
+    scaling = config.AutoscalingConfig(**_number(settings)["autoscaling_config"])
+    policy = ray._apply_autoscaling_config(ray._resolve_policy_callable(scaling.policy))
+    state: dict[str, Any] = {}
+    found = []
+    for now in range(len(wanted)):
+        metrics = {name: {f"r{number}": value for number in range(replicas)} for name, value in asdict(load).items()}
+        context = SimpleNamespace(
+            target_num_replicas=replicas,
+            current_num_replicas=replicas,
+            current_time=1000.0 + now,
+            policy_state=state,
+            aggregated_metrics=metrics,
+            config=scaling,
+            total_num_requests=0,
+        )
+        told, state = policy(context)
+        replicas = min(told, settings.max_replicas)
+        found.append(replicas)
+    assert found == wanted

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from latebind.domain.errors import ConfigError
-from latebind.simulation.traces import Service
 from research.mcache.azure import read_trace
+from research.mcache.traces import Service
 
 SERVICES = [Service((1, 0, 2), "http"), Service((0, 5, 0), "timer")]
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from latebind.planning.figures import Figures
-from latebind.simulation.traces import Service
+from latebind.planning.runs import Figures
 from research.cluster.placement import SIDES, Contest
 from research.cluster.scenes import Shape, Traced, requests_at
+from research.mcache.traces import Service
 
 SERVICES = (Service((6, 0, 0, 2)), Service((0, 0, 0, 0)), Service((1, 1, 1, 1)))
 

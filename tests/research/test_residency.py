@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from latebind.domain.errors import ConfigError
-from latebind.simulation.traces import Pairing, Service, drawn
 from research.mcache import parts
 from research.mcache.crowd import crowd, server
 from research.mcache.decision import decision_rows
@@ -28,6 +27,7 @@ from research.mcache.play import (
     halves,
     policy,
 )
+from research.mcache.traces import Pairing, Service, drawn
 from research.policies import EVICTION
 from tests.research.conftest import quiet
 

@@ -15,10 +15,10 @@ from latebind.domain.config import EngineConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.on_demand import open_model
-from latebind.simulation.traces import drawn
 from research.__main__ import app
 from research.live import Rows
 from research.mcache.live import Plan
+from research.mcache.traces import drawn
 from research.mcache.zoo import Zoo, mapped, weigh
 from tests.building import build_stages
 

@@ -18,7 +18,7 @@ from latebind.domain.events import Arrived, StageDone
 from latebind.domain.model import ModelSpec, StageKind
 from latebind.queries.scheduler import AnyScheduler
 from latebind.scheduler import Scheduler
-from latebind.simulation.measured import Launch, Loading, Pace, Seen, Usual
+from research.hardware.measured import Launch, Loading, Pace, Seen, Usual
 from research.live import Rows
 from research.mcache.zoo import Weighed, Zoo
 from research.requests import Sent, Visit

@@ -11,8 +11,8 @@ from latebind.residency.late import Late
 from latebind.residency.memory import Memory
 from latebind.residency.model_state import LoadState
 from latebind.residency.policy import Victim
-from latebind.simulation.traces import Request
 from research.hardware.sequential import SequentialReplay
+from research.mcache.traces import Request
 
 GRAIN = 10
 

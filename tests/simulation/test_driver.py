@@ -10,8 +10,7 @@ from latebind.domain.config import ServedModel
 from latebind.domain.errors import ConfigError
 from latebind.domain.eventlog import EventLog, read_log
 from latebind.scheduler import Scheduler
-from latebind.simulation.driver import Record, Simulator
-from latebind.simulation.report import percentile, summarise
+from latebind.simulation.driver import Record, Simulator, percentile, summarise
 from latebind.simulation.workloads import Arrival, poisson
 from tests.models import config, served
 

@@ -7,8 +7,8 @@ from struct import pack
 import pytest
 
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.simulation.agenda import Agenda
 from latebind.simulation.driver import Simulator
+from latebind.simulation.hardware import Agenda
 from latebind.simulation.workloads import Lengths, poisson
 from research.hardware.networks import NETWORKS
 from research.policies import BATCHING

@@ -1,11 +1,14 @@
-"""Describes a cluster and its work: kinds of machines, models, requests, and what became of the requests."""
+"""A simulated cluster and its work: machines of one kind, models, requests, and what became of the requests."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.domain.config import PolicyConfig, ResidencyConfig, ServedModel
+from latebind.cluster.placement import Costs
+from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
+from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.errors import ConfigError
 
 UNKNOWN = -1  # in place of an outcome: the run was stopped before the request ended
@@ -16,9 +19,7 @@ class MachineKind:
     """A kind of machine, with `memory` bytes for models and `workers` that run batches at the same time.
 
     The costs of models are given for a machine of `speed` 1. A machine of speed 2 takes half as long. Loading takes
-    `loading` times as long as the model's footprint says. `price` is the price of an hour, in any unit. A machine that
-    an autoscaler starts is ready after `startup` seconds. This does not apply to a machine that dies: its `Fault` says
-    when it is back.
+    `loading` times as long as the model's footprint says. `price` is the price of an hour, in any unit.
     """
 
     name: str
@@ -27,15 +28,13 @@ class MachineKind:
     speed: float = 1.0
     loading: float = 1.0
     price: float = 1.0
-    startup: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in (("memory", self.memory), ("workers", self.workers), ("speed", self.speed)):
             if not value > 0:
                 raise ConfigError(f"machine kind {self.name!r} has {name} {value}: give more than 0")
-        for name, value in (("loading", self.loading), ("startup", self.startup)):
-            if not value >= 0:
-                raise ConfigError(f"machine kind {self.name!r} has {name} {value}: give 0 or more")
+        if not self.loading >= 0:
+            raise ConfigError(f"machine kind {self.name!r} has loading {self.loading}: give 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,40 +50,48 @@ class Requests:
     """All requests of a run in order of arrival: `times` in seconds `(N,)` float64 and `models` `(N,)` int32.
 
     `leaves` `(N,)` int16 is the stage after which each request leaves: the stage whose learned cache answers it, or the
-    last one. If the requests are a sample of the traffic, each of them stands for `weight` requests.
+    last one.
     """
 
     times: NDArray[np.float64]
     models: NDArray[np.int32]
     leaves: NDArray[np.int16]
-    weight: float = 1.0
 
     def __len__(self) -> int:
         return len(self.times)
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """Machine number `machine` dies at `time` (seconds) and is back `away` seconds later, with nothing in memory."""
-
-    time: float
-    machine: int
-    away: float
-
-
-@dataclass(frozen=True, slots=True)
 class Fleet:
-    """The machines of a cluster, the models, and the policies that each machine follows.
+    """So many machines of one kind, the models that they serve, and the policies that each machine follows.
 
-    `hop` is the time in seconds from the router to a machine and back.
+    `hop` is the time in seconds from the ingress to a machine and back. Each of `losses` is the time (seconds) at which
+    a machine dies for good, and its number.
     """
 
-    machines: tuple[MachineKind, ...]
+    kind: MachineKind
+    machines: int
     models: tuple[ClusterModel, ...]
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     residency: ResidencyConfig = field(default_factory=ResidencyConfig)
     hop: float = 0.0
-    faults: tuple[Fault, ...] = ()
+    losses: tuple[tuple[float, int], ...] = ()
+
+    def scheduler_config(self) -> SchedulerConfig:
+        """Return the configuration of the scheduler of a machine. The memory of its kind is the budget for models."""
+        residency = msgspec.structs.replace(self.residency, budget=self.kind.memory)
+        models = tuple([scaled(model.served, self.kind) for model in self.models])
+        return SchedulerConfig(models, workers=self.kind.workers, policy=self.policy, residency=residency)
+
+    def costs(self) -> dict[str, Costs]:
+        """Return what a machine reports of the models: a request counts as it does in the largest batch."""
+        found = {}
+        for model in self.models:
+            one = scaled(model.served, self.kind)
+            size = sum(one.footprint.sizes[: one.footprint.stages])
+            work = least_work(one, self.policy) / self.kind.workers
+            found[one.spec.name] = Costs(size, one.footprint.penalty, work, model.allowed)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +99,57 @@ class Played:
     """What became of each request of a run, in order of arrival.
 
     `ended` `(N,)` float64 is when each request ended, in seconds; `outcome` `(N,)` int8 is the index of its `Outcome`,
-    or `UNKNOWN`, with NaN in `ended`, where the run was stopped before;
-    `machine` `(N,)` int32 is the machine that it was sent to, -1 if there was none. `started` is the number of machines
-    that were up or starting at each of `marks` (seconds). `loads` counts loads, and `loaded` is how many seconds they
-    took. `busy` `(machines,)` is how many seconds the workers of each machine ran.
+    or `UNKNOWN`, with NaN in `ended`, where the run was stopped before; `machine` `(N,)` int32 is the machine that it
+    was sent to, -1 if there was none. `loads` counts loads, and `loaded` is how many seconds they took. `busy`
+    `(machines,)` is how many seconds the workers of each machine ran.
     """
 
     requests: Requests
     ended: NDArray[np.float64]
     outcome: NDArray[np.int8]
     machine: NDArray[np.int32]
-    marks: NDArray[np.float64]
-    started: NDArray[np.int32]
     loads: int
     loaded: float
     busy: NDArray[np.float64]
+
+
+def scaled(model: ServedModel, kind: MachineKind) -> ServedModel:
+    """Return a model with its costs on a kind of machine: runs take `1 / speed` of the time, loads `loading` times."""
+    if kind.speed == 1.0 and kind.loading == 1.0:
+        return model
+    costs, footprint, speed = model.costs, model.footprint, kind.speed
+    return replace(
+        model,
+        costs=replace(
+            costs,
+            stages=tuple([_quicker(curve, speed) for curve in costs.stages]),
+            lookups={stage: _quicker(curve, speed) for stage, curve in costs.lookups.items()},
+            slopes={stage: _quicker(curve, speed) for stage, curve in costs.slopes.items()},
+            load_seconds=costs.load_seconds * kind.loading,
+        ),
+        footprint=replace(
+            footprint,
+            seconds=tuple([seconds * kind.loading for seconds in footprint.seconds]),
+            gains=tuple([seconds / speed for seconds in footprint.gains]),
+            fixed=footprint.fixed * kind.loading,
+        ),
+    )
+
+
+def least_work(model: ServedModel, policy: PolicyConfig) -> float:
+    """Return the seconds of a worker that a request takes in the largest batch that may form."""
+    batch = min(model.spec.max_batch, policy.max_batch or model.spec.max_batch)
+    return mean_seconds(model.costs, batch) / batch
+
+
+def mean_seconds(costs: ModelCosts, batch: int) -> float:
+    """Return the mean seconds of a batch, in which each stage counts by the share of requests that reach it."""
+    reach, seconds = 1.0, 0.0
+    for stage in range(len(costs.stages)):
+        seconds += reach * costs.step(stage, batch)
+        reach -= costs.hit_rates.get(stage, 0.0)
+    return seconds
+
+
+def _quicker(curve: Curve, speed: float) -> Curve:
+    return Curve(curve.batches, tuple([seconds / speed for seconds in curve.seconds]))

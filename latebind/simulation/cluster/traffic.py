@@ -1,6 +1,8 @@
-"""Draws the requests of a workload: the arrival time, the model, and the stage after which each request leaves."""
+"""The requests of a cluster: how often each model is asked for over time, from a trace or drawn, and each arrival."""
 
-from collections.abc import Callable, Sequence
+import csv
+import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -8,14 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.simulation.cluster.azure import read_invocations
+from latebind.domain.errors import ConfigError
 from latebind.simulation.cluster.fleet import ClusterModel, Requests
 from latebind.simulation.cluster.workload import Bursts, Traffic
 
 MINUTE = 60.0
 STEP = 10.0  # seconds: as long the rate of a generator stays as it is
-
-Expected = Callable[[int], NDArray[np.float64]]  # requests of each model within a slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,7 @@ class Rates:
     step: float
     exact: bool = False
 
-    @property
-    def slots(self) -> int:
-        """The number of slots."""
-        return int(self.factors.shape[-1])
-
-    def expected(self, slot: int) -> NDArray[np.float64]:
-        """Return how many requests of each model are expected in a slot."""
-        return self.means * self.factors[..., slot] * self.step
-
-    def times(self, factors: NDArray[np.float64]) -> "Rates":
+    def times(self, factors: NDArray[np.float64] | float) -> "Rates":
         """Return the same rates with the rate of each model multiplied by a factor."""
         return Rates(self.means * factors, self.factors, self.step, self.exact and bool(np.all(factors == 1.0)))
 
@@ -53,28 +44,41 @@ class Rates:
 
 def rates_of(traffic: Traffic, models: int, random: np.random.Generator) -> Rates:
     """Return the request rates of this many models. Raises `ConfigError` if a trace cannot be read."""
-    return _traced(traffic, models, random) if traffic.trace else _generated(traffic, models, random)
+    if traffic.trace:
+        return _traced(traffic, models, random)
+    # Zipf's law, with a random rank for each model, times a daily cycle that all models share.
+    shares = np.arange(1, models + 1, dtype=np.float64) ** -traffic.zipf
+    means = random.permutation(traffic.rate * shares / shares.sum())
+    middles = STEP * (np.arange(ceil(traffic.duration / STEP)) + 0.5)
+    factors = 1.0 - traffic.diurnal * np.cos(2.0 * np.pi * middles / traffic.day)
+    return Rates(means, factors / factors.mean(), STEP)
 
 
 def drawn_requests(
-    rates: Rates, models: Sequence[ClusterModel], traffic: Traffic, random: np.random.Generator, weight: float = 1.0
+    rates: Rates,
+    models: Sequence[ClusterModel],
+    random: np.random.Generator,
+    *,
+    duration: float,
+    bursts: Bursts | None = None,
 ) -> Requests:
-    """Draw the requests, slot by slot. Arrivals are uniform within a slot."""
-    last, cumulated = _leaving(models)
-    bursts = _bursts(traffic, len(models), random)
-    times, whose, leaves = [np.empty(0)], [np.empty(0, np.int32)], [np.empty(0, np.int16)]
-    for slot in range(rates.slots):
+    """Draw the requests of `duration` seconds, slot by slot. Arrivals are uniform within a slot."""
+    times, whose = [np.empty(0)], [np.empty(0, np.int32)]
+    count = 0 if bursts is None else int(random.poisson(duration / bursts.every))
+    begins, bursting = random.uniform(0.0, duration, count), random.integers(0, len(models), count)
+    for slot in range(rates.factors.shape[-1]):
         start = slot * rates.step
-        expected = rates.expected(slot)
-        for burst in bursts:
-            expected[burst.model] *= burst.factor(start, start + rates.step)
-        counts = np.rint(expected).astype(np.int64) if rates.exact and not bursts else random.poisson(expected)
+        expected = rates.means * rates.factors[..., slot] * rates.step
+        if bursts is not None:  # one model is asked for more often, for a part of the slot
+            within = np.minimum(start + rates.step, begins + bursts.length) - np.maximum(start, begins)
+            np.multiply.at(expected, bursting, 1.0 + (bursts.times - 1.0) * np.maximum(0.0, within) / rates.step)
+        counts = np.rint(expected).astype(np.int64) if rates.exact and bursts is None else random.poisson(expected)
         at, some = spread_out(counts, start, rates.step, random)
-        within = np.count_nonzero(at < traffic.duration)
-        times.append(at[:within])
-        whose.append(some[:within])
-        leaves.append(_leaves(some[:within], last, cumulated, random))
-    return Requests(np.concatenate(times), np.concatenate(whose), np.concatenate(leaves), weight)
+        times.append(at)
+        whose.append(some)
+    every, asked = np.concatenate(times), np.concatenate(whose)
+    kept = int(np.count_nonzero(every < duration))
+    return Requests(every[:kept], asked[:kept], _leaves(asked[:kept], models, random))
 
 
 def spread_out(
@@ -102,42 +106,6 @@ def laid_over(
     return laid
 
 
-@dataclass(frozen=True, slots=True)
-class _Burst:
-    """From `start` to `end` (seconds), one model is asked for `times` as often as usual."""
-
-    model: int
-    start: float
-    end: float
-    times: float
-
-    def factor(self, start: float, end: float) -> float:
-        """Return how many times as many requests a slot has."""
-        share = max(0.0, min(end, self.end) - max(start, self.start)) / (end - start)
-        return 1.0 + (self.times - 1.0) * share
-
-
-def _bursts(traffic: Traffic, models: int, random: np.random.Generator) -> list[_Burst]:
-    told: Bursts | None = traffic.bursts
-    if told is None:
-        return []
-    count = random.poisson(traffic.duration / told.every)
-    starts, which = random.uniform(0.0, traffic.duration, count), random.integers(0, models, count)
-    return [
-        _Burst(model, start, start + told.length, told.times)
-        for start, model in zip(starts.tolist(), which.tolist(), strict=True)
-    ]
-
-
-def _generated(traffic: Traffic, models: int, random: np.random.Generator) -> Rates:
-    """Return rates by Zipf's law, with a random rank for each model, times a daily cycle that all models share."""
-    shares = np.arange(1, models + 1, dtype=np.float64) ** -traffic.zipf
-    means = random.permutation(traffic.rate * shares / shares.sum())
-    middles = STEP * (np.arange(ceil(traffic.duration / STEP)) + 0.5)
-    factors = 1.0 - traffic.diurnal * np.cos(2.0 * np.pi * middles / traffic.day)
-    return Rates(means, factors / factors.mean(), STEP)
-
-
 def _traced(traffic: Traffic, models: int, random: np.random.Generator) -> Rates:
     """Return rates from a trace, with a function for each model. Functions used again start at a random minute."""
     counts = read_invocations(Path(traffic.trace), traffic.only).counts
@@ -152,26 +120,65 @@ def _traced(traffic: Traffic, models: int, random: np.random.Generator) -> Rates
     return Rates(means, factors, MINUTE, exact=not traffic.rate)
 
 
-def _leaving(models: Sequence[ClusterModel]) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
-    """Return the last stage of each model, and the share of requests that left before each stage `(models, stages)`."""
-    last = np.array([model.served.spec.stages - 1 for model in models], dtype=np.int16)
-    rates = [model.served.costs.hit_rates for model in models]
-    hits = np.zeros((len(models), max([max(one, default=-1) for one in rates], default=-1) + 1))
-    for model, one in enumerate(rates):
-        for stage, share in one.items():
-            hits[model, stage] = share
-    return last, np.cumsum(hits, axis=1)
-
-
-def _leaves(
-    models: NDArray[np.int32],
-    last: NDArray[np.int16],
-    cumulated: NDArray[np.float64],
-    random: np.random.Generator,
-) -> NDArray[np.int16]:
+def _leaves(models: NDArray[np.int32], every: Sequence[ClusterModel], random: np.random.Generator) -> NDArray[np.int16]:
     """Draw the stage after which each request leaves, by the hit rates of the caches; otherwise the last stage."""
-    if not cumulated.shape[1]:
+    last = np.array([model.served.spec.stages - 1 for model in every], dtype=np.int16)
+    hits = [model.served.costs.hit_rates for model in every]
+    stages = max([max(one, default=-1) for one in hits], default=-1) + 1
+    if not stages:
         return last[models]
-    chance = random.random(len(models))
-    hit = chance[:, None] < cumulated[models]
+    left = np.cumsum([[one.get(stage, 0.0) for stage in range(stages)] for one in hits], axis=1)  # before each stage
+    hit = random.random(len(models))[:, None] < left[models]
     return np.where(hit[:, -1], hit.argmax(axis=1), last[models]).astype(np.int16)
+
+
+# The Azure Functions trace of 2019 (Shahrad et al., ATC 2020): invocations by function and minute
+
+
+@dataclass(frozen=True, slots=True)
+class Invocations:
+    """How often each function was called in each minute, `counts` (functions, minutes) int64, and what triggers it."""
+
+    counts: NDArray[np.int64]
+    triggers: tuple[str, ...]
+
+
+def read_invocations(file: Path, only: tuple[str, ...] = ()) -> Invocations:
+    """Read a trace, and keep only functions with one of the triggers in `only` (all functions if `only` is empty).
+
+    `file` is a day of the published trace, such as `invocations_per_function_md.anon.d01.csv`, or an .npz file with
+    `counts` (functions, minutes) and `trigger` (functions). Raises `ConfigError` if it is neither.
+    """
+    what_to_give = "give a day's CSV file of the Azure trace, or an .npz"
+    try:
+        found = _from_arrays(file) if file.suffix == ".npz" else _from_table(file, only)
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{file} is no trace: {error}; {what_to_give}") from error
+    places = [place for place, trigger in enumerate(found.triggers) if not only or trigger in only]
+    if not places or not found.counts.shape[1]:
+        raise ConfigError(f"{file} has no functions that {' or '.join(only) or 'anything'} calls: {what_to_give}")
+    return Invocations(found.counts[places], tuple([found.triggers[place] for place in places]))
+
+
+def _from_arrays(file: Path) -> Invocations:
+    with np.load(file, allow_pickle=False) as arrays:
+        counts, triggers = arrays["counts"], arrays["trigger"]
+    if counts.ndim != 2 or triggers.shape != counts.shape[:1]:
+        raise ValueError(f"its counts are {counts.shape} and its triggers {triggers.shape}")
+    if not np.issubdtype(counts.dtype, np.integer):
+        raise ValueError(f"its counts are {counts.dtype}, no whole numbers")
+    if np.any(counts < 0):
+        raise ValueError("some of its counts are below 0")
+    return Invocations(counts.astype(np.int64), tuple(triggers.tolist()))
+
+
+def _from_table(file: Path, only: tuple[str, ...]) -> Invocations:
+    """Read a CSV file with the columns HashOwner, HashApp, HashFunction, Trigger, and one for each minute, from 1."""
+    with file.open(newline="") as lines:
+        rows = csv.DictReader(lines)
+        minutes = [name for name in rows.fieldnames or () if name.isdigit()]
+        if not minutes:
+            raise ValueError("it has no columns of minutes")
+        asked = [row for row in rows if not only or row["Trigger"] in only]
+        counts = np.array([[int(row[minute]) for minute in minutes] for row in asked], dtype=np.int64)
+    return Invocations(counts.reshape(len(asked), len(minutes)), tuple([row["Trigger"] for row in asked]))

@@ -1,10 +1,6 @@
-"""Reads a workload from its TOML file: machines, models, traffic and faults. Nothing is drawn at random here.
+"""Reads a workload from its TOML file: kinds of machines, models and traffic. Nothing is drawn at random here.
 
-`population.py` makes the fleet and the requests from it. If only a `sample` of the workload is simulated, the same
-share of the machines and of the models is taken, with all requests of these models. So each machine has the load and
-the competition for memory that it would have in the whole cluster. A model that needs many machines is split into
-several, each of which needs half a machine. The requests of a model are never thinned, because a machine that gets one
-request in a hundred would have no queue, and only batches of one.
+`population.py` makes models and request rates of it.
 """
 
 import re
@@ -18,7 +14,6 @@ from latebind.domain.config import PolicyConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.wording import size
 from latebind.simulation.cluster.fleet import MachineKind
-from latebind.simulation.cluster.policies import ROUTERS
 
 PLACE = re.compile(r"\$\.([a-z]+)(?:\[[^]]*\])?(?:\.([a-z]+)\b)?")
 
@@ -28,25 +23,22 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Machines(Part, frozen=True, forbid_unknown_fields=True):
-    """A number of machines of one kind. The fields are those of `MachineKind`, and `memory` may be written as 16GB."""
+    """A kind of machine. The fields are those of `MachineKind`, and `memory` may be written as 16GB."""
 
     name: str
     memory: str | int
-    count: int = 1
     workers: int = 1
     speed: float = 1.0
     loading: float = 1.0
     price: float = 1.0
-    startup: float = 0.0
 
     def __post_init__(self) -> None:
-        _require(f"machines {self.name!r}: count", self.count, least=0)
         self.kind()
 
     def kind(self) -> MachineKind:
         """Return what each of them is. Raises `ConfigError` where there can be no such machine."""
         memory = bytes_of(f"machines {self.name!r}: memory", self.memory)
-        return MachineKind(self.name, memory, self.workers, self.speed, self.loading, self.price, self.startup)
+        return MachineKind(self.name, memory, self.workers, self.speed, self.loading, self.price)
 
 
 class Drawn(Part, frozen=True, forbid_unknown_fields=True):
@@ -161,32 +153,8 @@ class Traffic(Part, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("traffic has no rate: give requests a second, or a trace")
 
 
-class FaultAt(Part, frozen=True, forbid_unknown_fields=True):
-    """Machine number `machine`, from 0, dies at `time` (seconds) and is back `away` seconds later."""
-
-    time: float
-    machine: int
-    away: float = 60.0
-
-    def __post_init__(self) -> None:
-        for name, value in (("time", self.time), ("machine", self.machine), ("away", self.away)):
-            _require(f"faults: {name}", value, least=0)
-
-
-class Failures(Part, frozen=True, forbid_unknown_fields=True):
-    """Each machine dies at random, every `every` seconds on average, and is back `away` seconds later."""
-
-    every: float
-    away: float = 60.0
-
-    def __post_init__(self) -> None:
-        if not self.every > 0:
-            raise ConfigError(f"failures.every is {self.every} s: give more than 0")
-        _require("failures.away", self.away, least=0)
-
-
 class Workload(Part, frozen=True, forbid_unknown_fields=True):
-    """The whole file. `sample` is the share of the models that is simulated, `seed` is for the models and the faults.
+    """The whole file. `hop` is the seconds from the ingress to a machine and back, `seed` is for the models.
 
     `policy` and `residency` apply to every machine, except that the memory of a machine is its budget.
     """
@@ -196,27 +164,16 @@ class Workload(Part, frozen=True, forbid_unknown_fields=True):
     traffic: Traffic
     policy: PolicyConfig = PolicyConfig()
     residency: ResidencyConfig = ResidencyConfig()
-    router: str = "home"
     hop: float = 0.0
-    period: float = 60.0
-    faults: tuple[FaultAt, ...] = ()
-    failures: Failures | None = None
-    sample: float = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not sum(machines.count for machines in self.machines):
-            raise ConfigError("there are no machines: give [[machines]] with a count of 1 or more")
+        if not self.machines:
+            raise ConfigError("there are no machines: give [[machines]]")
         if not self.models:
             raise ConfigError("there are no models: give [[models]]")
         if len({models.name for models in self.models}) != len(self.models):
             raise ConfigError("two families of models have the same name: give each its own")
-        if self.router not in ROUTERS:
-            raise ConfigError(f"router is {self.router!r}: take one of {', '.join(ROUTERS)}")
-        if not 0.0 < self.sample <= 1.0:
-            raise ConfigError(f"sample is {self.sample}: give a share above 0 and at most 1")
-        if not self.period > 0:
-            raise ConfigError(f"period is {self.period} s: give more than 0")
         _require("hop", self.hop, least=0)
         shares = [models.share > 0 for models in self.models]
         if any(shares) and not all(shares):
@@ -269,8 +226,6 @@ TABLES = {
     "models": Models,
     "traffic": Traffic,
     "bursts": Bursts,
-    "faults": FaultAt,
-    "failures": Failures,
     "policy": PolicyConfig,
     "residency": ResidencyConfig,
 }

@@ -1,6 +1,7 @@
 """Small fleets and the requests that come to them, which the tests of clusters share."""
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,24 @@ def fleet(
 ) -> Fleet:
     """So many machines of one kind, by default with three models, of which all fit."""
     some = models or tuple([model(f"model-{i}") for i in range(3)])
-    return Fleet((MachineKind("plain", memory, workers=workers, speed=speed),) * machines, some, **settings)
+    return Fleet(MachineKind("plain", memory, workers=workers, speed=speed), machines, some, **settings)
+
+
+def random_fleet(random: Random) -> Fleet:
+    """Up to six machines and thirty models, which fit into the memory or do not; one machine may be lost."""
+    models = [
+        model(
+            f"{number:02}",
+            size=2 * random.randint(20, 300),
+            load=random.uniform(0.01, 0.5),
+            seconds=random.uniform(0.001, 0.02),
+        )
+        for number in range(random.randint(1, 30))
+    ]
+    machines = random.randint(1, 6)
+    losses = ((random.uniform(0.0, 20.0), random.randrange(machines)),) if random.random() < 0.3 else ()
+    memory, workers = random.randint(600, 3000), random.randint(1, 3)
+    return fleet(machines, *models, memory=memory, workers=workers, losses=losses)
 
 
 def requests(*coming: tuple[float, int], leaves: int = 1) -> Requests:

@@ -7,18 +7,16 @@ import pytest
 from msgspec.structs import replace
 
 from latebind.domain.errors import ConfigError
-from latebind.simulation.cluster.fleet import MachineKind
+from latebind.simulation.cluster.fleet import Fleet, MachineKind, Requests
 from latebind.simulation.cluster.play import play
-from latebind.simulation.cluster.population import population_of, requests_of, sample
-from latebind.simulation.cluster.tables import mean_seconds
-from latebind.simulation.cluster.workload import Bursts, Failures, Workload, read_workload
+from latebind.simulation.cluster.population import population_of
+from latebind.simulation.cluster.workload import Bursts, Workload, read_workload
 
 TEXT = """
 hop = 0.001
 
 [[machines]]
 name = "small"
-count = 4
 memory = "2GB"
 
 [[machines]]
@@ -26,7 +24,6 @@ name = "large"
 memory = 8_000_000_000
 workers = 4
 speed = 2.0
-startup = 90
 
 [[models]]
 name = "vision"
@@ -47,11 +44,6 @@ share = 0
 [traffic]
 rate = 200
 duration = 100
-
-[[faults]]
-time = 5
-machine = 1
-away = 3
 """
 
 
@@ -75,11 +67,11 @@ def trace(tmp_path: Path, counts: list[list[int]]) -> Path:
     ("old", "new", "words"),
     [
         ("rate = 200", "rat = 200", r"unknown field `rat` - at `\$.traffic`; it may have rate, duration, trace"),
-        ("count = 4", 'count = "4"', r"machines\[0\].count`; it may have name, memory, count"),
+        ("workers = 4", 'workers = "4"', r"machines\[1\].workers`; it may have name, memory, workers"),
+        ("workers = 4", "count = 4", "unknown field `count`"),
         ('"2GB"', '"2XB"', "machines 'small': memory '2XB': write a size such as 500MB"),
         ('"2GB"', "0", "machines 'small': memory is 0: give more than 0 bytes"),
         ("speed = 2.0", "speed = 0.0", "'large' has speed 0.0: give more than 0"),
-        ("startup = 90", "startup = -1", "'large' has startup -1.*: give 0 or more"),
         ("deadline = 0.5", "", "models 'text': give a deadline in seconds"),
         ("hits = [0.25, 0.25]", "hits = [0.75, 0.5]", "hits are .* together at most 1"),
         ("hits = [0.25, 0.25]", "hits = [nan]", "hits are .* together at most 1"),
@@ -87,8 +79,6 @@ def trace(tmp_path: Path, counts: list[list[int]]) -> Path:
         ("hits = [0.25, 0.25]", "hits = [0.1, 0.1, 0.1, 0.1]", "4 shares and there are 4 stages"),
         ("share = 0", "share = 0.5", "give each family one, or none"),
         ('name = "text"', 'name = "vision"', "two families of models have the same name"),
-        ("hop = 0.001", 'router = "nearest"', "router is 'nearest': take one of random"),
-        ("hop = 0.001", "sample = 2.0", "sample is 2.0: give a share"),
         ("rate = 200", "rate = 0", "traffic has no rate"),
         ("rate = 200", 'trace = "nowhere.npz"', "nowhere.npz is no trace"),
         ("hop = 0.001", "hop = ", "workload.toml: "),
@@ -104,20 +94,24 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_workload(tmp_path / "none.toml")
 
 
-def test_a_fleet_is_what_the_file_says(tmp_path: Path) -> None:
-    fleet = population_of(workload(tmp_path)).fleet
-    small = MachineKind("small", 2_000_000_000)
-    assert fleet.machines == (small,) * 4 + (MachineKind("large", 8_000_000_000, 4, speed=2.0, startup=90.0),)
-    assert [model.served.spec.name for model in fleet.models][-2:] == ["vision-29", "text"]
-    vision, text = fleet.models[0], fleet.models[-1]
+def requests_of(told: Workload, seed: int) -> Requests:
+    return population_of(told).requests(seed=seed)
+
+
+def test_models_and_machines_are_what_the_file_says(tmp_path: Path) -> None:
+    told = workload(tmp_path)
+    kinds = [machines.kind() for machines in told.machines]
+    assert kinds == [MachineKind("small", 2_000_000_000), MachineKind("large", 8_000_000_000, 4, speed=2.0)]
+    models = population_of(told).models
+    assert [model.served.spec.name for model in models][-2:] == ["vision-29", "text"]
+    vision, text = models[0], models[-1]
     assert text.served.footprint.penalty == pytest.approx(1.1), "1 GB at 1 GB/s and 0.1 s to begin"
     assert text.allowed == 0.5
     assert vision.allowed == pytest.approx(0.1 + 2 * vision.served.costs.remaining(0, 1))
     assert vision.served.costs.remaining(0, 10) == pytest.approx(vision.served.costs.remaining(0, 1) * 3.7)
     assert vision.served.costs.hit_rates == {0: 0.25, 1: 0.25}
-    assert len({model.served.footprint.size for model in fleet.models}) == 31
-    assert [(fault.time, fault.machine) for fault in fleet.faults] == [(5.0, 1)]
-    assert fleet == population_of(workload(tmp_path)).fleet
+    assert len({model.served.footprint.size for model in models}) == 31
+    assert models == population_of(told).models
 
 
 def test_requests_come_at_the_rate_and_leave_at_the_hit_rates(tmp_path: Path) -> None:
@@ -169,45 +163,8 @@ def test_a_trace_is_scaled_to_a_rate_and_taken_again_for_more_models(tmp_path: P
     assert np.all(np.bincount(found.models, minlength=31) > 0)
 
 
-def test_failures_are_drawn_over_all_machines(tmp_path: Path) -> None:
-    faults = population_of(replace(workload(tmp_path), failures=Failures(every=10.0, away=2.0))).fleet.faults
-    assert 25 < len(faults) < 80
-    assert {fault.machine for fault in faults} == set(range(5))
-    assert [fault.time for fault in faults] == sorted(fault.time for fault in faults)
-
-
-def test_a_sample_has_its_share_of_machines_models_and_load(tmp_path: Path) -> None:
-    text = (
-        TEXT.replace("count = 4", "count = 100")
-        .replace("count = 30", "count = 2000")
-        .replace("rate = 200", "rate = 20_000")
-    )
-    told = read_workload(written(tmp_path, text))
-    whole, part = population_of(told), population_of(replace(told, sample=0.05))
-    assert (len(whole.fleet.machines), len(part.fleet.machines)) == (101, 5)
-    assert len(part.fleet.models) == pytest.approx(100, rel=0.2)
-    works = [
-        sum(
-            rate * mean_seconds(model.served.costs, 1)
-            for rate, model in zip(some.rates.means, some.fleet.models, strict=True)
-        )
-        for some in (whole, part)
-    ]
-    assert works[1] / works[0] == pytest.approx(0.05, rel=0.15)
-    assert part.weight == pytest.approx(20, rel=0.2)
-    assert requests_of(replace(told, sample=0.05, traffic=replace(told.traffic, duration=1.0)), 0).weight == part.weight
-    assert max(part.rates.means) < 0.5 * max(whole.rates.means), "the most popular model is split"
-
-
-def test_a_sample_of_loads_has_their_share() -> None:
-    loads = np.random.default_rng(0).lognormal(0.0, 2.0, 1000)
-    found = sample(loads, 0.1)
-    assert len(set(found.tolist())) == 100
-    assert loads[found].sum() == pytest.approx(0.1 * loads.sum(), rel=0.05)
-
-
 def test_a_workload_can_be_played(tmp_path: Path) -> None:
     told = workload(tmp_path)
-    short = replace(told, traffic=replace(told.traffic, duration=3.0))
-    played = play(population_of(short).fleet, requests_of(short, 0), router=told.router)
+    short = population_of(replace(told, traffic=replace(told.traffic, duration=3.0)))
+    played = play(Fleet(told.machines[0].kind(), 4, short.models), short.requests(seed=0))
     assert np.all(played.outcome >= 0)

@@ -23,8 +23,7 @@ from statistics import median
 from typing import Generic, TypeVar
 
 from latebind.domain.costs import Curve
-from latebind.simulation.agenda import Agenda, Call
-from latebind.simulation.hardware import After, Work
+from latebind.simulation.hardware import After, Agenda, Call, Work
 
 WINDOW = 0.2  # seconds of a recording after which runs are aligned with the current moment again
 AT_ONCE = 0.00015  # seconds; calls that an engine reads together follow each other as quickly, later reads rarely do

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from latebind.simulation.traces import (
+from research.mcache.traces import (
     HOUR,
     Pairing,
     Request,

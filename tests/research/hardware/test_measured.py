@@ -8,10 +8,10 @@ from statistics import mean, median, pstdev
 import pytest
 
 from latebind.domain.config import PolicyConfig, SchedulerConfig
-from latebind.simulation.agenda import Agenda
 from latebind.simulation.driver import Record, Simulator
-from latebind.simulation.hardware import Work
-from latebind.simulation.measured import (
+from latebind.simulation.hardware import Agenda, Work
+from latebind.simulation.workloads import Arrival, poisson
+from research.hardware.measured import (
     Hop,
     Launch,
     Launches,
@@ -26,7 +26,6 @@ from latebind.simulation.measured import (
     joined,
     typical,
 )
-from latebind.simulation.workloads import Arrival, poisson
 from tests.models import served
 
 NET = served(stages=2, seconds=0.001)

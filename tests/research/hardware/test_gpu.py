@@ -9,9 +9,8 @@ import pytest
 
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
-from latebind.simulation.agenda import Agenda
 from latebind.simulation.driver import Record, Simulator
-from latebind.simulation.hardware import Hardware, Installed
+from latebind.simulation.hardware import Agenda, Hardware, Installed
 from latebind.simulation.workloads import Arrival, poisson
 from research.ebird.simulated import Static, full
 from research.hardware.chip import LARGEST, SIX, TITAN_RTX, Chip, Footprint, Sharing

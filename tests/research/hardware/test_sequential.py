@@ -10,8 +10,8 @@ from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError, IllegalEvent
 from latebind.residency.model_state import ModelState
 from latebind.residency.policy import Lru, MemoryView, Victim
-from latebind.simulation.traces import Request
 from research.hardware.sequential import SequentialReplay, Served
+from research.mcache.traces import Request
 
 
 class First:

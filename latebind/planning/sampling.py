@@ -1,0 +1,175 @@
+"""What of a cluster is simulated, how sure that makes the answer, and bounds that need no simulation.
+
+A large cluster is simulated in samples: whole models on whole machines, each model with all of its requests. So each
+machine has the load, the batches and the competition for memory that it would have in the whole cluster. A model that
+needs several machines is first split into several that need half of one each, as placement would give it several homes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf, sqrt
+from statistics import fmean, stdev
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t
+
+from latebind.planning.question import Offer, Question
+from latebind.simulation.cluster.fleet import least_work, scaled
+
+MACHINES = 12  # that a sample has at least, by what compute needs
+REQUESTS = 15_000  # that a run of a sample has, where that leaves it enough machines
+HALF = 0.5  # of what a machine carries: what a part of a model may need
+CHOICES = 8  # candidates of each stratum; the one is taken that keeps work and bytes closest to their shares
+NARROW = 0.05  # half of the interval that samples leave, as a share of the estimate
+MOST_TIMES = 10.0  # the end of the interval while there is one sample, over the estimate
+SURE = 0.9  # of the least work: requests that end after the last one came are answered beside the others
+BIN = 10.0  # seconds, in which the bound by memory takes any order of loads for possible
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How many machines the whole cluster needs for one draw of its traffic, by samples.
+
+    With 95 % confidence that is between `low` and `high`. `is_narrow` tells that more samples would not say much more.
+    """
+
+    machines: int
+    low: int
+    high: int
+    samples: int
+    is_narrow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Which `share` of models and machines is simulated at a time; 1: all of them."""
+
+    share: float = 1.0
+
+    @property
+    def sampled(self) -> bool:
+        """Whether less than everything is simulated."""
+        return self.share < 1.0
+
+    def whole(self, machines: float) -> int:
+        """Return how many machines of the whole cluster as many of a sample stand for."""
+        return ceil(machines / self.share - 1e-9)
+
+    def part(self, machines: int) -> int:
+        """Return how many machines a sample has where the whole cluster has so many."""
+        return max(1, round(machines * self.share))
+
+    def question(self, question: Question, number: int) -> Question:
+        """Return the question about sample `number`, or about everything."""
+        if not self.sampled:
+            return question
+        assert question.population is not None, "a part of a population can be taken"
+        places, parts = _sample(question, self.share, np.random.default_rng([number, 5]))
+        population = question.population.part(places, parts)
+        return replace(question, models=population.models, traffic=population, population=population)
+
+    def estimate(self, needs: Sequence[float]) -> Estimate:
+        """Return the estimate by the machines that each sample needs.
+
+        One fewer is too few for a sample, so what it needs lies anywhere between; the mean of that is taken, and half a
+        machine of a sample is the least half of an interval. The whole cluster's own draw varies too: as much as the
+        mean of as many samples as it has room for.
+        """
+        middle, count = fmean(needs) - 0.5, len(needs)
+        spread = float(t.ppf(0.975, count - 1)) * stdev(needs) if count > 1 else inf
+        error, half = spread / sqrt(count), spread * sqrt(1 / count + self.share)
+        low, high = middle - max(0.5, half), middle + max(0.5, half)
+        return Estimate(
+            self.whole(fmean(needs)),
+            max(1, self.whole(max(low, 0.0))),
+            self.whole(min(high, MOST_TIMES * middle)),
+            count,
+            error <= max(0.5, NARROW * middle),
+        )
+
+
+def sampling_of(question: Question) -> Sampling:
+    """Return what to simulate of a cluster: all of it, or such samples as a run can be finished with in seconds."""
+    if question.population is None:
+        return Sampling()
+    requests = len(question.traffic.requests(seed=0))
+    fewest = busy_workers(question) / max(kind.workers * kind.speed for kind in question.kinds)
+    share = max(MACHINES / max(fewest, 1.0), REQUESTS / requests)
+    return Sampling(share) if share < HALF else Sampling()
+
+
+def busy_workers(question: Question) -> float:
+    """Return how many workers of speed 1 the traffic keeps busy without batches."""
+    alone = np.array([model.served.costs.remaining(0, 1) for model in question.models])
+    return max(1e-9, float(alone @ _rates(question)))
+
+
+def least_machines(question: Question, offer: Offer) -> int:
+    """Return a number of machines of an offer such that fewer are sure to be too few, by work and by memory.
+
+    Work: that of the requests that must be in time does not fit into fewer, in the largest batches. Memory: a request
+    whose deadline is shorter than the load of its model is in time only if that is in memory; in each bin of time, at
+    most as many bytes are in memory at some moment as memories hold and as can be loaded meanwhile.
+    """
+    kind, requests = offer.kind, question.traffic.requests(seed=0)
+    models = [scaled(model.served, kind) for model in question.models]
+    work = np.array([least_work(one, question.policy) for one in models]) / kind.workers
+    least = max(1, ceil(SURE * question.target * float(work @ _rates(question))))
+    loads = np.array([one.footprint.penalty for one in models])
+    alone = np.array([one.costs.remaining(0, 1) for one in models])
+    allowed = np.array([model.allowed for model in question.models])
+    must = loads + alone > allowed
+    if not must.any():
+        return least
+    sizes = np.array([one.footprint.size for one in models], dtype=np.float64)
+    pace = float((sizes / np.maximum(loads, 1e-9)).max())  # bytes a second that a machine loads
+    counted = requests.times >= question.warm
+    bins = (requests.times[counted] // BIN).astype(np.int64)
+    counts = np.zeros((int(bins.max(initial=0)) + 1, len(models)))
+    np.add.at(counts, (bins, requests.models[counted]), 1.0)
+    lost = (1.0 - question.target) * counts.sum()
+    # In each bin those models are best held of which most requests come for a byte; the last one is held as a whole.
+    counts, sizes = counts[:, must], sizes[must]
+    order = np.argsort(-counts / sizes, axis=1)
+    counts, before = np.take_along_axis(counts, order, axis=1), np.cumsum(sizes[order], axis=1) - sizes[order]
+    while (counts * (before >= least * (kind.memory + BIN * pace))).sum() > lost:
+        least += max(1, least // 50)
+    return least
+
+
+def _rates(question: Question) -> NDArray[np.float64]:
+    """Return the requests a second of each model `(models,)` with the first seed."""
+    requests = question.traffic.requests(seed=0)
+    span = float(requests.times[-1]) if len(requests) else 1.0
+    rates: NDArray[np.float64] = np.bincount(requests.models, minlength=len(question.models)) / max(span, 1e-9)
+    return rates
+
+
+def _sample(
+    question: Question, share: float, random: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the models of a sample, and into how many parts each is split of which one is taken.
+
+    All parts are sorted from the most work to the least and cut into strata of `1 / share`. One is taken of each:
+    of some that are drawn, the one that keeps the sums of work and of bytes closest to their shares. So frequent and
+    rare models are in the sample in the same proportion as in the whole.
+    """
+    served = [model.served for model in question.models]
+    work = _rates(question) * np.array([least_work(one, question.policy) for one in served])
+    carries = min(kind.workers * kind.speed for kind in question.kinds)
+    parts = np.maximum(1, np.ceil(work / (HALF * carries))).astype(np.int64)
+    every = np.repeat(np.arange(len(served)), parts)
+    figures = np.stack([(work / parts)[every], np.array([one.footprint.size for one in served], dtype=float)[every]])
+    shares = figures / figures.sum(axis=1, keepdims=True)
+    order = np.argsort(-figures[0], kind="stable")
+    taken: list[int] = []
+    wanted, has = np.zeros(2), np.zeros(2)
+    for stratum in np.array_split(order, max(1, round(share * len(every)))):
+        wanted += share * shares[:, stratum].sum(axis=1) * len(every) * share / max(1, round(share * len(every)))
+        some = random.choice(stratum, min(CHOICES, len(stratum)), replace=False)
+        best = int(some[np.argmin(np.abs(has[:, None] + shares[:, some] - wanted[:, None]).sum(axis=0))])
+        taken.append(best)
+        has += shares[:, best]
+    chosen = np.sort(np.array(taken, dtype=np.int64))
+    return every[chosen], parts[every[chosen]]

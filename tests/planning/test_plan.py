@@ -1,0 +1,204 @@
+"""A plan: its search, its samples and how sure they are, its bounds, and the figures of a run."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isnan
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from latebind.domain.actions import Outcome
+from latebind.domain.errors import ConfigError
+from latebind.planning.plan import FINE, fewest, make_plan
+from latebind.planning.question import WAYS, Offer, Question, Way, way
+from latebind.planning.runs import figures_of, playing
+from latebind.planning.sampling import Estimate, Sampling, busy_workers, least_machines, sampling_of
+from latebind.simulation.cluster.fleet import Played, Requests
+from latebind.simulation.cluster.population import population_of
+from latebind.simulation.cluster.workload import read_workload
+from tests.simulation.cluster.fleets import fleet, model
+
+
+class Needs:
+    """Offers are enough from so many machines on; counts the probes."""
+
+    def __init__(self, **needs: int) -> None:
+        self.needs = needs
+        self.probes: list[tuple[str, int]] = []
+        self.rounds = 0
+
+    def __call__(self, probes: Sequence[tuple[str, int]], left: int) -> list[bool]:
+        assert left >= 0
+        self.rounds += 1
+        self.probes.extend(probes)
+        return [machines >= self.needs[offer] for offer, machines in probes]
+
+
+@pytest.mark.parametrize("first", [1, 7, 30, 400])
+def test_the_fewest_are_found_wherever_the_search_begins(first: int) -> None:
+    needs = Needs(some=23, one=1)
+    found = fewest({"some": first, "one": first}, needs, most=defaultdict(lambda: 400))
+    assert {offer: bracket.high for offer, bracket in found.items()} == {"some": 23, "one": 1}
+    assert len(set(needs.probes)) == len(needs.probes), "nothing is tried twice"
+    assert needs.rounds <= 16
+
+
+def test_many_machines_are_found_within_the_share_that_is_promised() -> None:
+    (found,) = fewest({"many": 100}, Needs(many=777), most=defaultdict(lambda: 5000)).values()
+    assert found.high is not None
+    assert 777 <= found.high <= 777 / (1 - FINE)
+
+
+def test_the_most_are_tried_before_an_offer_is_given_up() -> None:
+    found = fewest({"edge": 3, "never": 3}, Needs(edge=50, never=51), most=defaultdict(lambda: 50))
+    assert {offer: bracket.high for offer, bracket in found.items()} == {"edge": 50, "never": None}
+
+
+def test_an_offer_that_is_sure_to_be_dearer_is_left_as_it_is() -> None:
+    needs = Needs(cheap=20, dear=18)
+    found = fewest({"cheap": 16, "dear": 16}, needs, most=defaultdict(lambda: 100), prices={"cheap": 1.0, "dear": 2.0})
+    assert found["cheap"].high == 20
+    assert not found["dear"].is_closed
+    assert len([probe for probe in needs.probes if probe[0] == "dear"]) <= 2
+
+
+def test_fewer_machines_than_the_bound_are_not_tried() -> None:
+    needs = Needs(some=23)
+    assert fewest({"some": 3}, needs, most={"some": 100}, least={"some": 20})["some"].high == 23
+    assert min(machines for _, machines in needs.probes) >= 20
+
+
+@pytest.mark.parametrize("one", WAYS)
+def test_a_label_says_all_of_a_way(one: Way) -> None:
+    assert way(one.label) == one
+
+
+@pytest.mark.parametrize("text", ["", "fifo", "late/never", "late/wait/wait", "/wait"])
+def test_what_is_no_way_is_told_with_those_that_are(text: str) -> None:
+    with pytest.raises(ConfigError, match="take one of"):
+        way(text)
+
+
+WORKLOAD = """
+[[machines]]
+name = "plain"
+memory = "2GB"
+
+[[models]]
+count = {count}
+size = {{ median = "100MB", spread = 0.5 }}
+seconds = {{ median = 0.2, spread = 0.3 }}
+deadline = 1.5
+
+[traffic]
+rate = {rate}
+duration = 20
+"""
+
+
+def question(tmp_path: Path, *, count: int, rate: float) -> Question:
+    file = tmp_path / "workload.toml"
+    file.write_text(WORKLOAD.format(count=count, rate=rate))
+    workload = read_workload(file)
+    population = population_of(workload)
+    kinds = tuple([one.kind() for one in workload.machines])
+    settings = workload.policy, workload.residency
+    return Question(population.models, population, kinds, WAYS[:1], *settings, warm=2.0, seeds=1, population=population)
+
+
+def test_a_sample_has_its_share_of_models_bytes_and_work(tmp_path: Path) -> None:
+    whole = question(tmp_path, count=2000, rate=500.0)
+    part = Sampling(0.05).question(whole, 3)
+
+    def size(one: Question) -> int:
+        return sum(model.served.footprint.size for model in one.models)
+
+    assert size(part) / size(whole) == pytest.approx(0.05, rel=0.03)
+    assert busy_workers(part) / busy_workers(whole) == pytest.approx(0.05, rel=0.2), "as drawn"
+    rates = [float(one.population.rates.means.max()) for one in (whole, part) if one.population is not None]
+    assert rates[1] < 0.5 * rates[0], "the most popular model needs several machines, and is split"
+    others = Sampling(0.05).question(whole, 4)
+    assert {model.served.spec.name for model in others.models} != {model.served.spec.name for model in part.models}
+
+
+def test_only_large_clusters_are_simulated_in_samples(tmp_path: Path) -> None:
+    assert not sampling_of(question(tmp_path, count=20, rate=10.0)).sampled
+    large = sampling_of(question(tmp_path, count=2000, rate=2000.0))
+    assert large.whole(large.part(1000)) == pytest.approx(1000, rel=0.05)
+    assert large.share < 0.5
+
+
+def test_samples_that_agree_are_as_sure_as_their_machines_are_many() -> None:
+    assert Sampling(0.1).estimate([20, 20, 20]) == Estimate(200, 190, 200, samples=3, is_narrow=True)
+    wide = Sampling(0.1).estimate([15, 20, 25])
+    assert wide.low < 100
+    assert wide.high > 250
+    assert not wide.is_narrow
+    assert not Sampling(0.1).estimate([20]).is_narrow
+
+
+def test_the_bound_by_work_and_memory_is_below_what_is_needed(tmp_path: Path) -> None:
+    some = replace(question(tmp_path, count=10, rate=40.0), target=0.8)
+    offer = Offer(some.kinds[0], WAYS[0])
+    bound = least_machines(some, offer)
+    with playing(some, lambda doing, share: None, processes=1) as runs:
+        plan = make_plan(replace(some, kinds=(offer.kind,)), runs)
+    assert plan.best is not None
+    assert plan.best.machines is not None
+    assert 1 < bound <= plan.best.machines
+
+
+def test_models_that_cannot_be_loaded_in_time_must_be_in_memory(tmp_path: Path) -> None:
+    some = question(tmp_path, count=400, rate=40.0)
+    quick, slow = (Offer(replace(some.kinds[0], loading=loading), WAYS[0]) for loading in (1.0, 10.0))
+    assert least_machines(some, slow) > least_machines(some, quick)
+
+
+def test_a_plan_by_samples_has_an_interval(tmp_path: Path) -> None:
+    some = replace(question(tmp_path, count=30, rate=30.0), target=0.8)
+    with playing(some, lambda doing, share: None, processes=1, sampling=Sampling(0.5)) as runs:
+        plan = make_plan(some, runs)
+    assert plan.best is not None
+    assert plan.best.estimate is not None
+    assert plan.best.estimate.samples >= 3
+    assert plan.best.estimate.low <= plan.best.estimate.machines <= plan.best.estimate.high
+    assert all(0.75 * 30 < one.goodput < 1.15 * 30 for one in plan.best.figures), "of the whole cluster"
+
+
+FLEET = fleet(2, model("quick", allowed=1.0), model("slow", allowed=10.0))
+
+
+def played(times: list[float], models: list[int], took: list[float], outcome: list[Outcome]) -> Played:
+    n = len(times)
+    requests = Requests(np.array(times), np.array(models, np.int32), np.zeros(n, np.int16))
+    ended = np.array(times) + np.array(took)
+    return Played(requests, ended, np.array(outcome, np.int8), np.zeros(n, np.int32), 20, 2.0, np.array([4.0, 6.0]))
+
+
+def test_an_answer_is_in_time_by_what_its_own_model_is_allowed() -> None:
+    run = played([0.0, 0.0, 1.0, 10.0], [0, 1, 1, 0], [2.0, 2.0, 11.0, 0.5], [Outcome.ANSWERED] * 4)
+    found = figures_of(FLEET, run)
+    assert (found.requests, found.in_time, found.answered) == (4, 0.5, 1.0)
+    assert found.goodput == pytest.approx(2 / 10)
+    assert (found.p50, found.p99) == (2.0, 11.0)
+
+
+def test_a_refused_request_is_not_in_time_and_has_no_latency() -> None:
+    found = figures_of(FLEET, played([0.0, 10.0], [1, 1], [0.0, 3.0], [Outcome.REFUSED_LATE, Outcome.ANSWERED]))
+    assert (found.in_time, found.answered, found.mean) == (0.5, 0.5, 3.0)
+    assert isnan(figures_of(FLEET, played([1.0], [0], [0.0], [Outcome.REFUSED_FULL])).p99)
+
+
+def test_requests_of_the_warm_up_do_not_count_and_a_sample_stands_for_the_whole() -> None:
+    run = played([0.0, 4.0, 10.0], [0, 0, 0], [9.0, 0.5, 0.5], [Outcome.ANSWERED] * 3)
+    found = figures_of(FLEET, run, warm=4.0, share=0.01)
+    assert (found.requests, found.in_time) == (2, 1.0)
+    assert found.goodput == pytest.approx(2 / 6 / 0.01)
+
+
+def test_machines_are_busy_by_their_share_of_the_whole_run() -> None:
+    found = figures_of(FLEET, played([0.0, 19.0], [1, 1], [1.0, 1.0], [Outcome.ANSWERED] * 2))
+    assert found.busy == pytest.approx(10 / (20 * 2))
+    assert found.loads == pytest.approx(1.0)

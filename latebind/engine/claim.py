@@ -13,8 +13,6 @@ from math import inf
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self, cast
 
-import msgspec
-
 from latebind.batching.queue import LAST
 from latebind.domain.actions import Outcome
 from latebind.domain.errors import (
@@ -29,6 +27,7 @@ from latebind.domain.errors import (
 )
 from latebind.domain.model import ModelSpec
 from latebind.engine.messages import Ended, Stepped, pack_arrived, pack_cancelled
+from latebind.engine.pieces import in_pieces
 from latebind.engine.slots import ModelSlots, Rows
 from latebind.sequence.padding import steps, trimmed
 from latebind.server.gateway import Answer, Shown, StepAnswer
@@ -280,12 +279,12 @@ class Claim:
         "_claims",
         "_deadline",
         "_ended",
-        "_news",
         "_pending",
         "_requests",
         "_slots",
         "_steps",
-        "_tokens",
+        "on_tokens",
+        "tokens",
     )
 
     def __init__(self, claims: Claims, requests: tuple[int, ...], slots: tuple[int, ...]) -> None:
@@ -297,8 +296,8 @@ class Claim:
         self._steps: dict[int, list[StepAnswer]] = {}  # of a query, by request
         self._answered: asyncio.Future[Answer] | None = None  # while `send` waits
         self._deadline = 0.0
-        self._news: Callable[[], None] | None = None  # of a call that streams, which has so many `_tokens`
-        self._tokens = 0
+        self.on_tokens: Callable[[], None] | None = None  # of a call that streams, which has so many `tokens`
+        self.tokens = 0
 
     @property
     def rows(self) -> Mapping[str, list[Rows]]:
@@ -339,7 +338,7 @@ class Claim:
         self._deadline = deadline
         engine.watch(deadline)
         lengths = steps(claims.spec, self.rows) if claims.reads_sequences else ()
-        streams = self._news is not None
+        streams = self.on_tokens is not None
         engine.write(
             pack_arrived(
                 claims.number, deadline, self._requests, self._slots, lengths, priority, trace, streams=streams
@@ -355,34 +354,14 @@ class Claim:
             self._answered = None
             del answered  # its exception refers to this frame: the cycle would keep the engine's memory mapped
 
-    async def stream(self, *, deadline: float, priority: int = 0, trace: int = 0) -> AsyncGenerator[Answer]:
-        """Send the only row, and yield its tokens in pieces as they are written; the last piece is complete.
+    def stream(self, *, deadline: float, priority: int = 0, trace: int = 0) -> AsyncGenerator[Answer]:
+        """Send the only row, and yield its tokens in pieces as they are written (`engine.pieces`)."""
+        return in_pieces(self, self.send(deadline=deadline, priority=priority, trace=trace))
 
-        A slow reader gets several tokens in one piece. A call that does not write a sequence has one piece. Raises what
-        `send` raises; closing the iterator cancels it.
-        """
-        news = asyncio.Event()
-        self._news = news.set
-        whole = asyncio.create_task(self.send(deadline=deadline, priority=priority, trace=trace))
-        whole.add_done_callback(lambda _: news.set())
-        read = 0
-        try:
-            while not whole.done():
-                await news.wait()
-                news.clear()
-                if not whole.done() and self._tokens > read:
-                    begin, read = read, self._tokens
-                    outputs = {name: rows[:, begin:read].copy() for name, rows in self._outputs().items()}
-                    yield Answer(outputs, (), spec=self.spec, complete=False)
-            answer = await whole
-        finally:
-            whole.cancel()
-            await asyncio.gather(whole, return_exceptions=True)
-            del whole  # its exception refers to this frame: the cycle would keep the engine's memory mapped
-        if read:
-            rest = {name: rows[:, read:] for name, rows in answer.outputs.items()}
-            answer = msgspec.structs.replace(answer, outputs=rest)
-        yield answer
+    def written(self, begin: int, end: int) -> Answer:
+        """Return a copy of these tokens of the only row."""
+        outputs = {name: rows[:, begin:end].copy() for name, rows in self._outputs().items()}
+        return Answer(outputs, (), spec=self.spec, complete=False)
 
     def shown(self, answer: Answer) -> Iterator[Shown]:
         """Yield the steps that a query ran, row by row, as calls of their models; yields nothing for a model."""
@@ -412,9 +391,9 @@ class Claim:
 
     def wrote(self, tokens: int) -> None:
         """Handle that so many tokens are written."""
-        self._tokens = tokens
-        if self._news is not None:
-            self._news()
+        self.tokens = tokens
+        if self.on_tokens is not None:
+            self.on_tokens()
 
     def end(self, ended: Ended) -> None:
         """Handle the end of one request; the last one answers the call."""

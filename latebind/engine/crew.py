@@ -53,7 +53,7 @@ class LoadedModel:
 def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedModel:
     """Load a model directory, of which `streams` workers may run twins at the same time.
 
-    If these are all workers, each may have a copy of the weights (`program/copies.py`). A profile that was measured on
+    If these are all workers, each may have a copy of the weights (`load.has_copies`). A profile that was measured on
     another machine is measured again here. Raises `RepositoryError`, and `ConfigError` if the device or backend is
     missing or cannot run this model.
     """

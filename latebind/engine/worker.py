@@ -22,7 +22,7 @@ from latebind.engine.slots import By, Owners, SlotMemory
 from latebind.engine.staging import HostStaging, Stream
 from latebind.learned.head import Head
 from latebind.learned.lookup import Lookup
-from latebind.program.backends import NotResident
+from latebind.program.pieces import NotResident
 from latebind.program.program import Program
 from latebind.sequence.program import Decoding, SequenceProgram
 

@@ -127,7 +127,7 @@ class ForkServer:
     """Forks processes that have imported torch. Threads may share one; forked processes outlive `close`.
 
     The server's process starts with the first request, or with `warm`, and is started again if it has ended. If a
-    lender serves at `lender` (`lending`), it is forked from the lender's.
+    lender (`Lender`) serves at `lender`, it is forked from the lender's.
     """
 
     def __init__(self, lender: Path | None = None) -> None:

@@ -4,7 +4,6 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any, TypedDict, Unpack
@@ -21,6 +20,14 @@ from latebind.program.device import HOST, find_device
 from latebind.server.listening import check_addresses
 
 PORT = 8000
+OF_A_BUILD = (
+    "name",
+    "samples",
+    "task",
+    "fidelity",
+    "max_batch",
+    "outputs",
+)  # options that `build_once` takes as they are
 
 
 class Options(TypedDict, total=False):
@@ -28,11 +35,12 @@ class Options(TypedDict, total=False):
 
     `name` is the model's name, by default that of the module's class. In `folder` the model is built once and found
     again; without one it is built for this time only. With `samples`, rows like those to come, learned caches are
-    trained for a classifier, so that answers equal the module's with `fidelity`; two `Samples` are to train and to
-    calibrate on, other rows are split in halves. `task` "classify" declares a classifier: the class of the largest
+    trained for a classifier, so that answers equal the module's with `fidelity` (0.97); two `Samples` are to train and
+    to calibrate on, other rows are split in halves. `task` "classify" declares a classifier: the class of the largest
     output is the answer. It need not be declared where samples have labels or the module ends in a softmax. `deadline`
-    is the seconds of requests that name none. Of the `backends` the fastest is used. If the module returns a
-    dictionary, `outputs` names those to serve. `arguments` are further arguments of `latebind serve`.
+    is the seconds of requests that name none (1). Of the `backends` the fastest is used. `max_batch` is 16 by default.
+    If the module returns a dictionary, `outputs` names those to serve. `arguments` are further arguments of `latebind
+    serve`.
     """
 
     name: str
@@ -49,24 +57,6 @@ class Options(TypedDict, total=False):
     arguments: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Hosting:
-    """The options with their defaults."""
-
-    port: int
-    name: str = ""
-    folder: Path | str = ""
-    samples: Rows | None = None
-    task: str = ""
-    fidelity: float = 0.97
-    deadline: float = 1.0
-    device: str = "cpu"
-    max_batch: int = 16
-    backends: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    arguments: tuple[str, ...] = ()
-
-
 @contextmanager
 def serving(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options]) -> Iterator[str]:
     """Serve `module` within the context, which gets the URL of the server::
@@ -78,7 +68,8 @@ def serving(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options
     `ExportError` for a module that cannot be served, with what to change in it, `ConfigError` for invalid options, and
     `Unavailable` at the end of a context in which the server has died.
     """
-    with _served(module, example_inputs, _hosting("serving", options, port=0), quiet=True) as child:
+    _check("serving", options)
+    with _served(module, example_inputs, {"port": 0, **options}, quiet=True) as child:
         yield child.url
 
 
@@ -87,17 +78,18 @@ def serve(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options])
 
     Raises what `serving` raises, and `Unavailable` if the server ends though nobody asked for it.
     """
+    _check("serve", options)
     with (
         suppress(KeyboardInterrupt),
         _interrupted_by_sigterm(),
-        _served(module, example_inputs, _hosting("serve", options, port=PORT), quiet=False) as child,
+        _served(module, example_inputs, {"port": PORT, **options}, quiet=False) as child,
     ):
         print(f"{READY}{child.url}", flush=True)
         child.wait()
 
 
-def _hosting(function: str, options: Options, *, port: int) -> _Hosting:
-    """Return the options with their defaults; `port` is the default port. Raises `TypeError` for an invalid one."""
+def _check(function: str, options: Options) -> None:
+    """Raise `TypeError` for an option that is none, or has the wrong type: nobody's editor may have checked them."""
     known = Options.__annotations__
     unknown = [name for name in options if name not in known]
     if unknown:
@@ -105,40 +97,28 @@ def _hosting(function: str, options: Options, *, port: int) -> _Hosting:
     for name in ("backends", "outputs", "arguments"):
         if isinstance(text := options.get(name), str):
             raise TypeError(f"latebind.{function}(): {name} is the text {text!r}: give words, {tuple(text.split())}")
-    given: dict[str, Any] = {"port": port, **options}
-    if not isinstance(given["port"], int):
-        raise TypeError(f"latebind.{function}(): port is {given['port']!r}: give a whole number")
-    return _Hosting(**given)
+    if not isinstance(port := options.get("port", 0), int):
+        raise TypeError(f"latebind.{function}(): port is {port!r}: give a whole number")
 
 
 @contextmanager
-def _served(module: nn.Module, inputs: Inputs, wanted: _Hosting, *, quiet: bool) -> Iterator[Child]:
-    kind = find_device(
-        EngineConfig(device=wanted.device).device
-    ).type  # like the following checks, before a build that takes minutes
-    backends = wanted.backends or (() if kind == HOST.type else exact_backends(kind))
-    door = DoorConfig(port=wanted.port, deadline=wanted.deadline)
-    if "--host" not in wanted.arguments:
+def _served(module: nn.Module, inputs: Inputs, options: Options, *, quiet: bool) -> Iterator[Child]:
+    # These are checked before a build, which takes minutes.
+    device, arguments = options.get("device", HOST.type), options.get("arguments", ())
+    kind = find_device(EngineConfig(device=device).device).type
+    door = DoorConfig(port=options["port"], deadline=options.get("deadline", 1.0))
+    if "--host" not in arguments:
         check_addresses(door)
+    backends = options.get("backends") or (() if kind == HOST.type else exact_backends(kind))
+    building: Any = {name: value for name, value in options.items() if name in OF_A_BUILD}
     with ExitStack() as stack:
-        folder = Path(wanted.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="latebind-")))
-        with ExitStack() as building:
-            name = build_once(
-                module,
-                inputs,
-                folder,
-                name=wanted.name,
-                samples=wanted.samples,
-                task=wanted.task,
-                fidelity=wanted.fidelity,
-                max_batch=wanted.max_batch,
-                backends=backends,
-                outputs=wanted.outputs,
-                tell=ignore_progress if quiet else building.enter_context(progress("building")),
-            )
-        words = (str(folder), "--model", name, "--port", str(wanted.port), "--device", wanted.device)
-        deadline = ("--deadline-ms", f"{wanted.deadline * 1e3:g}")
-        yield stack.enter_context(start((*words, *deadline, *wanted.arguments), quiet=quiet))
+        folder = Path(options.get("folder") or stack.enter_context(tempfile.TemporaryDirectory(prefix="latebind-")))
+        with ExitStack() as shown:
+            tell = ignore_progress if quiet else shown.enter_context(progress("building"))
+            name = build_once(module, inputs, folder, backends=backends, tell=tell, **building)
+        words = (str(folder), "--model", name, "--port", str(door.port), "--device", device)
+        deadline = ("--deadline-ms", f"{door.deadline * 1e3:g}")
+        yield stack.enter_context(start((*words, *deadline, *arguments), quiet=quiet))
 
 
 @contextmanager

@@ -14,11 +14,10 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches
 from latebind.learned.exploration_folder import explored_folder
 from latebind.learned.promise import Promise
-from latebind.learned.samples import Samples, Task, doubt, task_of
+from latebind.learned.samples import Samples, doubt, task_of
 from latebind.program.build import Progress, build_program, ignore_progress
 from latebind.program.export import export, made_of_another
 from latebind.program.graph import graph_to_json
-from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 from latebind.sequence.export import is_sequence
 
@@ -75,21 +74,15 @@ def build_once(
                 data=parts[0].inputs if parts else None,
                 progress=tell,
             )
-            if parts:
-                _learn(report.directory, parts, declared, fidelity, tell)
+            if parts and (unknown := doubt(report.directory, parts, declared)):
+                warnings.warn(f"there are no learned caches: {unknown}", stacklevel=2)
+            elif parts:
+                explored = explored_folder(report.directory.path)
+                build_caches(
+                    report.directory, *parts, fidelity=fidelity, explored=explored, task=declared, progress=tell
+                )
             _note(folder, title, version).write_text(made_of)
     return title
-
-
-def _learn(
-    directory: ModelDirectory, parts: tuple[Samples, Samples], task: Task | None, fidelity: float, tell: Progress
-) -> None:
-    """Train learned caches if the model is a classifier, or warn that there are none."""
-    if unknown := doubt(directory, parts, task):
-        warnings.warn(f"there are no learned caches: {unknown}", stacklevel=3)
-        return
-    explored = explored_folder(directory.path)
-    build_caches(directory, *parts, fidelity=fidelity, explored=explored, task=task, progress=tell)
 
 
 def _version(folder: Path, name: str, made_of: str) -> tuple[str, bool]:

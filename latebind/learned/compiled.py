@@ -11,11 +11,11 @@ from latebind.learned.head import Head, Selector
 from latebind.learned.lookup import LookupFunction, compile_lookup_files
 from latebind.learned.networks import Predictor, make_predictor
 from latebind.learned.stored import FEATURES, LookupFiles
+from latebind.program.eager import rebuild
 from latebind.program.export import Exported, trace
 from latebind.program.graph import Argument, Graph, Node, TensorType, Value, Weight
 from latebind.program.measure import interleaved
 from latebind.program.program import Program
-from latebind.program.rebuild import rebuild
 
 RUNS = 25
 FORMS = 64  # graphs of predictors that are remembered, by kind and shape

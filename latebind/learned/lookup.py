@@ -12,11 +12,9 @@ from torch import Tensor
 from latebind.domain.errors import RepositoryError
 from latebind.learned.head import Floats, Head, HeadFunction
 from latebind.learned.stored import LookupFiles, SpareLookup, StoredLookup, read_caches, read_lookup
-from latebind.program.backends import EvictableStage, StageFunction, twin
+from latebind.program.backends import StageFunction, compile_graph, twin
 from latebind.program.device import HOST
-from latebind.program.load import compile_graph
-from latebind.program.numpy_stage import compile_with_numpy
-from latebind.program.pieces import Piece, make_piece
+from latebind.program.pieces import EvictableStage, Piece, make_piece
 from latebind.program.stored import read_model, read_stages
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.tensors import MappedTensors, Pages, read_tensors
@@ -224,8 +222,6 @@ def _features(
     files: LookupFiles, *, backend: str, threads: int, device: torch.device = HOST, streams: int = 1
 ) -> StageFunction:
     """Return the compiled network of a lookup, from activations to features."""
-    features = compile_with_numpy(files.graph) if device == HOST else None
-    if features is not None:
-        return features
-    chosen = lookup_backend(backend)
+    # What only pools, with no weights, takes eager 13 to 25 microseconds, and OpenVINO 16 to 67.
+    chosen = lookup_backend(backend) if files.graph.weights() else "eager"
     return compile_graph(files.graph, files.weights, backend=chosen, threads=threads, device=device, streams=streams)

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from latebind.domain.errors import ConfigError, ExportError, LatebindError
 from latebind.domain.model import TensorSpec
-from latebind.program.backends import StageFunction
-from latebind.program.export import Exported
-from latebind.program.graph import Constant, Graph, Node
-from latebind.program.measure import made_up_inputs, run_chain, with_batch
+from latebind.program.backends import StageFunction, run_chain
+from latebind.program.eager import in_eager, in_float64
+from latebind.program.export import Exported, tensors_of
+from latebind.program.graph import Graph
+from latebind.program.measure import made_up_inputs, with_batch
 from latebind.program.ranges import Limits, find_limits, whole_range
-from latebind.program.rebuild import in_eager
 from latebind.program.trial_rows import USUAL, Trial, trials
 
 DEFAULT_TOLERANCE = 1e-5
@@ -48,16 +48,10 @@ def _alike(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
 def _error(found: Tensor, expected: Tensor) -> float:
     if not expected.is_floating_point():
         return 0.0 if torch.equal(found, expected) else inf
-    found, expected = found.double(), expected.double()
-    finite = torch.isfinite(expected)
-    if not torch.equal(torch.isfinite(found), finite):
-        return inf
-    if not torch.allclose(found[~finite], expected[~finite], equal_nan=True):
-        return inf
-    difference = (found[finite] - expected[finite]).abs()
-    if difference.numel() == 0 or difference.max() == 0:
+    if not expected.numel():
         return 0.0
-    return float(difference.max() / expected[finite].abs().max().clamp_min(1e-30))
+    far, finite = float(_distance(found, expected).max()), expected[expected.isfinite()]
+    return far / float(finite.double().abs().max().clamp_min(1e-30)) if far and finite.numel() else far
 
 
 def wrong_rows(found: Sequence[Tensor], expected: Sequence[Tensor], allowed: Sequence[Tensor]) -> Tensor:
@@ -116,10 +110,10 @@ class Answered:
 def answered(run: Run, trial: Trial) -> Answered:
     """Return what `run` answers to a trial; rows for which it raises are left out."""
     kept, outputs, raised = [], [], None
-    for row in range(len(trial.rows[0])):
+    for place, row in enumerate(_rows(trial.rows)):
         try:
-            outputs.append(_copied(run(*_row(trial.rows, row))))
-            kept.append(row)
+            outputs.append(_copied(run(*row)))
+            kept.append(place)
         except FAILURES as error:
             raised = " ".join(str(error).split())[:200]
     rows = tuple(tensor[kept] for tensor in trial.rows)
@@ -128,8 +122,9 @@ def answered(run: Run, trial: Trial) -> Answered:
     return Answered(replace(trial, rows=rows), together, alone, raised, trial.rows)
 
 
-def _row(rows: tuple[Tensor, ...], row: int) -> tuple[Tensor, ...]:
-    return tuple(tensor[row : row + 1] for tensor in rows)
+def _rows(rows: tuple[Tensor, ...]) -> Sequence[tuple[Tensor, ...]]:
+    """Return each row by itself."""
+    return [tuple(tensor[row : row + 1] for tensor in rows) for row in range(len(rows[0]))]
 
 
 def _copied(found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -161,7 +156,7 @@ class Reference:
             return wrong
         try:
             together = _copied(run(*rows))
-            each = [together] if given.size == 1 else [_copied(run(*_row(rows, row))) for row in range(given.size)]
+            each = [together] if given.size == 1 else [_copied(run(*row)) for row in _rows(rows)]
         except FAILURES:
             return ~wrong
         for found in (together, tuple(torch.cat(parts) for parts in zip(*each, strict=True))):
@@ -209,10 +204,9 @@ class Reference:
         """In float64, as it is, and with weights of other last bits, if it has any such weights."""
         generator = torch.Generator().manual_seed(0)
         own = {name: self.weights[name] for name in self.graph.weights()}
-        precise = in_eager(_in_float64(self.graph), {name: _doubled(tensor) for name, tensor in own.items()})
         shaken = [{name: _shaken(tensor, generator) for name, tensor in own.items()} for _ in range(2)]
         others = [in_eager(self.graph, weights) for weights in shaken if any(weights[n] is not own[n] for n in own)]
-        return lambda *rows: precise(*map(_doubled, rows)), in_eager(self.graph, own), *others
+        return in_float64(self.graph, own), in_eager(self.graph, own), *others
 
 
 def _tried(run: Run, rows: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
@@ -237,19 +231,6 @@ def _shaken(tensor: Tensor, generator: torch.Generator) -> Tensor:
         return tensor
     signs = torch.randint(-1, 2, tensor.shape, generator=generator)
     return tensor * (1 + signs * torch.finfo(tensor.dtype).eps)
-
-
-def _doubled(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.dtype == torch.float32 else tensor
-
-
-def _in_float64(graph: Graph) -> Graph:
-    def wide(node: Node) -> Node:
-        return node.map_arguments(
-            lambda argument: Constant("dtype", "float64") if argument == Constant("dtype", "float32") else argument
-        )
-
-    return replace(graph, nodes=tuple(wide(node) for node in graph.nodes))
 
 
 def agreed_magnitude(run: Run, reference: Reference, answers: Sequence[Answered], usual: float) -> float | None:
@@ -293,11 +274,6 @@ def _least_magnitude(rows: Sequence[Tensor]) -> float:
 
 def _is_finite(given: Answered) -> bool:
     return all(bool(tensor.isfinite().all()) for tensor in given.expected)
-
-
-def whole_agrees(stages: Sequence[StageFunction], reference: Reference, answers: Sequence[Answered]) -> bool:
-    """Return whether the whole chain does as eager does."""
-    return not any(reference.wrong(lambda *rows: run_chain(stages, rows), given) for given in answers)
 
 
 def stages_agree(
@@ -358,7 +334,7 @@ class Agreement:
         within = [
             given for given in self.answers if given.trial.magnitude <= max(largest, self.answers[0].trial.magnitude)
         ]
-        if not whole_agrees(stages, self.reference, within):
+        if any(self.reference.wrong(lambda *rows: run_chain(stages, rows), given) for given in within):
             return False
         return not graphs or stages_agree(stages, graphs, self.reference, within)
 
@@ -455,15 +431,13 @@ def _confirmed(limits: Limits, run: Run, exported: Exported, rows: tuple[Tensor,
         if found is None or whole is None:
             continue
         beyond = [value for value in (found.least - 1, found.most + 1) if whole.least <= value <= whole.most]
-        if all(_raises(run, _with(rows, place, value)) for value in beyond):
+        if all(
+            _raises(run, (*rows[:place], torch.full_like(rows[place], value), *rows[place + 1 :])) for value in beyond
+        ):
             kept[spec.name] = found
         else:
             unsure.append(spec.name)
     return Limits(kept, (*limits.open, *unsure))
-
-
-def _with(rows: tuple[Tensor, ...], place: int, value: int) -> tuple[Tensor, ...]:
-    return tuple(torch.full_like(tensor, value) if number == place else tensor for number, tensor in enumerate(rows))
 
 
 def _raises(run: Run, rows: tuple[Tensor, ...]) -> bool:
@@ -486,10 +460,6 @@ def _unnoticed(run: Run, exported: Exported, answers: Sequence[Answered]) -> str
     return None
 
 
-def _rows(rows: tuple[Tensor, ...]) -> Sequence[tuple[Tensor, ...]]:
-    return [tuple(tensor[row : row + 1] for tensor in rows) for row in range(len(rows[0]))]
-
-
 def _check_numbers(answers: Sequence[Answered], exported: Exported) -> None:
     """Raise `ExportError` if no answer has a single number in it: there is nothing to compare."""
     whole = [tensor for given in answers for tensor in given.expected]
@@ -507,20 +477,16 @@ def in_order(
 
     Raises `ConfigError` for rows of another shape.
     """
-    rows = _values(data)
+    rows = tensors_of(data)
     if isinstance(data, Mapping) and isinstance(examples, Mapping) and set(data) == set(examples):
-        rows = [data[name] for name in examples]
-    wanted = _values(examples)
+        rows = tuple(data[name] for name in examples)
+    wanted = tensors_of(examples)
     if [tensor.shape[1:] for tensor in rows] != [tensor.shape[1:] for tensor in wanted]:
         shapes = [[list(tensor.shape[1:]) for tensor in tensors] for tensors in (rows, wanted)]
         raise ConfigError(
             f"the data has rows of shapes {shapes[0]}, and the examples of {shapes[1]}: give rows of both alike"
         )
     return tuple(tensor.to(one.dtype) for tensor, one in zip(rows, wanted, strict=True))
-
-
-def _values(tensors: Mapping[str, Tensor] | Sequence[Tensor]) -> list[Tensor]:
-    return list(tensors.values() if isinstance(tensors, Mapping) else tensors)
 
 
 def like(

@@ -4,9 +4,8 @@ Weights do not count. Neither does what follows from the batch size alone (such 
 computed again behind the cut, from dimension 0 of the activation.
 
 A network that reads texts asks in every block which words are padding, so nowhere is one activation all that the rest
-needs. If what is needed beside the activation follows from something small, that is appended to the activation's own
-numbers, in its dtype (true and false as 1 and 0), and the rest is recomputed from it behind the cut: a `Carry`. This is
-not for large values, such as a skip connection over several blocks.
+needs. If what is needed beside the activation follows from one number for each word, that is appended to the word's
+own numbers, in their dtype (true and false as 1 and 0), and the rest is recomputed from it behind the cut: a `Carry`.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,139 +15,11 @@ from math import prod
 
 from latebind.domain.model import ITEM_BYTES, TensorSpec
 from latebind.program.graph import Constant, Graph, Node, TensorType, Value
-from latebind.program.operators import SYM_SIZE, VIEW, is_pointwise
+from latebind.program.operators import SYM_SIZE, is_pointwise
 
 ENTRY = -1  # the cut before the first node: it makes an empty stage, behind which requests can leave
-
-
-def cut_points(graph: Graph) -> tuple[int, ...]:
-    """Return the positions `i` such that the graph can be cut behind `graph.nodes[i]`, ascending.
-
-    The activation there is one tensor `(B, fixed sizes)`. The end of the graph is not a cut.
-    """
-    points = []
-    for position, live in live_behind(graph):
-        node = graph.nodes[position]
-        if (
-            live == {node.name}
-            and node.type is not None
-            and node.type.row is not None
-            and node.type.dtype in ITEM_BYTES
-        ):
-            points.append(position)
-    return tuple(points)
-
-
-def live_behind(graph: Graph) -> Iterator[tuple[int, frozenset[str]]]:
-    """Yield each position before the end of the graph, with the values that are needed behind the node there.
-
-    Nodes that follow from the batch size alone are skipped, and their values are not counted.
-    """
-    cheap = batch_only(graph)
-    last = _last_readers(graph)
-    live = {spec.name for spec in graph.inputs if spec.name in last}
-    end = max((i for i, node in enumerate(graph.nodes) if node.name not in cheap), default=0)
-    for position, node in enumerate(graph.nodes[:end]):
-        if node.name in cheap:
-            continue
-        live = {name for name in live if last[name] > position}
-        if node.name in last:
-            live.add(node.name)
-        yield position, frozenset(live)
-
-
-def has_entry(graph: Graph) -> bool:
-    """Return whether the graph can be cut at `ENTRY`: it takes one tensor."""
-    return len(graph.inputs) == 1
-
-
-def fusion_safe_points(graph: Graph, points: Sequence[int]) -> tuple[int, ...]:
-    """Return those cut points that break no fusion of a compiler: the next operator is not a pointwise one."""
-    cheap = batch_only(graph)
-    return tuple(point for point in points if not is_pointwise(next_node(graph, point, cheap).op))
-
-
-def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
-    """Return the graph cut behind each of `points` (ascending, from `cut_points`), as a chain of one more graphs.
-
-    The first takes the graph's inputs, the last returns its outputs. Between them passes one activation, named after
-    the node that computes it. `ENTRY` may come first if `has_entry`.
-    """
-    cheap = batch_only(graph)
-    pieces = []
-    inputs, start = graph.inputs, 0
-    if points and points[0] == ENTRY:
-        (entry,) = graph.inputs
-        pieces, points = [Graph(inputs, (), ((entry.name, entry.name),))], points[1:]
-    for point in (*points, len(graph.nodes) - 1):
-        nodes = tuple(node for node in graph.nodes[start : point + 1] if node.name not in cheap)
-        whole = point == len(graph.nodes) - 1
-        outputs = graph.outputs if whole else ((graph.nodes[point].name, graph.nodes[point].name),)
-        pieces.append(Graph(inputs, _with_batch_values(graph, nodes, cheap, inputs[0].name, outputs), outputs))
-        if not whole:
-            inputs, start = (_spec(graph.nodes[point]),), point + 1
-    return tuple(pieces)
-
-
-def batch_only(graph: Graph) -> frozenset[str]:
-    """Return the names of values that follow from the batch size alone, not from the contents of the inputs."""
-    types = graph.types()
-    found: set[str] = set()
-    for node in graph.nodes:
-        if _is_batch_size(node, types) or all(value in found for value in node.values()):
-            found.add(node.name)
-    return frozenset(found)
-
-
-def _is_batch_size(node: Node, types: dict[str, TensorType]) -> bool:
-    if node.op != SYM_SIZE or len(node.args) != 2 or node.args[1] != 0 or not isinstance(node.args[0], Value):
-        return False
-    source = types.get(node.args[0].name)
-    return source is not None and source.shape[:1] == (None,)
-
-
-def _last_readers(graph: Graph) -> dict[str, int]:
-    """Return for each value the position of the last node that needs its content; outputs are needed to the end."""
-    cheap = batch_only(graph)
-    last: dict[str, int] = {}
-    for position, node in enumerate(graph.nodes):
-        if node.name not in cheap:
-            last.update((value, position) for value in node.values() if value not in cheap)
-    last.update((value, len(graph.nodes)) for _, value in graph.outputs)
-    return last
-
-
-def next_node(graph: Graph, point: int, cheap: frozenset[str]) -> Node:
-    """Return the next node behind `point` that does not follow from the batch size alone."""
-    return next(node for node in graph.nodes[point + 1 :] if node.name not in cheap)
-
-
-def _spec(node: Node) -> TensorSpec:
-    if node.type is None or node.type.row is None:
-        raise ValueError(f"the graph cannot be cut behind {node.name!r}: take the points from cut_points")
-    return TensorSpec(node.name, node.type.dtype, node.type.row)
-
-
-def _with_batch_values(
-    graph: Graph, nodes: tuple[Node, ...], cheap: frozenset[str], entry: str, outputs: tuple[tuple[str, str], ...]
-) -> tuple[Node, ...]:
-    """Return `nodes`, preceded by what they need that follows from the batch size, which is read off tensor `entry`."""
-    wanted = {value for node in nodes for value in node.values() if value in cheap}
-    wanted |= {value for _, value in outputs if value in cheap}
-    again: list[Node] = []
-    for node in reversed(graph.nodes):
-        if node.name not in wanted:
-            continue
-        if node.op == SYM_SIZE:
-            again.append(replace(node, args=(Value(entry), 0)))
-        else:
-            again.append(node)
-            wanted.update(node.values())
-    return (*reversed(again), *nodes)
-
-
-TO = "aten._to_copy.default"
 MAX_SHARE = 1 / 8  # the most that may be carried, as a share of the activation's numbers
+NEGLIGIBLE = 0.05  # a piece with less than this share of a stage's minimum does not begin a stage
 CHEAP_OPERATORS = frozenset(  # operators that cost next to nothing to repeat, as pointwise ones do
     f"aten.{name}"
     for name in (
@@ -165,6 +36,116 @@ CHEAP_OPERATORS = frozenset(  # operators that cost next to nothing to repeat, a
         "view.default",
     )
 )
+
+
+def cut_points(graph: Graph) -> tuple[int, ...]:
+    """Return the positions `i` such that the graph can be cut behind `graph.nodes[i]`, ascending.
+
+    The activation there is one tensor `(B, fixed sizes)`. The end of the graph is not a cut.
+    """
+    points = []
+    for position, live in live_behind(graph):
+        node = graph.nodes[position]
+        fits = node.type is not None and node.type.row is not None and node.type.dtype in ITEM_BYTES
+        if fits and live == {node.name}:
+            points.append(position)
+    return tuple(points)
+
+
+def live_behind(graph: Graph) -> Iterator[tuple[int, frozenset[str]]]:
+    """Yield each position before the end of the graph, with the values that are needed behind the node there.
+
+    Nodes that follow from the batch size alone are skipped, and their values are not counted.
+    """
+    sizes = batch_only(graph)
+    last: dict[str, int] = {}  # the position of the last node that needs the content of a value
+    for position, node in enumerate(graph.nodes):
+        if node.name not in sizes:
+            last.update((value, position) for value in node.values() if value not in sizes)
+    last.update((value, len(graph.nodes)) for _, value in graph.outputs)
+    live = {spec.name for spec in graph.inputs if spec.name in last}
+    end = max((i for i, node in enumerate(graph.nodes) if node.name not in sizes), default=0)
+    for position, node in enumerate(graph.nodes[:end]):
+        if node.name in sizes:
+            continue
+        live = {name for name in live if last[name] > position}
+        if node.name in last:
+            live.add(node.name)
+        yield position, frozenset(live)
+
+
+def has_entry(graph: Graph) -> bool:
+    """Return whether the graph can be cut at `ENTRY`: it takes one tensor."""
+    return len(graph.inputs) == 1
+
+
+def fusion_safe_points(graph: Graph, points: Sequence[int]) -> tuple[int, ...]:
+    """Return those cut points that break no fusion of a compiler: the next operator is not a pointwise one."""
+    following = _following(graph)
+    return tuple(point for point in points if not is_pointwise(following[point].op))
+
+
+def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
+    """Return the graph cut behind each of `points` (ascending, from `cut_points`), as a chain of one more graphs.
+
+    The first takes the graph's inputs, the last returns its outputs. Between them passes one activation, named after
+    the node that computes it. `ENTRY` may come first if `has_entry`.
+    """
+    names = batch_only(graph)
+    sizes = [node for node in graph.nodes if node.name in names]
+    pieces = []
+    inputs, start = graph.inputs, 0
+    if points and points[0] == ENTRY:
+        (entry,) = graph.inputs
+        pieces, points = [Graph(inputs, (), ((entry.name, entry.name),))], points[1:]
+    for point in points:
+        node = graph.nodes[point]
+        if node.type is None or node.type.row is None:
+            raise ValueError(f"the graph cannot be cut behind {node.name!r}: take the points from cut_points")
+        nodes = [one for one in graph.nodes[start : point + 1] if one.name not in names]
+        pieces.append(piece_of(inputs, nodes, sizes, ((node.name, node.name),)))
+        inputs, start = (TensorSpec(node.name, node.type.dtype, node.type.row),), point + 1
+    nodes = [one for one in graph.nodes[start:] if one.name not in names]
+    return (*pieces, piece_of(inputs, nodes, sizes, graph.outputs))
+
+
+def piece_of(
+    inputs: tuple[TensorSpec, ...], nodes: list[Node], sizes: list[Node], outputs: tuple[tuple[str, str], ...]
+) -> Graph:
+    """Return a graph of the nodes, preceded by what they need of batch sizes, which are read off the first input."""
+    wanted = {value for node in nodes for value in node.values()} | {value for _, value in outputs}
+    again: list[Node] = []
+    for node in reversed(sizes):
+        if node.name in wanted and node.op == SYM_SIZE:
+            again.append(replace(node, args=(Value(inputs[0].name), 0)))
+        elif node.name in wanted:
+            again.append(node)
+            wanted.update(node.values())
+    return Graph(inputs, (*reversed(again), *nodes), outputs)
+
+
+def batch_only(graph: Graph) -> frozenset[str]:
+    """Return the names of values that follow from the batch size alone, not from the contents of the inputs."""
+    types = graph.types()
+    found: set[str] = set()
+    for node in graph.nodes:
+        source = types.get(node.args[0].name) if node.args and isinstance(node.args[0], Value) else None
+        is_size = node.op == SYM_SIZE and node.args[1:] == (0,) and source is not None and source.shape[:1] == (None,)
+        if is_size or all(value in found for value in node.values()):
+            found.add(node.name)
+    return frozenset(found)
+
+
+def _following(graph: Graph) -> list[Node]:
+    """Return for each position the next node behind it that does not follow from the batch size alone."""
+    sizes, found = batch_only(graph), list[Node]()
+    following = graph.nodes[-1] if graph.nodes else None  # behind the last one nobody asks
+    for node in reversed(graph.nodes):
+        assert following is not None
+        found.append(following)
+        if node.name not in sizes:
+            following = node
+    return found[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +167,36 @@ def find_carries(graph: Graph) -> tuple[Carry, ...]:
 
     A node followed by a pointwise one is left out: cutting there would cost a compiler a fusion.
     """
-    return tuple(_CarryFinder(graph).find())
+    sizes, types, following = batch_only(graph), graph.types(), _following(graph)
+    nodes = {node.name: node for node in graph.nodes}
+    places = {node.name: place for place, node in enumerate(graph.nodes)}
+
+    def source(value: str, main: TensorType) -> tuple[str, list[str]]:
+        """Return the first value, one number a word, from which this one can be recomputed cheaply, and by what."""
+        best, path, passed = "", list[str](), list[str]()
+        while True:
+            kind = types.get(value)
+            if kind and main.row and kind.row == main.row[:-1] and kind.dtype in {"bool", main.dtype}:
+                best, path = value, list(passed)
+            node = nodes.get(value)
+            reads = {name for name in node.values() if name not in sizes} if node is not None else set()
+            if node is None or len(reads) != 1 or not (node.op in CHEAP_OPERATORS or is_pointwise(node.op)):
+                return best, path
+            passed.append(value)
+            (value,) = reads
+
+    found = []
+    for position, live in live_behind(graph):
+        main, kind = graph.nodes[position].name, graph.nodes[position].type
+        activation = kind is not None and kind.row and kind.dtype in {"float16", "float32", "float64"}
+        if kind is None or not activation or len(live) < 2 or main not in live or is_pointwise(following[position].op):
+            continue
+        sources = [source(value, kind) for value in live - {main}]
+        carried = {name for name, _ in sources}
+        recomputed = {name for _, path in sources for name in path} - carried
+        if all(carried) and sum(prod(types[name].row or ()) for name in carried) <= MAX_SHARE * prod(kind.row or ()):
+            found.append(Carry(main, tuple(sorted(carried)), tuple(sorted(recomputed, key=places.__getitem__))))
+    return tuple(found)
 
 
 def with_carries(graph: Graph, wanted: Collection[Carry]) -> Graph:
@@ -202,72 +212,10 @@ def with_carries(graph: Graph, wanted: Collection[Carry]) -> Graph:
             carry = by_main[node.name]
             found += _packed(carry, types, now)
             for name in carry.recomputed:
-                found.append(replace(nodes[name].rename_values(now), name=_recomputed_name(name, carry)))
-                now[name] = _recomputed_name(name, carry)
+                again = f"{name}.at.{carry.main}"
+                found.append(replace(nodes[name].rename_values(now), name=again))
+                now[name] = again
     return Graph(graph.inputs, tuple(found), tuple((name, now.get(value, value)) for name, value in graph.outputs))
-
-
-class _CarryFinder:
-    """Finds the carries of one graph."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._cheap = batch_only(graph)
-        self._types = graph.types()
-        self._nodes = {node.name: node for node in graph.nodes}
-
-    def find(self) -> Iterator[Carry]:
-        """Yield them in order."""
-        for position, live in live_behind(self._graph):
-            main = self._graph.nodes[position].name
-            if len(live) < 2 or main not in live or not self._is_activation(main):
-                continue
-            if is_pointwise(next_node(self._graph, position, self._cheap).op):
-                continue
-            carry = self._carry_at(main, live - {main})
-            if carry is not None:
-                yield carry
-
-    def _carry_at(self, main: str, beside: frozenset[str]) -> Carry | None:
-        carried: set[str] = set()
-        recomputed: set[str] = set()
-        for value in beside:
-            source, path = self._source(value, self._types[main].dtype)
-            if not source:
-                return None
-            carried.add(source)
-            recomputed.update(path)
-        if sum(self._numbers(name) for name in carried) > MAX_SHARE * self._numbers(main):
-            return None
-        order = [node.name for node in self._graph.nodes if node.name in recomputed - carried]
-        return Carry(main, tuple(sorted(carried)), tuple(order))
-
-    def _source(self, value: str, dtype: str) -> tuple[str, list[str]]:
-        """Return the smallest value from which `value` can be recomputed cheaply, and the nodes from there to it."""
-        best, path = "", []
-        passed: list[str] = []
-        while True:
-            if self._can_be_carried(value, dtype) and (not best or self._numbers(value) <= self._numbers(best)):
-                best, path = value, list(passed)
-            node = self._nodes.get(value)
-            if node is None or not (node.op in CHEAP_OPERATORS or is_pointwise(node.op)):
-                return best, path
-            reads = {name for name in node.values() if name not in self._cheap}
-            if len(reads) != 1:
-                return best, path
-            passed.append(value)
-            (value,) = reads
-
-    def _can_be_carried(self, name: str, dtype: str) -> bool:
-        found = self._types.get(name)
-        return found is not None and found.row is not None and found.dtype in ("bool", dtype)
-
-    def _is_activation(self, name: str) -> bool:
-        found = self._types.get(name)
-        return found is not None and bool(found.row) and found.dtype in ("float16", "float32", "float64")
-
-    def _numbers(self, name: str) -> int:
-        return prod(self._types[name].row or ())
 
 
 def _packed(carry: Carry, types: Mapping[str, TensorType], now: dict[str, str]) -> Iterator[Node]:
@@ -276,63 +224,36 @@ def _packed(carry: Carry, types: Mapping[str, TensorType], now: dict[str, str]) 
     Updates `now` with the new names.
     """
     main = types[carry.main]
-    row = main.row or ()
-    along = all(types[name].row == row[:-1] for name in carry.carried)  # one more number a word, on the last axis
-    axis = len(row) if along else 1
-    wide = (*row[:-1], 1) if along else None
-    parts, width = [], row[-1] if along else prod(row)
-    for name in (carry.main, *carry.carried):
+    row, dtype = main.row or (), main.dtype
+    parts = [now.get(carry.main, carry.main)]
+    for name in carry.carried:
         source = now.get(name, name)
-        if types[name].dtype != main.dtype:
-            cast = (("dtype", Constant("dtype", main.dtype)),)
+        if types[name].dtype != dtype:
+            cast, source = source, f"{name}.as.{carry.main}"
+            to = (("dtype", Constant("dtype", dtype)),)
             shape = types[name].shape
-            yield Node(f"{name}.as.{carry.main}", TO, (Value(source),), cast, TensorType(main.dtype, shape))
-            source = f"{name}.as.{carry.main}"
-        if name != carry.main or not along:
-            shape = wide if wide is not None else (prod(types[name].row or ()),)
-            yield _view(f"{name}.for.{carry.main}", source, main.dtype, shape)
-            source = f"{name}.for.{carry.main}"
-        parts.append((name, source))
-    widths = [width, *(1 if along else prod(types[name].row or ()) for name in carry.carried)]
-    whole = (*row[:-1], sum(widths)) if along else (sum(widths),)
-    sources = tuple(Value(source) for _, source in parts)
-    yield Node(carry.name, "aten.cat.default", (sources, axis), (), TensorType(main.dtype, (None, *whole)))
-    yield from _unpacked(carry, types, now, axis, whole, widths)
-
-
-def _unpacked(
-    carry: Carry,
-    types: Mapping[str, TensorType],
-    now: dict[str, str],
-    axis: int,
-    whole: tuple[int, ...],
-    widths: list[int],
-) -> Iterator[Node]:
-    begin, dtype = 0, types[carry.main].dtype
-    for name, width in zip((carry.main, *carry.carried), widths, strict=True):
-        kind = types[name]
-        part, shape = f"{name}.of.{carry.main}", (*whole[: axis - 1], width)
-        cut = (Value(carry.name), axis, begin, begin + width)
-        yield Node(part, "aten.slice.Tensor", cut, (), TensorType(dtype, (None, *shape)))
-        if shape != kind.row:
-            yield _view(f"{name}.back.{carry.main}", part, dtype, kind.row or ())
-            part = f"{name}.back.{carry.main}"
+            yield Node(source, "aten._to_copy.default", (Value(cast),), to, TensorType(dtype, shape))
+        wide, parts = f"{name}.for.{carry.main}", [*parts, f"{name}.for.{carry.main}"]
+        yield _view(wide, source, dtype, (*row[:-1], 1))
+    whole = TensorType(dtype, (None, *row[:-1], row[-1] + len(carry.carried)))
+    yield Node(carry.name, "aten.cat.default", (tuple(map(Value, parts)), len(row)), (), whole)
+    begin = 0
+    for name, width in ((carry.main, row[-1]), *((name, 1) for name in carry.carried)):
+        part, kind = f"{name}.of.{carry.main}", types[name]
+        cut = (Value(carry.name), len(row), begin, begin + width)
+        yield Node(part, "aten.slice.Tensor", cut, (), TensorType(dtype, (None, *row[:-1], width)))
+        if name != carry.main:
+            narrow, part = part, f"{name}.back.{carry.main}"
+            yield _view(part, narrow, dtype, kind.row or ())
         if kind.dtype != dtype:
-            source, part = part, _recomputed_name(name, carry)
-            yield Node(part, "aten.ne.Scalar", (Value(source), 0), (), TensorType(kind.dtype, kind.shape))
+            number, part = part, f"{name}.at.{carry.main}"
+            yield Node(part, "aten.ne.Scalar", (Value(number), 0), (), kind)
         now[name] = part
         begin += width
 
 
 def _view(name: str, source: str, dtype: str, row: tuple[int, ...]) -> Node:
-    return Node(name, VIEW, (Value(source), (-1, *row)), (), TensorType(dtype, (None, *row)))
-
-
-def _recomputed_name(name: str, carry: Carry) -> str:
-    return f"{name}.at.{carry.main}"
-
-
-NEGLIGIBLE = 0.05  # a piece with less than this share of a stage's minimum does not begin a stage
+    return Node(name, "aten.view.default", (Value(source), (-1, *row)), (), TensorType(dtype, (None, *row)))
 
 
 def join_by_bytes(points: Sequence[int], sizes: Sequence[int], least: int) -> tuple[int, ...]:

@@ -95,16 +95,12 @@ def trace(
     """Export without simplifying: with other weights, the module gives another graph of the same form."""
     if (kind := made_of_another(module)) is not None:
         raise ExportError(f"the module is {kind}: build the nn.Module that it was made of")
-    names = _input_names(inputs, input_names)
-    rows = tuple(_resize(tensor, EXPORT_BATCH) for tensor in _tensors(inputs))
-    was_training = module.training
-    module.eval()
-    try:
+    names, given = _input_names(inputs, input_names), tensors_of(inputs)
+    rows = tuple(tensor.detach()[torch.arange(EXPORT_BATCH) % tensor.shape[0]] for tensor in given)
+    with _for_inference(module):
         called = _Flat(module, _keywords(module, inputs), outputs)
-        found = _output_names(_try_run(called, rows, _tensors(inputs)), output_names)
+        found = _output_names(_try_run(called, rows, given), output_names)
         program = _try_export(called, rows)
-    finally:
-        module.train(was_training)
     return Exported(*Reader(program, names, found).read())
 
 
@@ -132,12 +128,17 @@ def run_module(
 
     `outputs` names those of a dictionary to return (None: all).
     """
+    with _for_inference(module), torch.inference_mode():
+        found: tuple[Tensor, ...] = _Flat(module, _keywords(module, inputs), outputs)(*tensors_of(inputs))
+    return found
+
+
+@contextmanager
+def _for_inference(module: nn.Module) -> Iterator[None]:
     was_training = module.training
     module.eval()
     try:
-        with torch.inference_mode():
-            found: tuple[Tensor, ...] = _Flat(module, _keywords(module, inputs), outputs)(*_tensors(inputs))
-        return found
+        yield
     finally:
         module.train(was_training)
 
@@ -163,23 +164,27 @@ class _Flat(nn.Module):
             found = self.module(*tensors)
         else:
             found = self.module(**dict(zip(self._keywords, tensors, strict=True)))
-        return found if self._wanted is None else {name: found[name] for name in self._checked(found)}
-
-    def _checked(self, found: Foreign) -> tuple[str, ...]:
-        wanted = self._wanted or ()
+        if self._wanted is None:
+            return found
         there = tuple(found) if isinstance(found, Mapping) else ()
-        unknown = [name for name in wanted if name not in there]
-        if unknown or not wanted:
+        unknown = [name for name in self._wanted if name not in there]
+        if unknown or not self._wanted:
             has = f"of {', '.join(map(str, there))}" if there else "no names: it returns no dictionary, so name none"
             raise ExportError(f"the module has no output {(*unknown, '')[0]!r}, its outputs have {has}")
-        return wanted
+        return {name: found[name] for name in self._wanted}
 
     def forward(self, *tensors: Tensor) -> tuple[Any, ...]:
         """Return the module's outputs in a tuple."""
-        found = self.call(*tensors)
-        if isinstance(found, Mapping):
-            return tuple(found.values())
-        return tuple(found) if isinstance(found, tuple | list) else (found,)
+        return tuple(_named(self.call(*tensors)).values())
+
+
+def _named(found: Foreign) -> dict[str, Foreign]:
+    """Return what a module returns by name."""
+    if isinstance(found, Mapping):
+        return {str(name): tensor for name, tensor in found.items()}
+    if isinstance(found, tuple | list):
+        return {f"output_{place}": tensor for place, tensor in enumerate(found)}
+    return {"output": found}
 
 
 def _keywords(module: nn.Module, inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[str, ...] | None:
@@ -199,19 +204,22 @@ def _keywords(module: nn.Module, inputs: Mapping[str, Tensor] | Sequence[Tensor]
     )
 
 
-def _tensors(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor, ...]:
+def tensors_of(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return inputs, which may have names, in order."""
     return tuple(inputs.values()) if isinstance(inputs, Mapping) else tuple(inputs)
 
 
 def _input_names(inputs: Mapping[str, Tensor] | Sequence[Tensor], given: Sequence[str] | None) -> tuple[str, ...]:
-    tensors = _tensors(inputs)
+    tensors = tensors_of(inputs)
     for tensor in tensors:
         if isinstance(tensor, Tensor) and tensor.dim() == 0:
             raise ExportError(NO_BATCH)
         if not isinstance(tensor, Tensor) or tensor.shape[0] == 0 or tensor.device.type != "cpu":
+            is_tensor = isinstance(tensor, Tensor)
+            shape = f"a tensor of shape {tuple(tensor.shape)} on {tensor.device}" if is_tensor else ""
             raise ExportError(
                 "every example input must be a tensor on the CPU with a batch dimension of 1 or more, and one is "
-                f"{_described(tensor)}: torch.as_tensor makes one of an array or a list"
+                f"{shape or f'of type {type(tensor).__name__}'}: torch.as_tensor makes one of an array or a list"
             )
         dtype_name(tensor.dtype, "an input")
     default = tuple(inputs) if isinstance(inputs, Mapping) else tuple(f"input_{i}" for i in range(len(tensors)))
@@ -219,16 +227,6 @@ def _input_names(inputs: Mapping[str, Tensor] | Sequence[Tensor], given: Sequenc
     if not names or len(names) != len(tensors) or len(set(names)) != len(names):
         raise ExportError(f"{len(tensors)} example inputs need as many different names, not {list(names)}")
     return names
-
-
-def _described(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)} on {value.device}"
-    return f"of type {type(value).__name__}"
-
-
-def _resize(tensor: Tensor, batch: int) -> Tensor:
-    return tensor.detach()[torch.arange(batch) % tensor.shape[0]]
 
 
 def _try_run(called: _Flat, rows: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> Foreign:
@@ -261,18 +259,12 @@ def _is_one_row(called: _Flat, given: tuple[Tensor, ...]) -> bool:
 
 
 def _has_rows(found: Foreign, count: int) -> bool:
-    tensors = found.values() if isinstance(found, Mapping) else found if isinstance(found, tuple | list) else (found,)
-    return all(isinstance(tensor, Tensor) and tensor.shape[:1] == (count,) for tensor in tensors)
+    return all(isinstance(tensor, Tensor) and tensor.shape[:1] == (count,) for tensor in _named(found).values())
 
 
 def _output_names(found: Foreign, given: Sequence[str] | None) -> tuple[str, ...]:
-    if isinstance(found, Mapping):
-        names, tensors = tuple(str(key) for key in found), tuple(found.values())
-    elif isinstance(found, tuple | list):
-        names, tensors = tuple(f"output_{i}" for i in range(len(found))), tuple(found)
-    else:
-        names, tensors = ("output",), (found,)
-    for name, tensor in zip(names, tensors, strict=True):
+    outputs = _named(found)
+    for name, tensor in outputs.items():
         if not isinstance(tensor, Tensor):
             raise ExportError(f"{name} of the module is a {type(tensor).__name__}: {_instead(found)}")
         if tensor.dim() == 0 or tensor.shape[0] != EXPORT_BATCH:
@@ -281,9 +273,9 @@ def _output_names(found: Foreign, given: Sequence[str] | None) -> tuple[str, ...
                 "return one row for each row of input"
             )
         dtype_name(tensor.dtype, name)
-    names = tuple(given) if given is not None else names
-    if not tensors or len(names) != len(tensors) or len(set(names)) != len(names):
-        raise ExportError(f"{len(tensors)} outputs need as many different names, not {list(names)}")
+    names = tuple(given if given is not None else outputs)
+    if not outputs or len(names) != len(outputs) or len(set(names)) != len(names):
+        raise ExportError(f"{len(outputs)} outputs need as many different names, not {list(names)}")
     return names
 
 

@@ -71,11 +71,11 @@ class Node:
 
     def values(self) -> Iterator[str]:
         """Yield the names of the values that this node reads, in order, with repetitions."""
-        yield from (ref.name for ref in self._references() if isinstance(ref, Value))
+        yield from (ref.name for ref in _flat((*self.args, *dict(self.kwargs).values())) if isinstance(ref, Value))
 
     def weights(self) -> Iterator[str]:
         """Yield the names of the weights that this node reads."""
-        yield from (ref.name for ref in self._references() if isinstance(ref, Weight))
+        yield from (ref.name for ref in _flat((*self.args, *dict(self.kwargs).values())) if isinstance(ref, Weight))
 
     def map_arguments(self, change: Callable[[Argument], Argument]) -> "Node":
         """Return the node with `change` applied to all its arguments, also within tuples."""
@@ -90,11 +90,6 @@ class Node:
             return Value(names.get(argument.name, argument.name)) if isinstance(argument, Value) else argument
 
         return self.map_arguments(rename)
-
-    def _references(self) -> Iterator[Argument]:
-        yield from _flat(self.args)
-        for _, argument in self.kwargs:
-            yield from _flat((argument,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +152,10 @@ CONSTANTS: dict[str, frozenset[str]] = {
 }
 
 
-class _Type(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    dtype: str
-    shape: list[int | None]
-
-
 class _Input(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     name: str
     dtype: str
-    shape: list[int]
+    shape: tuple[int, ...]
 
 
 class _Node(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
@@ -173,7 +163,7 @@ class _Node(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaul
     op: str
     args: list[Any]
     kwargs: dict[str, Any] = {}
-    type: _Type | None = None
+    type: TensorType | None = None
 
 
 class _Counted(msgspec.Struct, frozen=True):
@@ -191,13 +181,27 @@ def graph_to_json(graph: Graph) -> bytes:
     """Return the graph as JSON; `graph_from_json` returns an equal graph."""
     if len(graph.nodes) > MOST_NODES:
         raise ExportError(f"the graph has {len(graph.nodes)} nodes, more than {MOST_NODES}: unroll fewer steps")
-    file = _File(
-        format=FORMAT,
-        inputs=[_Input(spec.name, spec.dtype, list(spec.shape)) for spec in graph.inputs],
-        nodes=[_write_node(node) for node in graph.nodes],
-        outputs=list(graph.outputs),
-    )
-    return msgspec.json.format(msgspec.json.encode(file), indent=0)
+    nodes = []
+    for node in graph.nodes:
+        kwargs = {key: _written(argument) for key, argument in node.kwargs}
+        nodes.append(_Node(node.name, node.op, [_written(argument) for argument in node.args], kwargs, node.type))
+    inputs = [_Input(spec.name, spec.dtype, spec.shape) for spec in graph.inputs]
+    return msgspec.json.format(msgspec.json.encode(_File(FORMAT, inputs, nodes, list(graph.outputs))), indent=0)
+
+
+def _written(argument: Argument) -> Json:
+    match argument:
+        case Value(name):
+            return {"value": name}
+        case Weight(name):
+            return {"weight": name}
+        case Constant(kind, name):
+            return {kind: name}
+        case tuple():
+            return [_written(part) for part in argument]
+        case float() if not math.isfinite(argument):
+            return {"float": str(argument)}
+    return argument
 
 
 def read_graph_file(directory: ModelDirectory, name: str) -> Graph:
@@ -224,79 +228,38 @@ def graph_from_json(data: bytes) -> Graph:
         raise RepositoryError(f"the graph file is not valid: {error}; build the model again") from error
     if file.format != FORMAT:
         raise RepositoryError(f"the graph file has format {file.format}, this version reads {FORMAT}: build it again")
-    graph = Graph(
-        inputs=tuple(_read_input(spec) for spec in file.inputs),
-        nodes=tuple(_read_node(node) for node in file.nodes),
-        outputs=tuple(file.outputs),
-    )
+    for spec in file.inputs:
+        if spec.dtype not in ITEM_BYTES or any(not 0 <= size < MOST_SIZE for size in spec.shape):
+            raise RepositoryError(
+                f"input {spec.name!r:.80} of the graph has dtype {spec.dtype!r:.40} and shape {list(spec.shape)!s:.80}"
+            )
+    inputs = tuple(TensorSpec(spec.name, spec.dtype, spec.shape) for spec in file.inputs)
+    graph = Graph(inputs, tuple(map(_read_node, file.nodes)), tuple(file.outputs))
     _check_references(graph)
     return graph
 
 
-def _write_node(node: Node) -> _Node:
-    return _Node(
-        name=node.name,
-        op=node.op,
-        args=[_write_argument(argument) for argument in node.args],
-        kwargs={key: _write_argument(argument) for key, argument in node.kwargs},
-        type=None if node.type is None else _Type(node.type.dtype, list(node.type.shape)),
-    )
-
-
-def _write_argument(argument: Argument) -> Json:
-    match argument:
-        case Value(name):
-            return {"value": name}
-        case Weight(name):
-            return {"weight": name}
-        case Constant(kind, name):
-            return {kind: name}
-        case tuple():
-            return [_write_argument(part) for part in argument]
-        case float() if not math.isfinite(argument):
-            return {"float": str(argument)}
-    return argument
-
-
-def _read_input(spec: _Input) -> TensorSpec:
-    if spec.dtype not in ITEM_BYTES or any(not 0 <= size < MOST_SIZE for size in spec.shape):
-        raise RepositoryError(
-            f"input {spec.name!r:.80} of the graph has dtype {spec.dtype!r:.40} and shape {spec.shape!s:.80}"
-        )
-    return TensorSpec(spec.name, spec.dtype, tuple(spec.shape))
-
-
 def _read_node(node: _Node) -> Node:
     resolve(node.op)
-    return Node(
-        name=node.name,
-        op=node.op,
-        args=tuple(_read_argument(node.name, part, MAX_DEPTH) for part in node.args),
-        kwargs=tuple((key, _read_argument(node.name, part, MAX_DEPTH)) for key, part in node.kwargs.items()),
-        type=None if node.type is None else _read_type(node.name, node.type),
-    )
-
-
-def _read_type(node: str, found: _Type) -> TensorType:
-    sizes = [size for size in found.shape if size is not None]
-    if found.dtype not in INNER_DTYPES or any(not -1 <= size < MOST_SIZE for size in sizes):
+    kind = node.type
+    sizes = [size for size in kind.shape if size is not None] if kind is not None else []
+    if kind is not None and (kind.dtype not in INNER_DTYPES or any(not -1 <= size < MOST_SIZE for size in sizes)):
         raise RepositoryError(
-            f"node {node!r:.80} yields {found.dtype!r:.40} of shape {found.shape!s:.80}: this is not supported"
+            f"node {node.name!r:.80} yields {kind.dtype!r:.40} of shape {list(kind.shape)!s:.80}: this is not supported"
         )
-    return TensorType(found.dtype, tuple(found.shape))
+    args = tuple(_read_argument(node.name, part, MAX_DEPTH) for part in node.args)
+    kwargs = tuple((key, _read_argument(node.name, part, MAX_DEPTH)) for key, part in node.kwargs.items())
+    return Node(node.name, node.op, args, kwargs, kind)
 
 
 def _read_argument(node: str, found: Json, depth: int) -> Argument:
     if isinstance(found, list) and depth:
         return tuple(_read_argument(node, part, depth - 1) for part in found)
-    if isinstance(found, dict) and len(found) == 1:
-        return _read_tagged(node, *next(iter(found.items())))
     if found is None or isinstance(found, bool | int | float | str):
         return found
-    raise RepositoryError(f"node {node!r} of the graph has an argument of no known form: {str(found)[:80]}")
-
-
-def _read_tagged(node: str, kind: str, name: Json) -> Argument:
+    if not isinstance(found, dict) or len(found) != 1:
+        raise RepositoryError(f"node {node!r} of the graph has an argument of no known form: {str(found)[:80]}")
+    ((kind, name),) = found.items()
     if isinstance(name, str):
         if kind == "value":
             return Value(name)
@@ -317,23 +280,17 @@ def torch_constant(constant: Constant) -> torch.dtype | torch.device | torch.lay
 
 def _check_references(graph: Graph) -> None:
     known: set[str] = set()
-    for name in (spec.name for spec in graph.inputs):
-        _check_new(name, known)
-        known.add(name)
-    for node in graph.nodes:
-        for value in node.values():
+    makers: tuple[TensorSpec | Node, ...] = (*graph.inputs, *graph.nodes)
+    for maker in makers:
+        for value in maker.values() if isinstance(maker, Node) else ():
             if value not in known:
-                raise RepositoryError(f"node {node.name!r} of the graph reads {value!r}, which no earlier node makes")
-        _check_new(node.name, known)
-        known.add(node.name)
-    tensors = {spec.name for spec in graph.inputs} | {node.name for node in graph.nodes if node.type is not None}
+                raise RepositoryError(f"node {maker.name!r} of the graph reads {value!r}, which no earlier node makes")
+        if maker.name in known or not NAME.fullmatch(maker.name):
+            raise RepositoryError(f"the graph makes the value {maker.name[:80]!r} twice, or that is not a valid name")
+        known.add(maker.name)
+    tensors = graph.types()
     for output, value in graph.outputs:
         if value not in tensors:
             raise RepositoryError(f"output {output!r} of the graph is {value!r}, which is no tensor of the graph")
     if not graph.inputs or not graph.outputs:
         raise RepositoryError("the graph has no input or no output: build the model again")
-
-
-def _check_new(name: str, known: set[str]) -> None:
-    if name in known or not NAME.fullmatch(name):
-        raise RepositoryError(f"the graph makes the value {name[:80]!r} twice, or that is not a valid name")

@@ -1,14 +1,13 @@
 """Loads a verified model directory into a program that can run. Nothing in the directory is executed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError, RepositoryError
-from latebind.program.backends import CompileOptions, EvictableStage, StageFunction, backend_named, pass_through
-from latebind.program.copies import has_copies
+from latebind.program.backends import StageFunction, compile_graph, compile_stages
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.measure import made_up_inputs
@@ -17,6 +16,8 @@ from latebind.program.program import Program
 from latebind.program.stored import StoredModel, read_graph, read_model, read_profile, read_stages
 from latebind.repository.directory import SEQUENCE, WEIGHTS, ModelDirectory
 from latebind.repository.tensors import MappedTensors, check_weights, read_tensors
+
+SPARE = 32 << 20  # bytes that the further copies of a model may take
 
 
 def load_program(
@@ -43,9 +44,10 @@ def load_program(
     chosen = backend if backend is not None else model.backend
     weights = read_tensors(directory, WEIGHTS)
     _check_weights(directory, graphs, weights)
-    use = partial(compile_stages, graphs, weights, backend=chosen, threads=threads)
     copies = has_copies(sum(weight.nbytes for weight in weights.values()), twins)
-    stages = use(device=device, streams=streams, copies=copies)
+    stages = compile_stages(
+        graphs, weights, backend=chosen, threads=threads, device=device, streams=streams, copies=copies
+    )
     passed = made_up_inputs(model.inputs, 1, device=device)
     for number, (graph, stage) in enumerate(zip(graphs, stages, strict=True)):
         passed = try_stage(directory, number, graph, stage, passed)
@@ -70,38 +72,14 @@ def open_program(
     chosen = backend if backend is not None else model.backend
     weights = MappedTensors(directory, WEIGHTS, cached=cached)
     _check_weights(directory, graphs, weights)
-
-    def piece_of(graph: Graph) -> tuple[Piece, tuple[EvictableStage, ...]]:
+    pieces, stages = [], []
+    for graph in graphs:
         make = partial(compile_graph, graph, weights, backend=chosen, threads=threads, streams=streams, frugal=True)
-        return make_piece((weights.pages(graph.weights()),), (make,), backend=chosen)
-
-    pieces = [piece_of(graph) for graph in graphs]
-    stages = tuple(place for _, (place,) in pieces)
-    program = _program(directory, model, graphs, stages, backend=chosen, threads=threads, device=HOST)
-    return program, graphs, tuple(piece for piece, _ in pieces)
-
-
-def _check_weights(directory: ModelDirectory, graphs: Sequence[Graph], weights: Mapping[str, Tensor]) -> None:
-    check_weights(directory, WEIGHTS, (name for graph in graphs for name in graph.weights()), weights)
-
-
-def _program(
-    directory: ModelDirectory,
-    model: StoredModel,
-    graphs: tuple[Graph, ...],
-    stages: tuple[StageFunction, ...],
-    *,
-    backend: str,
-    threads: int,
-    device: torch.device,
-) -> Program:
-    profile = read_profile(directory)
-    here = device == HOST and profile.matches_this_machine(
-        threads=threads, backend=backend
-    )  # profiles are only measured on CPUs
-    fits = here and len(profile.stages) == len(stages)
-    activations = tuple(graph.inputs[0].shape for graph in graphs[1:])
-    return Program(model.spec(), profile.costs(), backend, threads, stages, activations, fits, model.entry, device)
+        piece, (place,) = make_piece((weights.pages(graph.weights()),), (make,), backend=chosen)
+        pieces.append(piece)
+        stages.append(place)
+    program = _program(directory, model, graphs, tuple(stages), backend=chosen, threads=threads, device=HOST)
+    return program, graphs, tuple(pieces)
 
 
 def load_uncut(directory: ModelDirectory, *, backend: str | None = None) -> StageFunction:
@@ -113,49 +91,15 @@ def load_uncut(directory: ModelDirectory, *, backend: str | None = None) -> Stag
     return compile_graph(graph, weights, backend=backend or model.backend, threads=1)
 
 
-def compile_graph(
-    graph: Graph,
-    weights: Mapping[str, Tensor],
-    *,
-    backend: str,
-    threads: int,
-    sizes: Sequence[int] = (1,),
-    device: torch.device = HOST,
-    streams: int = 1,
-    copies: bool = False,
-    frugal: bool = False,
-) -> StageFunction:
-    """Compile a graph (a whole model or a stage) with the named backend; an empty stage returns its input.
+def has_copies(weights: int, twins: int) -> bool:
+    """Return whether each of `twins` workers gets its own copy of a model's `weights` (bytes). With 0 they share.
 
-    `sizes` are the most frequent batch sizes. `streams` twins may run at the same time, over the same weights unless
-    each is to have `copies`. If `frugal`, the stage keeps no memory of a batch that it has run but the outputs.
-    Weights that are not on `device` are copied there.
+    An OpenVINO stage that workers share hands each call to a thread of OpenVINO (`openvino._options`). With two models
+    in turn, as in a query, the system often wakes a thread on a busy core while the other core is idle: of two cores
+    1.57 were busy. If each worker has a copy of its own, it computes on its own thread, and 1.90 are busy. A stage is
+    compiled twice: for a batch of one and for any other.
     """
-    if not graph.nodes:
-        return pass_through
-    there = _on(device, weights)
-    use = CompileOptions(threads, tuple(sizes), device, streams, copies, frugal)
-    return backend_named(backend, device=device.type).compile(graph, there, use)
-
-
-def compile_stages(
-    graphs: tuple[Graph, ...],
-    weights: dict[str, Tensor],
-    *,
-    backend: str,
-    threads: int,
-    device: torch.device = HOST,
-    streams: int = 1,
-    copies: bool = False,
-) -> tuple[StageFunction, ...]:
-    """Compile each graph of a chain; a weight that several stages read is on the device once."""
-    there = _on(device, weights)
-    use = partial(compile_graph, weights=there, backend=backend, threads=threads, device=device)
-    return tuple(use(graph, streams=streams, copies=copies) for graph in graphs)
-
-
-def _on(device: torch.device, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    return {name: tensor.to(device) for name, tensor in weights.items()}
+    return twins > 1 and (twins - 1) * 2 * weights <= SPARE
 
 
 def try_stage(
@@ -173,3 +117,24 @@ def try_stage(
     if tuple(tuple(tensor.shape) for tensor in passed) != shapes:
         raise RepositoryError(f"stage {number} of {directory.path} yields another shape than its graph says")
     return passed
+
+
+def _check_weights(directory: ModelDirectory, graphs: tuple[Graph, ...], weights: Mapping[str, Tensor]) -> None:
+    check_weights(directory, WEIGHTS, (name for graph in graphs for name in graph.weights()), weights)
+
+
+def _program(
+    directory: ModelDirectory,
+    model: StoredModel,
+    graphs: tuple[Graph, ...],
+    stages: tuple[StageFunction, ...],
+    *,
+    backend: str,
+    threads: int,
+    device: torch.device,
+) -> Program:
+    profile = read_profile(directory)
+    here = device == HOST and profile.matches_this_machine(threads=threads, backend=backend)  # measured on CPUs only
+    fits = here and len(profile.stages) == len(stages)
+    activations = tuple(graph.inputs[0].shape for graph in graphs[1:])
+    return Program(model.spec(), profile.costs(), backend, threads, stages, activations, fits, model.entry, device)

@@ -55,11 +55,10 @@ def time_call(call: Callable[[], object]) -> float:
 class Rounds:
     """Seconds of calls that took turns: of each call one of every round in which none of them was interrupted.
 
-    Where nearly all were interrupted, they are those of all rounds. `interrupted` is the share of rounds that were.
+    Where nearly all were interrupted, they are those of all rounds.
     """
 
     seconds: dict[str, list[float]]
-    interrupted: float = 0.0
 
     def median(self, name: str) -> float:
         """Return the median seconds of a call."""
@@ -83,8 +82,7 @@ def median_seconds(call: Callable[[], object]) -> float:
     """Return the median time of a call, after two warm-up calls."""
     synchronize(call())
     synchronize(call())
-    runs = _runs(time_call(call))
-    return _in_turn({"": call}, runs).median("")
+    return _in_turn({"": call}, _runs(time_call(call))).median("")
 
 
 def interleaved(calls: Mapping[str, Callable[[], object]], runs: int) -> Rounds:
@@ -103,20 +101,20 @@ def compared(calls: Mapping[str, Callable[[], object]], runs: int) -> Rounds:
     found, end = interleaved(calls, runs), perf_counter() + PATIENCE
     while not found.is_decided and perf_counter() < end:
         more = _in_turn(calls, runs)
-        found = more if more.spread < found.spread / 2 else _joined(found, more)  # a quiet moment counts alone
+        if more.spread < found.spread / 2:
+            found = more  # a quiet moment counts alone
+        else:
+            found = Rounds({name: [*seconds, *more.seconds[name]] for name, seconds in found.seconds.items()})
     return found
 
 
 def _in_turn(calls: Mapping[str, Callable[[], object]], runs: int) -> Rounds:
-    rows, interrupted = _uninterrupted(lambda: [time_call(call) for call in calls.values()], runs)
-    return Rounds(dict(zip(calls, map(list, zip(*rows, strict=True)), strict=True)), interrupted)
+    rows = _uninterrupted(lambda: [time_call(call) for call in calls.values()], runs)
+    return Rounds(dict(zip(calls, map(list, zip(*rows, strict=True)), strict=True)))
 
 
-def _uninterrupted(run: Callable[[], list[float]], runs: int) -> tuple[list[list[float]], float]:
-    """Return what `runs` runs took that had the processor to themselves, and the share of runs that did not.
-
-    Where there are hardly any such runs, what all of them took.
-    """
+def _uninterrupted(run: Callable[[], list[float]], runs: int) -> list[list[float]]:
+    """Return what `runs` runs took that had the processor to themselves; where there are hardly any, what all took."""
     alone: list[list[float]] = []
     every: list[list[float]] = []
     while len(alone) < runs and len(every) < TRIES * runs:
@@ -124,12 +122,7 @@ def _uninterrupted(run: Callable[[], list[float]], runs: int) -> tuple[list[list
         every.append(run())
         if process_time() - began >= ALONE * sum(every[-1]):
             alone.append(every[-1])
-    return alone if len(alone) >= min(runs, MIN_RUNS) else every, 1.0 - len(alone) / len(every)
-
-
-def _joined(one: Rounds, other: Rounds) -> Rounds:
-    rounds = {name: [*seconds, *other.seconds[name]] for name, seconds in one.seconds.items()}
-    return Rounds(rounds, (one.interrupted + other.interrupted) / 2)
+    return alone if len(alone) >= min(runs, MIN_RUNS) else every
 
 
 def _quantile(seconds: Sequence[float], share: float) -> float:
@@ -141,13 +134,6 @@ def _limits(seconds: Sequence[float]) -> tuple[float, float]:
     ranked, half = sorted(seconds), 0.98 * sqrt(len(seconds))
     middle = (len(ranked) - 1) / 2
     return ranked[max(0, int(middle - half))], ranked[min(len(ranked) - 1, int(middle + half) + 1)]
-
-
-def run_chain(stages: Sequence[StageFunction], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the outputs of the last stage."""
-    for stage in stages:
-        inputs = stage(*inputs)
-    return inputs
 
 
 def profile_stages(
@@ -173,7 +159,7 @@ def _seconds_of_stages(stages: Sequence[StageFunction], inputs: tuple[Tensor, ..
 
     run()
     run()
-    rows, _ = _uninterrupted(run, _runs(sum(run()) / len(stages)))
+    rows = _uninterrupted(run, _runs(sum(run()) / len(stages)))
     return tuple(median(each) for each in zip(*rows, strict=True))
 
 

@@ -2,14 +2,16 @@
 
 import ctypes
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from latebind.domain.errors import RepositoryError
-from latebind.program.backends import EvictableStage, StageFunction, backend_named
+from torch import Tensor
+
+from latebind.domain.errors import LatebindError, RepositoryError
+from latebind.program.backends import StageFunction, backend_named, twin
 from latebind.repository.tensors import BytesRead, Pages
 
 Done = TypeVar("Done")
@@ -22,50 +24,97 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
 FORGET_PEAK = "5"  # written to clear_refs, it resets the peak of resident memory
 
 
-class Piece(Protocol):
-    """One piece. For one thread at a time; meanwhile other threads may call stages of other pieces."""
+class NotResident(LatebindError):
+    """A stage was called that is not in memory."""
+
+
+class EvictableStage:
+    """A stage that can be loaded and evicted; its twins are filled and emptied with it.
+
+    Calls that are under way when it is emptied run to their end.
+    """
+
+    def __init__(self) -> None:
+        self._stage: StageFunction | None = None
+        self._twins: list[EvictableStage] = []
 
     @property
-    def weights(self) -> int:
-        """The bytes of its weights, which is the least that it takes."""
-        ...
+    def filled(self) -> bool:
+        """Whether the stage is in memory."""
+        return self._stage is not None
 
-    @property
-    def size(self) -> int:
-        """The bytes that it takes, as far as is known."""
-        ...
+    def twin(self) -> "EvictableStage":
+        """Return the same stage for another thread."""
+        made = EvictableStage()
+        if self._stage is not None:
+            made.fill(twin(self._stage))
+        self._twins.append(made)
+        return made
 
-    @property
-    def grain(self) -> int:
-        """It can be evicted in part, in multiples of this many bytes; 0: only as a whole."""
-        ...
+    def fill(self, stage: StageFunction) -> None:
+        """Let `stage` answer calls from now on."""
+        for place in self._twins:
+            place.fill(twin(stage))
+        self._stage = stage
 
-    def measured(self, grown: int) -> None:
-        """Take note of the growth of the process, in bytes, by loading and running this piece."""
+    def empty(self) -> None:
+        """Drop the stage."""
+        for place in self._twins:
+            place.empty()
+        self._stage = None
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run the stage; raises `NotResident` if it is not in memory."""
+        stage = self._stage
+        if stage is None:
+            raise NotResident("a stage was called that is not in memory: report this with an event log")
+        return stage(*inputs)
+
+
+class Piece:
+    """One piece. For one thread at a time; meanwhile other threads may call stages of other pieces.
+
+    `weights` are the bytes of its weights, which is the least that it takes, `size` the bytes that it takes, as far as
+    is known. It can be evicted in part, in multiples of `grain` bytes; 0: only as a whole.
+    """
+
+    grain = 0
+
+    def __init__(self, pages: Sequence[Pages], places: Iterable[EvictableStage]) -> None:
+        self._pages = pages
+        self._places = tuple(places)
+        self.weights = self.size = sum(part.size for part in pages)
 
     def load(self) -> BytesRead:
         """Load it, or what is missing of it. Raises whatever goes wrong, and then nothing of it stays loaded."""
-        ...
-
-    def trim(self, keep: int) -> None:
-        """Free all but its first `keep` bytes at once; only if it has a grain."""
-        ...
+        raise NotImplementedError
 
     def unload(self) -> None:
         """Free its memory at once."""
-        ...
+        raise NotImplementedError
+
+    def trim(self, keep: int) -> None:
+        """Free all but its first `keep` bytes at once; all of it, if it has no grain."""
+        del keep
+        self.unload()
+
+    def measured(self, grown: int) -> None:
+        """Take note of the growth of the process, in bytes, by loading and running this piece and nothing else."""
+
+    def _empty(self) -> None:
+        for place in self._places:
+            place.empty()
 
 
-class MappedPiece:
-    """Stages that compute on weights in mapped files. They are made once; loading holds the pages."""
+class MappedPiece(Piece):
+    """Stages that compute on weights in mapped files, made once. All that they take are pages, which loading holds."""
 
     grain = GRAIN
 
     def __init__(self, pages: Sequence[Pages], stages: Sequence[tuple[EvictableStage, StageFunction]]) -> None:
-        self._pages = pages
+        super().__init__(pages, (place for place, _ in stages))
         self._stages = stages
         self._held: Sequence[Pages] = ()
-        self.weights = self.size = sum(part.size for part in pages)
 
     def load(self) -> BytesRead:
         """Read the pages that are not held."""
@@ -86,27 +135,18 @@ class MappedPiece:
         self._held, gone = _cut(self._held, keep)
         release_all(gone)
 
-    def measured(self, grown: int) -> None:
-        """Do nothing: the pages are all that it takes."""
-
     def unload(self) -> None:
         """Release the pages."""
         self._empty()
         gone, self._held = self._held, ()
         release_all(gone)
 
-    def _empty(self) -> None:
-        for place, _ in self._stages:
-            place.empty()
 
-
-class CompiledPiece:
+class CompiledPiece(Piece):
     """Stages that are compiled again whenever they are loaded.
 
     If the backend `copies` weights, their pages are released as soon as all stages are compiled.
     """
-
-    grain = 0
 
     def __init__(
         self,
@@ -115,10 +155,9 @@ class CompiledPiece:
         *,
         copies: bool,
     ) -> None:
-        self._pages = pages
+        super().__init__(pages, (place for place, _ in makings))
         self._makings = makings
         self._copies = copies
-        self.weights = self.size = sum(part.size for part in pages)
 
     def load(self) -> BytesRead:
         """Compile the stages."""
@@ -135,23 +174,17 @@ class CompiledPiece:
         return read
 
     def measured(self, grown: int) -> None:
-        """Take the growth as its size, but no less than its weights. Nothing else may have run meanwhile."""
+        """Take the growth as its size, but no less than its weights."""
         self.size = max(self.weights, grown)
 
-    def trim(self, keep: int) -> None:
-        """Drop all of it: a part of a compiled stage is useless."""
-        del keep
-        self.unload()
-
     def unload(self) -> None:
-        """Drop the compiled stages."""
+        """Drop the compiled stages: a part of one is useless."""
         self._empty()
         if not self._copies:
             release_all(self._pages)
 
     def _empty(self) -> None:
-        for place, _ in self._makings:
-            place.empty()
+        super()._empty()
         release_memory()
 
 
@@ -166,7 +199,7 @@ def make_piece(
     places = tuple(EvictableStage() for _ in makes)
     if chosen.compiles and makes:
         mmap_large_blocks()
-        return CompiledPiece(pages, tuple(zip(places, makes, strict=True)), copies=chosen.copies), places
+        return CompiledPiece(pages, tuple(zip(places, makes, strict=True)), copies=chosen.copies_weights), places
     return MappedPiece(pages, tuple((place, make()) for place, make in zip(places, makes, strict=True))), places
 
 

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from latebind.domain.costs import EMPTY_STAGE, ModelCosts
 from latebind.domain.model import ModelSpec
-from latebind.program.backends import StageFunction, pass_through, twin
+from latebind.program.backends import StageFunction, pass_through, run_chain, twin
 from latebind.program.device import HOST
-from latebind.program.measure import made_up_inputs, profile_stages, profiled_batches, run_chain
+from latebind.program.measure import made_up_inputs, profile_stages, profiled_batches
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ inputs may have, so that every index finds something. A table of 100 words has w
 than a word has 1 to 100.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,10 +29,6 @@ class Interval:
         """Return whether each of these numbers is one of the other's."""
         return other.least <= self.least and self.most <= other.most
 
-    def joined(self, other: "Interval") -> "Interval":
-        """Return the smallest interval with both."""
-        return Interval(min(self.least, other.least), max(self.most, other.most))
-
 
 BOOLEAN = Interval(0, 1)
 
@@ -46,11 +42,6 @@ def whole_range(dtype: str) -> Interval | None:
         return None
     limits = torch.iinfo(kind)
     return Interval(limits.min, limits.max)
-
-
-def _name(node: Node) -> str:
-    """Return an operator's name without its overload: "clamp" of "aten.clamp.Tensor"."""
-    return node.op.removeprefix("aten.").partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +74,6 @@ class Ranges:
         self._nodes = {node.name: node for node in graph.nodes}
         self._known: dict[str, Interval] = {}
 
-    def demands(self) -> tuple[Demand, ...]:
-        """Return what the nodes of the graph demand of indices and divisors."""
-        return tuple(demand for node in self._graph.nodes for demand in self._demands_of(node))
-
     def find(self, inputs: Mapping[str, Interval], nodes: tuple[Node, ...] | None = None) -> dict[str, Interval]:
         """Return the interval of every value of whole numbers; inputs not named may be any number of their dtype.
 
@@ -117,25 +104,11 @@ class Ranges:
                 return Interval(int(tensor.min()), int(tensor.max()))
         return None
 
-    def source_of(self, node: Node) -> Node | None:
-        """Return the node that makes the tuple of which this `getitem` takes a part."""
-        first = node.args[0]
-        return self._nodes.get(first.name) if isinstance(first, Value) else None
-
-    def leading_to(self, values: set[str]) -> tuple[Node, ...]:
-        """Return the nodes that these values depend on, in order."""
-        wanted, found = set(values), []
-        for node in reversed(self._graph.nodes):
-            if node.name in wanted:
-                found.append(node)
-                wanted.update(node.values())
-        return tuple(reversed(found))
-
     def _interval(self, node: Node) -> Interval | None:
         """Return the interval of a node's result; None if it is not one tensor of whole numbers or a size."""
         name = _name(node)
         if node.type is None:
-            return self._of_no_tensor(node, name)
+            return Interval(1, MOST_ROWS) if name == "sym_size" else None
         whole = whole_range(node.type.dtype)
         if whole is None or whole == BOOLEAN:
             return whole
@@ -143,20 +116,9 @@ class Ranges:
         found = None if rule is None else rule(self, node)
         return found if found is not None and found.within(whole) else whole  # else it may wrap around
 
-    def _of_no_tensor(self, node: Node, name: str) -> Interval | None:
-        return Interval(1, MOST_ROWS) if name == "sym_size" else None
-
-    def size(self, argument: Argument, dimension: int) -> int | None:
-        """Return the size of a value or weight along a dimension; None if it grows with the batch."""
-        shape: tuple[int | None, ...] = ()
-        if isinstance(argument, Value) and argument.name in self._types:
-            shape = self._types[argument.name].shape
-        elif isinstance(argument, Weight):
-            shape = tuple(self._weights[argument.name].shape)
-        if not -len(shape) <= dimension < len(shape):
-            return 1 if not shape else None
-        size = shape[dimension]
-        return size if size is not None and size >= 0 else None
+    def demands(self) -> tuple[Demand, ...]:
+        """Return what the nodes of the graph demand of indices and divisors."""
+        return tuple(demand for node in self._graph.nodes for demand in self._demands_of(node))
 
     def _demands_of(self, node: Node) -> Iterator[Demand]:
         name = _name(node)
@@ -177,6 +139,37 @@ class Ranges:
         size = self.size(source, dimension) or 0  # nothing is known to be within a dimension that grows
         return Demand(node.name, index, Interval(-size if negative else 0, size - 1))
 
+    def size(self, argument: Argument, dimension: int) -> int | None:
+        """Return the size of a value or weight along a dimension; None if it grows with the batch."""
+        shape: tuple[int | None, ...] = ()
+        if isinstance(argument, Value) and argument.name in self._types:
+            shape = self._types[argument.name].shape
+        elif isinstance(argument, Weight):
+            shape = tuple(self._weights[argument.name].shape)
+        if not -len(shape) <= dimension < len(shape):
+            return 1 if not shape else None
+        size = shape[dimension]
+        return size if size is not None and size >= 0 else None
+
+    def source_of(self, node: Node) -> Node | None:
+        """Return the node that makes the tuple of which this `getitem` takes a part."""
+        first = node.args[0]
+        return self._nodes.get(first.name) if isinstance(first, Value) else None
+
+    def leading_to(self, values: set[str]) -> tuple[Node, ...]:
+        """Return the nodes that these values depend on, in order."""
+        wanted, found = set(values), []
+        for node in reversed(self._graph.nodes):
+            if node.name in wanted:
+                found.append(node)
+                wanted.update(node.values())
+        return tuple(reversed(found))
+
+
+def _name(node: Node) -> str:
+    """Return an operator's name without its overload: "clamp" of "aten.clamp.Tensor"."""
+    return node.op.removeprefix("aten.").partition(".")[0]
+
 
 BY_DIMENSION = (
     "gather",
@@ -190,12 +183,35 @@ BY_DIMENSION = (
 )
 BY_PLACE = ("index", "index_put", "_unsafe_index", "_unsafe_index_put")
 DIVISIONS = ("remainder", "fmod", "floor_divide", "div")
+ORDERED = {"topk": 2, "max": 1, "min": 1, "cummax": 1, "cummin": 1, "median": 1, "sort": 1, "kthvalue": 2}
+"""Operators that give values and their places, by the argument that names the dimension."""
+BOUNDED = frozenset({"argmax", "argmin", "argsort", "sym_size", "full_like", "zeros_like", "ones_like"})
+
+
+def is_bounded(ranges: Ranges, node: Node) -> bool:
+    """Return whether whole numbers are within their interval whoever computes them, and whatever of.
+
+    These are bool, sizes, places of what was ordered or is largest, and numbers with a least and a largest one.
+    """
+    name = _name(node)
+    if name == "clamp":
+        bounds = (*node.args[1:], *(value for _, value in node.kwargs))
+        return sum(isinstance(bound, int | float) for bound in bounds) == 2
+    if name == "getitem":
+        source = ranges.source_of(node)
+        return source is not None and _name(source) in ORDERED and node.args[1] == 1
+    return name in BOUNDED or (node.type is not None and node.type.dtype == "bool")
+
 
 Rule = Callable[[Ranges, Node], Interval | None]
 
 
-def _same(ranges: Ranges, node: Node) -> Interval | None:
-    return ranges.of(node.args[0])
+def _union(ranges: Ranges, parts: Sequence[Argument]) -> Interval | None:
+    """Return the smallest interval with those of all parts."""
+    found = [part for part in map(ranges.of, parts) if part is not None]
+    if not found or len(found) < len(parts):
+        return None
+    return Interval(min(part.least for part in found), max(part.most for part in found))
 
 
 def _joined(ranges: Ranges, node: Node) -> Interval | None:
@@ -203,29 +219,9 @@ def _joined(ranges: Ranges, node: Node) -> Interval | None:
     return _union(ranges, parts) if isinstance(parts, tuple) else None
 
 
-def _where(ranges: Ranges, node: Node) -> Interval | None:
-    return _union(ranges, node.args[1:3])
-
-
 def _padded(ranges: Ranges, node: Node) -> Interval | None:
     filled = node.args[2] if len(node.args) > 2 else 0
     return _union(ranges, (node.args[0], filled if isinstance(filled, int) else None))
-
-
-def _filled(ranges: Ranges, node: Node) -> Interval | None:
-    return _union(ranges, (node.args[0], node.args[2]))
-
-
-def _union(ranges: Ranges, parts: tuple[Argument, ...]) -> Interval | None:
-    found = [ranges.of(part) for part in parts]
-    if not found or found[0] is None:
-        return None
-    whole = found[0]
-    for part in found[1:]:
-        if part is None:
-            return None
-        whole = whole.joined(part)
-    return whole
 
 
 def _number(_ranges: Ranges, node: Node) -> Interval | None:
@@ -233,27 +229,17 @@ def _number(_ranges: Ranges, node: Node) -> Interval | None:
     return Interval(int(number), int(number)) if isinstance(number, int) else None
 
 
-def _sides(ranges: Ranges, node: Node) -> tuple[Interval, Interval] | None:
-    left, right = ranges.of(node.args[0]), ranges.of(node.args[1])
-    if left is None or right is None:
-        return None
-    scale = dict(node.kwargs).get("alpha", 1)
-    return (left, _times(right, Interval(scale, scale))) if isinstance(scale, int) else None
+def _of_sides(rule: Callable[[Interval, Interval], Interval | None]) -> Rule:
+    """Return the rule of an operator on two numbers, of which the second may be scaled by `alpha`."""
 
+    def found(ranges: Ranges, node: Node) -> Interval | None:
+        left, right = ranges.of(node.args[0]), ranges.of(node.args[1])
+        scale = dict(node.kwargs).get("alpha", 1)
+        if left is None or right is None or not isinstance(scale, int):
+            return None
+        return rule(left, _times(right, Interval(scale, scale)))
 
-def _sum_of(ranges: Ranges, node: Node) -> Interval | None:
-    sides = _sides(ranges, node)
-    return sides and Interval(sides[0].least + sides[1].least, sides[0].most + sides[1].most)
-
-
-def _difference(ranges: Ranges, node: Node) -> Interval | None:
-    sides = _sides(ranges, node)
-    return sides and Interval(sides[0].least - sides[1].most, sides[0].most - sides[1].least)
-
-
-def _product(ranges: Ranges, node: Node) -> Interval | None:
-    sides = _sides(ranges, node)
-    return sides and _times(*sides)
+    return found
 
 
 def _times(left: Interval, right: Interval) -> Interval:
@@ -261,17 +247,18 @@ def _times(left: Interval, right: Interval) -> Interval:
     return Interval(min(corners), max(corners))
 
 
-def _negative(ranges: Ranges, node: Node) -> Interval | None:
-    found = ranges.of(node.args[0])
-    return found and Interval(-found.most, -found.least)
+def _common_bits(left: Interval, right: Interval) -> Interval | None:
+    """What `&` leaves of a number of 0 or more is 0 or more, and at most that number."""
+    known = [side.most for side in (left, right) if side.least >= 0]
+    return Interval(0, min(known)) if known else None
 
 
 def _absolute(ranges: Ranges, node: Node) -> Interval | None:
     found = ranges.of(node.args[0])
     if found is None:
         return None
-    most = max(abs(found.least), abs(found.most))
-    return Interval(0 if found.least <= 0 <= found.most else min(abs(found.least), abs(found.most)), most)
+    ends = abs(found.least), abs(found.most)
+    return Interval(0 if found.least <= 0 <= found.most else min(ends), max(ends))
 
 
 def _remainder(ranges: Ranges, node: Node) -> Interval | None:
@@ -289,13 +276,13 @@ def _quotient(ranges: Ranges, node: Node) -> Interval | None:
     left, right = ranges.of(node.args[0]), ranges.of(node.args[1])
     if left is None or right is None or right.least <= 0:
         return None
-    rounding = dict(node.kwargs).get("rounding_mode", "floor")
-    corners = [_divided(a, b, rounding) for a in (left.least, left.most) for b in (right.least, right.most)]
+    floor = dict(node.kwargs).get("rounding_mode", "floor") == "floor"
+
+    def divided(a: int, b: int) -> int:
+        return a // b if floor else abs(a) // b * (1 if a >= 0 else -1)
+
+    corners = [divided(a, b) for a in (left.least, left.most) for b in (right.least, right.most)]
     return Interval(min(corners), max(corners))
-
-
-def _divided(left: int, right: int, rounding: Argument) -> int:
-    return left // right if rounding == "floor" else abs(left) // right * (1 if left >= 0 else -1)
 
 
 def _clamped(ranges: Ranges, node: Node) -> Interval | None:
@@ -303,35 +290,14 @@ def _clamped(ranges: Ranges, node: Node) -> Interval | None:
     if found is None:
         return None
     named = dict(node.kwargs)
-    least = _bound(ranges, node.args[1] if len(node.args) > 1 else named.get("min"))
-    most = _bound(ranges, node.args[2] if len(node.args) > 2 else named.get("max"))
+    least = ranges.of(node.args[1] if len(node.args) > 1 else named.get("min"))
+    most = ranges.of(node.args[2] if len(node.args) > 2 else named.get("max"))
     low, high = found.least, found.most
     if least is not None:
         low, high = max(low, least.least), max(high, least.most)
     if most is not None:
         low, high = min(low, most.least), min(high, most.most)
     return Interval(low, high)
-
-
-def _bound(ranges: Ranges, argument: Argument) -> Interval | None:
-    return None if argument is None else ranges.of(argument)
-
-
-def _larger(ranges: Ranges, node: Node) -> Interval | None:
-    sides = _sides(ranges, node)
-    return sides and Interval(max(sides[0].least, sides[1].least), max(sides[0].most, sides[1].most))
-
-
-def _smaller(ranges: Ranges, node: Node) -> Interval | None:
-    sides = _sides(ranges, node)
-    return sides and Interval(min(sides[0].least, sides[1].least), min(sides[0].most, sides[1].most))
-
-
-def _common_bits(ranges: Ranges, node: Node) -> Interval | None:
-    """What `&` leaves of a number of 0 or more is 0 or more, and at most that number."""
-    sides = _sides(ranges, node)
-    known = [side.most for side in sides or () if side.least >= 0]
-    return Interval(0, min(known)) if known else None
 
 
 def _place_of_largest(ranges: Ranges, node: Node) -> Interval | None:
@@ -354,65 +320,35 @@ def _part(ranges: Ranges, node: Node) -> Interval | None:
     return Interval(0, size - 1) if size else None
 
 
-BOUNDED = frozenset({"argmax", "argmin", "argsort", "sym_size", "full_like", "zeros_like", "ones_like"})
-
-
-def is_bounded(ranges: Ranges, node: Node) -> bool:
-    """Return whether whole numbers are within their interval whoever computes them, and whatever of.
-
-    These are bool, sizes, places of what was ordered or is largest, and numbers with a least and a largest one.
-    """
-    name = _name(node)
-    if name == "clamp":
-        bounds = (*node.args[1:], *(value for _, value in node.kwargs))
-        return sum(isinstance(bound, int | float) for bound in bounds) == 2
-    if name == "getitem":
-        source = ranges.source_of(node)
-        return source is not None and _name(source) in ORDERED and node.args[1] == 1
-    return name in BOUNDED or (node.type is not None and node.type.dtype == "bool")
-
-
-ORDERED = {"topk": 2, "max": 1, "min": 1, "cummax": 1, "cummin": 1, "median": 1, "sort": 1, "kthvalue": 2}
-"""Operators that give values and their places, by the argument that names the dimension."""
-
 _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(
         (
             *("view", "reshape", "unsqueeze", "squeeze", "expand", "permute", "slice", "select", "clone", "alias"),
             *("flip", "repeat", "gather", "index_select", "index", "amax", "amin", "embedding", "_to_copy"),
         ),
-        _same,
+        lambda ranges, node: ranges.of(node.args[0]),
     ),
-    "cat": _joined,
-    "stack": _joined,
-    "where": _where,
-    "masked_fill": _filled,
+    **dict.fromkeys(("cat", "stack"), _joined),
+    "where": lambda ranges, node: _union(ranges, node.args[1:3]),
+    "masked_fill": lambda ranges, node: _union(ranges, (node.args[0], node.args[2])),
     "constant_pad_nd": _padded,
-    "full": _number,
-    "full_like": _number,
-    "scalar_tensor": _number,
-    "add": _sum_of,
-    "sub": _difference,
-    "mul": _product,
-    "neg": _negative,
+    **dict.fromkeys(("full", "full_like", "scalar_tensor"), _number),
+    "add": _of_sides(lambda a, b: Interval(a.least + b.least, a.most + b.most)),
+    "sub": _of_sides(lambda a, b: Interval(a.least - b.most, a.most - b.least)),
+    "mul": _of_sides(_times),
+    "maximum": _of_sides(lambda a, b: Interval(max(a.least, b.least), max(a.most, b.most))),
+    **dict.fromkeys(
+        ("minimum", "clamp_max"), _of_sides(lambda a, b: Interval(min(a.least, b.least), min(a.most, b.most)))
+    ),
+    "bitwise_and": _of_sides(_common_bits),
+    "neg": lambda ranges, node: _times(found, Interval(-1, -1)) if (found := ranges.of(node.args[0])) else None,
     "abs": _absolute,
-    "remainder": _remainder,
-    "fmod": _remainder,
-    "floor_divide": _quotient,
-    "div": _quotient,
-    "clamp": _clamped,
-    "clamp_min": _clamped,
-    "clamp_max": _smaller,
-    "maximum": _larger,
-    "minimum": _smaller,
-    "bitwise_and": _common_bits,
-    "argmax": _place_of_largest,
+    **dict.fromkeys(("remainder", "fmod"), _remainder),
+    **dict.fromkeys(("floor_divide", "div"), _quotient),
+    **dict.fromkeys(("clamp", "clamp_min"), _clamped),
+    **dict.fromkeys(("argmax", "argmin"), _place_of_largest),
     "getitem": _part,
-    "argmin": _place_of_largest,
 }
-
-
-ONE_HOT = "aten.eq.Tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,18 +425,15 @@ class _Search:
         """Return the widest interval of this input, first upwards, that meets the demands beside the others'."""
         base, whole = self._base[name], self._whole[name]
 
-        def met(least: int, most: int) -> bool:
-            return self._met(demands, {**allowed, name: Interval(least, most)})
+        def last_met(good: int, bad: int, interval: Callable[[int], Interval]) -> int:
+            while abs(bad - good) > 1:
+                middle = (good + bad) // 2
+                met = self._met(demands, {**allowed, name: interval(middle)})
+                good, bad = (middle, bad) if met else (good, middle)
+            return good
 
-        good, bad = base, whole.most + 1
-        while bad - good > 1:
-            middle = (good + bad) // 2
-            good, bad = (middle, bad) if met(base, middle) else (good, middle)
-        most, good, bad = good, base, whole.least - 1
-        while good - bad > 1:
-            middle = (good + bad) // 2
-            good, bad = (middle, bad) if met(middle, most) else (good, middle)
-        return Interval(good, most)
+        most = last_met(base, whole.most + 1, lambda number: Interval(base, number))
+        return Interval(last_met(base, whole.least - 1, lambda number: Interval(number, most)), most)
 
     def _met(self, demands: list[Demand], inputs: Mapping[str, Interval]) -> bool:
         indices = {demand.index.name for demand in demands if isinstance(demand.index, Value)}
@@ -515,23 +448,12 @@ class _Search:
 
 
 def _one_hots(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[Demand]:
+    """Yield what comparisons with the weight 0, 1, 2, ... demand."""
     for node in graph.nodes:
-        if node.op == ONE_HOT and len(node.args) == 2:
-            classes = _counted(node.args[1], weights)
-            if classes is not None and isinstance(node.args[0], Value):
-                yield Demand(node.name, node.args[0], Interval(0, classes - 1))
-
-
-def _counted(argument: Argument, weights: Mapping[str, Tensor]) -> int | None:
-    """Return how many whole numbers, from 0 on and in order, this weight holds."""
-    if not isinstance(argument, Weight):
-        return None
-    tensor = weights[argument.name]
-    if tensor.dim() != 1 or tensor.is_floating_point() or tensor.tolist() != list(range(len(tensor))):
-        return None
-    return len(tensor)
-
-
-def without_limits(inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    """Return the inputs as their graph describes them."""
-    return tuple(spec.unlimited() for spec in inputs)
+        if node.op != "aten.eq.Tensor" or len(node.args) != 2 or not isinstance(node.args[1], Weight):
+            continue
+        classes = weights[node.args[1].name]
+        if classes.dim() != 1 or classes.is_floating_point() or classes.tolist() != list(range(len(classes))):
+            continue
+        if isinstance(node.args[0], Value):
+            yield Demand(node.name, node.args[0], Interval(0, len(classes) - 1))

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from latebind.domain.errors import ExportError
 from latebind.domain.model import TensorSpec
-from latebind.program.graph import Argument, Constant, Graph
+from latebind.program.eager import in_eager, in_float64
+from latebind.program.graph import Graph
 from latebind.program.measure import with_batch
 from latebind.program.ranges import find_limits
-from latebind.program.rebuild import in_eager
 
 Rows = tuple[Tensor, ...]
 Answer = Callable[[Rows], Rows]
@@ -36,7 +36,6 @@ ROUNDING = 1e-5  # of the largest value: what differs by less is not looked into
 STAYS = 1e-3
 SURE = 1e-3  # of the largest value, where float64 cannot be tried
 BRANCHES = 1e-2  # share of an answer that differs where the module, unlike its graph, treats one row apart
-WIDER = {"float16": "float64", "bfloat16": "float64", "float32": "float64", "complex64": "complex128"}
 
 ADVICE = (
     "requests of several clients share a batch, so a row must be answered by itself. What to change: leave dimension 0 "
@@ -125,22 +124,18 @@ class _Company:
                     raise ExportError(f"rows depend on each other ({differs}): {ADVICE}")
 
     @cached_property
-    def _by_graph(self) -> Answer:
-        eager = in_eager(self.graph, self.weights)
-        return lambda rows: eager(*rows)
-
-    @cached_property
-    def _in_float64(self) -> Answer:
-        eager = in_eager(_wide_graph(self.graph), {name: _wide(weight) for name, weight in self.weights.items()})
-        return lambda rows: eager(*map(_wide, rows))
+    def _by_graph(self) -> tuple[Answer, Answer]:
+        """What the graph answers, and what it answers in float64."""
+        eager, wider = in_eager(self.graph, self.weights), in_float64(self.graph, self.weights)
+        return lambda rows: eager(*rows), lambda rows: wider(*rows)
 
     def _is_real(self, scene: _Scene, rows: Rows, number: int, apart: Tensor, expected: Tensor) -> bool:
         """Return whether output `number` differs by more than rounding: in float64 too, or in the module only."""
-        if (alone := _alone(self._by_graph, rows)) and (found := _apart(self._by_graph, scene, alone)):
-            share, same = (_share(part, expected) for part in (apart, found[number]))
+        eager, wider = self._by_graph
+        if (alone := _alone(eager, rows)) and (found := _apart(eager, scene, alone)):
+            share, same = (float(_stands_out(part, expected).double().mean()) for part in (apart, found[number]))
             if same < BRANCHES < share:
                 return True  # export takes batches for larger than 1: `if x.shape[0] == 1` is not in the graph
-        wider = self._in_float64
         if not (alone := _alone(wider, rows)) or not (found := _apart(wider, scene, alone)):
             return bool((apart > SURE * _largest(expected)).any())
         if apart.isinf().any():
@@ -177,13 +172,13 @@ def _lowest(part: Tensor) -> Tensor:
     """Return rows of huge numbers of either sign, or of the smallest of these whole numbers."""
     if part.is_floating_point():
         huge = min(HUGE, torch.finfo(part.dtype).max)
-        return torch.randn(part.shape, generator=_generator()).sign().to(part.dtype) * huge
+        return torch.randn(part.shape, generator=torch.Generator().manual_seed(0)).sign().to(part.dtype) * huge
     return part.amin().expand_as(part) if part.numel() else part
 
 
 def _drawn(specs: Sequence[TensorSpec]) -> Iterator[Rows]:
     """Yield batches of random rows, each of another kind."""
-    generator = _generator()
+    generator = torch.Generator().manual_seed(0)
     kinds = RANGES if any("float" not in spec.dtype for spec in specs) else RANGES[: len(SCALES)]
     for number, limits in enumerate(kinds):
         scale = SCALES[number % len(SCALES)]
@@ -201,10 +196,6 @@ def _numbers(spec: TensorSpec, scale: float, limits: tuple[int, int], generator:
         low, high = max(low, spec.least), min(high, spec.limit)
         low, high = (low, high) if low < high else (spec.least, spec.limit)
     return torch.randint(low, high, shape, generator=generator).to(dtype)
-
-
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
 
 
 def _taken(rows: Rows, places: Sequence[int]) -> Rows:
@@ -258,23 +249,3 @@ def _largest(expected: Tensor) -> float:
 def _stands_out(apart: Tensor, expected: Tensor) -> Tensor:
     """Return where the difference is not small, or whole numbers differ."""
     return apart > (ROUNDING * _largest(expected) if expected.is_floating_point() else 0.0)
-
-
-def _share(apart: Tensor, expected: Tensor) -> float:
-    return float(_stands_out(apart, expected).double().mean())
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    wider = WIDER.get(str(tensor.dtype).removeprefix("torch."))
-    return tensor if wider is None else tensor.to(getattr(torch, wider))
-
-
-def _wide_graph(graph: Graph) -> Graph:
-    """Return the graph computing in float64."""
-
-    def wide(argument: Argument) -> Argument:
-        if isinstance(argument, Constant) and argument.kind == "dtype":
-            return replace(argument, name=WIDER.get(argument.name, argument.name))
-        return argument
-
-    return replace(graph, nodes=tuple(node.map_arguments(wide) for node in graph.nodes))

@@ -1,7 +1,7 @@
 """Passes that simplify a freshly exported graph without changing its outputs (within rounding)."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,8 @@ CONVOLUTION = "aten.convolution.default"
 IDENTITIES = ("aten.alias.default", "aten.detach.default")
 CLONE = "aten.clone.default"
 CAT = "aten.cat.default"
+MULTIPLY = "aten.mul.Tensor"
+WHOLE = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8"})
 
 Weights = Mapping[str, Tensor]
 Computed = Any  # a tensor, a tuple of tensors, a torch constant, a number
@@ -35,7 +37,11 @@ def simplify(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
 
 def drop_identities(graph: Graph) -> Graph:
     """Remove nodes that return their first argument unchanged, also copies, which dropout leaves behind."""
-    alias = {node.name: node.args[0] for node in graph.nodes if _is_identity(node)}
+    alias = {
+        node.name: node.args[0]
+        for node in graph.nodes
+        if node.op in IDENTITIES or (node.op == CLONE and not node.kwargs)
+    }
 
     def original(argument: Argument) -> Argument:
         while isinstance(argument, Value) and argument.name in alias:
@@ -150,10 +156,6 @@ def share_equal_weights(graph: Graph, weights: Weights) -> tuple[Graph, dict[str
     return Graph(graph.inputs, tuple(node.map_arguments(shared) for node in graph.nodes), graph.outputs), dict(weights)
 
 
-def _is_identity(node: Node) -> bool:
-    return node.op in IDENTITIES or (node.op == CLONE and not node.kwargs)
-
-
 def _foldable(conv: Node, norm: Node) -> bool:
     plain = conv.op == CONVOLUTION and isinstance(conv.args[1], Weight) and conv.args[6] is False
     return plain and all(isinstance(argument, Weight | None) for argument in (conv.args[2], *norm.args[1:5]))
@@ -189,54 +191,47 @@ def _folded_name(name: str) -> str:
     return f"{name}.constant"
 
 
-WHOLE = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8"})
-
-
 def hoist_comparisons(graph: Graph) -> Graph:
-    """Return the graph with comparisons of integer inputs before all else, equal ones made only once."""
+    """Return the graph with comparisons of integer inputs before all else, equal ones made only once.
+
+    Classifiers on a decoder read the word numbers twice: at the beginning, and at the end to find the last word that is
+    not padding. Between blocks the word numbers themselves would have to be kept, which no activation can carry; the
+    result of the comparison is small (`cut.Carry`). Without this, GPT-2, Llama or CLIP's texts have no cut between
+    their blocks.
+    """
     cheap = batch_only(graph)
     known = {spec.name for spec in graph.inputs if spec.dtype in WHOLE} | cheap
     wanted: set[str] = set()
     for node in graph.nodes:
-        if node.name not in cheap and _is_of_whole_numbers(node) and all(name in known for name in node.values()):
+        if node.type is None or node.type.dtype not in WHOLE or node.name in cheap:
+            continue
+        if (node.op in CHEAP_OPERATORS or is_pointwise(node.op)) and all(name in known for name in node.values()):
             known.add(node.name)
-            if node.type is not None and node.type.dtype == "bool":
+            if node.type.dtype == "bool":
                 wanted.add(node.name)
     for node in reversed(graph.nodes):
         if node.name in wanted:
             wanted.update(node.values())
-    first, alias = _shared(node for node in graph.nodes if node.name in wanted)
+    first: dict[object, Node] = {}
+    alias: dict[str, str] = {}
+    for given in graph.nodes:
+        if given.name in wanted:
+            node = given.rename_values(alias)
+            same = first.setdefault((node.op, repr(node.args), repr(node.kwargs)), node)  # 1, 1.0 and True differ
+            if same is not node:
+                alias[node.name] = same.name
     rest = (node.rename_values(alias) for node in graph.nodes if node.name not in wanted)
     outputs = tuple((name, alias.get(value, value)) for name, value in graph.outputs)
-    return Graph(graph.inputs, (*first, *rest), outputs)
-
-
-def _is_of_whole_numbers(node: Node) -> bool:
-    return node.type is not None and node.type.dtype in WHOLE and (node.op in CHEAP_OPERATORS or is_pointwise(node.op))
-
-
-def _shared(nodes: Iterable[Node]) -> tuple[list[Node], dict[str, str]]:
-    """Return those nodes that compute something new, and for each other node the one that computes the same."""
-    first: dict[object, str] = {}
-    alias: dict[str, str] = {}
-    kept = []
-    for given in nodes:
-        node = given.rename_values(alias)
-        name = first.setdefault((node.op, repr(node.args), repr(node.kwargs)), node.name)  # 1, 1.0 and True differ
-        if name == node.name:
-            kept.append(node)
-        else:
-            alias[node.name] = name
-    return kept, alias
-
-
-MULTIPLY = "aten.mul.Tensor"
-RMS_NORM = "aten.rms_norm.default"
+    return Graph(graph.inputs, (*first.values(), *rest), outputs)
 
 
 def join_rms_norms(graph: Graph, weights: Mapping[str, Tensor]) -> Graph:
-    """Return the graph with `weight * (x * rsqrt(mean(x ** 2) + epsilon))` as one node; the parts remain, unused."""
-    nodes = {node.name: node for node in graph.nodes}
+    """Return the graph with `weight * (x * rsqrt(mean(x ** 2) + epsilon))` as one node; the parts remain, unused.
+
+    T5 and Llama compute such norms in parts. Backends have a kernel for the whole; besides, a graph is not cut before a
+    pointwise operator, which the first part is.
+    """
+    nodes, types = {node.name: node for node in graph.nodes}, graph.types()
     readers = Counter(value for node in graph.nodes for value in node.values())
     readers.update(value for _, value in graph.outputs)
 
@@ -245,10 +240,8 @@ def join_rms_norms(graph: Graph, weights: Mapping[str, Tensor]) -> Graph:
         node = nodes.get(argument.name) if isinstance(argument, Value) else None
         return node if node is not None and node.op == op and readers[node.name] == 1 else None
 
-    def source(scaled: Node | None) -> tuple[Argument, float] | None:
+    def source(scaled: Node) -> tuple[Value, float] | None:
         """Return x and epsilon where the node is x * rsqrt(mean(x ** 2) + epsilon)."""
-        if scaled is None:
-            return None
         for x, factor in (scaled.args, scaled.args[::-1]):
             root = made(factor, "aten.rsqrt.default")
             total = made(root.args[0], "aten.add.Tensor") if root else None
@@ -257,7 +250,8 @@ def join_rms_norms(graph: Graph, weights: Mapping[str, Tensor]) -> Graph:
             if total is None or mean is None or square is None or total.kwargs or mean.kwargs:
                 continue
             epsilon = total.args[1]
-            if square.args == (x, 2) and mean.args[1:] == ((-1,), True) and isinstance(epsilon, float):
+            is_square = square.args == (x, 2) and mean.args[1:] == ((-1,), True)
+            if is_square and isinstance(x, Value) and isinstance(epsilon, float):
                 return x, epsilon
         return None
 
@@ -265,21 +259,14 @@ def join_rms_norms(graph: Graph, weights: Mapping[str, Tensor]) -> Graph:
         if node.op != MULTIPLY or node.type is None:
             return node
         for weight, rest in (node.args, node.args[::-1]):
-            found = source(made(rest, MULTIPLY)) if isinstance(weight, Weight) else None
+            scaled = made(rest, MULTIPLY) if isinstance(weight, Weight) else None
+            found = source(scaled) if scaled is not None else None
             if found is None or not isinstance(weight, Weight):
                 continue
             x, epsilon = found
             tensor, width = weights[weight.name], node.type.shape[-1]
-            if tuple(tensor.shape) == (width,) and str(tensor.dtype) == f"torch.{_dtype(x, nodes, graph)}":
-                return replace(node, op=RMS_NORM, args=(x, (width,), weight, epsilon))
+            if tuple(tensor.shape) == (width,) and str(tensor.dtype) == f"torch.{types[x.name].dtype}":
+                return replace(node, op="aten.rms_norm.default", args=(x, (width,), weight, epsilon))
         return node
 
     return replace(graph, nodes=tuple(whole(node) for node in graph.nodes))
-
-
-def _dtype(argument: Argument, nodes: Mapping[str, Node], graph: Graph) -> str:
-    """Return the dtype of a tensor, without `torch.`."""
-    if not isinstance(argument, Value):
-        return ""
-    kind = nodes[argument.name].type if argument.name in nodes else None
-    return kind.dtype if kind is not None else next((s.dtype for s in graph.inputs if s.name == argument.name), "")

@@ -13,7 +13,6 @@ from latebind.domain.model import ITEM_BYTES, ModelSpec, StageKind, TensorSpec
 from latebind.program.cut import ENTRY, cut_points, has_entry, split
 from latebind.program.graph import Graph, graph_to_json, read_graph_file
 from latebind.program.measure import Profile
-from latebind.program.ranges import without_limits
 from latebind.repository.directory import (
     GRAPH,
     MODEL,
@@ -154,7 +153,7 @@ def read_profile(directory: ModelDirectory) -> Profile:
 def read_graph(directory: ModelDirectory, model: StoredModel) -> Graph:
     """Return the whole graph; raises `RepositoryError` unless it and `model.json` describe the same tensors."""
     graph = read_graph_file(directory, GRAPH)
-    if graph.inputs != without_limits(model.inputs) or graph.output_specs() != model.outputs:
+    if graph.inputs != tuple(spec.unlimited() for spec in model.inputs) or graph.output_specs() != model.outputs:
         raise RepositoryError(f"{directory.path}: {GRAPH} and {MODEL} name different tensors: build the model again")
     return graph
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from latebind.domain.model import TensorSpec
+from latebind.program.eager import in_eager
 from latebind.program.graph import Argument, Graph, Weight
 from latebind.program.ranges import whole_range
-from latebind.program.rebuild import run_eagerly
 
 USUAL = 1e6  # the magnitude of numbers up to which a backend must do as eager does, or is not taken
 MAGNITUDES = (USUAL, 1e9, 1e12, 1e15, 1e18, 1e21, 1e24, 1e27, 1e30, 1e33, 1e36)
@@ -53,7 +53,7 @@ def trials(
 ) -> tuple[Trial, ...]:
     """Return the trials of a graph with inputs `specs`, in ascending magnitude; `real` rows are of the first."""
     with FlopCounterMode(display=False) as counted:
-        run_eagerly(graph, weights, tuple(tensor[:1] for tensor in real[0]))
+        in_eager(graph, weights)(*(tensor[:1] for tensor in real[0]))
     work = counted.get_total_flops()
     count, most = next(((rows, real) for less, rows, real in BY_WORK if work < less), FEWEST)
     if sum(prod(spec.shape) for spec in specs) >= LARGE:

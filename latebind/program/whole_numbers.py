@@ -10,9 +10,10 @@ from torch import Tensor
 
 from latebind.domain.errors import ExportError
 from latebind.domain.model import TensorSpec
-from latebind.program.cut import batch_only
-from latebind.program.graph import Argument, Graph, Node, Value, Weight
+from latebind.program.cut import batch_only, piece_of
+from latebind.program.graph import Graph, Node, Value, Weight
 from latebind.program.ranges import Interval, Ranges, find_limits, is_bounded, whole_range
+from latebind.program.simplify import drop_dead_nodes
 
 LOOKED_UP = ("aten.embedding.default",)
 CAST = "aten._to_copy.default"
@@ -75,39 +76,15 @@ def _left(node: Node, ranges: Ranges, dtype: str) -> bool:
 
 def _parts(graph: Graph, ahead: list[Node], cheap: frozenset[str]) -> tuple[Graph, Graph]:
     """Return the graph of the nodes `ahead`, and that of the others, with what passes between them."""
-    made = {node.name: node for node in ahead}
-    sizes = tuple(node for node in graph.nodes if node.name in cheap)
-    others = tuple(node for node in graph.nodes if node.name not in made)
-    read = {value for node in others if node.name not in cheap for value in node.values()}
-    read.update(value for _, value in graph.outputs)
+    made = {node.name for node in ahead}
+    sizes = [node for node in graph.nodes if node.name in cheap]
+    others = [node for node in graph.nodes if node.name not in made and node.name not in cheap]
+    read = {value for node in others for value in node.values()} | {value for _, value in graph.outputs}
     passed = [node for node in ahead if node.name in read]
     kept = [spec for spec in graph.inputs if spec.name in read]
     if not kept and not passed:  # only the batch size is read
         kept = [graph.inputs[0]]
     outputs = (*(spec.name for spec in kept), *(node.name for node in passed))
-    first = Graph(graph.inputs, _needed((*sizes, *ahead), outputs), tuple((name, name) for name in outputs))
+    first = Graph(graph.inputs, (*sizes, *ahead), tuple((name, name) for name in outputs))
     specs = (*kept, *(TensorSpec(node.name, node.type.dtype, node.type.row or ()) for node in passed if node.type))
-    rest = Graph(specs, _resized(others, cheap, specs[0].name), graph.outputs)
-    return first, rest
-
-
-def _needed(nodes: tuple[Node, ...], outputs: tuple[str, ...]) -> tuple[Node, ...]:
-    """Return the nodes, those of batch sizes in their old order before the others, that the outputs depend on."""
-    wanted, found = set(outputs), []
-    for node in reversed(nodes):
-        if node.name in wanted:
-            found.append(node)
-            wanted.update(node.values())
-    return tuple(reversed(found))
-
-
-def _resized(nodes: tuple[Node, ...], cheap: frozenset[str], first: str) -> tuple[Node, ...]:
-    """Return the nodes with the batch size read off the input `first`."""
-
-    def change(node: Node) -> Node:
-        if node.name not in cheap or not node.op.startswith("aten.sym_size"):
-            return node
-        rest: tuple[Argument, ...] = node.args[1:]
-        return Node(node.name, node.op, (Value(first), *rest), node.kwargs, node.type)
-
-    return tuple(change(node) for node in nodes)
+    return drop_dead_nodes(first), piece_of(specs, others, sizes, graph.outputs)

@@ -71,8 +71,7 @@ def manifest_in(data: bytes, place: str) -> Manifest:
 
 def manifest_bytes(files: dict[str, FileEntry]) -> bytes:
     """Return the manifest of these files, sorted by name."""
-    ordered = dict(sorted(files.items()))
-    return msgspec.json.format(msgspec.json.encode(Manifest(FORMAT, ordered)), indent=1) + b"\n"
+    return json_bytes(Manifest(FORMAT, dict(sorted(files.items()))))
 
 
 def check_file_name(name: str) -> None:
@@ -164,7 +163,10 @@ class ModelDirectory:
         """
         path = Path(path)
         _check_names(path, files)
-        _check_replaceable(path)
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            raise RepositoryError(f"{path} is a file or a link: name another directory for the model")
+        if path.is_dir() and any(path.iterdir()) and not (path / MANIFEST).is_file():
+            raise RepositoryError(f"{path} holds files that are not a model: name another directory or empty this one")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             if replace and (path / MANIFEST).is_file():
@@ -172,9 +174,11 @@ class ModelDirectory:
             else:
                 with _staging(path.parent, f".{path.name}.") as staging:
                     _write_all(staging, files, {})
-                    _rename_new(staging, path)
+                    staging.rename(path)
                     _sync(path.parent)
         except OSError as error:
+            if error.errno in {EEXIST, ENOTEMPTY}:  # another model has the name by now
+                raise FileExistsError(error.errno, os.strerror(error.errno), str(path)) from None
             error.filename = error.filename or str(path)  # writes do not name the file
             raise
         return cls.open(path)
@@ -222,13 +226,6 @@ def json_bytes(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
-def _check_replaceable(path: Path) -> None:
-    if path.is_symlink() or (path.exists() and not path.is_dir()):
-        raise RepositoryError(f"{path} is a file or a link: name another directory for the model")
-    if path.is_dir() and any(path.iterdir()) and not (path / MANIFEST).is_file():
-        raise RepositoryError(f"{path} holds files that are not a model: name another directory or empty this one")
-
-
 def _check_names(path: Path, names: Iterable[str]) -> None:
     for name in names:
         check_file_name(name)
@@ -238,31 +235,16 @@ def _check_names(path: Path, names: Iterable[str]) -> None:
             raise RepositoryError(f"{path / name} leads out of the model directory through a link: remove the link")
 
 
-def _write(directory: Path, name: str, content: bytes | Writer) -> FileEntry:
-    path = directory / name
-    path.parent.mkdir(exist_ok=True)
-    if isinstance(content, bytes):
-        write_bytes(path, content)
-        return entry_of(content)
-    _write_beside(path, content, "new")
-    return entry_of_file(path)
-
-
-def write_bytes(path: Path, data: bytes, *, ending: str = "new") -> None:
+def write_bytes(path: Path, content: bytes | Writer, *, ending: str = "new") -> None:
     """Write a file in one rename, so that a crash leaves the old one or the new one.
 
     If several processes may write it, each needs its own `ending` for the temporary file beside it.
     """
-
-    def write(beside: Path) -> None:
-        beside.write_bytes(data)
-
-    _write_beside(path, write, ending)
-
-
-def _write_beside(path: Path, write: Writer, ending: str) -> None:
     beside = path.with_name(f".{path.name}.{ending}")
-    write(beside)
+    if isinstance(content, bytes):
+        beside.write_bytes(content)
+    else:
+        content(beside)
     _sync(beside)
     beside.replace(path)
     _sync(path.parent)
@@ -272,7 +254,12 @@ def _write_all(
     staging: Path, files: Mapping[str, bytes | Writer], kept: Mapping[str, FileEntry]
 ) -> dict[str, FileEntry]:
     """Write these files, and the manifest of them and of the `kept` ones, which it returns."""
-    entries = {**kept, **{name: _write(staging, name, data) for name, data in files.items()}}
+    entries = dict(kept)
+    for name, content in files.items():
+        path = staging / name
+        path.parent.mkdir(exist_ok=True)
+        write_bytes(path, content)
+        entries[name] = entry_of(content) if isinstance(content, bytes) else entry_of_file(path)
     write_bytes(staging / MANIFEST, manifest_bytes(entries))
     return entries
 
@@ -343,17 +330,6 @@ def _move_on(path: Path) -> None:
     shutil.rmtree(ready)
 
 
-def _lock(handle: int) -> bool | None:
-    """Lock an open folder; return whether that went, None where folders cannot be locked."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
-
-
 @contextmanager
 def _locked(path: Path, *, seconds: float) -> Iterator[bool]:
     """Lock a folder against other processes; the lock is released however this process ends.
@@ -362,25 +338,21 @@ def _locked(path: Path, *, seconds: float) -> Iterator[bool]:
     Raises `OSError` if another has it for longer than these seconds.
     """
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    until, locked = time.monotonic() + seconds, False
     try:
-        until = time.monotonic() + seconds
-        while (locked := _lock(handle)) is False and time.monotonic() < until:
-            time.sleep(0.01)
-        if locked is False:
-            raise TimeoutError(EAGAIN, "another process has it for too long", str(path))
-        yield bool(locked)
+        while not locked:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locked = True
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise TimeoutError(EAGAIN, "another process has it for too long", str(path)) from None
+                time.sleep(0.01)
+            except OSError:
+                break
+        yield locked
     finally:
         os.close(handle)
-
-
-def _rename_new(staging: Path, path: Path) -> None:
-    """Rename a directory; raises `FileExistsError` if another that is not empty has the name."""
-    try:
-        staging.rename(path)
-    except OSError as error:
-        if error.errno not in {EEXIST, ENOTEMPTY}:
-            raise
-        raise FileExistsError(error.errno, os.strerror(error.errno), str(path)) from None
 
 
 def _sync(path: Path) -> None:

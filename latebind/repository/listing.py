@@ -38,18 +38,20 @@ class Repository:
         """Return all models and versions, by name and then by ascending number; raises if the root does not exist."""
         if not self._root.is_dir():
             raise RepositoryError(f"{self._root} is not a directory: give the folder in which the models are")
-        names = sorted(path.name for path in self._root.iterdir() if path.is_dir() and NAME.fullmatch(path.name))
-        return tuple(listed for name in names for listed in self._versions(name))
+        return tuple(listed for folder in self._folders() for listed in self._versions(folder.name))
 
     def passed_over(self, names: Sequence[str] = ()) -> tuple[str, ...]:
         """Return for each folder that looks like a version of these models (none: of all) why it is none."""
-        folders = sorted(path for path in self._root.iterdir() if path.is_dir() and NAME.fullmatch(path.name))
-        wanted = [folder for folder in folders if not names or folder.name in names]
-        inside = [path for folder in wanted if is_inside(folder, self._root) for path in sorted(folder.iterdir())]
-        told = [(path, self._no_version(path)) for path in inside if path.is_dir() and not path.name.startswith(".")]
-        return tuple(f"{path} is passed over: {reason}" for path, reason in told if reason)
+        told = []
+        for folder in self._folders():
+            if (names and folder.name not in names) or not is_inside(folder, self._root):
+                continue
+            for path in sorted(folder.iterdir()):
+                reason = self._why_none(path) if path.is_dir() and not path.name.startswith(".") else ""
+                told += [f"{path} is passed over: {reason}"] if reason else []
+        return tuple(told)
 
-    def _no_version(self, path: Path) -> str:
+    def _why_none(self, path: Path) -> str:
         """Return why a folder within that of a model is no version; empty if it is one, or means to be none."""
         numbered, complete = VERSION.fullmatch(path.name), (path / MANIFEST).is_file()
         if not numbered:
@@ -59,15 +61,16 @@ class Repository:
         return "" if complete else f"it has no {MANIFEST}, so it was not written to its end: build or copy it again"
 
     def open(self, name: str, version: str | None = None) -> ModelDirectory:
-        """Verify and return a model, by default its newest version; raises `NotFound` with the models that exist."""
+        """Verify and return a model, by default its newest version; raises `NotFound` with what exists."""
         if NAME.fullmatch(name):
             check_inside(self._root / name, self._root)
         found = self._versions(name) if NAME.fullmatch(name) and (self._root / name).is_dir() else ()
+        if not found:
+            there = dict.fromkeys(listed.name for listed in self.models())
+            raise NotFound(f"there is no model {name!r:.140} in {self._root}{instead(name, there)}")
         chosen = [listed for listed in found if version in {None, listed.version}]
         if not chosen:
-            wanted = name if version is None else f"{name}/{version}"
-            there = dict.fromkeys(listed.name if version is None else _titled(listed) for listed in self.models())
-            raise NotFound(f"there is no model {wanted!r} in {self._root}{instead(wanted, there)}")
+            raise NotFound(_no_version(f"model {name!r}", version, self._root, [one.version for one in found]))
         return ModelDirectory.open(chosen[-1].path)
 
     def path_for(self, name: str, version: str) -> Path:
@@ -81,21 +84,21 @@ class Repository:
             raise RepositoryError(f"{self._root} is a file: name a folder for models, which is made if it is not there")
         return self._root / name / version
 
+    def _folders(self) -> list[Path]:
+        return sorted(path for path in self._root.iterdir() if path.is_dir() and NAME.fullmatch(path.name))
+
     def _versions(self, name: str) -> tuple[Listed, ...]:
         folder = self._root / name
         if not is_inside(folder, self._root):
             return ()
         whole = (Listed(name, "1", folder),) if (folder / MANIFEST).is_file() else ()
-        numbers = sorted((path.name for path in folder.iterdir() if self._is_version(path)), key=int)
-        return whole + tuple(Listed(name, number, folder / number) for number in numbers)
-
-    def _is_version(self, path: Path) -> bool:
-        whole = VERSION.fullmatch(path.name) and (path / MANIFEST).is_file()
-        return bool(whole) and is_inside(path, self._root)
+        versions = [path for path in folder.iterdir() if VERSION.fullmatch(path.name) and (path / MANIFEST).is_file()]
+        inside = sorted((path.name for path in versions if is_inside(path, self._root)), key=int)
+        return whole + tuple(Listed(name, number, folder / number) for number in inside)
 
 
-def _titled(listed: Listed) -> str:
-    return f"{listed.name}/{listed.version}"
+def _no_version(title: str, wanted: str | None, root: Path, there: Sequence[str]) -> str:
+    return f"{title} has no version {wanted!r:.40} in {root}: it has {', '.join(there)}"
 
 
 def is_inside(path: Path, root: Path) -> bool:
@@ -279,38 +282,33 @@ class Selection:
     def find(self, name: str, version: str | None = None) -> Serving:
         """Return a model in a version, by default the newest, or a query with its models.
 
-        Raises `NotFound` and `RepositoryError`, and `QueryError` for a query file that cannot be read.
+        Raises `NotFound`, whose message does not say where the repository is, `RepositoryError`, and `QueryError` for a
+        query file that cannot be read.
         """
-        query = self.place / f"{name}{ENDING}"
+        try:
+            return self._found(name, version)
+        except NotFound as error:
+            raise NotFound(self.explain(error)) from None
+
+    def _found(self, name: str, version: str | None) -> Serving:
+        query, repository = self.place / f"{name}{ENDING}", Repository(self.place)
         if NAME.fullmatch(name) and query.is_file():
             check_inside(query, self.place)
-            _check_version(f"query {name!r}", version, _version_in(query))
-            return _serving([self._needed(model) for model in model_names(query)], [query])
-        if (self.place / MANIFEST).is_file():
-            if name != _name(self.place):
-                raise NotFound(f"there is no model {name!r:.140} in the repository{instead(name, self.names())}")
-            _check_version(f"model {name!r}", version, _number(self.place))
-            return _serving([self.place], [])
-        try:
-            return _serving([Repository(self.place).open(name, version).path], [])
-        except NotFound:
-            raise NotFound(self._nothing(name, version)) from None
+            there = str(Source.read(query).values.get("version", "1"))  # the engine checks that it is a number
+            self._check_version(f"query {name!r}", version, there)
+            return _serving([repository.open(model).path for model in model_names(query)], [query])
+        if not (self.place / MANIFEST).is_file():
+            return _serving([repository.open(name, version).path], [])
+        if name != _name(self.place):
+            raise NotFound(f"there is no model {name!r:.140} in {self.place}{instead(name, self.names())}")
+        number = self.place.absolute().name
+        self._check_version(f"model {name!r}", version, number if number.isdecimal() else "1")
+        return _serving([self.place], [])
 
-    def _needed(self, model: str) -> Path:
-        """Verify a model that a query needs, and return its directory. Raises `NotFound`."""
-        repository = Repository(self.place)
-        try:
-            return repository.open(model).path
-        except NotFound:
-            there = dict.fromkeys(listed.name for listed in repository.models())
-            raise NotFound(f"there is no model {model!r:.140} in the repository{instead(model, there)}") from None
-
-    def _nothing(self, name: str, version: str | None) -> str:
-        """Return the message for a model or version that does not exist."""
-        versions = [listed.version for listed in Repository(self.place).models() if listed.name == name]
-        if versions:
-            return _no_version(f"model {name!r}", version, versions)
-        return f"there is no model {name!r:.140} in the repository{instead(name, self.names())}"
+    def _check_version(self, title: str, wanted: str | None, there: str) -> None:
+        """Raise `NotFound` unless the version that is there is the one that is wanted, if any is."""
+        if wanted not in {None, there}:
+            raise NotFound(_no_version(title, wanted, self.place, [there]))
 
     def explain(self, error: LatebindError | OSError) -> str:
         """Return an error's message for clients: without the path of the repository."""
@@ -326,27 +324,6 @@ def _name(directory: Path) -> str:
     """Return the name of a model from its directory, `NAME` or `NAME/NUMBER`."""
     directory = directory.absolute()
     return directory.parent.name if directory.name.isdecimal() else directory.name
-
-
-def _number(directory: Path) -> str:
-    """Return the version of a model from its directory; it is 1 where that has no number, as `Repository` lists it."""
-    name = directory.absolute().name
-    return name if name.isdecimal() else "1"
-
-
-def _version_in(query: Path) -> str:
-    """Return the version that a query's file says, 1 where it says none; the engine checks that it is a number."""
-    return str(Source.read(query).values.get("version", "1"))
-
-
-def _check_version(title: str, wanted: str | None, there: str) -> None:
-    """Raise `NotFound` unless the version that is there is the one that is wanted, if any is."""
-    if wanted not in {None, there}:
-        raise NotFound(_no_version(title, wanted, [there]))
-
-
-def _no_version(title: str, wanted: str | None, there: Sequence[str]) -> str:
-    return f"{title} has no version {wanted!r:.40} in the repository: it has {', '.join(there)}"
 
 
 def _told_from(place: Path, message: str) -> str:

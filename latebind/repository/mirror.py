@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -87,11 +87,17 @@ class Remote:
         with self._reading("listed"):
             self._files.invalidate_cache()
             found = self._files.find(self._root, detail=True)
-        return arrange(self._below(found), self._root)
+        start = f"{self._root}/"  # what else a store names is ignored
+        below = {
+            path.removeprefix(start): RemoteFile(int(about.get("size") or 0), _stamp(about))
+            for path, about in found.items()
+            if path.startswith(start) and about.get("type") == "file"
+        }
+        return arrange(below, self._root)
 
     def read(self, place: str, most: int) -> bytes:
         """Return the bytes of a file below the root; raises if it is larger than `most`."""
-        with self._reading(place), self._files.open(self._path(place), "rb") as file:
+        with self._reading(place), self._files.open(f"{self._root}/{place}", "rb") as file:
             data: bytes = file.read(most + 1)
         if len(data) > most:
             raise RepositoryError(f"{self.shown}/{place} is larger than {most} bytes: that is no such file")
@@ -100,7 +106,8 @@ class Remote:
     def fetch(self, place: str, entry: FileEntry, to: Path) -> None:
         """Write a file below the root to `to`; raises `RepositoryError` unless it equals the manifest entry."""
         digest, left = hashlib.sha256(), entry.bytes
-        with self._reading(place), self._files.open(self._path(place), "rb") as source, to.open("wb") as target:
+        path = f"{self._root}/{place}"
+        with self._reading(place), self._files.open(path, "rb") as source, to.open("wb") as target:
             while left >= 0 and (piece := source.read(min(PIECE_BYTES, left + 1))):
                 left -= len(piece)
                 digest.update(piece)
@@ -109,18 +116,6 @@ class Remote:
             raise RepositoryError(
                 f"{self.shown}/{place} differs from the manifest: it was altered or is half uploaded, upload it again"
             )
-
-    def _below(self, found: Mapping[str, Mapping[str, Any]]) -> dict[str, RemoteFile]:
-        """Return the files of a listing by their paths below the root; others are ignored."""
-        start = f"{self._root}/"
-        return {
-            path.removeprefix(start): RemoteFile(int(about.get("size") or 0), _stamp(about))
-            for path, about in found.items()
-            if path.startswith(start) and about.get("type") == "file"
-        }
-
-    def _path(self, place: str) -> str:
-        return f"{self._root}/{place}"
 
     @contextmanager
     def _reading(self, what: str) -> Iterator[None]:
@@ -209,11 +204,23 @@ class Mirror:
             if not there.versions:
                 raise RepositoryError(f"{self._remote.shown} holds no model: put there what `latebind build` made")
             self._fetch_queries(there)
-            wanted = self._wanted(names)
-            whole = [(found, manifest) for found in there.versions if (manifest := self._manifest(found, wanted))]
-            self._check_bytes([manifest for _, manifest in whole])
+            queries = find_queries(self.folder, names) if names else []
+            wanted = {*names, *(model for path in queries for model in model_names(path))}  # with none, all are
+            versions = [found for found in there.versions if not wanted or found.name in wanted]
+            whole = [(found, manifest) for found in versions if (manifest := self._manifest(found))]
+            held = _bytes(manifest for _, manifest in whole)
+            if held > self._most:
+                raise RepositoryError(
+                    f"{self._remote.shown} holds {held} bytes to be served and {self._most} are allowed: "
+                    "raise --cache-size, name models with --model, or remove old versions there"
+                )
             new = [(found, manifest) for found, manifest in whole if self._local_manifest(found) != manifest]
-            self._check_disk([manifest for _, manifest in new])
+            fetched, free = _bytes(manifest for _, manifest in new), shutil.disk_usage(self.folder).free
+            if fetched > free:
+                raise RepositoryError(
+                    f"{self.folder} has {free} bytes free and {fetched} are to be fetched: make room or give another "
+                    "--cache"
+                )
             for found, manifest in new:
                 self._fetch_version(found, manifest)
             self._drop(there)
@@ -225,15 +232,8 @@ class Mirror:
             if not path.is_file() or path.read_bytes() != data:
                 write_bytes(path, data)
 
-    def _wanted(self, names: Sequence[str]) -> frozenset[str]:
-        """Return the names of these models and of those that these queries need."""
-        needed = {model for path in find_queries(self.folder, names) for model in model_names(path)} if names else set()
-        return frozenset(needed.union(names))
-
-    def _manifest(self, found: RemoteVersion, wanted: frozenset[str]) -> Manifest | None:
-        """Return the manifest of a version if that is wanted and complete there, else None."""
-        if wanted and found.name not in wanted:
-            return None
+    def _manifest(self, found: RemoteVersion) -> Manifest | None:
+        """Return the manifest of a version if that is complete there, else None."""
         try:
             manifest = self._read_manifest(found)
         except RepositoryError as error:
@@ -264,25 +264,16 @@ class Mirror:
             return None
         return manifest if whole else None
 
-    def _check_bytes(self, manifests: Sequence[Manifest]) -> None:
-        held = _bytes(manifests)
-        if held > self._most:
-            raise RepositoryError(
-                f"{self._remote.shown} holds {held} bytes to be served and {self._most} are allowed: "
-                "raise --cache-size, name models with --model, or remove old versions there"
-            )
-
-    def _check_disk(self, manifests: Sequence[Manifest]) -> None:
-        needed, free = _bytes(manifests), shutil.disk_usage(self.folder).free
-        if needed > free:
-            raise RepositoryError(
-                f"{self.folder} has {free} bytes free and {needed} are to be fetched: make room or give another --cache"
-            )
-
     def _fetch_version(self, found: RemoteVersion, manifest: Manifest) -> None:
         """Fetch a version, except for files that another version here has too, and make it appear."""
         logger.info("fetching %s version %s, %d bytes", found.name, found.version, _bytes([manifest]))
-        known = self._known(found.name)
+        known = {
+            entry: listed.path / file
+            for listed in Repository(self.folder).models()
+            if listed.name == found.name
+            for file, entry in read_manifest(listed.path).files.items()
+            if (listed.path / file).is_file()
+        }
         files: dict[str, Writer] = {
             name: partial(self._write, _remote_path(found, name), entry, known.get(entry))
             for name, entry in manifest.files.items()
@@ -298,16 +289,6 @@ class Mirror:
             os.link(same, to)
         else:
             self._remote.fetch(place, entry, to)
-
-    def _known(self, name: str) -> dict[FileEntry, Path]:
-        """Return the files of all local versions of a model, by their manifest entries."""
-        known = {}
-        for listed in Repository(self.folder).models():
-            if listed.name == name:
-                for file, entry in read_manifest(listed.path).files.items():
-                    if (listed.path / file).is_file():
-                        known[entry] = listed.path / file
-        return known
 
     def _drop(self, there: RemoteListing) -> None:
         """Remove versions and queries that have gone there, and unfinished ones here."""
@@ -372,7 +353,8 @@ def open_selection(place: str, names: Sequence[str], config: RepositoryConfig) -
     """Return the part of a repository that is served, in a folder or at a URL. Raises `ConfigError`."""
     if not is_remote(place):
         return Selection(Path(place), names)
-    folder = mirror_folder(place, Path(config.cache) if config.cache else default_cache())
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "latebind" / "repositories"
+    folder = mirror_folder(place, Path(config.cache) if config.cache else home)
     return MirroredSelection(Mirror(Remote(place), folder, most=config.most), names)
 
 
@@ -382,14 +364,9 @@ def mirror_folder(url: str, cache: Path) -> Path:
     return cache / f"{last or 'models'}-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
 
 
-def default_cache() -> Path:
-    """Return the folder for mirrors below the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "latebind" / "repositories"
-
-
 def _remote_path(found: RemoteVersion, name: str) -> str:
     return f"{found.place}/{name}" if found.place else name
 
 
-def _bytes(manifests: Sequence[Manifest]) -> int:
+def _bytes(manifests: Iterable[Manifest]) -> int:
     return sum(entry.bytes for manifest in manifests for entry in manifest.files.values())

@@ -15,11 +15,10 @@ from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.errors import ConfigError, ExportError, LatebindError, TooBusy
 from latebind.domain.model import TensorSpec
 from latebind.program.agreement import DEFAULT_TOLERANCE, relative_error
-from latebind.program.backends import backend_named
+from latebind.program.backends import BACKENDS, backend_named, compile_graph
 from latebind.program.build import Progress, Settings, ignore_progress, too_busy
 from latebind.program.export import run_module
 from latebind.program.graph import Graph
-from latebind.program.load import compile_graph
 from latebind.program.measure import STEADY, Profile, compared, this_hardware, with_batch
 from latebind.program.rows import check_rows
 from latebind.program.stored import FORMAT, StoredModel
@@ -44,128 +43,13 @@ from latebind.sequence.program import (
     measure_sequence,
     step_sizes,
 )
-from latebind.sequence.state import POSITION, TOKEN, StateRows
+from latebind.sequence.state import POSITION, TOKEN, Part, State, StateRows
 from latebind.sequence.stored import write_sequence
 
-STEPS = 3
-
-
-@torch.inference_mode()
-def sequence_error(program: SequenceProgram, module: nn.Module, tokens: Tensor) -> float:
-    """Return the worst relative error of encoders and the first steps against the module, over batch sizes.
-
-    Each encoder reads rows cut to its length. The steps follow the module's tokens.
-    """
-    worst = 0.0
-    for batch in sorted({1, 2, program.spec.max_batch}):
-        (rows,) = with_batch((tokens,), batch)
-        for length in program.encoders:
-            cut = rows.clone()
-            cut[:, length:] = program.marks.padding
-            worst = max(worst, _error(program, cast(SequenceModule, module), cut))
-    return worst
-
-
-def _error(program: SequenceProgram, module: SequenceModule, tokens: Tensor) -> float:
-    counts = torch.tensor(lengths(tokens.numpy(), program.marks.padding))
-    size = next(size for size in program.encoders if size >= int(counts.max()))
-    wanted, found = module.encode(tokens[:, :size].clone(), counts.clone()), program.encode(tokens, counts)
-    worst = relative_error([found[name] for name in wanted], list(wanted.values()))
-    rows = StateRows(program.parts, len(tokens))
-    owners = range(len(tokens))
-    rows.begin(owners, {**wanted, TOKEN: torch.full((len(tokens),), program.marks.start)})
-    for _ in range(min(STEPS, program.longest_output - 1)):
-        state = rows.first(len(tokens))
-        expected = module.step(**{name: part.clone() for name, part in state.items()})  # it may write to them
-        changed = program.step(*state.values())
-        worst = max(worst, relative_error([changed[name] for name in expected], list(expected.values())))
-        token = expected.pop(LOGITS).argmax(dim=1)
-        rows.change(expected)
-        state[TOKEN][:] = token
-        state[POSITION].add_(1)
-    return worst
-
-
-ROWS = 8  # of each length
-PADDED = 1e-3  # of the largest number: what rounding over other lengths never makes
-
-
-@torch.inference_mode()
-def check_sequence(module: nn.Module, exported: ExportedSequence, tokens: Tensor, *, most: int) -> None:
-    """Raise `ExportError` if other rows, or their lengths, change what is written for a row.
-
-    `tokens` `(N, longest input)` are rows that the module takes; further ones are drawn. `most` is the largest batch.
-    """
-    generator = torch.Generator().manual_seed(0)
-    padding = cast(SequenceModule, module).padding
-    drawn = _drawn(tokens, exported.words, padding, generator)
-    longest = tokens.shape[1]
-    length = torch.randint(1, longest + 1, (ROWS,), generator=generator)
-    read = drawn.masked_fill(torch.arange(longest) >= length[:, None], padding)
-    encoder, step = EncodeModule(module), StepModule(module)
-    graph = exported.encoders[longest]
-    check_rows(lambda rows: run_module(encoder, rows), graph, exported.weights, (read, length), most=most)
-    state = _begun(module, exported, read, length).first(ROWS)
-    names = list(state)
-    given = tuple(tensor.clone() for tensor in state.values())
-    check_rows(
-        lambda rows: run_module(step, dict(zip(names, rows, strict=True))),
-        exported.step,
-        exported.weights,
-        given,
-        most=most,
-    )
-    for size in exported.encoders:
-        _check_padding(module, exported, drawn, size, padding)
-
-
-def _check_padding(module: nn.Module, exported: ExportedSequence, tokens: Tensor, size: int, padding: int) -> None:
-    """Raise `ExportError` if rows of `size` tokens are written other answers where a longer row is beside them."""
-    length = torch.full((len(tokens),), size)
-    padded = tokens.masked_fill(torch.arange(tokens.shape[1]) >= size, padding)
-    alone, beside = (_begun(module, exported, rows, length) for rows in (padded[:, :size], padded))
-    for _ in range(min(STEPS, cast(SequenceModule, module).longest_output - 1)):
-        expected, found = (_step(module, rows) for rows in (alone, beside))
-        words = expected.pop(LOGITS).double()
-        most = PADDED * float(words.abs().max())
-        if not torch.allclose(found.pop(LOGITS).double(), words, rtol=0, atol=most, equal_nan=True):
-            raise ExportError(
-                f"rows depend on each other: for a row of {size} tokens, other words are likely where it is padded to "
-                f"{tokens.shape[1]}, as it is beside a longer row. encode must not count what is behind `length`, and "
-                "step must not read the state there"
-            )
-        for rows, changed in ((alone, expected), (beside, found)):
-            rows.change(changed)
-            state = rows.first(len(tokens))
-            state[TOKEN][:] = words.argmax(dim=1)
-            state[POSITION].add_(1)
-
-
-def _begun(module: nn.Module, exported: ExportedSequence, tokens: Tensor, length: Tensor) -> StateRows:
-    """Return the state of rows that have been read, before the first step."""
-    sequence = cast(SequenceModule, module)
-    rows = StateRows(exported.parts, len(tokens))
-    state = sequence.encode(tokens.clone(), length.clone())
-    rows.begin(range(len(tokens)), {**state, TOKEN: torch.full((len(tokens),), sequence.start)})
-    return rows
-
-
-def _step(module: nn.Module, rows: StateRows) -> dict[str, Tensor]:
-    state = {name: part.clone() for name, part in rows.first(ROWS).items()}
-    return dict(cast(SequenceModule, module).step(**state))
-
-
-def _drawn(tokens: Tensor, words: int | None, padding: int, generator: torch.Generator) -> Tensor:
-    """Return random rows without padding, of words that the module knows."""
-    known = torch.tensor(sorted(set(tokens.flatten().tolist()))) if words is None else torch.arange(words)
-    known = known[known != padding]
-    if not len(known):
-        return tokens[torch.arange(ROWS) % len(tokens)]
-    return known[torch.randint(len(known), (ROWS, tokens.shape[1]), generator=generator)]
-
-
-QUICK = ("eager", "openvino")  # backends that compile quickly: an encoder may have a thousand operators
 VERIFIED = 16  # rows
+STEPS = 3  # that are verified
+ROWS = 8  # of each length that are tried beside others
+PADDED = 1e-3  # of the largest number: what rounding over other lengths never makes
 ROUNDS = 7  # in which backends take turns
 SHARES = (np.arange(100) + 0.5) / 100  # quantiles of the answers' lengths that the profile keeps
 
@@ -228,7 +112,7 @@ def build_sequence(
         name, version, max_batch=max_batch, backends=backends, tolerance=tolerance, threads=threads
     )
     if backends is None:
-        settings = replace(settings, backends=tuple(one for one in settings.backends if one in QUICK))
+        settings = replace(settings, backends=tuple(one for one in settings.backends if BACKENDS[one].quick))
     tell = progress or ignore_progress
     sequence = as_sequence(module)
     marks = SpecialTokens(sequence.start, sequence.end, sequence.padding)
@@ -237,10 +121,20 @@ def build_sequence(
     torch.set_num_threads(threads)
     exported = export_sequence(module.eval(), tokens[:VERIFIED], tell=lambda text, share: tell(text, 0.5 * share))
     check_sequence(module, exported, tokens[:VERIFIED], most=settings.max_batch)
-    model = _model(sequence, exported, tokens, settings)
+    model = StoredModel(
+        format=FORMAT,
+        name=settings.name,
+        version=settings.version,
+        inputs=(TensorSpec(TOKENS, "int64", (tokens.shape[1],), sequence.padding, exported.words),),
+        outputs=(TensorSpec(TOKENS, "int64", (sequence.longest_output,), sequence.padding),),
+        cuts=(),
+        backend="",
+        tolerance=settings.tolerance,
+        max_batch=settings.max_batch,
+        kinds=KINDS,
+    )
     rows = _with_drawn(tokens[:VERIFIED], exported.words, sequence.padding)
-    best = _best(partial(compiled, exported, model, marks), module, rows, settings, tell=tell)
-    chosen, error, tried, spread = best
+    chosen, error, tried, spread = _best(partial(compiled, exported, model, marks), module, rows, settings, tell=tell)
     if spread > STEADY and not trust_timings:
         raise TooBusy(too_busy(spread))
     tell("measuring answers", 0.8)
@@ -257,27 +151,6 @@ def build_sequence(
         costs=profile.costs(),
         measured_lengths=measured_lengths,
         spread=spread,
-    )
-
-
-def _model(
-    sequence: SequenceModule,
-    exported: ExportedSequence,
-    tokens: Tensor,
-    settings: Settings,
-) -> StoredModel:
-    padding = sequence.padding
-    return StoredModel(
-        format=FORMAT,
-        name=settings.name,
-        version=settings.version,
-        inputs=(TensorSpec(TOKENS, "int64", (tokens.shape[1],), padding, exported.words),),
-        outputs=(TensorSpec(TOKENS, "int64", (sequence.longest_output,), padding),),
-        cuts=(),
-        backend="",
-        tolerance=settings.tolerance,
-        max_batch=settings.max_batch,
-        kinds=KINDS,
     )
 
 
@@ -373,3 +246,98 @@ def _profile(
         slopes={0: slope},
         output_steps=output_steps,
     )
+
+
+@torch.inference_mode()
+def sequence_error(program: SequenceProgram, module: nn.Module, tokens: Tensor) -> float:
+    """Return the worst relative error of encoders and the first steps against the module, over batch sizes.
+
+    Each encoder reads rows cut to its length. The steps follow the module's tokens.
+    """
+    worst, sequence = 0.0, cast(SequenceModule, module)
+    for batch in sorted({1, 2, program.spec.max_batch}):
+        (rows,) = with_batch((tokens,), batch)
+        for length in program.encoders:
+            cut = rows.clone()
+            cut[:, length:] = program.marks.padding
+            counts = torch.tensor(lengths(cut.numpy(), program.marks.padding))
+            size = next(size for size in program.encoders if size >= int(counts.max()))
+            found, state = program.encode(cut, counts), sequence.encode(cut[:, :size].clone(), counts.clone())
+            worst = max(worst, relative_error([found[name] for name in state], list(state.values())))
+            written = _begun(sequence, program.parts, state, batch)
+            for _ in range(min(STEPS, program.longest_output - 1)):
+                changed, expected = program.step(*written.first(batch).values()), _step(sequence, written, batch)
+                worst = max(worst, relative_error([changed[name] for name in expected], list(expected.values())))
+                _advance(written, expected, expected.pop(LOGITS).argmax(dim=1))
+    return worst
+
+
+@torch.inference_mode()
+def check_sequence(module: nn.Module, exported: ExportedSequence, tokens: Tensor, *, most: int) -> None:
+    """Raise `ExportError` if other rows, or how far rows beside them are padded, change what is written for a row.
+
+    `tokens` `(N, longest input)` are rows that the module takes; further ones are drawn. `most` is the largest batch.
+    """
+    generator = torch.Generator().manual_seed(0)
+    sequence, longest = cast(SequenceModule, module), tokens.shape[1]
+    seen = sorted(set(tokens.flatten().tolist()))
+    known = torch.tensor(seen) if exported.words is None else torch.arange(exported.words)
+    known = known[known != sequence.padding]
+    drawn = tokens[torch.arange(ROWS) % len(tokens)]  # else random rows without padding, of words that the module knows
+    if len(known):
+        drawn = known[torch.randint(len(known), (ROWS, longest), generator=generator)]
+    length = torch.randint(1, longest + 1, (ROWS,), generator=generator)
+    read = drawn.masked_fill(torch.arange(longest) >= length[:, None], sequence.padding)
+    encoder, step = EncodeModule(module), StepModule(module)
+    graph = exported.encoders[longest]
+    check_rows(lambda rows: run_module(encoder, rows), graph, exported.weights, (read, length), most=most)
+    encoded = sequence.encode(read.clone(), length.clone())
+    state = {name: part.clone() for name, part in _begun(sequence, exported.parts, encoded, ROWS).first(ROWS).items()}
+
+    def step_of(rows: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return run_module(step, dict(zip(state, rows, strict=True)))
+
+    check_rows(step_of, exported.step, exported.weights, tuple(state.values()), most=most)
+    for size in exported.encoders:
+        _check_padding(sequence, exported, drawn, size)
+
+
+def _check_padding(sequence: SequenceModule, exported: ExportedSequence, tokens: Tensor, size: int) -> None:
+    """Raise `ExportError` if rows of `size` tokens are written other answers where a longer row is beside them."""
+    length = torch.full((ROWS,), size)
+    padded = tokens.masked_fill(torch.arange(tokens.shape[1]) >= size, sequence.padding)
+    alone, beside = (
+        _begun(sequence, exported.parts, sequence.encode(rows.clone(), length.clone()), ROWS)
+        for rows in (padded[:, :size], padded)
+    )
+    for _ in range(min(STEPS, sequence.longest_output - 1)):
+        expected, found = (_step(sequence, rows, ROWS) for rows in (alone, beside))
+        words = expected.pop(LOGITS).double()
+        most = PADDED * float(words.abs().max())
+        if not torch.allclose(found.pop(LOGITS).double(), words, rtol=0, atol=most, equal_nan=True):
+            raise ExportError(
+                f"rows depend on each other: for a row of {size} tokens, other words are likely where it is padded to "
+                f"{tokens.shape[1]}, as it is beside a longer row. encode must not count what is behind `length`, and "
+                "step must not read the state there"
+            )
+        for rows, changed in ((alone, expected), (beside, found)):
+            _advance(rows, changed, words.argmax(dim=1))
+
+
+def _begun(sequence: SequenceModule, parts: tuple[Part, ...], state: State, count: int) -> StateRows:
+    """Return the state of rows that have been read, before the first step."""
+    rows = StateRows(parts, count)
+    rows.begin(range(count), {**state, TOKEN: torch.full((count,), sequence.start)})
+    return rows
+
+
+def _step(sequence: SequenceModule, rows: StateRows, count: int) -> dict[str, Tensor]:
+    """Return what the module's own step makes of the rows, to copies of which it may write."""
+    return dict(sequence.step(**{name: part.clone() for name, part in rows.first(count).items()}))
+
+
+def _advance(rows: StateRows, changed: State, token: Tensor) -> None:
+    rows.change(changed)
+    state = rows.first(len(token))
+    state[TOKEN][:] = token
+    state[POSITION].add_(1)

@@ -8,10 +8,8 @@ from pathlib import Path
 from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
-from latebind.program.backends import StageFunction
-from latebind.program.copies import has_copies_of_decoder
+from latebind.program.backends import StageFunction, compile_graph
 from latebind.program.graph import Graph, graph_to_json, read_graph_file
-from latebind.program.load import compile_graph
 from latebind.program.measure import Profile
 from latebind.program.pieces import Piece, make_piece
 from latebind.program.stored import StoredModel, read_model, read_profile
@@ -22,6 +20,8 @@ from latebind.sequence.program import KINDS, Named, SequenceProgram, SpecialToke
 from latebind.sequence.state import POSITION, TOKEN, Change, Part
 
 FORMAT = 1
+STEP_FILE = "step.json"  # with the step's graph
+SPARE_FOR_DECODERS = 512 << 20  # bytes that the further copies of a sequence model may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,18 @@ class StoredSequence:
     marks: SpecialTokens
     lengths: tuple[int, ...]
     parts: tuple[Part, ...]
+
+
+def has_copies_of_decoder(step: int, reading: int, twins: int) -> tuple[bool, bool]:
+    """Return whether each of `twins` workers gets its own copy of a decoder's step, and of what reads before it.
+
+    `step` and `reading` are the bytes of all weights that one worker compiles for each, once for each batch size. Steps
+    are so short that handing them to a thread of OpenVINO takes longer than they do (`load.has_copies`), so their
+    copies may take more: two workers' step of one request took 1.5 ms where it takes 0.5.
+    """
+    further = twins - 1
+    spare = SPARE_FOR_DECODERS - further * step
+    return further > 0 and spare >= 0, further > 0 and spare >= further * reading
 
 
 def is_stored_sequence(directory: ModelDirectory) -> bool:
@@ -47,7 +59,7 @@ def write_sequence(
     files: dict[str, bytes | Writer] = {
         MODEL: json_bytes(model),
         SEQUENCE: json_bytes(stored),
-        step_file(): graph_to_json(exported.step),
+        STEP_FILE: graph_to_json(exported.step),
         WEIGHTS: tensor_file(exported.weights),
         PROFILE: json_bytes(profile),
         **{encoder_file(length): graph_to_json(graph) for length, graph in exported.encoders.items()},
@@ -73,12 +85,16 @@ def load_sequence(
     weights = read_tensors(directory, WEIGHTS)
     files.check_weights(directory, weights)
     chosen = backend if backend is not None else files.model.backend
-    graphs = files.graphs(chosen)
-    *reading, step = [_compiled_bytes(graph, sizes, weights) for graph, sizes in graphs]
-    step_copies, encoder_copies = has_copies_of_decoder(step, sum(reading), twins)
+    sizes = step_sizes(chosen, files.model.max_batch) or (1,)
+
+    def compiled_bytes(graph: Graph, sizes: Sequence[int]) -> int:  # for each of these batch sizes and for any other
+        return (len(sizes) + 1) * sum([weights[name].nbytes for name in graph.weights()])
+
+    reading = sum([compiled_bytes(graph, (1,)) for graph in files.encoders.values()])
+    step_copies, encoder_copies = has_copies_of_decoder(compiled_bytes(files.step, sizes), reading, twins)
     use = partial(compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams)
-    calls = [use(graph, sizes=sizes, copies=encoder_copies) for graph, sizes in graphs[:-1]]
-    calls.append(use(files.step, sizes=graphs[-1][1], copies=step_copies))
+    calls = [use(graph, copies=encoder_copies) for graph in files.encoders.values()]
+    calls.append(use(files.step, sizes=sizes, copies=step_copies))
     return _sequence(files, calls, backend=chosen, threads=threads)
 
 
@@ -94,14 +110,14 @@ def open_sequence(
     files.check_weights(directory, weights)
     chosen = backend if backend is not None else files.model.backend
     use = partial(compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams)
-    graphs = files.graphs(chosen)
+    graphs, sizes = files.encoders.values(), step_sizes(chosen, files.model.max_batch) or (1,)
     reading, encoders = make_piece(
-        [weights.pages({name for graph, _ in graphs[:-1] for name in graph.weights()})],
-        [partial(use, graph, sizes=sizes) for graph, sizes in graphs[:-1]],
+        [weights.pages({name for graph in graphs for name in graph.weights()})],
+        [partial(use, graph) for graph in graphs],
         backend=chosen,
     )
     writing, places = make_piece(
-        [weights.pages(files.step.weights())], [partial(use, files.step, sizes=graphs[-1][1])], backend=chosen
+        [weights.pages(files.step.weights())], [partial(use, files.step, sizes=sizes)], backend=chosen
     )
     return _sequence(files, [*encoders, *places], backend=chosen, threads=threads), (reading, writing)
 
@@ -109,11 +125,6 @@ def open_sequence(
 def encoder_file(length: int) -> str:
     """Return the file name of the encoder's graph for inputs of up to `length` tokens."""
     return f"encode-{length}.json"
-
-
-def step_file() -> str:
-    """Return the file name of the step's graph."""
-    return "step.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +137,6 @@ class _Files:
     encoders: dict[int, Graph]
     step: Graph
 
-    def graphs(self, backend: str) -> list[tuple[Graph, Sequence[int]]]:
-        """Return the graphs of the encoders and the step, each with the batch sizes to compile it for."""
-        sizes = step_sizes(backend, self.model.max_batch) or (1,)
-        return [*((graph, (1,)) for graph in self.encoders.values()), (self.step, sizes)]
-
     def check_weights(self, directory: ModelDirectory, weights: Mapping[str, Tensor]) -> None:
         """Raise `RepositoryError` if a weight is missing that a graph names."""
         named = (name for graph in (*self.encoders.values(), self.step) for name in graph.weights())
@@ -140,14 +146,9 @@ class _Files:
 def _read(directory: ModelDirectory) -> _Files:
     model, stored = read_model(directory), directory.read_json(SEQUENCE, StoredSequence)
     encoders = {length: read_graph_file(directory, encoder_file(length)) for length in stored.lengths}
-    step = read_graph_file(directory, step_file())
+    step = read_graph_file(directory, STEP_FILE)
     _check(directory, model, stored, encoders, step)
     return _Files(model, read_profile(directory), stored, encoders, step)
-
-
-def _compiled_bytes(graph: Graph, sizes: Sequence[int], weights: Mapping[str, Tensor]) -> int:
-    """Return the bytes of a graph's weights, compiled for each of these batch sizes and for any other."""
-    return (len(sizes) + 1) * sum([weights[name].nbytes for name in graph.weights()])
 
 
 def _sequence(files: _Files, calls: Sequence[StageFunction], *, backend: str, threads: int) -> SequenceProgram:

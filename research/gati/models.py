@@ -12,9 +12,9 @@ from latebind.learned.compiled import quantise
 from latebind.learned.lookup import LookupFunction, load_functions
 from latebind.learned.samples import check_classifier
 from latebind.learned.stored import SpareLookup, StoredLookup, read_caches
-from latebind.program.backends import StageFunction
+from latebind.program.backends import StageFunction, compile_graph
 from latebind.program.graph import Graph
-from latebind.program.load import compile_graph, load_program, load_uncut
+from latebind.program.load import load_program, load_uncut
 from latebind.program.program import Program
 from latebind.program.stored import read_graph, read_model, read_stages
 from latebind.repository.directory import WEIGHTS, ModelDirectory

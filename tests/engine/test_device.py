@@ -23,10 +23,9 @@ from latebind.engine.order import EngineOrder
 from latebind.engine.slots import ModelSlots, SlotMemory
 from latebind.engine.staging import DeviceStaging, DeviceStream, HostStaging
 from latebind.engine.worker import Worker
-from latebind.program.backends import backend_named
+from latebind.program.backends import backend_named, compile_graph
 from latebind.program.device import find_device
 from latebind.program.export import export
-from latebind.program.load import compile_graph
 from latebind.program.measure import time_call
 from latebind.repository.listing import find_models
 from tests.digits import Built

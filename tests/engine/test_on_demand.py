@@ -20,9 +20,17 @@ from latebind.engine import on_demand
 from latebind.engine.crew import load_model
 from latebind.engine.on_demand import Loader, Opened, measure, open_model
 from latebind.engine.worker import Worker
-from latebind.program.backends import EvictableStage, NotResident, StageFunction
+from latebind.program.backends import StageFunction
 from latebind.program.build import build_program
-from latebind.program.pieces import GRAIN, CompiledPiece, MappedPiece, resident_bytes
+from latebind.program.pieces import (
+    GRAIN,
+    CompiledPiece,
+    EvictableStage,
+    MappedPiece,
+    NotResident,
+    Piece,
+    resident_bytes,
+)
 from latebind.program.program import Program
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.listing import find_models
@@ -109,17 +117,7 @@ def test_a_file_that_was_cut_short_fails_loudly_and_nothing_of_it_stays(wide: Pa
 
 
 def test_a_half_loaded_model_is_let_go_when_one_of_its_pieces_fails(wide: Path) -> None:
-    class Broken:
-        weights: int = 0
-        size: int = 0
-        grain: int = 0
-
-        def trim(self, stays: int) -> None:
-            pass
-
-        def measured(self, grown: int) -> None:
-            pass
-
+    class Broken(Piece):
         def load(self) -> BytesRead:
             raise OSError("no such disk")
 
@@ -128,7 +126,7 @@ def test_a_half_loaded_model_is_let_go_when_one_of_its_pieces_fails(wide: Path) 
 
     opened = open_model(wide / "one" / "1", EngineConfig())
     heard = SimpleQueue[Loaded | LoadFailed]()
-    loader = Loader({"one": (*opened.pieces, Broken())})
+    loader = Loader({"one": (*opened.pieces, Broken((), ()))})
     loader.start(heard.put)
     loader.perform(Load("one", (0, 1, len(opened.pieces))))
     loader.close()

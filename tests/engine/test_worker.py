@@ -36,7 +36,7 @@ from latebind.engine.worker import (
     Worker,
 )
 from latebind.learned.lookup import Lookup
-from latebind.program.backends import NotResident
+from latebind.program.pieces import NotResident
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models

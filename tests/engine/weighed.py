@@ -11,8 +11,8 @@ from torch import nn
 
 from latebind.domain.config import EngineConfig
 from latebind.engine.on_demand import measure, open_model
+from latebind.program.backends import compile_graph
 from latebind.program.export import export
-from latebind.program.load import compile_graph
 from latebind.program.pieces import mmap_large_blocks, release_memory, resident_bytes
 from latebind.program.program import Program
 from tests.engine.resident import MB

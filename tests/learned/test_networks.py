@@ -20,7 +20,7 @@ from latebind.learned.networks import (
     kinds_for,
     make_predictor,
 )
-from latebind.program.rebuild import run_eagerly
+from latebind.program.eager import in_eager
 
 
 def random_features(rows: int, width: int) -> Floats:
@@ -148,7 +148,7 @@ def check_features(shape: tuple[int, ...], kind: str) -> None:
         predictor = drawn(shape, kind, seed)
         exported = export_features(predictor, shape)
         with torch.inference_mode():
-            (found,) = run_eagerly(exported.graph, exported.weights, (rows,))
+            (found,) = in_eager(exported.graph, exported.weights)(rows)
             torch.testing.assert_close(found, predictor.features(rows), rtol=1e-4, atol=1e-5)
 
 

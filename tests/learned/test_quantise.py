@@ -6,10 +6,10 @@ from torch import nn
 
 from latebind.learned.compiled import PER_CHANNEL, PER_TENSOR, quantise
 from latebind.learned.networks import DEEP, RESIDUAL, make_predictor
+from latebind.program.backends import compile_graph
+from latebind.program.eager import in_eager
 from latebind.program.export import Exported, export
 from latebind.program.graph import Graph, graph_from_json, graph_to_json
-from latebind.program.load import compile_graph
-from latebind.program.rebuild import run_eagerly
 
 ROWS = torch.randn(64, 16, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -31,8 +31,8 @@ def test_each_convolution_gets_eight_bits_and_answers_hardly_change(exported: Ex
     convolutions = calls(exported.graph, "aten.convolution.default")
     assert calls(graph, PER_CHANNEL) == convolutions
     assert 0 < calls(graph, PER_TENSOR) <= convolutions
-    (exact,) = run_eagerly(exported.graph, exported.weights, (ROWS,))
-    (coarse,) = run_eagerly(graph, weights, (ROWS,))
+    (exact,) = in_eager(exported.graph, exported.weights)(ROWS)
+    (coarse,) = in_eager(graph, weights)(ROWS)
     assert not torch.equal(exact, coarse)
     assert (exact - coarse).abs().max() < 0.05 * exact.std() + 0.02 * exact.abs().max()
 
@@ -74,7 +74,7 @@ def test_colours_and_networks_without_convolutions_stay_as_they_are() -> None:
 def test_openvino_computes_the_same_numbers(exported: Exported, backend: str) -> None:
     pytest.importorskip("openvino")
     graph, weights = quantise(exported.graph, exported.weights, ROWS)
-    (eager,) = run_eagerly(graph, weights, (ROWS[:4],))
+    (eager,) = in_eager(graph, weights)(ROWS[:4])
     (fast,) = compile_graph(graph, weights, backend=backend, threads=1)(ROWS[:4].contiguous())
     assert (fast - eager).abs().max() < 0.1 * eager.std() + 0.02 * eager.abs().max()
 
@@ -92,6 +92,6 @@ def test_a_convolution_that_is_called_twice_is_quantised_once() -> None:
     exported = export(Twice().eval(), (ROWS[:1],))
     graph, weights = quantise(exported.graph, exported.weights, ROWS)
     assert (calls(graph, PER_CHANNEL), calls(graph, PER_TENSOR)) == (1, 2)
-    (found,) = run_eagerly(graph_from_json(graph_to_json(graph)), weights, (ROWS,))
-    (exact,) = run_eagerly(exported.graph, exported.weights, (ROWS,))
+    (found,) = in_eager(graph_from_json(graph_to_json(graph)), weights)(ROWS)
+    (exact,) = in_eager(exported.graph, exported.weights)(ROWS)
     assert (found - exact).abs().max() < 0.1 * exact.abs().max()

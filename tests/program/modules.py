@@ -105,20 +105,6 @@ class DependsOnValues(nn.Module):
         return x * 2 if x.sum() > 0 else x
 
 
-class FixedBatch(nn.Module):
-    """Only works for three rows."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.reshape(3, -1) * 2
-
-
-class GivesText(nn.Module):
-    """An output that is not a tensor."""
-
-    def forward(self, x: Tensor) -> tuple[Tensor, str]:
-        return x, "text"
-
-
 class Counts(nn.Module):
     """Keeps a state between calls."""
 
@@ -131,20 +117,6 @@ class Counts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         return x + self.calls
-
-
-class Noisy(nn.Module):
-    """Adds random numbers."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.randn_like(x)
-
-
-class Mean(nn.Module):
-    """One number for the whole batch."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.mean()
 
 
 class Reader(nn.Module):

@@ -14,11 +14,11 @@ from torch.nn import functional
 from latebind.domain.errors import ExportError, InvalidRequest
 from latebind.domain.model import TensorSpec
 from latebind.program.agreement import Agreement, _check_numbers, in_order
-from latebind.program.backends import BACKENDS
+from latebind.program.backends import BACKENDS, compile_graph
 from latebind.program.build import BuildReport, Candidate, build_program, judged
 from latebind.program.export import Exported, export, run_module
 from latebind.program.graph import Graph
-from latebind.program.load import compile_graph, load_program
+from latebind.program.load import load_program
 from latebind.program.program import Program
 from latebind.server.calls import Tensor as WireTensor
 from tests.program.test_verify import ABSOLUTE, MAGNITUDES, asked, reference

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,11 +8,19 @@ from torch import nn
 from examples.cifar10.model import resnet20
 from latebind.domain.errors import ConfigError, ExportError
 from latebind.program.agreement import chain_error, relative_error
-from latebind.program.backends import BACKENDS, StageFunction, backend_named, exact_backends
+from latebind.program.backends import (
+    BACKENDS,
+    StageFunction,
+    backend_named,
+    compile_graph,
+    compile_stages,
+    exact_backends,
+    run_chain,
+)
+from latebind.program.build import Tuner, build_program
 from latebind.program.cut import cut_points, fusion_safe_points, split
 from latebind.program.export import Exported, export, run_module
-from latebind.program.load import compile_graph, compile_stages
-from latebind.program.measure import run_chain
+from latebind.program.load import load_program
 from tests.program.modules import Branchy, Translator, TwoInputs, TwoOutputs, Uncuttable
 
 FAST_EXACT = ("eager", "openvino")
@@ -153,6 +162,21 @@ def test_backends_for_a_device_are_exact_and_compute_there() -> None:
     assert "openvino-bf16" not in exact_backends()
     assert "eager" in exact_backends("cuda")
     assert "openvino" not in exact_backends("cuda")
+
+
+@pytest.mark.parametrize(("name", "chosen"), [("Own", "own"), ("Wrong", "eager")])
+def test_a_backend_of_ones_own_is_a_class_and_a_line_and_is_taken_where_it_does_as_the_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, chosen: str
+) -> None:
+    monkeypatch.setitem(BACKENDS.places, "own", f"tests.program.own_backend:{name}")
+    rows, module = torch.randn(2, 4), nn.Linear(4, 3).eval()
+    costs = {"eager": 1.0, "own": 0.5}
+    monkeypatch.setattr(
+        Tuner, "time_candidates", lambda self, tried: sorted(tried, key=lambda c: (bool(c.refused), costs[c.backend]))
+    )
+    report = build_program(module, (rows,), directory=tmp_path / "1", name="m", backends=("eager", "own"), max_batch=2)
+    assert report.backend == chosen
+    assert relative_error(load_program(report.directory).run(rows), run_module(module, (rows,))) <= 1e-5
 
 
 def test_an_operator_that_openvino_cannot_convert_is_reported() -> None:

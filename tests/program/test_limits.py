@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from latebind.domain.model import TensorSpec
 from latebind.program.export import export
 from latebind.program.graph import Graph, Node, TensorType, Value
-from latebind.program.ranges import Interval, Limits, Ranges, find_limits, without_limits
+from latebind.program.ranges import Interval, Limits, Ranges, find_limits
 from tests.program.modules import Translator, TwoOutputs
 
 WIDTH = 5
@@ -40,7 +40,7 @@ def test_words_are_limited_by_the_table_that_they_are_looked_up_in() -> None:
     words = export(Translator(), {"words": torch.randint(0, 20, (2, 5))})
     limited = find_limits(words.graph, words.weights).applied(words.graph.inputs)
     assert [(spec.least, spec.limit) for spec in limited] == [(0, 20)]
-    assert without_limits(limited) == words.graph.inputs
+    assert tuple(spec.unlimited() for spec in limited) == words.graph.inputs
     numbers = export(TwoOutputs(), (torch.randn(2, 6),))
     assert find_limits(numbers.graph, numbers.weights) == Limits({}, ())
 

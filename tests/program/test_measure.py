@@ -31,24 +31,21 @@ def runs_of(*seconds: float) -> Callable[[], list[float]]:
     return run
 
 
-def test_runs_during_which_others_had_the_core_do_not_count() -> None:
-    rows, interrupted = _uninterrupted(runs_of(LONG, SHORT, LONG), 20)
-    assert rows == [[SHORT]] * 20
-    assert interrupted == pytest.approx(2 / 22)
-
-
-def test_where_every_run_is_interrupted_all_count_after_a_bounded_number_of_tries() -> None:
-    rows, interrupted = _uninterrupted(runs_of(*[LONG] * 1000), 20)
-    assert rows == [[LONG]] * (TRIES * 20)
-    assert interrupted == 1.0
-
-
-def test_where_few_runs_were_not_interrupted_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("runs", "count"),
+    [
+        ([LONG, SHORT, LONG], [SHORT] * 20),
+        ([LONG] * 1000, [LONG] * (TRIES * 20)),
+        ([LONG] * (TRIES * 20 - 4), [LONG] * (TRIES * 20 - 4) + [SHORT] * 4),
+        ([LONG] * (TRIES * 20 - 5), [SHORT] * 5),
+    ],
+    ids=["some are interrupted", "all are", "nearly all are", "enough are not"],
+)
+def test_runs_during_which_others_had_the_core_do_not_count_unless_too_few_are_left(
+    runs: list[float], count: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(measure, "MIN_RUNS", 5)
-    rows, _ = _uninterrupted(runs_of(*[LONG] * (TRIES * 20 - 4)), 20)
-    assert rows == [[LONG]] * (TRIES * 20 - 4) + [[SHORT]] * 4
-    rows, _ = _uninterrupted(runs_of(*[LONG] * (TRIES * 20 - 5)), 20)
-    assert rows == [[SHORT]] * 5
+    assert _uninterrupted(runs_of(*runs), 20) == [[seconds] for seconds in count]
 
 
 @pytest.mark.parametrize(

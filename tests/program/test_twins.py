@@ -1,11 +1,11 @@
 """Twins of a stage: several threads at a time, each with outputs of its own, over one copy of the weights."""
 
+import ctypes
 import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Barrier
@@ -18,14 +18,15 @@ from torch import Tensor, nn
 from latebind.bench.memory import Side
 from latebind.bench.server import Resident
 from latebind.domain.config import EngineConfig
+from latebind.domain.costs import Curve
 from latebind.program import openvino
 from latebind.program.agreement import chain_error
-from latebind.program.backends import StageFunction, twin
-from latebind.program.cut import cut_points, split
-from latebind.program.export import Exported, export
-from latebind.program.graph import Graph
-from latebind.program.load import compile_graph, compile_stages
-from tests.building import build_stages
+from latebind.program.backends import StageFunction, compile_graph, twin
+from latebind.program.export import export
+from latebind.program.load import SPARE, has_copies
+from latebind.program.measure import Profile, this_hardware
+from latebind.program.stored import FORMAT, StoredModel, write_program
+from latebind.sequence.stored import SPARE_FOR_DECODERS, has_copies_of_decoder
 from tests.forked import printed_by
 from tests.networks import Chain
 from tests.program.test_backends import usable
@@ -141,44 +142,26 @@ def cores_of_threads() -> dict[int, set[int]]:
     return found
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """A network in two stages of torch.compile, which take seconds to make."""
-
-    exported: Exported
-    graphs: Sequence[Graph]
-    stages: Sequence[StageFunction]
-
-
-@pytest.fixture(scope="module")
-def compiled() -> Compiled:
+@pytest.mark.slow
+def test_a_stage_of_torch_compile_equals_eager_and_threads_share_it() -> None:
     torch.set_num_threads(1)
     exported = export(Chain(), (torch.randn(2, 3, 8, 8),))
-    graphs = split(exported.graph, cut_points(exported.graph)[1:2])
-    assert len(graphs) == 2
-    stages = compile_stages(graphs, exported.weights, backend=usable("compile"), threads=1, streams=2)
-    return Compiled(exported, graphs, stages)
-
-
-@pytest.mark.slow
-def test_the_chain_of_torch_compile_equals_eager(compiled: Compiled) -> None:
-    rows = torch.randn(32, 3, 8, 8)
-    assert chain_error(compiled.stages, compiled.graphs, compiled.exported.weights, (rows,), (1, 2, 5, 32)) <= 1e-5
-
-
-@pytest.mark.slow
-def test_so_do_threads_that_share_a_stage_of_torch_compile(compiled: Compiled) -> None:
-    stage = compiled.stages[0]
+    stage = compile_graph(exported.graph, exported.weights, backend=usable("compile"), threads=1, streams=2)
+    rows = (torch.randn(32, 3, 8, 8),)
+    assert chain_error((stage,), (exported.graph,), exported.weights, rows, (1, 2, 5, 32)) <= 1e-5
     stages = [stage, *(twin(stage) for _ in range(1, WORKERS))]
     check_together(stages, [torch.randn(size, 3, 8, 8) for size in SIZES])
 
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose weights are what it takes."""
-    examples = {"row": torch.randn(2, WIDTH)}
+    """A model whose weights are what it takes, written as a build writes it."""
+    exported, spec = export(Wide(WIDTH), {"row": torch.randn(2, WIDTH)}), (Curve((1,), (1e-3,)),)
+    inputs, outputs = exported.graph.inputs, exported.graph.output_specs()
+    model = StoredModel(FORMAT, "wide", "1", inputs, outputs, (), "eager", None, 16)
+    profile = Profile(this_hardware(1), "eager", spec, 2 * WIDTH * WIDTH * 4, 0.0)
     folder = tmp_path_factory.mktemp("wide") / "1"
-    return build_stages(Wide(WIDTH), examples, folder, name="wide", max_batch=16).directory.path
+    return write_program(folder, model, exported.graph, exported.weights, profile).path
 
 
 @pytest.mark.parametrize("backend", ["eager", "openvino"])
@@ -208,3 +191,74 @@ def private_bytes(side: Side) -> int:
     """Return what only a process has that has loaded a side and run it."""
     *_, used = printed_by("latebind.bench.memory", msgspec.json.encode(side).decode()).splitlines()
     return msgspec.json.decode(used, type=Resident).private
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("twins", [0, 1])
+def test_one_worker_has_nothing_to_copy(twins: int) -> None:
+    assert not has_copies(1, twins)
+
+
+@pytest.mark.parametrize(("weights", "twins"), [(5 * MIB, 2), (16 * MIB, 2), (5 * MIB, 4), (1 * MIB, 17)])
+def test_each_worker_has_its_own_while_that_takes_little(weights: int, twins: int) -> None:
+    assert has_copies(weights, twins)
+
+
+@pytest.mark.parametrize(("weights", "twins"), [(SPARE // 2 + 1, 2), (6 * MIB, 4), (SPARE // 4 + 1, 3)])
+def test_what_is_large_is_there_once(weights: int, twins: int) -> None:
+    assert not has_copies(weights, twins)
+
+
+MANY = SPARE_FOR_DECODERS // MIB
+
+
+@pytest.mark.parametrize(
+    ("step", "reading", "twins", "wanted"),
+    [
+        (1, 1, 0, (False, False)),
+        (1, 1, 1, (False, False)),
+        (MANY // 2, MANY // 2, 2, (True, True)),
+        (MANY // 2, MANY // 2 + 1, 2, (True, False)),
+        (MANY, 0, 2, (True, True)),
+        (MANY + 1, 0, 2, (False, False)),
+        (MANY // 3, MANY // 3, 3, (True, False)),
+    ],
+)
+def test_of_a_decoder_the_step_comes_first(step: int, reading: int, twins: int, wanted: tuple[bool, bool]) -> None:
+    assert has_copies_of_decoder(step * MIB, reading * MIB, twins) == wanted
+
+
+class SignalStack(ctypes.Structure):
+    """`stack_t` of Linux."""
+
+    _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+def own_signal_stack() -> int | None:
+    """Return where the stack for signals of this thread begins, if it has one."""
+    found = SignalStack()
+    assert ctypes.CDLL(None).sigaltstack(None, ctypes.byref(found)) == 0
+    start: int | None = found.start
+    return start
+
+
+def is_mapped(address: int) -> bool:
+    spans = (line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines())
+    return any(int(start, 16) <= address < int(end, 16) for start, end in spans)
+
+
+def test_a_thread_that_has_compiled_and_let_go_can_still_be_signalled() -> None:
+    def compiled_and_let_go() -> int | None:
+        exported = export(nn.Linear(4, 4).eval(), (torch.randn(2, 4),))
+        stages = [
+            compile_graph(exported.graph, exported.weights, backend=usable("openvino"), threads=1) for _ in range(3)
+        ]
+        while stages:
+            stages.pop(0)
+        return own_signal_stack()
+
+    with ThreadPoolExecutor(1) as thread:  # a thread ends with its stack for signals
+        left = thread.submit(compiled_and_let_go).result()
+    assert left is None or is_mapped(left)

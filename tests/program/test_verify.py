@@ -9,16 +9,15 @@ from torch import Tensor
 
 from latebind.domain.model import TensorSpec
 from latebind.program.agreement import (
+    Agreement,
     Answered,
     Reference,
     agreed_magnitude,
     answered,
     relative_error,
-    stages_agree,
-    whole_agrees,
 )
+from latebind.program.eager import in_eager
 from latebind.program.graph import Graph, Node, TensorType, Value, Weight
-from latebind.program.rebuild import run_eagerly
 from latebind.program.trial_rows import Trial
 
 
@@ -50,7 +49,7 @@ def reference(graph: Graph) -> Reference:
 
 def asked(graph: Graph, *numbers: float, magnitude: float = 1.0) -> Answered:
     rows = torch.tensor(numbers)[:, None]
-    return answered(lambda x: run_eagerly(graph, {}, (x,)), Trial("", magnitude, (rows,)))
+    return answered(in_eager(graph, {}), Trial("", magnitude, (rows,)))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ def agreed(graph: Graph, other_from: float, *, usual: float = 2.0) -> float | No
     answers = [asked(graph, size, magnitude=size) for size in MAGNITUDES]
 
     def run(x: Tensor) -> tuple[Tensor]:
-        (found,) = run_eagerly(graph, {}, (x,))
+        (found,) = in_eager(graph, {})(x)
         return (torch.where(x < other_from, found, -1.0),)
 
     return agreed_magnitude(run, reference(graph), answers, usual)
@@ -169,6 +168,6 @@ def test_stages_of_which_each_undoes_what_another_did_wrong_do_not_agree(
     numbers: tuple[float, float], whole: bool, each: bool
 ) -> None:
     stages = [lambda x, number=number: (x - number,) for number in numbers]
-    given = [asked(less(3.0), 5.0, 7.0)]
-    assert whole_agrees(stages, reference(less(3.0)), given) == whole
-    assert stages_agree(stages, [less(1.0), less(2.0)], reference(less(3.0)), given) == each
+    found = Agreement((), (asked(less(3.0), 5.0, 7.0),), reference(less(3.0)), None)
+    assert found.holds(stages, (), 1.0) == whole
+    assert found.holds(stages, (less(1.0), less(2.0)), 1.0) == each

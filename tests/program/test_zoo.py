@@ -14,10 +14,10 @@ from examples.zoo.size import TINY
 from latebind.domain.errors import ConfigError
 from latebind.program.agreement import relative_error
 from latebind.program.cut import cut_points, fusion_safe_points, join_by_bytes, split
+from latebind.program.eager import in_eager
 from latebind.program.export import Exported, export, run_module
 from latebind.program.graph import Graph
 from latebind.program.load import load_program
-from latebind.program.rebuild import run_eagerly
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 
 pytestmark = pytest.mark.slow
@@ -53,7 +53,7 @@ def test_its_stages_compute_what_the_module_computes(cut: Cut) -> None:
     for batch in (1, 3):
         passed = rows = cut.rows(batch)
         for stage in cut.stages:  # contiguous between them, as they lie when rows of a batch come and go
-            passed = tuple(tensor.contiguous() for tensor in run_eagerly(stage, cut.exported.weights, passed))
+            passed = tuple(tensor.contiguous() for tensor in in_eager(stage, cut.exported.weights)(*passed))
         assert relative_error(passed, run_module(cut.module, rows)) <= 1e-5
 
 

@@ -9,8 +9,9 @@ import torch
 
 from latebind.domain.config import EngineConfig
 from latebind.engine.crew import load_model
-from latebind.program import copies, openvino
+from latebind.program import openvino
 from latebind.repository.listing import find_models
+from latebind.sequence import stored
 from latebind.sequence.program import SequenceProgram, typical_decoding
 from tests.program.test_backends import usable
 
@@ -42,7 +43,7 @@ def test_a_crew_with_cores_for_all_computes_on_its_own_threads(
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
 def test_what_copies_take_is_bounded(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openvino, "SHARED_FROM", 0)
-    monkeypatch.setattr(copies, "SPARE_FOR_DECODERS", 0)
+    monkeypatch.setattr(stored, "SPARE_FOR_DECODERS", 0)
     (path,) = find_models(models, ["backwards"])
     model = load_model(path, EngineConfig(backend=usable("openvino"), granularities=(8, 8)), streams=2)
     assert isinstance(model.program, SequenceProgram)

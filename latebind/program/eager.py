@@ -1,6 +1,7 @@
-"""Makes an `fx.GraphModule`, which torch and the backends can run, from a graph and its weights."""
+"""The `eager` backend: a graph as an `fx.GraphModule`, which torch runs operator by operator and others compile."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,11 +11,32 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 from latebind.domain.errors import RepositoryError
+from latebind.program.backends import Backend, CompileOptions, StageFunction
 from latebind.program.device import HOST
 from latebind.program.graph import Argument, Constant, Graph, Value, Weight, torch_constant
 from latebind.program.operators import called
 
+WIDER = {"float16": "float64", "bfloat16": "float64", "float32": "float64", "complex64": "complex128"}
 TorchArgument = Any  # an fx node, a torch constant, a number, or a list of these
+
+
+class Eager(Backend):
+    """Torch, operator by operator. Every graph that can be exported runs, and raises where the module does."""
+
+    raises = True
+
+    def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: CompileOptions) -> StageFunction:
+        """Rebuild the graph as a module; the number of threads is set for the whole process."""
+        torch.set_num_threads(use.threads)
+        run = rebuild(graph, weights, device=use.device).forward  # calling the module itself would look for hooks first
+
+        def stage(*inputs: Tensor) -> tuple[Tensor, ...]:
+            if torch.is_inference_mode_enabled():  # serving threads enter it once
+                return copy_input_views(run(*inputs), inputs)
+            with torch.inference_mode():
+                return copy_input_views(run(*inputs), inputs)
+
+        return stage
 
 
 def rebuild(
@@ -30,12 +52,16 @@ def rebuild(
     generates: values become v0, v1, ... and weights w0, w1, ... Raises `RepositoryError` for a missing weight or an
     operator that is not allowed.
     """
-    root = nn.Module()
-    fx = FxGraph()
-    made: dict[str, FxNode] = {}
-    for position, spec in enumerate(graph.inputs):
-        made[spec.name] = fx.placeholder(f"x{position}")
-    stored = {name: _add_weight(root, fx, f"w{i}", name, weights) for i, name in enumerate(graph.weights())}
+    root, fx = nn.Module(), FxGraph()
+    made = {spec.name: fx.placeholder(f"x{position}") for position, spec in enumerate(graph.inputs)}
+    stored: dict[str, FxNode] = {}
+    for position, name in enumerate(graph.weights()):
+        if name not in weights:
+            raise RepositoryError(
+                f"the graph reads the weight {name!r}, which the weights file does not have: build again"
+            )
+        root.register_buffer(f"w{position}", weights[name].detach())
+        stored[name] = fx.get_attr(f"w{position}")
 
     def torch_argument(argument: Argument) -> TorchArgument:
         match argument:
@@ -59,20 +85,13 @@ def rebuild(
     return GraphModule(root, fx).eval()
 
 
-def _add_weight(root: nn.Module, fx: FxGraph, short: str, name: str, weights: Mapping[str, Tensor]) -> FxNode:
-    if name not in weights:
-        raise RepositoryError(f"the graph reads the weight {name!r}, which the weights file does not have: build again")
-    root.register_buffer(short, weights[name].detach())
-    return fx.get_attr(short)
-
-
 def copy_input_views(outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return the outputs; those that are views of an input, which its owner may overwrite, are copied."""
     owned = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     return tuple(t.clone() if t.untyped_storage().data_ptr() in owned else t for t in outputs)
 
 
-def in_eager(graph: Graph, weights: Mapping[str, Tensor]) -> Callable[..., tuple[Tensor, ...]]:
+def in_eager(graph: Graph, weights: Mapping[str, Tensor]) -> StageFunction:
     """Return what computes the graph's outputs operator by operator by torch: the reference for every backend."""
     module = rebuild(graph, weights)  # takes as long as many calls of a small graph
 
@@ -84,6 +103,19 @@ def in_eager(graph: Graph, weights: Mapping[str, Tensor]) -> Callable[..., tuple
     return run
 
 
-def run_eagerly(graph: Graph, weights: Mapping[str, Tensor], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return what the graph yields for these inputs, once."""
-    return in_eager(graph, weights)(*inputs)
+def in_float64(graph: Graph, weights: Mapping[str, Tensor]) -> StageFunction:
+    """Return what computes the graph's outputs in float64, by which a difference is told from rounding."""
+
+    def wide(argument: Argument) -> Argument:
+        if isinstance(argument, Constant) and argument.kind == "dtype":
+            return replace(argument, name=WIDER.get(argument.name, argument.name))
+        return argument
+
+    nodes = tuple(node.map_arguments(wide) for node in graph.nodes)
+    run = in_eager(replace(graph, nodes=nodes), {name: _widened(weights[name]) for name in graph.weights()})
+    return lambda *inputs: run(*map(_widened, inputs))
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    wider = WIDER.get(str(tensor.dtype).removeprefix("torch."))
+    return tensor if wider is None else tensor.to(getattr(torch, wider))

@@ -1,6 +1,8 @@
 """The `compile` backend: torch.compile with frozen weights, once for batch 1 and once for larger batches."""
 
-from collections.abc import Callable, Sequence
+import importlib.util
+import shutil
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from threading import Lock
 from typing import Any
@@ -9,21 +11,44 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from latebind.domain.model import TensorSpec
-from latebind.program.rebuild import copy_input_views
+from latebind.program.backends import Backend, CompileOptions, StageFunction
+from latebind.program.device import HOST
+from latebind.program.eager import copy_input_views, rebuild
+from latebind.program.graph import Graph
+from latebind.program.ranges import find_limits
 
 WARM_BATCHES = (1, 4)  # torch.compile treats size 1 specially
 
 
-def compile_with_inductor(inputs: Sequence[TensorSpec], module: GraphModule, device: torch.device) -> "InductorStage":
-    """Return the compiled stage. Both programs are compiled now, so that no request waits for a compiler.
+class Inductor(Backend):
+    """`torch.compile` with frozen weights, which may be used in place."""
 
-    Its `inputs` have their limits: compiled programs raise for an index that is out of range.
-    """
-    stage = InductorStage(module)
-    for batch in WARM_BATCHES:
-        stage(*(_filled(spec, batch, device) for spec in inputs))
-    return stage
+    compiles = True
+    quick = False
+
+    def unavailable(self, device: str = HOST.type) -> str | None:
+        """Check for a C++ compiler, and on CUDA for Triton, both of which Inductor needs."""
+        if device != HOST.type and importlib.util.find_spec("triton") is None:
+            return "torch.compile needs Triton on CUDA: pip install triton, or use --backend eager"
+        if any(shutil.which(compiler) for compiler in ("g++", "clang++")):
+            return None
+        return "torch.compile needs a C++ compiler: install g++ or clang++"
+
+    def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: CompileOptions) -> StageFunction:
+        """Compile for a batch of one and for larger ones now, so that no request waits for a compiler.
+
+        That takes seconds unless torch's own cache has it. Compiled programs raise for an index that is out of range,
+        so they are compiled on rows within the limits of the inputs.
+        """
+        torch.set_num_threads(use.threads)
+        stage = InductorStage(rebuild(graph, weights, device=use.device))
+        for batch in WARM_BATCHES:
+            rows = [
+                torch.full((batch, *spec.shape), spec.filler, dtype=getattr(torch, spec.dtype), device=use.device)
+                for spec in find_limits(graph, weights).applied(graph.inputs)
+            ]
+            stage(*rows)
+        return stage
 
 
 class InductorStage:
@@ -61,7 +86,3 @@ def _plain(tensor: Tensor) -> Tensor:
     capsule = torch.to_dlpack(tensor.contiguous())  # type: ignore[attr-defined]
     plain: Tensor = torch.from_dlpack(capsule)  # type: ignore[attr-defined]
     return plain
-
-
-def _filled(spec: TensorSpec, batch: int, device: torch.device) -> Tensor:
-    return torch.full((batch, *spec.shape), spec.filler, dtype=getattr(torch, spec.dtype), device=device)

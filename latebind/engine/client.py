@@ -65,6 +65,7 @@ class EngineClient:
         self._ran: tuple[int, ...] | None = None  # known once the process is to end
         self._loop = asyncio.get_running_loop()
         self._messages: asyncio.Transport | None = None
+        self._unsent: list[bytes] = []  # messages of this turn of the event loop
         self._claims: dict[str, Claims] = {}
         self.sent: dict[int, Claim] = {}  # claims of requests that the engine has not answered, by request
         self.lost_calls = Counter[str]()  # that were under way when the engine was lost, by model
@@ -217,8 +218,18 @@ class EngineClient:
             raise Unavailable("the engine ended before this request could run: send it again")
 
     def write(self, messages: bytes) -> None:
-        """Send messages of a claim. If the engine has ended, they are lost."""
+        """Send messages of a claim, together with those of other calls that the event loop serves in the same turn.
+
+        If the engine has ended, they are lost. Each write wakes the engine: one for every call took a third of the
+        frontend's time.
+        """
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(messages)
+
+    def _flush(self) -> None:
         assert self._messages is not None
+        messages, self._unsent = b"".join(self._unsent), []
         if not self._messages.is_closing():  # uvloop raises if the other end has gone, even before it reports that
             self._messages.write(messages)
 

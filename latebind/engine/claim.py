@@ -153,6 +153,11 @@ class Engine(Protocol):
     sent: dict[int, "Claim"]
     too_large: Mapping[str, str]
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that it belongs to."""
+        ...
+
     def require_engine(self) -> None:
         """Raise `Unavailable` if the engine has ended."""
         ...
@@ -333,7 +338,7 @@ class Claim:
         for request, slot in zip(self._requests, self._slots, strict=True):
             claims.move(slot, request, Move.SEND)
             engine.sent[request] = self
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[Answer] = engine.loop.create_future()
         self._answered = answered
         self._deadline = deadline
         engine.watch(deadline)

@@ -63,7 +63,7 @@ class EngineClient:
         self._control_lock = asyncio.Lock()
         self._slots, self._running = self._files = list(files)
         self._ran: tuple[int, ...] | None = None  # known once the process is to end
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._messages: asyncio.Transport | None = None
         self._unsent: list[bytes] = []  # messages of this turn of the event loop
         self._claims: dict[str, Claims] = {}
@@ -224,7 +224,7 @@ class EngineClient:
         frontend's time.
         """
         if not self._unsent:
-            self._loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush)
         self._unsent.append(messages)
 
     def _flush(self) -> None:
@@ -321,7 +321,7 @@ class EngineClient:
             if self._expiring is not None:
                 self._expiring.cancel()
             seconds = max(deadline + LATEST_SECONDS - time.monotonic(), EXPIRE_SECONDS)
-            self._expiring = self._loop.call_later(seconds, self._expire)
+            self._expiring = self.loop.call_later(seconds, self._expire)
 
     def _expire(self) -> None:
         """Tell the claims whose deadline has passed, and be called again for the others."""

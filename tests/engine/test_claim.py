@@ -34,6 +34,10 @@ class Pretended:
         rows = ModelSlots((np.zeros((slots, 8), np.int64),), (self.rows,))
         self.claims = Claims(self, 0, SPEC, rows, count(1))
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
     def require_engine(self) -> None:
         """It is always there."""
 

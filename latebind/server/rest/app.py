@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -142,6 +143,7 @@ class RestApp:
         self._behind_ingress = behind_ingress
         self._doorkeeper = doorkeeper
         self._routes = routes
+        self._route_of = lru_cache(256)(self._find)  # clients call the same few paths; none is longer than a head
 
     @property
     def replies(self) -> Counter[int]:
@@ -167,7 +169,15 @@ class RestApp:
 
     def _verb(self, request: Request) -> Verb:
         """Return the verb for path and method. Raises `NotFound` and, for who may not have it, what `admit` raises."""
-        target = request.target
+        access, verb, names = self._route_of(request.method, request.target)
+        self._doorkeeper.admit(access, request.method, request.fields)
+        if self._behind_ingress:
+            request.client = request.fields.get(CLIENT_HEADER, b"").decode("latin-1")
+        request.names = names
+        return verb
+
+    def _find(self, asked: str, target: bytes) -> tuple[Access, Verb, Mapping[str, str | None]]:
+        """Return who may have the verb for path and method, the verb, and the named parts of the path."""
         if b"%" in target:
             if b"%2f" in target.lower():  # a proxy that guards paths would read this as another path
                 raise NotFound("'%2F' is not accepted in a path; send '/'")
@@ -178,14 +188,9 @@ class RestApp:
             found = pattern.fullmatch(path)
             if found is None:
                 continue
-            if request.method != method:
-                others.append(method)
-                continue
-            self._doorkeeper.admit(access, method, request.fields)
-            if self._behind_ingress:
-                request.client = request.fields.get(CLIENT_HEADER, b"").decode("latin-1")
-            request.names = found.groupdict()
-            return verb
+            if asked == method:
+                return access, verb, found.groupdict()
+            others.append(method)
         if others:
             raise MethodNotAllowed(others)
         raise NotFound("no such path: /v2/openapi.json lists those that there are")

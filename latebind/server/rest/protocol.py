@@ -17,7 +17,7 @@ import httptools
 
 from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge, Unavailable, UserError
 from latebind.server.limits import HeadTooLarge, Limits, TooManyConnections
-from latebind.server.rest.request import Header, Reply, Request, error_reply, read_head
+from latebind.server.rest.request import Header, Reply, Request, error_reply, head_of
 
 Answer = Callable[[Request], Awaitable[Reply | None]]
 
@@ -71,7 +71,6 @@ class HttpProtocol(Protocol):
         self._target = b""
         self._headers: list[Header] = []
         self._head_bytes = 0
-        self._expects = False
         self._incoming: Request | None = None  # the request whose body is arriving
         self._current: Request | None = None  # the request that is being answered
         self._pipelined: deque[Request] = deque()
@@ -138,7 +137,6 @@ class HttpProtocol(Protocol):
         self._target = b""
         self._headers = []
         self._head_bytes = 0
-        self._expects = False
         self._chunks = 0
 
     def on_url(self, url: bytes) -> None:
@@ -150,9 +148,6 @@ class HttpProtocol(Protocol):
         """Take in a header; trailers are ignored, as nothing that is decided by the head may change behind it."""
         if self._incoming is not None:
             return
-        name, value = name.lower(), value.strip(b" \t")
-        if name == b"expect":
-            self._expects = value.lower() == b"100-continue"
         self._headers.append((name, value))
         self._head_bytes += len(name) + len(value)
 
@@ -170,7 +165,7 @@ class HttpProtocol(Protocol):
             self._refusal = InvalidRequest("this server speaks HTTP/1.1 alone: send the request without Upgrade")
         else:
             try:
-                path, fields = read_head(version, self._target, self._headers)
+                head = head_of(version, self._target, tuple(self._headers))
             except UserError as error:
                 self._refusal = error
         if self._refusal is not None:
@@ -179,12 +174,12 @@ class HttpProtocol(Protocol):
             self,
             self._loop,
             "GET" if method == b"HEAD" else method.decode("ascii"),
-            path,
-            self._headers,
-            fields=fields,
+            head.path,
+            head.headers,
+            fields=head.fields,
             client=self._client,
             keep_alive=parser.should_keep_alive() and not is_old,
-            expects=self._expects and not is_old,  # RFC 9110, 10.1.1
+            expects=head.expects,
             chunked=not is_old,
             head_only=method == b"HEAD",
             body_seconds=self._limits.body_seconds,

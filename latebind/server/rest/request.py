@@ -5,8 +5,9 @@ import sys
 import time
 from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import AsyncGenerator, Mapping
+from functools import lru_cache
 from math import ceil
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import orjson
@@ -335,6 +336,27 @@ def error_reply(error: LatebindError) -> Reply:
         headers = (*headers, (b"allow", ", ".join(error.allowed).encode()))
     text = str(error).encode("utf-8", "replace").decode()  # orjson takes no lone surrogates
     return Reply(orjson.dumps({"error": text}), headers, error.http_status)
+
+
+class Head(NamedTuple):
+    """What a head says. `headers` and `fields` are those of `Request`; requests with the same head share them.
+
+    `expects` is whether the client waits for a `100 Continue` before it sends its body (RFC 9110, 10.1.1).
+    """
+
+    path: bytes
+    headers: list[Header]
+    fields: Mapping[bytes, bytes]
+    expects: bool
+
+
+@lru_cache(256)  # of 16 KiB at most (`Limits.header_bytes`); a client sends the same head again and again
+def head_of(version: str, target: bytes, headers: Headers) -> Head:
+    """Return what a head says whose `headers` are as they came. Raises what `read_head` raises."""
+    lower = [(name.lower(), value.strip(b" \t")) for name, value in headers]
+    path, fields = read_head(version, target, lower)
+    expects = version != "1.0" and any(name == b"expect" and value.lower() == b"100-continue" for name, value in lower)
+    return Head(path, lower, fields, expects)
 
 
 def read_head(version: str, target: bytes, headers: list[Header]) -> tuple[bytes, dict[bytes, bytes]]:

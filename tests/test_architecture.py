@@ -35,9 +35,14 @@ def import_without(module: str, *blocked: str) -> subprocess.CompletedProcess[st
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
 
 
-ADAPTING = ("adaptation/controller.py", "adaptation/mix.py", "adaptation/watch.py")
 PURE = modules(
-    "domain/*.py", "batching/*.py", "residency/*.py", "queries/**/*.py", "scheduler.py", "simulation/*.py", *ADAPTING
+    "domain/*.py",
+    "batching/*.py",
+    "residency/*.py",
+    "queries/**/*.py",
+    "scheduler.py",
+    "simulation/*.py",
+    "adaptation/controller.py",
 )
 
 

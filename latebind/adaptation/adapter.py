@@ -4,20 +4,17 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from latebind.adaptation.controller import BUILT, FULL_DEPTH, Controller, Version
-from latebind.adaptation.familiar import Familiar, looks
-from latebind.adaptation.prior import Prior
-from latebind.adaptation.retrain import Adapted, Material, by_class, material, retrain, stands
-from latebind.adaptation.sampling import Draw
-from latebind.adaptation.trust import Kept
+from latebind.adaptation.heads import Prior
+from latebind.adaptation.messages import Draw
+from latebind.adaptation.retrain import Adapted, by_class, material, retrain
+from latebind.adaptation.traffic import Familiar, Kept, Sample, Window, looks
 from latebind.adaptation.versions import FORMAT, About, Versions, versions_folder
-from latebind.adaptation.window import Sample, Window
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
@@ -27,20 +24,10 @@ from latebind.learned.head import Head
 from latebind.learned.lookup import load_functions
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
-from latebind.learned.stored import (
-    HELD_OUT,
-    LESSONS,
-    Rows,
-    SpareLookup,
-    StoredCaches,
-    StoredLookup,
-    read_caches,
-    read_rows,
-)
+from latebind.learned.stored import HELD_OUT, LESSONS, Rows, read_caches, read_rows
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 
-SHOWN, TAUGHT = "shown.safetensors", "taught.safetensors"
 # at least, for all answers: between two changes of the traffic several versions are made, and each may be wrong
 LASTING = 0.999
 UNSEEN = 30  # answers, as many as which count besides those heard: of the classes that did not come yet
@@ -76,34 +63,13 @@ class Compared:
     used: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Built:
-    """What `build` left: caches, the rows that show and teach, and the lookups that can be adapted by these."""
-
-    caches: StoredCaches
-    held_out: Rows
-    lessons: Rows | None
-    at_hand: tuple[StoredLookup | SpareLookup, ...]
-
-    @classmethod
-    def read(cls, directory: ModelDirectory, model: str) -> "_Built":
-        """Read it. Raises `ConfigError` where there is nothing to adapt, or too much."""
-        caches = read_caches(directory)
-        held_out, lessons = (read_rows(directory, name) for name in (HELD_OUT, LESSONS))
-        if caches is None or held_out is None or not caches.lookups:
-            raise ConfigError(f"{model} has no learned caches in use: build or calibrate it with data first")
-        kept = [rows.features for rows in (held_out, lessons) if rows is not None]  # an older build kept fewer
-        at_hand = tuple(one for one in caches.at_hand if all(one.name in features for features in kept))
-        wide = [lookup.name for lookup in caches.lookups if lookup not in at_hand]
-        if wide:
-            raise ConfigError(
-                f"{model} uses lookups of too many features to adapt: {', '.join(wide)}; build it with others"
-            )
-        return cls(caches, held_out, lessons, at_hand)
-
-
 class Adapter:
-    """Owns windows, versions and controller of one model. `see` and `learn` take long; no method is for two threads."""
+    """Owns windows, versions and controller of one model. `see` and `learn` take long; no method is for two threads.
+
+    Raises `ConfigError` where there is nothing to adapt, or too much, and `RepositoryError`. `wanted` is the version
+    that the service before wanted, if there was one: where that had stopped exits, which may have been for this server
+    alone, they stay stopped.
+    """
 
     def __init__(
         self,
@@ -116,17 +82,24 @@ class Adapter:
     ) -> None:
         self._program = load_program(directory, threads=threads, backend=backend)
         self.spec: ModelSpec = self._program.spec
-        built = _Built.read(directory, self.spec.name)
-        caches, at_hand = built.caches, built.at_hand
+        caches = read_caches(directory)
+        held_out, lessons = (read_rows(directory, name) for name in (HELD_OUT, LESSONS))
+        if caches is None or held_out is None or not caches.lookups:
+            raise ConfigError(f"{self.spec.name} has no learned caches in use: build or calibrate it with data first")
+        kept = [rows.features for rows in (held_out, lessons) if rows is not None]  # an older build kept fewer
+        at_hand = [one for one in caches.at_hand if all(one.name in features for features in kept)]
+        if wide := [lookup.name for lookup in caches.lookups if lookup not in at_hand]:
+            raise ConfigError(
+                f"{self.spec.name} uses lookups of too many features to adapt: {', '.join(wide)}; build it with others"
+            )
         functions = load_functions(directory, at_hand, backend=self._program.backend, threads=threads)
+        self._at_hand = {one.name: one for one in at_hand}
         self._lookups = {one.name: (one.stage, functions[one.name]) for one in at_hand}
         self._thresholds = {one.name: one.threshold for one in caches.lookups}
-        self._held_out = self._of_lookups(built.held_out)
-        self._lessons = self._of_lookups(built.lessons) if built.lessons is not None else None
+        self._held_out = self._of_lookups(held_out)
+        self._lessons = self._of_lookups(lessons) if lessons is not None else None
         self._prior = Prior.of(self._heads, material(self._held_out, self._lessons).learn)
         self._kept = Kept.of(self._held_out, {name: (self._heads[name], at) for name, at in self._thresholds.items()})
-        self.stands = False  # whether the version in use was shown again by the last lesson
-        self.trusted = True  # whether what `build` kept looks like the traffic
         self._promise = Promise(
             caches.target,
             caches.confidence,
@@ -134,33 +107,42 @@ class Adapter:
             answers=caches.answers,
             lasting=max(caches.confidence, LASTING),
         )
-        self._at_hand = {one.name: one for one in at_hand}
         self._aside = caches.aside
         self._costs = self._costs_of(self._at_hand)
         self.folder = versions_folder(directory.path, config.folder)
         self.versions = Versions(self.folder, directory)
         self.shown = Window(config.rows, config.window, config.client_share)
         self.taught = Window(config.rows, config.window, config.client_share)
-        self._epoch = time.time() - time.monotonic()  # new samples stay behind old ones if the clock is set back
-        for name, window in self._windows().items():
-            window.load(self.folder / name, names=self._lookups, now=self._now())
         self._lesson = 0
         self._learned = self._heads  # what lessons go on from where `build` does not speak for the traffic
         self._since = -np.inf  # when the traffic changed
         self._doubt = False  # whether an alarm said so
         self._familiar: Familiar | None = None  # what samples looked like at the last lesson
-        self.controller = self._control(wanted)
+        name = wanted if wanted == FULL_DEPTH else self.versions.first()[0]
+        classes = self.spec.outputs[0].shape[0]
+        full = Version(FULL_DEPTH, (0.0,) * classes, (self._costs.whole,) * classes)
+        version = self.version(name)
+        self.trusted = version is not None  # whether what `build` kept looks like the traffic
+        known = {} if version is None else {BUILT: self._built(), name: version}
+        self.controller = Controller(self._promise.fidelity, full, known, name, stopped=self.versions.stopped())
 
     def see(self, sampled: Sequence[Sampled]) -> list[Compared]:
         """Find out what lookups see of sampled requests and keep it; compare those that show.
 
-        Only those that left early are run through the network.
+        Only those that left early are run through the network; of the others the door has sent its output.
         """
         compared = []
-        for ended in (False, True):
-            some = [one for one in sampled if bool(one.end) == ended]
-            if some:
-                compared += self._keep(some, *(self._ended(some) if ended else self._run_again(some)))
+        early, ended = ([one for one in sampled if bool(one.end) == whole] for whole in (False, True))
+        if early:
+            inputs = self._inputs(early)
+            found = self.look(inputs)
+            compared += self._keep(early, inputs, found.features, found.answers)
+        if ended:
+            inputs = self._inputs(ended)
+            with torch.inference_mode():
+                features = features_of(self._program, Samples(inputs), list(self._lookups.values()))
+            answers = torch.frombuffer(bytearray(b"".join(one.end for one in ended)), dtype=torch.float32)
+            compared += self._keep(ended, inputs, features, answers.view(len(ended), -1))
         return compared
 
     def look(self, inputs: tuple[Tensor, ...] | Mapping[str, Tensor]) -> Observed:
@@ -173,17 +155,10 @@ class Adapter:
         """Return head and threshold of each lookup by name, as `build` made them; infinity for one not in use."""
         return {name: (head, self._thresholds.get(name, np.inf)) for name, head in self._heads.items()}
 
-    def rehearse(self) -> None:
-        """Retrain once for nothing: the first time takes three times as long, with all that torch loads for it."""
-        shares = torch.bincount(self._held_out.classes) / len(self._held_out.classes)
-        mix = {answer: share for answer, share in enumerate(shares.tolist()) if share}
-        given = material(self._held_out, self._lessons)
-        retrain(self._heads, given, mix, self._costs, promise=self._promise, seed=0)
-
     def moved(self, last: int) -> None:
         """Other classes come: the `last` samples and those to come show more than those before."""
         recent = self.shown.recent()
-        self._since = float(recent.times[-last:][0]) if recent is not None else self._now()
+        self._since = float(recent.times[-last:][0]) if recent is not None else time.monotonic()
 
     def alarmed(self, last: int) -> None:
         """All samples but the `last` are in doubt, until much has been compared; what `build` kept shows nothing more.
@@ -202,29 +177,29 @@ class Adapter:
         While what `build` kept speaks for the traffic, so does its choice of lookups, whose heads are shifted to these
         shares. Elsewhere all at hand are tried, and learn; lessons go on from each other.
         """
-        shown = self.shown.recent()
+        shown, taught = self.shown.recent(), self.taught.recent()
+        trusted = self.trusted
         if shown is not None:
             self._familiar = Familiar.of(shown.looks, shown.rows.classes, classes=self.spec.outputs[0].shape[0])
-            self.trusted = self.trusted and self._kept.speak_for(shown.rows)
+            self.trusted = trusted = trusted and self._kept.speak_for(shown.rows)
         self._lesson += 1
         self._doubt = self._doubt and not self.controller.established
-        taught, (trusted, since, doubt) = self.taught.recent(), (self.trusted, self._since, self._doubt)
-        given = material(self._held_out, self._lessons, taught, shown, trusted=trusted, since=since, doubt=doubt)
-        heads = {name: self._heads[name] for name in self._thresholds} if self.trusted else self._learned
-        expected = self._expected(mix, heard, self._held_out if trusted or shown is None else shown.rows)
-        self.stands = self._stands(heads, given, expected)
+        given = material(
+            self._held_out, self._lessons, taught, shown, trusted=trusted, since=self._since, doubt=self._doubt
+        )
+        heads = {name: self._heads[name] for name in self._thresholds} if trusted else self._learned
         made = retrain(
             heads,
             given,
-            expected,
+            self._expected(mix, heard, self._held_out if trusted or shown is None else shown.rows),
             self._costs_of(heads),
             promise=self._promise,
             seed=self._lesson,
-            prior=self._prior if self.trusted else None,
+            prior=self._prior if trusted else None,
         )
         if made is None:
             return None
-        if not self.trusted:
+        if not trusted:
             self._learned = made.heads
         return self._publish(made, mix, reason, current=given.current)
 
@@ -249,39 +224,14 @@ class Adapter:
         about = self.versions.about(name)
         return Version(name, about.wrong, about.seconds, about.mix)  # how the traffic was then is not known any more
 
-    def save(self) -> None:
-        """Write the windows to disk."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for name, window in self._windows().items():
-            window.save(self.folder / name)
-
-    def _now(self) -> float:
-        """Return the time since the epoch: as the clock said at the start, plus the time that has passed since."""
-        return self._epoch + time.monotonic()
-
-    def _windows(self) -> dict[str, Window]:
-        return {SHOWN: self.shown, TAUGHT: self.taught}
-
     @property
     def _heads(self) -> dict[str, Head]:
         return {name: function.head for name, (_, function) in self._lookups.items()}
 
-    def _run_again(self, sampled: Sequence[Sampled]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-        inputs = self._inputs(sampled)
-        found = self.look(inputs)
-        return inputs, found.features, found.answers
-
-    def _ended(self, sampled: Sequence[Sampled]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-        inputs = self._inputs(sampled)
-        data = bytearray(b"".join(one.end for one in sampled))
-        with torch.inference_mode():
-            features = features_of(self._program, Samples(inputs), list(self._lookups.values()))
-        return inputs, features, torch.frombuffer(data, dtype=torch.float32).view(len(sampled), -1)
-
     def _keep(
         self, sampled: Sequence[Sampled], inputs: tuple[Tensor, ...], features: tuple[Tensor, ...], answers: Tensor
     ) -> list[Compared]:
-        seen, classes, now = looks(inputs), answers.argmax(dim=1), self._now()
+        seen, classes, now = looks(inputs), answers.argmax(dim=1), time.monotonic()
         strange = self._familiar.strange(seen, classes).tolist() if self._familiar else [False] * len(seen)
         usable = seen.isfinite().all(dim=1) & ~answers.isnan().any(dim=1)
         for part in features:
@@ -297,21 +247,6 @@ class Adapter:
             if one.draw.shows:
                 compared.append(Compared(one.answer == base, strange[place], one.at, one.used))
         return compared
-
-    def _stands(self, heads: Mapping[str, Head], given: Material, mix: dict[int, float]) -> bool:
-        """Tell whether the version in use, if it has these lookups, keeps its promise on what shows now.
-
-        It is there because it looked fast, so its errors may have been counted too low. Frames of a camera are so much
-        alike that what they showed once they show again: there nothing stands.
-        """
-        name = self.controller.wanted
-        if name == FULL_DEPTH or not self.trusted:
-            return False
-        found = self.built_lookups() if name == BUILT else self.versions.lookups(name)
-        if not {lookup for lookup, (_, at) in found.items() if at < np.inf} <= set(heads):
-            return False
-        used = {lookup: found.get(lookup, (head, np.inf)) for lookup, head in heads.items()}
-        return stands(used, given, mix, self._costs_of(heads), promise=self._promise)
 
     def _publish(self, made: Adapted, mix: dict[int, float], reason: str, *, current: int) -> Version:
         about = About(
@@ -336,19 +271,6 @@ class Adapter:
         """Return what the lookups at hand see of rows."""
         features = {name: rows.features[name] for name in self._lookups}
         return Rows(features, rows.answers, rows.classes)
-
-    def _control(self, wanted: str) -> Controller:
-        """Return the controller, which goes on from the current version.
-
-        Where the service before had stopped exits, which may have been for this server alone, they stay stopped.
-        """
-        name = wanted if wanted == FULL_DEPTH else self.versions.first()[0]
-        classes = self.spec.outputs[0].shape[0]
-        full = Version(FULL_DEPTH, (0.0,) * classes, (self._costs.whole,) * classes)
-        version = self.version(name)
-        self.trusted = version is not None
-        known = {} if version is None else {BUILT: self._built(), name: version}
-        return Controller(self._promise.fidelity, full, known, name, stopped=self.versions.stopped())
 
     def _built(self) -> Version:
         heads = list(self._heads.values())
@@ -381,13 +303,3 @@ class Adapter:
             columns.append(rows.view(len(sampled), *tensor.shape))
             start = end
         return tuple(columns)
-
-
-def open_adapter(
-    path: Path, config: AdaptationConfig, *, threads: int, backend: str | None, wanted: str = ""
-) -> Adapter:
-    """Return the adapter of a model directory; raises `ConfigError` or `RepositoryError` where it cannot be.
-
-    `wanted` is the version that the service before wanted, if there was one.
-    """
-    return Adapter(ModelDirectory.open(path), config, threads=threads, backend=backend, wanted=wanted)

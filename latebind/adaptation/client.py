@@ -1,11 +1,17 @@
-"""The door's end of the adaptation service: starts it, tells it of answers, has the engine take what it makes."""
+"""The door's end of the adaptation service: starts it, tells it of answers, has the engine take what it makes.
+
+`Following` keeps a service running: another is started when one dies, or when other models are served.
+"""
 
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from random import Random
-from typing import Protocol, Self
+from typing import Self, cast
 from zlib import crc32
 
 import msgspec
@@ -13,44 +19,35 @@ import numpy as np
 
 from latebind.adaptation.controller import number_of
 from latebind.adaptation.messages import (
+    LENGTH,
     AdaptationOrder,
     Answered,
     FromService,
+    Sampler,
     Started,
     Status,
     Unusable,
     UseVersion,
-    pack_answered,
-    pack_unusable,
+    packed,
 )
-from latebind.adaptation.sampling import Sampler
+from latebind.domain.config import ServeConfig
 from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import ModelSpec
+from latebind.engine.engines import Engines
 from latebind.forks.client import Forked, ForkServer
+from latebind.repository.listing import Fingerprint
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 
 logger = logging.getLogger(__name__)
 
 PROCESS, NAME = "latebind.adaptation.process", "latebind-adapt"  # its module, and what `top` calls it
+PATIENCE = 10.0  # seconds that serving waits for the service
 STOP_SECONDS = 20.0
 MOST_WAITING = 1 << 22  # bytes that the service has not read; above it nothing is sampled
 GATHER_SECONDS = 0.01  # that answers are gathered before they are sent, so that the service wakes less often
+PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds until one that has died is followed by another: twice as many each time
 
-
-class VersionsInUse(Protocol):
-    """Which version of its learned caches each model is to use, and which it uses; `engine.engines` has them."""
-
-    async def adopt(self, model: str, version: str) -> None:
-        """Have a version used from now on. Raises `ConfigError` if it cannot be, `Unavailable` without such a model."""
-        ...
-
-    def wanted(self, model: str) -> str:
-        """Return the version that is to be used; empty if nobody has chosen one yet."""
-        ...
-
-    def used(self, model: str) -> str:
-        """Return the version that the engine reported last."""
-        ...
+_DECODER: msgspec.msgpack.Decoder[FromService] = msgspec.msgpack.Decoder(FromService)
 
 
 class NothingToFollow(ConfigError):
@@ -60,38 +57,33 @@ class NothingToFollow(ConfigError):
 class AdaptationClient:
     """Watches what the door answers. Make one with `start`, end it with `close`."""
 
-    def __init__(self, models: Sequence[ModelSpec], share: float, process: Forked, in_use: VersionsInUse) -> None:
+    def __init__(self, models: Sequence[ModelSpec], share: float, process: Forked, in_use: Engines) -> None:
         self.statuses: dict[str, Status] = {}
-        self.dropped = 0  # samples for which there was no room
+        self.ended: asyncio.Task[None] | None = None  # done once the service has ended, whyever
         self._models = {
             spec.name: (number, spec, Sampler(share, Random(number).random)) for number, spec in enumerate(models)
         }
         self._process = process
         self._in_use = in_use
         self._gathered: list[bytes] = []
-        self._messages: asyncio.StreamWriter | None = None
-        self._control: asyncio.StreamWriter | None = None
-        self._listening: asyncio.Task[None] | None = None
+        self._writer: asyncio.StreamWriter | None = None
 
     @classmethod
     async def start(
-        cls, order: AdaptationOrder, models: Sequence[ModelSpec], in_use: VersionsInUse, forks: ForkServer
+        cls, order: AdaptationOrder, models: Sequence[ModelSpec], in_use: Engines, forks: ForkServer
     ) -> Self:
         """Start the service for `models`, in the order of the directories.
 
         Those that it cannot follow are served as they were built; raises `NothingToFollow` where that is all of them,
         `ConfigError` if it cannot start.
         """
-        messages, their_messages = socket.socketpair()
-        control, their_control = socket.socketpair()
-        with their_messages, their_control:
-            inherited = (their_messages.fileno(), their_control.fileno())
-            process = await forks.forked(PROCESS, [], name=NAME, inherited=inherited)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await forks.forked(PROCESS, [], name=NAME, inherited=(theirs.fileno(),))
         client = cls(models, order.config.sample, process, in_use)
         wanted = {path: in_use.wanted(spec.name) for path, spec in zip(order.directories, models, strict=False)}
-        reader, client._control = await asyncio.open_connection(sock=control)
-        client._control.write(msgspec.json.encode(msgspec.structs.replace(order, wanted=wanted)) + b"\n")
-        _, client._messages = await asyncio.open_connection(sock=messages)
+        reader, client._writer = await asyncio.open_connection(sock=ours)
+        client._writer.write(packed(msgspec.structs.replace(order, wanted=wanted)))
         try:
             started = await _next(reader)
             if not isinstance(started, Started) or started.error:
@@ -103,7 +95,7 @@ class AdaptationClient:
         except BaseException:
             await client.close()
             raise
-        client._listening = asyncio.create_task(client._listen(reader))
+        client.ended = asyncio.create_task(client._listen(reader))
         return client
 
     def _leave_out(self, why: Mapping[int, str]) -> None:
@@ -119,70 +111,52 @@ class AdaptationClient:
     def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
         """Tell of the N rows of one call; some of them go along as samples. Never waits."""
         known = self._models.get(spec.name)
-        if known is None or self._messages is None or self._messages.is_closing():
+        if known is None or self._writer is None or self._writer.is_closing():
             return
         number, spec, sampler = known
         (output,) = answer.outputs.values()
-        room = self._messages.transport.get_write_buffer_size() < MOST_WAITING
+        room = self._writer.transport.get_write_buffer_size() < MOST_WAITING
         for place, (row, left_at, version) in enumerate(zip(output, answer.left_at, answer.caches, strict=True)):
             early = left_at + 1 < spec.stages
-            draw, data, end = sampler.draw(early), b"", b""
-            if draw is not None and room:
+            draw, data, end = sampler.draw(early) if room else None, b"", b""
+            if draw is not None:
                 data = b"".join(rows[tensor.name][place].tobytes() for tensor in spec.inputs)
                 end = b"" if early else np.ascontiguousarray(row).tobytes()
-            elif draw is not None:
-                self.dropped += 1
             told = Answered(number, int(row.argmax()), crc32(client.encode()), version, draw, data, end)
-            self._tell(pack_answered(told))
+            self._tell(packed(told))
 
     def unusable(self, model: str, version: str) -> None:
         """Tell that the engine cannot use a version that it was to use."""
         if model in self._models:
-            self._tell(pack_unusable(Unusable(self._models[model][0], number_of(version))))
+            self._tell(packed(Unusable(self._models[model][0], number_of(version))))
+
+    def figures(self) -> Mapping[str, AdaptationFigures]:
+        """Return what the service last told, by model."""
+        found = {}
+        for name, told in self.statuses.items():
+            figures = {**msgspec.structs.asdict(told), "version": self._in_use.used(name)}
+            del figures["model"]
+            found[name] = cast(AdaptationFigures, figures)
+        return found
+
+    async def close(self) -> None:
+        """End the service; it may be killed at any moment."""
+        if self.ended is not None:
+            self.ended.cancel()
+            await asyncio.wait({self.ended})
+        if self._writer is not None:
+            self._writer.close()  # uvloop closes the descriptor of what is garbage twice: somebody else's by then
+        self._process.kill()
+        await asyncio.to_thread(self._process.end, STOP_SECONDS)
 
     def _tell(self, message: bytes) -> None:
         if not self._gathered:  # the first since they were last sent
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self._send)
         self._gathered.append(message)
 
-    def figures(self) -> Mapping[str, AdaptationFigures]:
-        """Return what the service last told, by model."""
-        return {
-            name: AdaptationFigures(
-                version=self._in_use.used(name),
-                sampled=told.sampled,
-                retrained=told.retrained,
-                refused=told.refused,
-                alarms=told.alarms,
-                fidelity=told.fidelity,
-                lower=told.lower,
-                upper=told.upper,
-                target=told.target,
-            )
-            for name, told in self.statuses.items()
-        }
-
-    def when_ended(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called once the service has ended, whyever."""
-        if self._listening is not None:
-            self._listening.add_done_callback(lambda _: tell())
-
-    async def close(self) -> None:
-        """Have the service save what it saw, and end it."""
-        if self._messages is not None:
-            self._send()
-            self._messages.close()
-        if self._listening is not None:
-            await asyncio.wait({self._listening}, timeout=STOP_SECONDS)
-            self._listening.cancel()
-        if self._control is not None:
-            self._control.close()  # uvloop closes the descriptor of what is garbage twice: somebody else's by then
-        if not await asyncio.to_thread(self._process.end, STOP_SECONDS):
-            logger.error("the adaptation service did not end within %g s: it was killed", STOP_SECONDS)
-
     def _send(self) -> None:
-        if self._messages is not None and not self._messages.is_closing():
-            self._messages.write(b"".join(self._gathered))
+        if self._writer is not None and not self._writer.is_closing() and self._gathered:
+            self._writer.write(b"".join(self._gathered))
         self._gathered.clear()
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
@@ -199,13 +173,157 @@ class AdaptationClient:
         except ConfigError as error:
             logger.error("%s cannot take version %s: %s", message.model, message.version, error)
             self.unusable(message.model, message.version)
-            return
         except LatebindError as error:
             logger.warning("%s: version %s is not used: %s", message.model, message.version, error)
-            return
-        logger.info("%s: learned caches %s (%s)", message.model, message.version, message.reason)
+        else:
+            logger.info("%s: learned caches %s (%s)", message.model, message.version, message.reason)
 
 
 async def _next(reader: asyncio.StreamReader) -> FromService | None:
-    line = await reader.readline()
-    return msgspec.json.decode(line, type=FromService) if line else None
+    """Return the next message, None once the service has closed its end."""
+    try:
+        (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        return _DECODER.decode(await reader.readexactly(length))
+    except (asyncio.IncompleteReadError, ConnectionResetError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Models that have learned caches, in the order of the directories, and what tells whether they are others."""
+
+    order: AdaptationOrder
+    models: tuple[ModelSpec, ...]
+    prints: tuple[Fingerprint | None, ...]
+
+
+class Following:
+    """An observer that outlives its service. `find` says what is to be followed now, None for nothing.
+
+    Begin with `begin`, say `look` when what is served may be another, end with `close`.
+    """
+
+    def __init__(self, find: Callable[[], Followed | None], in_use: Engines, forks: ForkServer) -> None:
+        self._find, self._in_use, self._forks = find, in_use, forks
+        self._followed: Followed | None = None
+        self._client: AdaptationClient | None = None
+        self._changed = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+
+    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
+        """Tell the service, if there is one at the moment."""
+        if self._client is not None:
+            self._client.answered(spec, rows, answer, client)
+
+    def unusable(self, model: str, version: str) -> None:
+        """Tell the service that the engine cannot use a version; one that begins later finds out by itself."""
+        if self._client is not None:
+            self._client.unusable(model, version)
+
+    def figures(self) -> Mapping[str, AdaptationFigures]:
+        """Return what the service last told, by model."""
+        return {} if self._client is None else self._client.figures()
+
+    async def begin(self, patience: float) -> None:
+        """Have the service follow what is there, and wait for that, but not longer than `patience` seconds.
+
+        It runs only on what others leave of the cores, so on a busy machine it may take minutes to start. Raises
+        `ConfigError` where it does not start, and that is known by then.
+        """
+        first = asyncio.get_running_loop().create_future()
+        self._keeping = asyncio.create_task(self._keep(first))
+        await asyncio.wait({first}, timeout=patience)
+        if first.done():
+            first.result()
+        else:
+            first.cancel()
+            logger.warning("learned caches are not followed yet: no core is idle for the adaptation service to start")
+
+    def look(self) -> None:
+        """See whether what is followed is another; then nothing is told until a service is there that knows it."""
+        if self._find() != self._followed:
+            self._client = None
+            self._changed.set()
+
+    async def close(self) -> None:
+        """End the service."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait({self._keeping})
+
+    async def _keep(self, first: asyncio.Future[None]) -> None:
+        """Keep a service that follows what is there; `first` hears what came of the first try."""
+        pause, client = PAUSE, None
+        while True:
+            self._changed.clear()
+            self._followed = followed = self._find()
+            begun = time.monotonic()
+            try:
+                if followed is not None:
+                    client = await AdaptationClient.start(followed.order, followed.models, self._in_use, self._forks)
+            except NothingToFollow as error:
+                logger.warning("nothing to adapt: %s", error)
+            except (LatebindError, OSError) as error:
+                if not first.done():
+                    first.set_exception(error)
+                    return
+                logger.error("no adaptation service can be started yet: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(2.0 * pause, LONGEST_PAUSE)
+                continue
+            if not first.done():
+                first.set_result(None)
+            try:
+                self._client = client if self._find() == followed else None
+                died = await self._until_another(client, followed)
+            finally:
+                self._client = None
+                if client is not None:
+                    await client.close()
+            if died:
+                pause = PAUSE if time.monotonic() - begun > LONGEST_PAUSE else min(2.0 * pause, LONGEST_PAUSE)
+                logger.error("the adaptation service has died: nobody watches fidelity until another is there")
+                await asyncio.sleep(pause)
+            client = None
+
+    async def _until_another(self, client: AdaptationClient | None, followed: Followed | None) -> bool:
+        """Wait until something else is to be followed; return True as soon as the service has died instead."""
+        ended = set() if client is None or client.ended is None else {client.ended}
+        while self._find() == followed:
+            changed = asyncio.create_task(self._changed.wait())
+            try:
+                done, _ = await asyncio.wait({changed, *ended}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+            if done & ended:
+                return True
+            self._changed.clear()
+        return False
+
+
+async def start_beside(engines: Engines, settings: ServeConfig, forks: ForkServer) -> Following | None:
+    """Start the service beside engines that serve, if it is wanted; it follows what they serve. Close it at the end."""
+    if not settings.adaptation.on:
+        return None
+    following = Following(partial(_followed, settings, engines), engines, forks)
+    if _followed(settings, engines) is None:
+        logger.warning("nothing to adapt: no model that is served has learned caches in use")
+    await following.begin(PATIENCE)
+    engines.on_change, engines.on_failed = following.look, following.unusable
+    return following
+
+
+def _followed(settings: ServeConfig, engines: Engines) -> Followed | None:
+    """Return what there is to adapt: the models that have learned caches in use."""
+    adapted = tuple(spec for spec in engines.models.values() if spec.lookups)
+    if not settings.engine.exits or not adapted:
+        return None
+    order = AdaptationOrder(
+        directories=tuple(str(engines.serving.models[spec.name]) for spec in adapted),
+        config=settings.adaptation,
+        threads=settings.engine.threads,
+        backend=settings.engine.backend,
+        cores=settings.engine.cores,
+        log_format=settings.observability.log_format,
+    )
+    return Followed(order, adapted, tuple(engines.serving.fingerprint_of(spec.name) for spec in adapted))

@@ -1,94 +1,26 @@
-"""What crosses from the door to the adaptation service, and back: answers and samples one way, JSON lines the other."""
+"""What crosses between the door and the adaptation service, both ways, and which requests the door sends as samples.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+A message is a length and a msgpack array. Both ends are of one version: the service is forked by the door's server.
+"""
+
+from collections.abc import Callable, Iterator
 from struct import Struct
+from typing import Generic, TypeVar
 
 import msgspec
 
-from latebind.adaptation.sampling import Draw
 from latebind.domain.config import AdaptationConfig
-from latebind.domain.model import ModelSpec
 
-# what follows and what it is for; model, class answered, client, weight, version of the learned caches
-ANSWERED = Struct("<BxHIIfi")
-ROW, END, SHOWS = 1, 2, 4  # the input follows; the base model's output behind it; it is for showing, not for teaching
-FAILED = 8  # no answer: the engine cannot use the version
+LENGTH = Struct("<I")
+SHOWING = 0.75  # of the requests that may be run again; the others teach
+MOST_SHOWING = 0.5  # of all requests: while few leave early, few have to be run again
+MEMORY = 200  # requests over which the share that leaves early is averaged
 
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The class that one request was answered with, by a `version` of the learned caches (`controller.number_of`).
-
-    Where it is sampled, `draw` says for what, `row` is its input and `end` the output of the base model, float32, if it
-    ran to the end. Both are empty where there is none.
-    """
-
-    model: int
-    answer: int
-    client: int
-    version: int
-    draw: Draw | None = None
-    row: bytes = b""
-    end: bytes = b""
+Message = TypeVar("Message")
 
 
-@dataclass(frozen=True, slots=True)
-class Unusable:
-    """The engine could not use a version of a model's learned caches that it was to use."""
-
-    model: int
-    version: int
-
-
-def pack_unusable(unusable: Unusable) -> bytes:
-    """Write that a version cannot be used."""
-    return ANSWERED.pack(FAILED, unusable.model, 0, 0, 0.0, unusable.version)
-
-
-def pack_answered(answered: Answered) -> bytes:
-    """Write one answer."""
-    draw = answered.draw
-    flags = ROW * bool(answered.row) | END * bool(answered.end) | SHOWS * (draw is not None and draw.shows)
-    weight = draw.weight if draw else 0.0
-    head = ANSWERED.pack(flags, answered.model, answered.answer, answered.client, weight, answered.version)
-    return head + answered.row + answered.end
-
-
-class AnsweredReader:
-    """Turns the bytes from the door into what they tell; keeps what is incomplete until the rest comes."""
-
-    def __init__(self, models: Sequence[ModelSpec]) -> None:
-        self._bytes_of = [(row_bytes(spec), spec.outputs[0].row_bytes) for spec in models]
-        self._bytes = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[Answered | Unusable]:
-        """Yield what `data` completes."""
-        self._bytes += data
-        place = 0
-        while place + ANSWERED.size <= len(self._bytes):
-            flags, model, answer, client, weight, version = ANSWERED.unpack_from(self._bytes, place)
-            start = place + ANSWERED.size
-            middle = start + self._bytes_of[model][0] * bool(flags & ROW)
-            stop = middle + self._bytes_of[model][1] * bool(flags & END)
-            if stop > len(self._bytes):
-                break
-            draw = Draw(bool(flags & SHOWS), weight) if flags & ROW else None
-            row, end = bytes(self._bytes[start:middle]), bytes(self._bytes[middle:stop])
-            yield (
-                Unusable(model, version) if flags & FAILED else Answered(model, answer, client, version, draw, row, end)
-            )
-            place = stop
-        del self._bytes[:place]
-
-
-def row_bytes(spec: ModelSpec) -> int:
-    """Return the size of one row of all inputs."""
-    return sum(tensor.row_bytes for tensor in spec.inputs)
-
-
-class AdaptationOrder(msgspec.Struct, frozen=True):
-    """The first line to the service: which models, in the order of their numbers, and how the engine runs them.
+class AdaptationOrder(msgspec.Struct, frozen=True, array_like=True, tag="o"):
+    """The first message to the service: which models, in the order of their numbers, and how the engine runs them.
 
     `wanted` are the versions of learned caches that the service before wanted, by directory.
     """
@@ -100,6 +32,36 @@ class AdaptationOrder(msgspec.Struct, frozen=True):
     cores: tuple[int, ...]  # of the engine: not for the service
     log_format: str = "text"
     wanted: dict[str, str] = {}
+
+
+class Draw(msgspec.Struct, frozen=True, array_like=True):
+    """What one request is used for. It `shows`, or it teaches and stands for `weight` requests like it."""
+
+    shows: bool
+    weight: float = 1.0
+
+
+class Answered(msgspec.Struct, frozen=True, array_like=True, tag="a"):
+    """The class that one request was answered with, by a `version` of the learned caches (`controller.number_of`).
+
+    `model` is the model's number, `client` a number for whose it is. Where the request is sampled, `draw` says for
+    what, `row` is its input and `end` the output of the base model, float32, empty if the request left early.
+    """
+
+    model: int
+    answer: int
+    client: int
+    version: int
+    draw: Draw | None = None
+    row: bytes = b""
+    end: bytes = b""
+
+
+class Unusable(msgspec.Struct, frozen=True, array_like=True, tag="u"):
+    """The engine could not use a version of a model's learned caches that it was to use."""
+
+    model: int
+    version: int
 
 
 class UseVersion(msgspec.Struct, frozen=True, tag="use"):
@@ -134,4 +96,59 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     left_out: dict[int, str] = {}  # and why
 
 
+ToService = AdaptationOrder | Answered | Unusable
 FromService = UseVersion | Status | Started
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def packed(message: ToService | FromService) -> bytes:
+    """Return a message as bytes."""
+    body = _ENCODER.encode(message)
+    return LENGTH.pack(len(body)) + body
+
+
+class Reader(Generic[Message]):
+    """Turns bytes into messages; keeps what is incomplete until the rest comes."""
+
+    def __init__(self, decoder: msgspec.msgpack.Decoder[Message]) -> None:
+        self._decoder = decoder
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Yield what `data` completes."""
+        self._bytes += data
+        place = 0
+        while place + LENGTH.size <= len(self._bytes):
+            start = place + LENGTH.size
+            end = start + LENGTH.unpack_from(self._bytes, place)[0]
+            if end > len(self._bytes):
+                break
+            yield self._decoder.decode(bytes(self._bytes[start:end]))
+            place = end
+        del self._bytes[:place]
+
+
+class Sampler:
+    """Says which requests show what learned caches do, and which teach them; `random` returns 0 to 1.
+
+    A request that ran to the end of the network can be learned from for nothing: its answer is the base model's. One
+    that left early has to be run again to be of use, so few of those are taken, about a share `again` of all requests
+    at most, and stand for more. Whether a request shows or teaches is drawn without looking at whether it left early,
+    or what is shown would not hold for all requests.
+    """
+
+    def __init__(self, again: float, random: Callable[[], float]) -> None:
+        self._again = again
+        self._random = random
+        self._early = 0.5
+
+    def draw(self, early: bool) -> Draw | None:
+        """Return what to use a request for that left early or ran to the end; None for nothing."""
+        shows = min(MOST_SHOWING, SHOWING * self._again / max(self._early, 1e-9))
+        teaches = min(1.0 - shows, (1.0 - SHOWING) * self._again / max(self._early, 1e-9)) if early else 1.0 - shows
+        self._early += (early - self._early) / MEMORY
+        drawn = self._random()
+        if drawn < shows:
+            return Draw(shows=True)
+        return Draw(shows=False, weight=1.0 / teaches) if drawn < shows + teaches else None

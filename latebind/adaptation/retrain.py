@@ -1,9 +1,9 @@
 """From samples to a version: new heads for the classes that come now, shown on samples that taught them nothing.
 
 GATI, section 5.3, retrains whole predictors; here the features stay, so it takes a fraction of a second. While inputs
-look as what `build` kept, only the shares of classes are new, and heads are shifted to them (`prior`); elsewhere they
-learn. What has been seen of a class before, in traffic or by `build`, serves again when the class comes back: rows are
-drawn so that their classes come as often as they do now (label shift; Saerens et al. 2002).
+look as what `build` kept, only the shares of classes are new, and heads are shifted to them (`heads.Prior`); elsewhere
+they learn. What has been seen of a class before, in traffic or by `build`, serves again when the class comes back: rows
+are drawn so that their classes come as often as they do now (label shift; Saerens et al. 2002).
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from latebind.adaptation.lesson import Layers
-from latebind.adaptation.prior import Prior
-from latebind.adaptation.window import Recent
+from latebind.adaptation.heads import Layers, Prior
+from latebind.adaptation.traffic import Recent
 from latebind.learned.activations import apply_heads
 from latebind.learned.compose import (
     Calibrated,
@@ -100,8 +99,14 @@ def retrain(
         made = prior.shifted(heads, mix)
     else:
         among = torch.rand(len(given.weights), generator=generator) < APART
-        made = _taught(heads, given.learn, _draw(given, mix, ~among, generator), generator)
-    composer = _composer(made, given, _draw(given, mix, among, generator), costs, promise)
+        drawn, made = _draw(given, mix, ~among, generator), dict(heads)
+        for name, head in heads.items():
+            if not head.sure:  # a sure one has nothing to learn
+                layers = Layers(head, given.learn.features[name][drawn].float(), generator)
+                layers.learn(given.learn.answers[drawn].float(), generator)
+                made[name] = layers.head()
+    apart = take(given.learn, _draw(given, mix, among, generator))  # which neither taught nor show
+    composer = Composer(_seen(made, apart), costs, allows=lambda choice: costs.tail(choice) <= promise.tail)
     candidates = threshold_path(composer, fidelity=promise.fidelity, steps=PRICES)
     everything = _seen(made, given.show)
     found, shown = _calibrated(candidates, everything, given, mix, costs, promise)
@@ -116,19 +121,6 @@ def retrain(
     return Adapted(made, used, found, shown, wrong, seconds)
 
 
-def _taught(heads: Mapping[str, Head], rows: Rows, numbers: Tensor, generator: torch.Generator) -> dict[str, Head]:
-    """Return heads that have learned from the rows of these `numbers`; a sure one has nothing to learn."""
-    made = {}
-    for name, head in heads.items():
-        if head.sure:
-            made[name] = head
-            continue
-        layers = Layers(head, rows.features[name][numbers].float(), generator)
-        layers.learn(rows.answers[numbers].float(), generator)
-        made[name] = layers.head()
-    return made
-
-
 def _calibrated(
     candidates: list[Floats],
     everything: Seen,
@@ -139,13 +131,20 @@ def _calibrated(
 ) -> tuple[Calibrated | None, int]:
     """Return the fastest thresholds that can be shown, and on how many rows.
 
-    On those of now alone; or, while they are few, on all rows as classes come now, unless those of now speak against
-    it. Each may be better: rows of before may look otherwise, and rows of now are too few at first.
+    On those of now alone; or, while they are few, on all rows as classes come now, up to the first candidate that those
+    of now speak against. Each may be better: rows of before may look otherwise, and rows of now are too few at first.
+    Rows drawn by class are a little too easy: of a class that seldom comes, the rows that come now are mostly those
+    that the base model confuses with it.
     """
     current = everything.take(np.arange(given.current))
     ways = [(candidates, current)]
     if HAS_A_SAY <= given.current < SPEAKS_FOR_ITSELF:
-        candidates = _accepted(candidates, current, costs, promise)
+        say, accepted = Promise(promise.fidelity, SAY_CONFIDENCE, answers=None), list[Floats]()
+        for thresholds in candidates:
+            if evaluate(thresholds, [current], costs, promise=say).lower < promise.fidelity:
+                break
+            accepted.append(thresholds)
+        candidates = accepted
     if given.current < SPEAKS_FOR_ITSELF and (given.current >= HAS_A_SAY or not given.doubt):
         ways.append((candidates, rows_like(everything, mix, given.show.classes)))
     best: tuple[Calibrated | None, int] = (None, 0)
@@ -156,21 +155,6 @@ def _calibrated(
         if found is not None and (best[0] is None or found.seconds < best[0].seconds):
             best = found, shown.right.shape[1]
     return best
-
-
-def stands(
-    used: Mapping[str, tuple[Head, float]],
-    given: Material,
-    mix: Mapping[int, float],
-    costs: Costs,
-    *,
-    promise: Promise,
-) -> bool:
-    """Tell whether lookups as they are, infinity for one not in use, keep the promise on the rows that show now."""
-    everything = _seen({name: head for name, (head, _) in used.items()}, given.show)
-    thresholds = np.array([threshold for _, threshold in used.values()])
-    found, _ = _calibrated([thresholds], everything, given, mix, costs, promise)
-    return found is not None
 
 
 def by_class(
@@ -199,21 +183,6 @@ def by_class(
     return tuple(share.tolist()), tuple(each.tolist())
 
 
-def _accepted(candidates: list[Floats], current: Seen, costs: Costs, promise: Promise) -> list[Floats]:
-    """Return the candidates up to the first that the traffic of now speaks against.
-
-    Rows drawn by class are a little too easy: of a class that seldom comes, the rows that come now are mostly those
-    that the base model confuses with it.
-    """
-    accepted = []
-    say = Promise(promise.fidelity, SAY_CONFIDENCE, answers=None)
-    for thresholds in candidates:
-        if evaluate(thresholds, [current], costs, promise=say).lower < promise.fidelity:
-            break
-        accepted.append(thresholds)
-    return accepted
-
-
 def _draw(given: Material, mix: Mapping[int, float], among: Tensor, generator: torch.Generator) -> Tensor:
     """Draw rows `among` those to learn from: classes as often as they come, within one as the weights say."""
     classes, weights = given.learn.classes, given.weights * among
@@ -232,12 +201,6 @@ def _seen(heads: Mapping[str, Head], rows: Rows) -> Seen:
     return apply_heads(
         list(heads.values()), features, functional.one_hot(rows.classes, next(iter(heads.values())).classes)
     ).seen
-
-
-def _composer(heads: Mapping[str, Head], given: Material, drawn: Tensor, costs: Costs, promise: Promise) -> Composer:
-    """Return what finds thresholds on rows `drawn` from those to learn from, which neither taught nor show."""
-    seen = _seen(heads, take(given.learn, drawn))
-    return Composer(seen, costs, allows=lambda choice: costs.tail(choice) <= promise.tail)
 
 
 def rows_like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Seen:

@@ -1,10 +1,13 @@
-"""Versions of a model's learned caches on disk: each a verified directory, made in one rename; one is current."""
+"""Versions of a model's learned caches on disk: each a verified directory, made in one rename; one is current.
 
+Several services may share the folder. One of them leads: it makes versions, and all use what it makes current.
+"""
+
+import fcntl
 import os
 import re
 import shutil
 import socket
-import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,11 +26,11 @@ FORMAT = 2
 ABOUT = "version.json"
 CURRENT = "current"
 BY_HAND = "by-hand"
+LEADER = "leader"
 KEPT = 20
 OLD = ".old"  # ends the hidden name of a version that is being removed
 NAME = re.compile(r"[0-9]{6}|[1-9][0-9]{6,8}")
 LATEST = 4e9  # seconds since the epoch: the year 2096
-LEFT_BEHIND = 600.0  # seconds after which a hidden folder is nobody's work any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,19 @@ class About:
     seconds: tuple[float, ...]
     mix: dict[int, float]
 
+    @property
+    def makes_sense(self) -> bool:
+        """Whether its figures can have been measured."""
+        return (
+            0.0 <= self.made < LATEST
+            and len(self.thresholds) > 0
+            and all(map(isfinite, self.thresholds.values()))
+            and all(map(are_seconds, self.seconds))
+            and len(self.seconds) == len(self.wrong)
+            and all(0.0 <= share <= 1.0 for share in (*self.wrong, *self.mix.values()))
+            and all(0 <= answer < len(self.wrong) for answer in self.mix)
+        )
+
 
 class _OfOtherCaches(RepositoryError):
     """A version was made for caches that have been replaced since."""
@@ -62,12 +78,7 @@ class Versions:
 
     def __init__(self, folder: Path, model: ModelDirectory) -> None:
         self._folder = folder
-        self._base = model.files[LIST].sha256
-
-    @property
-    def base(self) -> str:
-        """What versions made now belong to."""
-        return self._base
+        self.base = model.files[LIST].sha256  # what versions made now belong to
 
     def names(self) -> list[str]:
         """Return all versions that are there, oldest first."""
@@ -81,19 +92,21 @@ class Versions:
         """
         files = {ABOUT: json_bytes(about)}
         files |= {_file(lookup): tensor_bytes(head.tensors()) for lookup, head in heads.items()}
-        name = None
-        while name is None:
+        while True:
             names = self.names()
-            name = self._create(f"{int(names[-1]) + 1 if names else 1:06d}", files)
-        self._remove([name for name in names[: -KEPT + 1] if name != self.current() and name not in known])
+            name = f"{int(names[-1]) + 1 if names else 1:06d}"
+            with suppress(FileExistsError):
+                ModelDirectory.create(self._path(name), files, replace=False)
+                break
+        self._remove([old for old in names[: -KEPT + 1] if old != self.current() and old not in known])
         return name
 
     def about(self, name: str) -> About:
         """Return what a version is; raises `NotFound`, or `RepositoryError` for one of other caches."""
         about = self._open(name).read_json(ABOUT, About)
-        if about.format != FORMAT or about.base != self._base:
+        if about.format != FORMAT or about.base != self.base:
             raise _OfOtherCaches(f"version {name} in {self._folder} belongs to other caches: it cannot be used here")
-        if not _makes_sense(about):
+        if not about.makes_sense:
             raise RepositoryError(
                 f"{self._path(name) / ABOUT} has figures that nobody can have measured: use another version"
             )
@@ -139,13 +152,6 @@ class Versions:
         chosen = f"{name} {BY_HAND if by_hand else ''}\n".encode("ascii")
         write_bytes(self._folder / CURRENT, chosen, ending=f"{socket.gethostname()}-{os.getpid()}")
 
-    def _create(self, name: str, files: Mapping[str, bytes]) -> str | None:
-        try:
-            ModelDirectory.create(self._path(name), files, replace=False)
-        except FileExistsError:
-            return None
-        return name
-
     def _chosen(self) -> tuple[str, str]:
         """Return what was chosen and whether by hand."""
         try:
@@ -156,56 +162,71 @@ class Versions:
         return name, how
 
     def _remove(self, names: Sequence[str]) -> None:
-        """Remove versions, each in one rename, and what a crash has left of such work.
-
-        Another service may be removing the same ones, or writing a new one under a hidden name.
-        """
+        """Remove versions, each in one rename; another service may be removing the same ones."""
         for name in names:
             with suppress(FileNotFoundError):
                 self._path(name).rename(self._path(f".{name}{OLD}"))
-        for rest in self._path("").glob(".*"):
-            if rest.suffix == OLD or _age(rest) > LEFT_BEHIND:
-                shutil.rmtree(rest, ignore_errors=True)
+        for rest in self._path("").glob(f".*{OLD}"):  # also what a crash has left of such work
+            shutil.rmtree(rest, ignore_errors=True)
 
     def _open(self, name: str) -> ModelDirectory:
-        if not self._is_there(name):
+        # it is looked at itself: lists of a shared folder may be older
+        if not NAME.fullmatch(name) or not self._path(name).is_dir():
             there = ", ".join([BUILT, FULL_DEPTH, *self.names()])
             raise NotFound(f"there is no version {name!r:.40} in {self._folder}; there are: {there}")
         return ModelDirectory.open(self._path(name))
 
-    def _is_there(self, name: str) -> bool:
-        """Tell whether there is such a version. It is looked at itself: lists of a shared folder may be older."""
-        return bool(NAME.fullmatch(name)) and self._path(name).is_dir()
-
     def _path(self, name: str) -> Path:
         return self._folder / "versions" / name
+
+
+class Leadership:
+    """Which of the services that share a folder leads: the one that holds the lock on a file in it.
+
+    The kernel lets go of the lock when its process ends, however it ends, and a file system that machines share does
+    so when a machine is gone (NFS after its lease, 90 seconds as a rule). A leader that stands still leads on: the
+    others go on with the versions that there are, and each still stops its own exits.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LEADER
+        self._file: int | None = None
+
+    def held(self) -> bool:
+        """Tell whether this service leads, and take the lead where nobody does. Raises `OSError` without locks."""
+        if self._file is not None and not self._is_there(self._file):
+            self.release()  # the folder is another: somebody may lead there
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(file)
+            except OSError:
+                os.close(file)
+                raise
+            else:
+                self._file = file
+        return self._file is not None
+
+    def release(self) -> None:
+        """Let another service lead."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _is_there(self, file: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(file), self._path.stat())
+        except FileNotFoundError:
+            return False
 
 
 def versions_folder(model: Path, root: str = "") -> Path:
     """Return where versions of a model directory lie: beside it, or in a folder of its own under `root`."""
     place = Path(root) / model.parent.name if root else model.parent
     return place / f".adapted-{model.name}"
-
-
-def _makes_sense(about: About) -> bool:
-    """Tell whether the figures of a version can be."""
-    return (
-        0.0 <= about.made < LATEST
-        and len(about.thresholds) > 0
-        and all(map(isfinite, about.thresholds.values()))
-        and all(map(are_seconds, about.seconds))
-        and len(about.seconds) == len(about.wrong)
-        and all(0.0 <= share <= 1.0 for share in (*about.wrong, *about.mix.values()))
-        and all(0 <= answer < len(about.wrong) for answer in about.mix)
-    )
-
-
-def _age(path: Path) -> float:
-    """Return the seconds since a folder last changed; 0 if it is gone."""
-    try:
-        return time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def _file(lookup: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import uvloop
 
-from latebind.adaptation.beside import start_beside
+from latebind.adaptation.client import start_beside
 from latebind.batching.policy import make_policy
 from latebind.cli.console import in_order, reporting
 from latebind.cli.settings import SETTINGS, Given, check_machine

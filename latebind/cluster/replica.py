@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
-from latebind.adaptation.beside import start_beside
+from latebind.adaptation.client import start_beside
 from latebind.cluster.placement import Costs, Report
 from latebind.cluster.rpc import replica_route
 from latebind.cluster.scaling import Load, load_between

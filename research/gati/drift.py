@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from latebind.adaptation.adapter import Adapter, Sampled, open_adapter
+from latebind.adaptation.adapter import Adapter, Sampled
 from latebind.adaptation.controller import (
     BUILT,
     CHANGED,
@@ -30,8 +30,8 @@ from latebind.adaptation.controller import (
     Retrain,
     Use,
 )
+from latebind.adaptation.messages import Sampler
 from latebind.adaptation.process import SINCE_ALARM, SINCE_MOVED
-from latebind.adaptation.sampling import Sampler
 from latebind.bench.subject import Subject, copied
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.errors import ConfigError
@@ -116,7 +116,7 @@ def run(
         for number in range(2 * trials):
             progress(f"trial {number + 1} of {2 * trials}", number / (2 * trials))
             config = AdaptationConfig(on=True, sample=sample, folder=f"{folder}/adapted-{number}")
-            adapter = open_adapter(copy.path, config, threads=1, backend=None)
+            adapter = Adapter(copy, config, threads=1, backend=None)
             looked = looked or {bright: adapter.look(some) for bright, some in rows.items()}
             random = np.random.default_rng(seed + number)
             street = _Street(adapter, rows, looked=looked, random=random, sample=sample)
@@ -208,7 +208,7 @@ class _Street:
         controller = self._adapter.controller
         adapter = self._adapter
         version = adapter.learn(controller.shares(), lesson.reason, heard=controller.heard)
-        told = controller.learned(version, float(self._now), trusted=adapter.trusted, stands=adapter.stands)
+        told = controller.learned(version, float(self._now), trusted=adapter.trusted)
         self._carry_out(told)
 
     def _carry_out(self, decisions: list[Decision]) -> None:

@@ -1,25 +1,26 @@
 """Which versions are wanted and used, as the adaptation client asks it, without what outlives engines."""
 
 from latebind.engine.client import EngineClient
+from latebind.engine.engines import Engines
 
 
-class OfEngine:
+class OfEngine(Engines):
     """Those of one engine."""
 
     def __init__(self, engine: EngineClient) -> None:
-        self._engine = engine
+        self._of = engine
 
     async def adopt(self, model: str, version: str) -> None:
-        await self._engine.adopt(model, version)
+        await self._of.adopt(model, version)
 
     def wanted(self, model: str) -> str:
         return ""
 
     def used(self, model: str) -> str:
-        return self._engine.caches[model].version
+        return self._of.caches[model].version
 
 
-class Noted:
+class Noted(Engines):
     """Versions that nothing uses: `versions` were to be, in this order."""
 
     def __init__(self, *versions: str) -> None:

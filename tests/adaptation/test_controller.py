@@ -1,23 +1,50 @@
-"""Which version is used and when a new one is asked for: events in, decisions out."""
+"""Which version is used, when exits stop and when a new version is asked for: events in, decisions out."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
+from random import Random
 
 import pytest
 
 from latebind.adaptation.controller import (
+    CHANGED,
+    ERRORS_APART,
+    ESTABLISHED,
     FIRST_LESSON,
     FULL_DEPTH,
     GROWTH,
-    LONG_MEMORY,
+    LOOKS_APART,
     MOST_APART,
     QUICKER,
-    REMEMBERED,
+    SHIFT_APART,
+    SHIFTED,
+    TOLD,
     Controller,
+    Decision,
+    FidelityWatch,
+    Mix,
     Retrain,
     Use,
     Version,
 )
-from tests.adaptation.controllers import BUILT, FOR_ZERO, FULL, TARGET, answered, controller
+
+TARGET = 0.9
+FULL = Version(FULL_DEPTH, (0.0, 0.0), (1.0, 1.0))
+BUILT = Version("built", (0.05, 0.05), (0.6, 0.6))
+FOR_ZERO = Version("000001", (0.02, 0.6), (0.2, 0.9), {0: 1.0})
+
+
+def controller() -> Controller:
+    return Controller(TARGET, FULL, {"built": BUILT}, "built")
+
+
+def answered(found: Controller, answer: int, times: int) -> list[Decision]:
+    return [decision for _ in range(times) for decision in found.answered(answer)]
+
+
+def compared(found: Controller, same: bool, *, strange: bool = False) -> list[Decision]:
+    return found.compared(same, at=found.total, strange=strange)
 
 
 def test_the_first_answers_call_for_a_first_lesson_once() -> None:
@@ -36,14 +63,6 @@ def test_lessons_come_each_time_there_is_half_as_much_again_but_never_too_far_ap
     assert [later - earlier for earlier, later in pairwise(at)][-3:] == [MOST_APART] * 3
 
 
-def test_what_was_learned_is_used() -> None:
-    found = controller()
-    answered(found, 0, FIRST_LESSON)
-    (use,) = found.learned(FOR_ZERO, 0.0)
-    assert isinstance(use, Use)
-    assert use.version == found.wanted == "000001"
-
-
 def test_a_slower_version_shown_on_less_is_let_go_and_one_shown_on_more_is_used() -> None:
     found = Controller(TARGET, FULL, {"built": Version("built", (0.05, 0.05), (0.6, 0.6), rows=500)}, "built")
     answered(found, 0, FIRST_LESSON)
@@ -53,14 +72,6 @@ def test_a_slower_version_shown_on_less_is_let_go_and_one_shown_on_more_is_used(
     assert isinstance(use, Use)
     (use,) = found.learned(Version("000003", (0.01, 0.01), (0.5, 0.5), rows=100), 0.0)
     assert found.wanted == "000003"
-
-
-def test_a_version_that_stands_is_kept_beside_a_slower_one_shown_on_more() -> None:
-    found = Controller(TARGET, FULL, {"built": Version("built", (0.01, 0.01), (0.6, 0.6), rows=500)}, "built")
-    answered(found, 0, FIRST_LESSON)
-    assert found.learned(Version("000001", (0.01, 0.01), (0.7, 0.7), rows=600), 0.0, stands=True) == []
-    found.learned(Version("000002", (0.01, 0.01), (0.5, 0.5), rows=600), 0.0, stands=True)
-    assert found.wanted == "000002"
 
 
 def test_what_build_made_is_used_rather_than_something_slower_shown_on_fewer_samples() -> None:
@@ -104,12 +115,6 @@ def test_what_build_showed_is_left_once_it_no_longer_speaks_for_the_traffic() ->
     assert found.wanted == "000002"
 
 
-def test_distrust_does_not_begin_what_an_operator_has_stopped() -> None:
-    found = controller()
-    found.chosen(FULL_DEPTH, None, stopped=True)
-    assert found.learned(None, 0.0, trusted=False) == []
-
-
 def test_a_version_is_left_when_classes_come_that_it_gets_wrong() -> None:
     found = controller()
     answered(found, 0, FIRST_LESSON)
@@ -117,19 +122,6 @@ def test_a_version_is_left_when_classes_come_that_it_gets_wrong() -> None:
     decisions = answered(found, 1, 40)
     assert [decision.version for decision in decisions if isinstance(decision, Use)] == ["built"]
     assert any(isinstance(decision, Retrain) for decision in decisions)
-
-
-def test_a_version_stays_while_the_mix_comes_that_it_was_made_for() -> None:
-    """A few answers of a class that it gets wrong are no reason: it was shown with those."""
-    mixed = Version("000001", (0.02, 0.5), (0.2, 0.9), {0: 0.85, 1: 0.15})
-    found = controller()
-    answered(found, 0, FIRST_LESSON)
-    found.learned(mixed, 0.0)
-    answered(found, 1, 30)
-    assert found.mix.shares()[1] == 0.3
-    assert found.wanted == "000001"
-    answered(found, 1, 30)
-    assert found.wanted == "built"
 
 
 def test_it_comes_back_when_its_classes_do() -> None:
@@ -147,14 +139,6 @@ def test_to_be_taken_up_again_a_version_must_do_better_than_to_stay() -> None:
     staying = Controller(TARGET, FULL, {"built": nearly}, "built")
     coming_back = Controller(TARGET, FULL, {"built": nearly}, FULL_DEPTH)
     assert answered(staying, 0, 50) == answered(coming_back, 0, 50) == []
-
-
-def test_so_many_versions_are_remembered_and_no_more() -> None:
-    found = controller()
-    names = [f"{number:06d}" for number in range(2 * REMEMBERED)]
-    for number, name in enumerate(names):
-        found.learned(Version(name, (0.0, 0.0), (0.5 / (number + 1),) * 2), 0.0)
-    assert found.known() == (FULL_DEPTH, "built", *names[-1 - REMEMBERED :])
 
 
 def test_versions_are_made_for_all_that_came_since_the_traffic_changed() -> None:
@@ -180,12 +164,6 @@ def test_after_a_change_the_next_lesson_comes_when_a_first_one_would_have_been_f
     assert found.answered(1) == [Retrain("there is more to learn from")]
 
 
-def test_without_any_version_that_is_good_the_network_runs_whole() -> None:
-    found = Controller(TARGET, FULL, {"000001": FOR_ZERO}, "000001")
-    answered(found, 1, 100)
-    assert found.wanted == FULL_DEPTH
-
-
 def test_an_interval_without_another_reason_is_one() -> None:
     found = controller()
     assert found.waited(5.0, 10.0) == []
@@ -193,20 +171,6 @@ def test_an_interval_without_another_reason_is_one() -> None:
     assert found.waited(14.0, 10.0) == []
     assert found.waited(15.0, 10.0) == [Retrain("its interval has passed")]
     assert found.waited(40.0, 10.0) == []  # it is learning
-
-
-def test_an_interval_begins_when_a_lesson_has_ended() -> None:
-    found = controller()
-    assert found.waited(0.0, 10.0) == []
-    answered(found, 0, FIRST_LESSON)
-    found.learned(None, 9.0)
-    assert found.waited(18.0, 10.0) == []
-    assert found.waited(19.0, 10.0) == [Retrain("its interval has passed")]
-
-
-def test_an_interval_in_which_nobody_asked_calls_for_nothing() -> None:
-    found = controller()
-    assert [found.waited(now, 10.0) for now in (0.0, 20.0, 40.0)] == [[], [], []]
 
 
 def test_what_an_operator_chooses_is_used_even_if_it_is_unknown() -> None:
@@ -223,13 +187,6 @@ def test_a_version_that_cannot_be_used_is_forgotten_and_the_newest_other_one_wan
     assert found.unusable("000001") == [Use("built", "version 000001 cannot be used")]
     assert found.known() == (FULL_DEPTH, "built")
     assert found.unusable("built") == [Use(FULL_DEPTH, "version built cannot be used")]
-
-
-def test_exits_stay_stopped_over_a_restart() -> None:
-    found = Controller(TARGET, FULL, {}, FULL_DEPTH, stopped=True)
-    answered(found, 0, FIRST_LESSON)
-    assert found.learned(FOR_ZERO, 0.0) == []
-    assert found.wanted == FULL_DEPTH
 
 
 def test_exits_that_an_operator_stopped_stay_stopped() -> None:
@@ -267,23 +224,208 @@ def test_where_the_mix_changes_all_the_time_that_of_a_long_time_counts() -> None
     assert abs(found.shares()[0] - 0.5) < 0.06
 
 
-def test_while_the_mix_is_restless_versions_are_made_for_all_that_came() -> None:
-    found, given = controller(), [0] * FIRST_LESSON
-    answered(found, 0, FIRST_LESSON)
-    found.learned(None, 0.0)
-    while not found.restless:
-        given.append((len(given) - FIRST_LESSON) // 100 % 2)
-        found.answered(given[-1])
-        found.learned(None, 0.0)
-    assert found.shares() == {answer: given.count(answer) / len(given) for answer in (0, 1)}
+def test_an_alarm_stops_exits_and_forgets_all_versions() -> None:
+    found = controller()
+    answered(found, 0, 20)
+    decisions: list[Decision] = []
+    while not decisions:
+        decisions = compared(found, False)
+    use, lesson = decisions
+    assert isinstance(use, Use)
+    assert use.version == FULL_DEPTH
+    assert isinstance(lesson, Retrain)
+    assert lesson.alarmed
+    assert found.known() == (FULL_DEPTH,)
+    assert not any(compared(found, False) for _ in range(100))  # nothing left to stop
 
 
-def test_a_mix_that_has_settled_is_no_longer_restless() -> None:
+def test_answers_that_differ_are_an_alarm_whatever_is_wanted() -> None:
+    found, decisions = Controller(TARGET, FULL, {}, FULL_DEPTH), list[Decision]()
+    for number in range(1, 101):
+        found.answered(0)
+        decisions += found.compared(False, at=number, used="000001")
+    uses = [decision for decision in decisions if isinstance(decision, Use)]
+    assert uses
+    assert {use.version for use in uses} == {FULL_DEPTH}
+
+
+def test_what_had_been_answered_when_an_alarm_came_is_no_other_alarm() -> None:
+    found = controller()
+    answered(found, 0, 500)
+    alarms = sum(any(found.compared(False, at=number, used="built")) for number in range(1, 501))
+    assert alarms == found.watch.alarms == 1
+    answered(found, 0, 20)
+    assert any(found.compared(False, at=number, used="built") for number in range(501, 521))
+
+
+def test_new_versions_do_not_blind_the_watch() -> None:
     found = controller()
     answered(found, 0, FIRST_LESSON)
-    for number in range(600):
-        found.learned(None, 0.0)
-        found.answered(number // 100 % 2)
-    assert found.restless
-    answered(found, 0, 2 * LONG_MEMORY)
-    assert not found.restless
+    alarms = 0
+    for number in range(200):
+        alarms += any(isinstance(decision, Use) for decision in compared(found, number % 4 != 0))
+        if number % 10 == 0:
+            found.learned(Version(f"{number:06d}", (0.01, 0.01), (0.5 / (number + 1),) * 2), 0.0)
+    assert alarms
+
+
+def test_inputs_that_come_to_look_different_stop_exits_although_answers_are_right() -> None:
+    found, decisions = controller(), []
+
+    def look(strange: bool) -> list[Decision]:
+        answered(found, 0, LOOKS_APART)
+        return compared(found, True, strange=strange)
+
+    for number in range(500):
+        decisions += look(number % 100 < 10)
+    assert decisions == []  # a tenth, ten in a row, is nothing unusual
+    while not decisions:
+        number += 1
+        decisions += look(True)
+    assert number < 540
+    assert isinstance(decisions[0], Use)
+    assert decisions[0].version == FULL_DEPTH
+    assert decisions[1] == Retrain(CHANGED, alarmed=True)
+    assert found.known() == (FULL_DEPTH,)
+
+
+def errors_until_an_alarm(found: Controller, *, apart: int) -> int:
+    for errors in range(1, 1_000):
+        answered(found, 0, apart)
+        if compared(found, False):
+            return errors
+    raise AssertionError("no alarm")
+
+
+def established() -> Controller:
+    """A controller that has seen many right answers."""
+    found = controller()
+    for _ in range(ESTABLISHED):
+        answered(found, 0, 1)
+        compared(found, True)
+    return found
+
+
+def test_errors_that_follow_each_other_count_once_when_much_has_been_compared() -> None:
+    together = errors_until_an_alarm(established(), apart=1)
+    apart = errors_until_an_alarm(established(), apart=ERRORS_APART)
+    assert (apart - 1) * ERRORS_APART < together <= apart * ERRORS_APART
+
+
+def test_the_fidelity_told_is_of_all_comparisons_since_the_last_alarm() -> None:
+    found = established()
+    for number in range(TOLD):
+        answered(found, 0, 1)
+        compared(found, number % 50 > 1)  # every other error is left out of the watch
+    assert sum(found.last) / len(found.last) == pytest.approx(0.96)
+    while compared(found, False) == []:
+        answered(found, 0, ERRORS_APART)
+    assert list(found.last) == []
+
+
+def until_an_alarm(fidelity: float, *, apart: int, most: int, seed: int) -> int | None:
+    """Return how many comparisons, of every `apart`th answer, an alarm takes that has seen many right answers before.
+
+    Errors are independent.
+    """
+    random, found = Random(seed), controller()
+    for _ in range(ESTABLISHED):
+        answered(found, 0, apart)
+        compared(found, True)
+    for number in range(most):
+        answered(found, 0, apart)
+        if any(isinstance(one, Use) for one in compared(found, random.random() < fidelity)):
+            return number
+    return None
+
+
+@pytest.mark.parametrize("apart", [1, 2, 7])
+def test_twice_as_many_errors_as_allowed_are_noticed_however_many_answers_are_compared(apart: int) -> None:
+    found = [until_an_alarm(2.0 * TARGET - 1.0, apart=apart, most=4_000, seed=seed) for seed in range(4)]
+    assert None not in found
+    at_target = [until_an_alarm(TARGET, apart=apart, most=2_000, seed=seed) for seed in range(4)]
+    assert sum(alarm is not None for alarm in at_target) <= 1
+
+
+def looked(found: Controller, *, strange_every: int, times: int, apart: int = SHIFT_APART) -> list[Decision]:
+    """What is decided while every so many-th input looks strange and each lesson ends without a version."""
+    decisions = []
+    for number in range(times):
+        for decision in answered(found, 0, apart) + compared(found, True, strange=number % strange_every == 0):
+            decisions.append(decision)
+            if isinstance(decision, Retrain):
+                found.learned(None, 0.0)
+    return decisions
+
+
+def test_inputs_a_third_of_which_look_strange_call_for_a_version_and_leave_exits_on() -> None:
+    found = controller()
+    decisions = looked(found, strange_every=3, times=100)
+    assert decisions.count(Retrain(SHIFTED, moved=True)) == 1  # and not again before long
+    assert not any(isinstance(decision, Use) for decision in decisions)
+    assert found.wanted == "built"
+
+
+def test_as_many_strange_inputs_as_usual_call_for_nothing() -> None:
+    assert Retrain(SHIFTED, moved=True) not in looked(controller(), strange_every=12, times=2_000)
+
+
+def test_behind_a_shift_a_slower_version_replaces_the_one_in_use() -> None:
+    found = Controller(TARGET, FULL, {"built": replace(BUILT, rows=500)}, "built")
+    answered(found, 0, FIRST_LESSON)
+    slower = Version("000001", (0.01, 0.01), (0.7, 0.7), rows=40)
+    assert found.learned(slower, 0.0) == []
+    looked(found, strange_every=3, times=100)
+    found.learned(slower, 0.0)
+    assert found.wanted == "000001"
+
+
+def test_a_mix_is_of_the_last_answers_only_and_tells_what_to_expect_and_how_far_it_is_from_another() -> None:
+    def mix_of(answers: Sequence[int]) -> Mix:
+        mix = Mix(10)
+        for answer in answers:
+            mix.add(answer)
+        return mix
+
+    assert mix_of([7] * 10 + [1] * 8 + [2] * 2).shares() == {1: 0.8, 2: 0.2}
+    assert mix_of([0, 0, 0, 1]).expect([0.1, 0.5]) == pytest.approx(0.2)
+    assert Mix().expect([1.0]) == 0.0
+    assert mix_of([0] * 6 + [1] * 4).distance({0: 0.5, 1: 0.3, 2: 0.2}) == pytest.approx(0.2)
+    assert mix_of([0] * 4).distance({1: 1.0}) == 0.0  # of few answers
+
+
+def until_alarm(watch: FidelityWatch, fidelity: float, most: int, random: Random) -> int | None:
+    return next((i for i in range(1, most + 1) if watch.add(random.random() < fidelity)), None)
+
+
+@pytest.mark.parametrize("fidelity", [0.90, 0.85, 0.5, 0.0])
+def test_a_fall_is_noticed_within_500_samples_in_20_of_20_trials(fidelity: float) -> None:
+    for seed in range(20):
+        random, watch = Random(seed), FidelityWatch(0.97)
+        assert until_alarm(watch, 0.985, 1_000, random) is None
+        assert until_alarm(watch, fidelity, 500, random) is not None
+
+
+def test_at_the_target_alarms_are_rare() -> None:
+    found = [until_alarm(FidelityWatch(0.97), 0.97, 1_000, Random(seed)) for seed in range(40)]
+    assert sum(alarm is not None for alarm in found) <= 20  # 4,000 samples apart: in a quarter of the runs
+    better = [until_alarm(FidelityWatch(0.97), 0.985, 5_000, Random(seed)) for seed in range(40)]
+    assert sum(alarm is not None for alarm in better) <= 2
+
+
+def test_where_errors_that_follow_each_other_are_left_out_a_smaller_share_is_allowed() -> None:
+    """Behind each error that counts, errors among the next ten comparisons do not."""
+
+    def until(fidelity: float, most: int, seed: int) -> int | None:
+        random, watch, until = Random(seed), FidelityWatch(0.97), 0
+        watch.thin(10.0)
+        for number in range(most):
+            same = random.random() < fidelity
+            if same or number >= until:
+                until = until if same else number + 11
+                if watch.add(same):
+                    return number
+        return None
+
+    assert all(until(0.94, 3_000, seed) is not None for seed in range(20))
+    assert sum(until(0.97, 1_000, seed) is not None for seed in range(40)) <= 20

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from latebind.adaptation.following import Followed, Following
+from latebind.adaptation.client import Followed, Following
 from latebind.adaptation.messages import AdaptationOrder
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.errors import ConfigError
@@ -75,7 +75,7 @@ def test_another_service_is_started_when_a_model_is_another(built: Built) -> Non
     async def test() -> None:
         there: list[Followed | None] = [first]
         following = Following(lambda: there[0], Noted(), FORKS)
-        await following.renew()
+        await following.begin(120.0)
         await until(lambda: "digits" in following.figures())
         service = following._client
         following.look()
@@ -83,8 +83,8 @@ def test_another_service_is_started_when_a_model_is_another(built: Built) -> Non
         assert following._client is service  # nothing has changed
         there[0] = None
         following.look()
-        await until(lambda: following._renewing is None)
-        assert following.figures() == {}
+        assert following.figures() == {}  # nothing is told to a service that knows another model
+        await asyncio.to_thread(service._process.wait, 120.0) if service else None
         there[0] = exchanged
         following.look()
         await until(lambda: "digits" in following.figures())
@@ -96,18 +96,17 @@ def test_another_service_is_started_when_a_model_is_another(built: Built) -> Non
 def test_another_service_follows_one_that_has_died(
     built: Built, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("latebind.adaptation.following.PAUSE", 0.0)
+    monkeypatch.setattr("latebind.adaptation.client.PAUSE", 0.0)
 
     async def test() -> None:
         following = Following(lambda: followed(built.directory.path, made=1), Noted(), FORKS)
-        await following.renew()
+        await following.begin(120.0)
         for _ in range(2):
             service = following._client
             assert service is not None
             service._process.kill()
             await until(partial(another, following, service))
         await following.close()
-        assert following._renewing is None
         assert caplog.text.count("has died") == 2  # one that is told to end has not
 
     asyncio.run(test())
@@ -116,7 +115,7 @@ def test_another_service_follows_one_that_has_died(
 def test_a_service_that_cannot_be_started_is_tried_again(
     built: Built, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("latebind.adaptation.following.PAUSE", 0.0)
+    monkeypatch.setattr("latebind.adaptation.client.PAUSE", 0.0)
     forked, refusals = FORKS.forked, list[Exception]()
 
     async def fork(*words: Any, **more: Any) -> Forked:
@@ -126,7 +125,7 @@ def test_a_service_that_cannot_be_started_is_tried_again(
 
     async def test() -> None:
         following = Following(lambda: followed(built.directory.path, made=1), Noted(), FORKS)
-        await following.renew()
+        await following.begin(120.0)
         service = following._client
         assert service is not None
         refusals.extend((OSError("too many open files"), ConfigError("no room")))

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from latebind.adaptation.adapter import open_adapter
+from latebind.adaptation.adapter import Adapter
 from latebind.adaptation.client import AdaptationClient
 from latebind.adaptation.controller import BUILT, FULL_DEPTH, name_of
 from latebind.adaptation.messages import AdaptationOrder
@@ -240,7 +240,7 @@ def test_a_service_goes_on_where_exits_were_stopped(model: Path, broken: bool) -
     if broken:
         (versions_folder(model) / "versions" / "000001" / ABOUT).unlink()
     wanted = "" if broken else FULL_DEPTH
-    adapter = open_adapter(model, CONFIG, threads=1, backend="eager", wanted=wanted)
+    adapter = Adapter(ModelDirectory.open(model), CONFIG, threads=1, backend="eager", wanted=wanted)
     assert adapter.versions.current() == "000001"
     assert adapter.controller.wanted == FULL_DEPTH
 

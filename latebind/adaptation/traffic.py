@@ -1,0 +1,193 @@
+"""The traffic of late: a window of samples, and whether they look like those before, and like what `build` kept."""
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from latebind.learned.head import Head, HeadFunction
+from latebind.learned.stored import Rows
+
+FEWEST = 150  # samples to compare with
+SHRINK = 10  # samples of all classes that each class is taken to have besides its own
+STRANGE = 0.05  # the share of samples like those before that are called strange
+FEWEST_KNOWN = 30  # samples of the traffic
+MOST_LESS = 0.15  # of the samples, that lookups may answer less often like the base model than they should
+MOST_LESS_SURE = 0.3  # that may leave less often than they should
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sampled request: when (seconds by a steady clock), whose, its features by lookup, the base model's answer.
+
+    `answers` are `(classes,) bfloat16`, too coarse to tell the highest of them; that is `answer`. `look` is that of its
+    inputs (`looks`), and it stands for `weight` requests.
+    """
+
+    time: float
+    client: int
+    features: dict[str, Tensor]
+    answers: Tensor
+    answer: int
+    look: Tensor
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """Samples as rows, oldest first: `(N, ...)` each."""
+
+    rows: Rows
+    times: Tensor
+    looks: Tensor
+    weights: Tensor
+
+
+class Window:
+    """Keeps up to `capacity` samples for `seconds`; where room is short, a client with over its share gives way.
+
+    One thread may add samples while another reads them.
+    """
+
+    def __init__(self, capacity: int, seconds: float, client_share: float) -> None:
+        self._capacity, self._seconds, self._client_share = capacity, seconds, client_share
+        self._samples: OrderedDict[int, Sample] = OrderedDict()
+        self._by_client: defaultdict[int, OrderedDict[int, None]] = defaultdict(OrderedDict)
+        self._next = 0
+        self._changing = Lock()
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def add(self, sample: Sample) -> None:
+        """Take in a sample."""
+        with self._changing:
+            while self._samples and next(iter(self._samples.values())).time < sample.time - self._seconds:
+                self._drop(next(iter(self._samples)))
+            if len(self._samples) >= self._capacity:  # the oldest goes, of the client that is over its share
+                largest = max(self._by_client.values(), key=len)
+                over = len(largest) > self._client_share * self._capacity
+                self._drop(next(iter(largest if over else self._samples)))
+            self._samples[self._next] = sample
+            self._by_client[sample.client][self._next] = None
+            self._next += 1
+
+    def recent(self) -> Recent | None:
+        """Return all samples, or None if there are none."""
+        with self._changing:
+            samples = list(self._samples.values())
+        if not samples:
+            return None
+        return Recent(
+            Rows(
+                {name: torch.stack([sample.features[name] for sample in samples]) for name in samples[0].features},
+                torch.stack([sample.answers for sample in samples]),
+                torch.tensor([sample.answer for sample in samples]),
+            ),
+            times=torch.tensor([sample.time for sample in samples], dtype=torch.float64),
+            looks=torch.stack([sample.look for sample in samples]),
+            weights=torch.tensor([sample.weight for sample in samples], dtype=torch.float64),
+        )
+
+    def _drop(self, number: int) -> None:
+        sample = self._samples.pop(number)
+        owned = self._by_client[sample.client]
+        del owned[number]
+        if not owned:
+            del self._by_client[sample.client]
+
+
+def looks(inputs: Sequence[Tensor]) -> Tensor:
+    """Return `(N, 2 inputs) float32`: mean and spread of the numbers of each row of each input."""
+    rows = [tensor.reshape(len(tensor), -1).float() for tensor in inputs]  # an input may be one number
+    return torch.cat([torch.stack([row.mean(dim=1), row.std(dim=1, correction=0)], dim=1) for row in rows], dim=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Familiar:
+    """What samples looked like: by class means `(classes, k)`, of all a spread `(k,)` and how far a strange one is.
+
+    By class, because another mix of classes is not a change of looks. Brighter pictures or a microphone further away
+    move the mean and the spread of an input's numbers far from those before, and a few dozen samples show it; that
+    fidelity fell from 0.98 to 0.95 takes hundreds. (Brighter by 3 standard deviations is noticed within 44 samples in
+    20 of 20 trials of `research drift`.)
+    """
+
+    means: Tensor
+    spread: Tensor
+    far: float
+
+    @classmethod
+    def of(cls, seen: Tensor, answers: Tensor, *, classes: int) -> Self | None:
+        """Learn from looks `(N, k)` of samples and the base model's `answers` `(N,) int64`; None for too few."""
+        if len(seen) < FEWEST:
+            return None
+        count = torch.bincount(answers, minlength=classes)[:, None]
+        sums = torch.zeros(classes, seen.shape[1]).index_add_(0, answers, seen)
+        means = (sums + SHRINK * seen.mean(dim=0)) / (count + SHRINK)
+        spread = (seen - means[answers]).std(dim=0).clamp(min=1e-6)
+        distances = _distances(seen, answers, means, spread)
+        return cls(means, spread, float(distances.quantile(1.0 - STRANGE)))
+
+    def strange(self, seen: Tensor, answers: Tensor) -> Tensor:
+        """Return `(N,) bool` for looks `(N, k)` and the base model's answers."""
+        return _distances(seen, answers, self.means, self.spread) > self.far
+
+
+def _distances(seen: Tensor, answers: Tensor, means: Tensor, spread: Tensor) -> Tensor:
+    return (((seen - means[answers]) / spread) ** 2).mean(dim=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How well lookups, by name with their thresholds, know rows that `build` kept, and with them the traffic.
+
+    Frames of a camera are not the pictures that a network was trained on: a version shown on those errs on these, and
+    is found out only after hundreds of samples. Where lookups do know such frames, they may be too seldom sure of it.
+
+    `known` has, by lookup and class, the share of the rows that it answers like the base model, and the share that it
+    is sure of.
+    """
+
+    lookups: Mapping[str, tuple[Head, float]]
+    known: Mapping[str, tuple[Tensor, Tensor]]
+
+    @classmethod
+    def of(cls, rows: Rows, lookups: Mapping[str, tuple[Head, float]]) -> Self:
+        """Ask the lookups about rows that have their features."""
+        known = {}
+        for name, (head, threshold) in lookups.items():
+            there = torch.bincount(rows.classes, minlength=head.classes).clamp(min=1)
+            right, sure = _asked(rows, name, head, threshold)
+            none = torch.zeros(head.classes)
+            known[name] = (
+                none.index_add(0, rows.classes, right) / there,
+                none.index_add(0, rows.classes, sure) / there,
+            )
+        return cls(lookups, known)
+
+    def speak_for(self, traffic: Rows) -> bool:
+        """Tell whether samples of the traffic are known about as well as kept rows of the same classes.
+
+        With few samples the answer is yes.
+        """
+        if len(traffic.classes) < FEWEST_KNOWN:
+            return True
+        for name, of_class in self.known.items():
+            asked = _asked(traffic, name, *self.lookups[name])
+            for known, found, most in zip(of_class, asked, (MOST_LESS, MOST_LESS_SURE), strict=True):
+                less = known[traffic.classes] - found
+                if float(less.mean() - less.std() / len(less) ** 0.5) > most:  # by more than its standard error
+                    return False
+        return True
+
+
+def _asked(rows: Rows, name: str, head: Head, threshold: float) -> tuple[Tensor, Tensor]:
+    """Return for each row 1 if the lookup answers like the base model, and 1 if it is sure."""
+    answers, scores = HeadFunction(head)(rows.features[name].float().numpy())
+    right = torch.from_numpy(answers.argmax(axis=1)) == rows.classes
+    return right.float(), torch.from_numpy(scores >= threshold).float()

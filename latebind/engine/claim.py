@@ -308,8 +308,10 @@ class Claim:
     def rows(self) -> Mapping[str, list[Rows]]:
         """The rows of the slots by input, each of the tensor's shape; the call fills them before it sends them."""
         claims, slots = self._claims, self._slots
-        inputs = zip(claims.spec.inputs, claims.rows.inputs, strict=True)
-        return {tensor.name: [array[slot, ...] for slot in slots] for tensor, array in inputs}
+        found = {}
+        for tensor, array in zip(claims.spec.inputs, claims.rows.inputs, strict=True):
+            found[tensor.name] = [array[slot, ...] for slot in slots]
+        return found
 
     @property
     def spec(self) -> ModelSpec:
@@ -430,24 +432,21 @@ class Claim:
         """Return the outputs of the slots, each `(N, *shape)`: a view if the slots are contiguous, else a copy."""
         first, last = self._slots[0], self._slots[-1]
         part = slice(first, last + 1) if last - first + 1 == len(self._slots) else list(self._slots)
-        outputs = zip(self.spec.outputs, self._claims.rows.outputs, strict=True)
-        return {tensor.name: rows[part] for tensor, rows in outputs}
+        found = {}
+        for tensor, rows in zip(self.spec.outputs, self._claims.rows.outputs, strict=True):
+            found[tensor.name] = rows[part]
+        return found
 
     def _answer(self, ends: Sequence[Ended]) -> Answer:
-        outputs, versions = self._outputs(), self._claims.rows.versions
-        return Answer(
-            {
-                tensor.name: (rows if tensor.padding is None else trimmed(rows, tensor)).copy()
-                for tensor, rows in zip(self.spec.outputs, outputs.values(), strict=True)
-            },
-            tuple([end.stage for end in ends]),
-            tuple([end.waited for end in ends]),
-            tuple([end.ran for end in ends]),
-            tuple([tuple(self._steps.get(one, ())) for one in self._requests]) if self.spec.steps else (),
-            self.spec,
-            True,
-            tuple([int(versions[slot]) for slot in self._slots]) if len(versions) else (),
-        )
+        spec, outputs = self.spec, self._outputs()
+        for tensor in spec.outputs:
+            rows = outputs[tensor.name]
+            outputs[tensor.name] = (rows if tensor.padding is None else trimmed(rows, tensor)).copy()
+        _, _, left_at, waited, ran = zip(*ends, strict=True)
+        ran_steps = tuple([tuple(self._steps.get(one, ())) for one in self._requests]) if spec.steps else ()
+        versions = self._claims.rows.versions
+        caches = tuple([int(versions[slot]) for slot in self._slots]) if len(versions) else ()
+        return Answer(outputs, left_at, waited, ran, ran_steps, spec, True, caches)
 
 
 def _error(spec: ModelSpec, end: Ended, too_large: str) -> LatebindError:

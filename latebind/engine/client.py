@@ -305,14 +305,14 @@ class EngineClient:
 
     def receive(self, ended: Ended | Stepped | Wrote) -> None:
         """Handle the end of one request, of one step of a query, or of one token."""
-        if isinstance(ended, Stepped):
-            self.sent[ended.request].step(ended)
-        elif isinstance(ended, Wrote):
-            self.sent[ended.request].wrote(ended.tokens)
-        else:
+        if isinstance(ended, Ended):
             self.sent.pop(ended.request).end(ended)
             if not self.sent and self._emptied is not None:
                 self._emptied.set()
+        elif isinstance(ended, Stepped):
+            self.sent[ended.request].step(ended)
+        else:
+            self.sent[ended.request].wrote(ended.tokens)
 
     def watch(self, deadline: float) -> None:
         """Tell claims at their deadline, however the engine fares: at this one, if it is before all others."""

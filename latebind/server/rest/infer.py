@@ -236,7 +236,7 @@ class Codec:
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             raise InvalidRequest(f"the JSON is not an infer request: {error}{_hint(text)}") from None
         parameters = request.parameters or NO_PARAMETERS
-        timeout, priority = _checked(parameters)
+        timeout, priority = _checked(parameters) if request.parameters else (0, 0)
         outputs = [_asked(one) for one in request.outputs] if request.outputs else ()
         wanted = self.calls.wanted(outputs, binary=parameters.binary_data_output)
         tensors, rows = self.calls.match([(one.name, one.datatype, one.shape) for one in request.inputs])

@@ -233,6 +233,8 @@ class Body:
     no room for it. Where `as_sent`, the body is not decompressed.
     """
 
+    __slots__ = ("_collected", "_held", "_limits", "_more", "_receive", "_unread", "arrived", "size")
+
     def __init__(self, request: Request, limits: Limits, held: Held | None = None, *, as_sent: bool = False) -> None:
         length = request.fields.get(b"content-length")
         self.size = None if length is None else int(length)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from latebind.cli.console import console, errors
 from research.__main__ import PARTS, app
 from tests.digits import Built
 
@@ -56,6 +57,13 @@ def places(built: Built, models: Path, tmp_path_factory: pytest.TempPathFactory)
     return {"digits": built.directory.path.parents[1], "models": models, "images": rows}
 
 
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have tables in one piece: a console keeps the width that it found when it was first imported."""
+    for one in (console, errors):
+        monkeypatch.setattr(one, "_width", 400)
+        monkeypatch.setattr(one, "_height", 100)
+
+
 @pytest.mark.parametrize("command", PARTS)
 def test_every_evaluation_explains_itself(command: str) -> None:
     code, output = run(f"{command} --help")
@@ -67,7 +75,7 @@ def test_every_evaluation_explains_itself(command: str) -> None:
 def test_every_evaluation_tells_settings_machine_and_tables_and_writes_them(
     words: str, places: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "400")
+    wide(monkeypatch)
     file, page = tmp_path / "figures.json", tmp_path / "page.html"
     code, output = run(f"{words.format_map(places)} --json {file} --page {page}")
     assert code == 0, output
@@ -108,7 +116,7 @@ def test_every_evaluation_tells_settings_machine_and_tables_and_writes_them(
 def test_a_mistake_gets_one_clear_line_and_exit_code_2(
     words: str, message: str, places: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
+    wide(monkeypatch)
     code, output = run(words.format_map(places))
     assert code == 2
     assert message in output

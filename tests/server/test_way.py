@@ -5,6 +5,7 @@ One call is traced in the frontend and in an engine that runs in a thread of thi
 
 import asyncio
 import os
+import re
 import socket
 import sys
 import threading
@@ -35,10 +36,7 @@ from tests.server.rpc.conftest import tensor
 
 PACKAGE = str(Path(latebind.__file__).parent) + "/"
 
-# The frontend's share, and how many files a call passes at most in all.
-HTTP = ["rest/protocol.py", "rest/request.py", "rest/app.py", "rest/infer.py", "service.py", "calls.py"]
-GRPC = ["rpc/server.py", "rpc/infer.py", "service.py", "calls.py"]
-MOST_TO_RUN, MOST_BACK = 21, 12
+ARCHITECTURE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
 
 
 class Trace:
@@ -96,19 +94,23 @@ class Engines:
             engine.serve()
 
 
-async def check(trace: Trace, frontend: list[str], call: Callable[[], Awaitable[object]]) -> None:
-    """Take the shortest of some traces: others have what is made once, or the end of the call before."""
+def listed(way: str) -> list[str]:
+    """Return the files that the page of the architecture lists for one of its ways."""
+    (line,) = re.findall(rf"^\* {way}: (.*)$", ARCHITECTURE, re.MULTILINE)
+    return re.findall(r"`(\S+\.py)`", line)
+
+
+async def check(trace: Trace, transport: str, call: Callable[[], Awaitable[object]]) -> None:
+    """Compare the page with what each of some traces has: a single one may have the end of the call before, too."""
     traces = []
     for _ in range(8):
+        await asyncio.sleep(0.05)
         trace.begin()
         await call()
-        traces.append((list(trace.to_run), list(trace.back)))
-    to_run, back = min(traces, key=lambda both: len(both[0]) + len(both[1]))
-    assert [file for file in to_run if file.startswith("server/")] == [f"server/{file}" for file in frontend]
-    assert {file for file in back if file.startswith("server/")} <= {f"server/{file}" for file in frontend}
-    assert "scheduler.py" in to_run
-    assert len(to_run) <= MOST_TO_RUN, to_run
-    assert len(back) <= MOST_BACK, back
+        traces.append((trace.to_run, trace.back))
+    to_run, back = (set.intersection(*(set(one[way]) for one in traces)) for way in (0, 1))
+    assert to_run == set(listed(f"{transport}, to `Run`"))
+    assert back == set(listed(f"{transport}, back"))
 
 
 @pytest.mark.skipif(is_compiled(), reason="compiled functions are not traced")
@@ -131,8 +133,8 @@ def test_a_call_passes_few_files_and_no_others_of_the_frontend(models: Path) -> 
             async with Door(client, DoorConfig(port=0, grpc_port=0)) as door:
                 reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
                 async with triton.InferenceServerClient(f"127.0.0.1:{door.grpc_port}") as stub:
-                    await check(trace, HTTP, partial(over_http, reader, writer))
-                    await check(trace, GRPC, partial(stub.infer, "chain", [tensor(image, "image")]))
+                    await check(trace, "HTTP", partial(over_http, reader, writer))
+                    await check(trace, "gRPC", partial(stub.infer, "chain", [tensor(image, "image")]))
                 writer.close()
         finally:
             await client.close()

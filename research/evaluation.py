@@ -13,7 +13,7 @@ from typer import Option
 from latebind.bench import subject as bench
 from latebind.bench.report import Plot, write_plots
 from latebind.bench.rounds import Progress, interrupted
-from latebind.cli.bench.options import Backend, Core, DoorCore, Model, Repository
+from latebind.cli.bench.options import Backend, Core, FrontendCore, Model, Repository
 from latebind.cli.console import Rows, complain, console, progress, save, show_tables
 from latebind.cli.options import DataOption, JsonFile, Page, Seed
 from latebind.cli.sources import load_rows
@@ -78,16 +78,16 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What all live sides have in common. The door and the clients share a core, the engines another."""
+    """What all live sides have in common. The frontend and the clients share a core, the engines another."""
 
     backend: Backend = None
     engine_core: Core = 1
-    door_core: DoorCore = 0
+    frontend_core: FrontendCore = 0
     seed: Seed = 0
 
     def setting(self) -> bench.Setting:
         """Return how each side is served."""
-        return bench.Setting(self.backend, (self.door_core,), self.engine_core, self.seed)
+        return bench.Setting(self.backend, (self.frontend_core,), self.engine_core, self.seed)
 
 
 def evaluate(parts: Mapping[str, Part], output: Output, told: Mapping[str, object] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The layers hold: what decides is pure, the door knows no torch, the engine knows no HTTP."""
+"""The layers hold: what decides is pure, the frontend knows no torch, the engine knows no HTTP."""
 
 import ast
 import re
@@ -68,7 +68,7 @@ def test_the_block_bites() -> None:
     assert "is blocked here" in done.stderr
 
 
-def test_the_door_and_its_end_of_the_engine_import_without_torch() -> None:
+def test_the_frontend_and_its_end_of_the_engine_import_without_torch() -> None:
     names = modules("server/**/*.py", "repository/[!t]*.py", "engine/client.py", "cli/main.py", "cli/serve.py")
     assert "latebind.repository.tensors" not in names
     done = import_without(", ".join(names), "torch", "openvino")

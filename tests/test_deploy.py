@@ -135,16 +135,18 @@ def test_on_ray_the_settings_are_such_and_need_tokens() -> None:
     check("ray", found)
 
 
-def test_on_ray_the_door_is_where_the_service_leads_and_nothing_of_ray_is_exposed() -> None:
+def test_on_ray_the_frontend_is_where_the_service_leads_and_nothing_of_ray_is_exposed() -> None:
     spec, settings = ray_service()
     cluster, found = spec["rayClusterConfig"], msgspec.toml.decode(*settings.values(), type=ServeConfig)
     assert cluster["authOptions"]["mode"] == "token"
-    (door,) = [group for group in cluster["workerGroupSpecs"] if found.cluster.ingress in str(group["rayStartParams"])]
-    ports = {port["name"]: port["containerPort"] for port in door["template"]["spec"]["containers"][0]["ports"]}
+    (frontend,) = [
+        group for group in cluster["workerGroupSpecs"] if found.cluster.ingress in str(group["rayStartParams"])
+    ]
+    ports = {port["name"]: port["containerPort"] for port in frontend["template"]["spec"]["containers"][0]["ports"]}
     assert ports == {"http": found.server.port, "grpc": found.server.grpc_port}
-    *_, service, within, to_door, operator = documents(DEPLOY / "kuberay.yaml")
-    labels = door["template"]["metadata"]["labels"]
-    for selector in (service["spec"]["selector"], to_door["spec"]["podSelector"]["matchLabels"]):
+    *_, service, within, to_frontend, operator = documents(DEPLOY / "kuberay.yaml")
+    labels = frontend["template"]["metadata"]["labels"]
+    for selector in (service["spec"]["selector"], to_frontend["spec"]["podSelector"]["matchLabels"]):
         assert selector.items() <= labels.items()
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     everybody = within["spec"]["podSelector"]["matchLabels"]
@@ -169,4 +171,4 @@ def test_the_service_is_confined() -> None:
         assert service[name] == "yes", name
     assert service["CapabilityBoundingSet"] == ""
     assert service["ProtectSystem"] == "strict"
-    assert int(service["TimeoutStopSec"]) > 30  # what the door takes to drain
+    assert int(service["TimeoutStopSec"]) > 30  # what the frontend takes to drain

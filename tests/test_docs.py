@@ -180,11 +180,9 @@ def test_the_check_bites(tmp_path: Path) -> None:
     assert "--fast" not in options("serve")
     with pytest.raises(AssertionError, match="there is no latebind bench nothing"):
         options("bench nothing")
-    page.write_text(
-        "`engine/nothing.py`, `door/`, `rpc/server.py`, `batching/`, `--fast`, `--slots`, `Doorr.said`, `Door`"
-    )
-    assert gone(page) == ["engine/nothing.py", "door/", "--fast"]
-    assert unknown(page) == ["Doorr.said"]
+    page.write_text("`engine/nothing.py`, `nowhere/`, `batching/`, `--fast`, `--slots`, `Frontend.sayed`, `Frontend`")
+    assert gone(page) == ["engine/nothing.py", "nowhere/", "--fast"]
+    assert unknown(page) == ["Frontend.sayed"]
 
 
 def test_the_index_names_every_page() -> None:

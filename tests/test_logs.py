@@ -15,12 +15,12 @@ from latebind.domain.errors import Failed
 from latebind.logs import REQUEST, JsonLines, TextLines, write_logs
 from latebind.server.faults import report
 
-FORGED = "x\n2026-01-01 00:00:00,000 door ERROR forged\r\x1b[2K\u2028"
+FORGED = "x\n2026-01-01 00:00:00,000 frontend ERROR forged\r\x1b[2K\u2028"
 
 
 def record(message: str, *values: object, error: Exception | None = None, **extra: object) -> logging.LogRecord:
     info = None if error is None else (type(error), error, error.__traceback__)
-    made = logging.LogRecord("latebind.door", logging.WARNING, "f.py", 1, message, values, info)
+    made = logging.LogRecord("latebind.frontend", logging.WARNING, "f.py", 1, message, values, info)
     made.__dict__.update(extra)
     return made
 
@@ -36,13 +36,13 @@ def lines() -> Iterator[io.StringIO]:
 
 
 def test_a_json_line_tells_time_level_process_logger_and_message() -> None:
-    line = json.loads(JsonLines("door").format(record("%s rows", 3)))
+    line = json.loads(JsonLines("frontend").format(record("%s rows", 3)))
     assert datetime.fromisoformat(line.pop("time")).utcoffset() is not None
-    assert line == {"level": "warning", "process": "door", "logger": "latebind.door", "message": "3 rows"}
+    assert line == {"level": "warning", "process": "frontend", "logger": "latebind.frontend", "message": "3 rows"}
 
 
 def test_a_json_line_tells_the_request_of_its_record_or_of_its_task() -> None:
-    write = JsonLines("door").format
+    write = JsonLines("frontend").format
     assert "request" not in json.loads(write(record("nothing")))
     token = REQUEST.set("task's")
     try:
@@ -54,15 +54,15 @@ def test_a_json_line_tells_the_request_of_its_record_or_of_its_task() -> None:
 
 @given(st.text())
 def test_no_value_breaks_a_line(value: str) -> None:
-    assert len(JsonLines("door").format(record("%s", value)).splitlines()) == 1
-    assert len(TextLines("door").format(record("%s", value)).splitlines()) == 1
+    assert len(JsonLines("frontend").format(record("%s", value)).splitlines()) == 1
+    assert len(TextLines("frontend").format(record("%s", value)).splitlines()) == 1
 
 
 def test_a_forged_line_is_shown_as_escapes() -> None:
     assert (
-        TextLines("door")
+        TextLines("frontend")
         .format(record("%s", FORGED))
-        .endswith(r"x\n2026-01-01 00:00:00,000 door ERROR forged\r\x1b[2K\u2028")
+        .endswith(r"x\n2026-01-01 00:00:00,000 frontend ERROR forged\r\x1b[2K\u2028")
     )
 
 
@@ -88,7 +88,7 @@ def test_a_process_writes_the_lines_it_was_told_to(form: str, lines: io.StringIO
 def test_an_internal_error_goes_by_the_clients_id_where_that_is_harmless(
     given: str, kept: bool, lines: io.StringIO
 ) -> None:
-    write_logs("door", "json", stream=lines)
+    write_logs("frontend", "json", stream=lines)
     token = REQUEST.set(given)
     try:
         told = report(Failed("in /srv/models"))

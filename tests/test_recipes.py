@@ -11,7 +11,7 @@ from latebind.domain.config import PolicyConfig, ResidencyConfig
 from latebind.domain.costs import Footprint
 from latebind.residency.memory import Memory
 from latebind.residency.policy import make_policy
-from latebind.server.door import Verbs
+from latebind.server.frontend import Verbs
 from latebind.server.rest.app import ROUTES
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival

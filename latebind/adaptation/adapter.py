@@ -129,7 +129,7 @@ class Adapter:
     def see(self, sampled: Sequence[Sampled]) -> list[Compared]:
         """Find out what lookups see of sampled requests and keep it; compare those that show.
 
-        Only those that left early are run through the network; of the others the door has sent its output.
+        Only those that left early are run through the network; of the others the frontend has sent its output.
         """
         compared = []
         early, ended = ([one for one in sampled if bool(one.end) == whole] for whole in (False, True))

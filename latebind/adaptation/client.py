@@ -1,4 +1,4 @@
-"""The door's end of the adaptation service: starts it, tells it of answers, has the engine take what it makes.
+"""The frontend's end of the adaptation service: starts it, tells it of answers, has the engine take what it makes.
 
 `Following` keeps a service running: another is started when one dies, or when other models are served.
 """
@@ -55,7 +55,7 @@ class NothingToFollow(ConfigError):
 
 
 class AdaptationClient:
-    """Watches what the door answers. Make one with `start`, end it with `close`."""
+    """Watches what the frontend answers. Make one with `start`, end it with `close`."""
 
     def __init__(self, models: Sequence[ModelSpec], share: float, process: Forked, in_use: Engines) -> None:
         self.statuses: dict[str, Status] = {}

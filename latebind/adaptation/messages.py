@@ -1,6 +1,6 @@
-"""What crosses between the door and the adaptation service, both ways, and which requests the door sends as samples.
+"""What crosses between the frontend and the adaptation service, both ways, and which requests are sent as samples.
 
-A message is a length and a msgpack array. Both ends are of one version: the service is forked by the door's server.
+A message is a length and a msgpack array. Both ends are of one version: the service is forked by the frontend's server.
 """
 
 from collections.abc import Callable, Iterator

@@ -115,8 +115,8 @@ class Lane:
 class AdaptationService:
     """Passes answers to the controllers and carries out what they decide."""
 
-    def __init__(self, order: AdaptationOrder, door: socket.socket, reader: Reader[ToService]) -> None:
-        self._config, self._door, self._reader = order.config, door, reader
+    def __init__(self, order: AdaptationOrder, frontend: socket.socket, reader: Reader[ToService]) -> None:
+        self._config, self._frontend, self._reader = order.config, frontend, reader
         self._lanes: list[Lane] = []
         self._left_out: dict[int, str] = {}  # the models that cannot be followed, by number, and why
         with yielding_often(order.config.yields):
@@ -133,7 +133,7 @@ class AdaptationService:
         self._looked = time.monotonic()
 
     def run(self) -> None:
-        """Listen until the door closes its end. What is on disk is whole at any moment, so nothing is tidied up."""
+        """Listen until the frontend closes its end. What is on disk is whole at any moment, so nothing is tidied up."""
         self._tell(Started(left_out=self._left_out))
         if not self._lanes:
             return
@@ -148,14 +148,14 @@ class AdaptationService:
                 self._look()
 
     def _listen(self) -> bool:
-        """Take in what the door sends; False once it has closed."""
+        """Take in what the frontend sends; False once it has closed."""
         poll = select.poll()
-        poll.register(self._door, select.POLLIN)
+        poll.register(self._frontend, select.POLLIN)
         if not poll.poll(1e3 * LOOK_SECONDS):
             return True
         try:
-            data = self._door.recv(READ_BYTES)
-        except ConnectionResetError:  # the door was killed before it had read all that it was told
+            data = self._frontend.recv(READ_BYTES)
+        except ConnectionResetError:  # the frontend was killed before it had read all that it was told
             return False
         with self._work:
             for told in self._reader.feed(data):
@@ -234,7 +234,7 @@ class AdaptationService:
     def _use(self, lane: Lane, use: Use) -> None:
         """Use a version, and as the leader have all use it.
 
-        This server is told first: if this process dies in between, the next one finds what the door was told.
+        This server is told first: if this process dies in between, the next one finds what the frontend was told.
         """
         if lane.leads and lane.chosen() != lane.seen:
             return  # an operator has just chosen, which `_look` will find
@@ -314,27 +314,27 @@ class AdaptationService:
 
     def _tell(self, message: FromService) -> None:
         try:
-            self._door.sendall(packed(message))
+            self._frontend.sendall(packed(message))
         except (BrokenPipeError, ConnectionResetError):
-            logger.warning("the door has closed")
+            logger.warning("the frontend has closed")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve until the door closes; the argument is the descriptor of the socket between them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the door hears it and closes
+    """Serve until the frontend closes; the argument is the descriptor of the socket between them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the frontend hears it and closes
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     reader = Reader[ToService](msgspec.msgpack.Decoder(ToService))
-    with socket.socket(fileno=int(arguments[0])) as door:
+    with socket.socket(fileno=int(arguments[0])) as frontend:
         orders: list[ToService] = []
-        while not orders:  # the door sends nothing else before it has heard that the service is ready
-            if not (data := door.recv(READ_BYTES)):  # the server died before it had said what to do
+        while not orders:  # the frontend sends nothing else before it has heard that the service is ready
+            if not (data := frontend.recv(READ_BYTES)):  # the server died before it had said what to do
                 return
             orders = list(reader.feed(data))
         (order,) = orders
         assert isinstance(order, AdaptationOrder)
         write_logs("adaptation", order.log_format)
         _give_way(order)
-        AdaptationService(order, door, reader).run()
+        AdaptationService(order, frontend, reader).run()
 
 
 def _give_way(order: AdaptationOrder) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 LOWEST, HIGHEST = 0.7, 1.3  # times a load: the rates between which calibrations rise
 READ_BYTES = 1 << 16
-IDLE = 5.0  # seconds: a door closes connections that nobody uses for twice as long
+IDLE = 5.0  # seconds: a frontend closes connections that nobody uses for twice as long
 DURATION = re.compile(r"dur=([\d.]+)")
 HEADER_LENGTH = "Inference-Header-Content-Length"
 DATATYPES = {
@@ -95,7 +95,7 @@ class Line:
     """One kept-open connection for requests one after another; it reconnects after `idle` seconds without one.
 
     A request is one write of bytes made beforehand: `http.client` writes twice and takes a tenth of a millisecond more
-    of the core that it shares with the door.
+    of the core that it shares with the frontend.
     """
 
     def __init__(self, url: str, *, idle: float = IDLE) -> None:

@@ -145,7 +145,7 @@ def closed(
         bodies = [encode(part.row(number)) for number in range(len(part))]
         if part.labels is not None:
             labels.append(part.labels)
-        with pinned(setting.door_cores), ExitStack() as stack:
+        with pinned(setting.frontend_cores), ExitStack() as stack:
             callers = {
                 name: Caller(stack.enter_context(_serving(part, options, exits, setting)), part.model)
                 for name, exits in SIDES.items()
@@ -181,7 +181,7 @@ def open_loop(
     bodies = [encode(subject.row(number), timeout=deadline) for number in drawn]
     sides = {name: Side() for name in SIDES}
     with ExitStack() as stack:
-        setting = Setting(door_cores=(), log=log)  # any core, as a user's server has them
+        setting = Setting(frontend_cores=(), log=log)  # any core, as a user's server has them
         urls = {name: stack.enter_context(_serving(subject, (), exits, setting)) for name, exits in SIDES.items()}
         alone = {}
         for name, url in urls.items():
@@ -203,7 +203,7 @@ def open_loop(
 
 def _serving(subject: Subject, options: Sequence[str], exits: str, setting: Setting) -> AbstractContextManager[str]:
     words = ("--model", subject.model, *options, exits)
-    return serving(subject.repository, *words, cores=setting.door_cores, log=setting.log)
+    return serving(subject.repository, *words, cores=setting.frontend_cores, log=setting.log)
 
 
 def _warm_up(caller: Caller, bodies: Sequence[Body]) -> float:

@@ -27,7 +27,7 @@ class Launched:
 def serving(repository: Path, *options: str, cores: Sequence[int] = (), log: Path | None = None) -> Iterator[str]:
     """Serve `repository` on a free port with these options of `latebind serve`; yields the URL.
 
-    `cores` are those of the door; the engine takes its own by `--cores`. `log` takes what the server prints on
+    `cores` are those of the frontend; the engine takes its own by `--cores`. `log` takes what the server prints on
     standard error, which else goes where ours goes.
     """
     with launched(repository, *options, cores=cores, log=log) as server:

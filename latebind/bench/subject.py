@@ -65,7 +65,7 @@ class Setting:
     """
 
     backend: str | None = None
-    door_cores: tuple[int, ...] = (0,)
+    frontend_cores: tuple[int, ...] = (0,)
     engine_core: int = 1
     seed: int = 0
     log: Path | None = None

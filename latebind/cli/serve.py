@@ -1,4 +1,4 @@
-"""`latebind serve`: the door in this process, the engine in one of its own."""
+"""`latebind serve`: the frontend in this process, the engine in one of its own."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ from latebind.repository.listing import Selection
 from latebind.repository.mirror import open_selection
 from latebind.residency.policy import make_policy as make_eviction
 from latebind.server.access import Security
-from latebind.server.door import Door
+from latebind.server.frontend import Frontend
 from latebind.server.limits import Limits
 from latebind.server.listening import check_addresses, families, raise_file_limit
 
@@ -95,7 +95,7 @@ def serve(
         if on is None and named:
             raise ConfigError(f"{', '.join(named)}: replicas are Ray's; add --on ray, or leave it out")
         settings = SETTINGS.read(config, given, on=on)
-        write_logs("door", settings.observability.log_format)
+        write_logs("frontend", settings.observability.log_format)
         # What the engine or the frontend would refuse is told before one is started.
         make_policy(settings.policy)
         make_eviction(settings.residency)
@@ -110,7 +110,7 @@ def serve(
 
 
 async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | None) -> bool:
-    """Start the engine and open the door, close both in reverse order; return False if a second signal hurried it."""
+    """Start the engine, open the frontend, close both in reverse order; return False if a second signal hurried it."""
     security = Security.by(settings.server)  # what is wrong there is told before an engine is started
     raise_file_limit(Limits().connections * (1 if settings.server.grpc_port is None else 2))
     async with AsyncExitStack() as stack:
@@ -136,7 +136,7 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
         export = _export(settings.observability.otlp)
         if export is not None:
             stack.push_async_callback(asyncio.to_thread, export.close)
-        door = Door(
+        frontend = Frontend(
             engines,
             settings.server,
             deadlines=engines.deadlines,
@@ -146,8 +146,8 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
             catalogue=catalogue,
             security=security,
         )
-        async with door:
-            door.close_on_signals()
+        async with frontend:
+            frontend.close_on_signals()
             settle()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, catalogue.look)
             if is_compiled():
@@ -159,11 +159,11 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
                     logger.info("serving %s version %s", spec.name, spec.version)
             for told in selection.passed_over():
                 logger.warning("%s", told)
-            say_where(settings, door.port, door.grpc_port, dashboard=settings.server.shows_dashboard)
-            await asyncio.wait({asyncio.create_task(door.closed())})
-        if door.hurried:
+            say_where(settings, frontend.port, frontend.grpc_port, dashboard=settings.server.shows_dashboard)
+            await asyncio.wait({asyncio.create_task(frontend.closed())})
+        if frontend.hurried:
             await engines.close(0.0)
-    return not door.hurried
+    return not frontend.hurried
 
 
 def _serve_on(on: str, settings: ServeConfig, selection: Selection, event_log: Path | None) -> None:

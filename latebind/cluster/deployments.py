@@ -16,7 +16,7 @@ from latebind.cluster.upstream import ReplicaInfo
 from latebind.heap import settle
 from latebind.logs import write_logs
 
-ADDRESS = "address"  # in a replica's metadata, set once at its start: host and port of its door
+ADDRESS = "address"  # in a replica's metadata, set once at its start: host and port of its frontend
 REPORT = "report"  # in its routing statistics, reported every second
 FIGURES = ("requests", "slack", "shed", "busy")  # in its statistics for autoscaling: the fields of `Load`
 

@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 class Fleet:
     """All replicas, each of which takes `most` calls at once. They answer only callers that show `secret`.
 
-    It takes the place of a door's gateway, but calls go to the doors of replicas instead of slots. `moved` counts calls
-    that were sent to another replica after one was lost.
+    It takes the place of a frontend's gateway, but calls go to replicas' frontends instead of slots. `moved` counts
+    calls that were sent to another replica after one was lost.
     """
 
     def __init__(self, *, most: int, limits: Limits, secret: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -203,7 +203,7 @@ class Fleet:
         peer.state.suspect_until = self._clock() + SUSPECT_SECONDS
         peer.close()
 
-    # What the service of a door asks of its gateway
+    # What the service of a frontend asks of its gateway
 
     def live(self) -> bool:
         """Return True: the ingress lives."""

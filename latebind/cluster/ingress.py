@@ -1,4 +1,4 @@
-"""The ingress: the door that clients call. It has no engine and sends calls on to replicas.
+"""The ingress: the frontend that clients call. It has no engine and sends calls on to replicas.
 
 Which HTTP routes one replica answers, which all replicas, and which the ingress itself stands here; `rpc.py` has gRPC.
 """
@@ -17,7 +17,7 @@ from latebind.cluster.replica import Application
 from latebind.cluster.rpc import relayed_methods
 from latebind.cluster.upstream import Lost, Peer, ReplicaInfo
 from latebind.domain.errors import Unavailable
-from latebind.server.door import Door, Verbs
+from latebind.server.frontend import Frontend, Verbs
 from latebind.server.limits import Limits
 from latebind.server.rest import about
 from latebind.server.rest.about import TEXT, health_reply
@@ -33,31 +33,31 @@ logger = logging.getLogger(__name__)
 
 
 class Ingress:
-    """A door in front of all replicas that `look` reports. Create one with `start`, end it with `close`."""
+    """A frontend in front of all replicas that `look` reports. Create one with `start`, end it with `close`."""
 
-    def __init__(self, fleet: Fleet, door: Door, look: Look) -> None:
+    def __init__(self, fleet: Fleet, frontend: Frontend, look: Look) -> None:
         self.fleet = fleet
-        self.door = door
+        self.frontend = frontend
         self._look = look
         self._telling: dict[str, asyncio.Task[None]] = {}
         self._following = asyncio.create_task(self._follow())
 
     @classmethod
     async def start(cls, application: Application, look: Look, *, limits: Limits | None = None) -> Self:
-        """Open the door once there is a replica. Raises what `Door.open` raises."""
+        """Open the frontend once there is a replica. Raises what `Frontend.open` raises."""
         settings, limits = application.settings, limits or Limits()
         fleet = Fleet(most=settings.cluster.calls, limits=limits, secret=application.secret)
         await look(fleet.see)
         methods = None if settings.server.grpc_port is None else relayed_methods(fleet)
         verbs = Verbs(routes=relayed_routes(fleet), methods=methods)
-        door = Door(fleet, replace(settings.server, dashboard=False), limits=limits, verbs=verbs)
-        await door.open()
-        return cls(fleet, door, look)
+        frontend = Frontend(fleet, replace(settings.server, dashboard=False), limits=limits, verbs=verbs)
+        await frontend.open()
+        return cls(fleet, frontend, look)
 
     @property
     def ports(self) -> tuple[int, int | None]:
         """The ports for HTTP and gRPC."""
-        return self.door.port, self.door.grpc_port
+        return self.frontend.port, self.frontend.grpc_port
 
     def check(self) -> None:
         """Raise if the ingress no longer updates its list of replicas."""
@@ -66,8 +66,8 @@ class Ingress:
 
     async def close(self) -> None:
         """Answer the calls under way, then close."""
-        self.door.close()
-        await self.door.closed()
+        self.frontend.close()
+        await self.frontend.closed()
         for task in (self._following, *self._telling.values()):
             task.cancel()
 

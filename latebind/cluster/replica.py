@@ -1,4 +1,4 @@
-"""A replica: the same door and engine as on a single machine. Only the ingress may call it."""
+"""A replica: the same frontend and engine as on a single machine. Only the ingress may call it."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from latebind.adaptation.client import start_beside
 from latebind.cluster.placement import Costs, Report
 from latebind.cluster.rpc import replica_route
 from latebind.cluster.scaling import Load, load_between
-from latebind.domain.config import DoorConfig, ServeConfig
+from latebind.domain.config import FrontendConfig, ServeConfig
 from latebind.domain.errors import Unavailable
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
@@ -22,7 +22,7 @@ from latebind.engine.order import EngineOrder
 from latebind.forks.client import ForkServer
 from latebind.repository.listing import Selection
 from latebind.server.access import Guard, Security
-from latebind.server.door import Door, Verbs
+from latebind.server.frontend import Frontend, Verbs
 from latebind.server.gateway import Snapshot
 from latebind.server.limits import Limits
 from latebind.server.rest.app import ROUTES
@@ -49,12 +49,14 @@ class Application:
 
 
 class Replica:
-    """One engine and its door, open at `host` and `port`. Create one with `start`, end it with `close`."""
+    """One engine and its frontend, open at `host` and `port`. Create one with `start`, end it with `close`."""
 
-    def __init__(self, engines: Engines, door: Door, host: str, settings: ServeConfig, ends: AsyncExitStack) -> None:
+    def __init__(
+        self, engines: Engines, frontend: Frontend, host: str, settings: ServeConfig, ends: AsyncExitStack
+    ) -> None:
         self.host = host
         self._engines = engines
-        self._door = door
+        self._frontend = frontend
         self._ends = ends
         self._settings = settings
         self._before: Snapshot = {"models": {}}
@@ -62,7 +64,7 @@ class Replica:
 
     @classmethod
     async def start(cls, application: Application, host: str) -> Self:
-        """Start the engine and open the door. Raises what could not be loaded."""
+        """Start the engine and open the frontend. Raises what could not be loaded."""
         settings = application.settings
         async with AsyncExitStack() as stack:
             forks = stack.enter_context(ForkServer(application.lender))
@@ -78,7 +80,7 @@ class Replica:
             export = _export(settings.observability.otlp)
             if export is not None:
                 stack.push_async_callback(asyncio.to_thread, export.close)
-            door = Door(
+            frontend = Frontend(
                 engines,
                 _inside(settings.server, host),
                 limits=Limits(idle_seconds=IDLE),
@@ -90,13 +92,13 @@ class Replica:
                 verbs=Verbs(routes=(*ROUTES, replica_route())),
                 security=Security(Guard(token=application.secret), tls=None, behind_ingress=True),
             )
-            await stack.enter_async_context(door)
-            return cls(engines, door, host, settings, stack.pop_all())
+            await stack.enter_async_context(frontend)
+            return cls(engines, frontend, host, settings, stack.pop_all())
 
     @property
     def port(self) -> int:
-        """The port of its door."""
-        return self._door.port
+        """The port of its frontend."""
+        return self._frontend.port
 
     async def report(self) -> Report | None:
         """Return what the ingress places models and routes calls by; None unless memory is limited."""
@@ -172,8 +174,8 @@ def report_of(snapshot: Mapping[str, Any], workers: int, deadlines: Mapping[str,
     return Report(memory["budget_bytes"], costs, resident)
 
 
-def _inside(config: DoorConfig, host: str) -> DoorConfig:
-    """Return the configuration of a replica's door: any port, and nothing that the ingress handles."""
+def _inside(config: FrontendConfig, host: str) -> FrontendConfig:
+    """Return the configuration of a replica's frontend: any port, and nothing that the ingress handles."""
     return replace(
         config,
         host=host,

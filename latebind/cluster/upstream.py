@@ -16,7 +16,7 @@ from latebind.server.rest.request import Headers, Reply
 Parts = Sequence[bytes]  # a request as it is written: its head, then its body
 
 STATUS = b"latebind-status"  # header: the status of a gRPC call that failed; the reply's own status is 200
-OURS = frozenset((b"connection", b"content-length", b"date", b"transfer-encoding"))  # headers that each door sets
+OURS = frozenset((b"connection", b"content-length", b"date", b"transfer-encoding"))  # headers that each frontend sets
 CONNECT_SECONDS = 1.0  # a machine that has gone answers nothing at all
 TOGETHER = 1 << 15  # a body of up to so many bytes is joined with the head, for one write
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))  # a machine that has gone
@@ -36,7 +36,7 @@ def failed(reply: Reply) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaInfo:
-    """What Ray reports about a running replica: its name, the address of its door, and its last report."""
+    """What Ray reports about a running replica: its name, the address of its frontend, and its last report."""
 
     name: str
     host: str

@@ -213,7 +213,7 @@ class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"repository.most is {self.most} bytes: give what may be fetched")
 
 
-class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FrontendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the server listens, and who may do what. `deadline` (seconds) is for requests that name none.
 
     It speaks gRPC too on `grpc_port` (None: not at all). `token_file` has the token that every call but health needs,
@@ -330,7 +330,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of `latebind serve`, as its TOML file spells them."""
 
-    server: DoorConfig = DoorConfig()
+    server: FrontendConfig = FrontendConfig()
     engine: EngineConfig = EngineConfig()
     policy: PolicyConfig = PolicyConfig()
     residency: ResidencyConfig = ResidencyConfig()

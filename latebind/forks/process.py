@@ -63,7 +63,7 @@ LINGER_SECONDS = 60.0
 
 def main(words: list[str]) -> None:
     """Serve the socket of this descriptor until the other end is closed; in each forked process, run its module."""
-    be_usual()  # forked processes compute: they do not need the short time slices of a door that started this one
+    be_usual()  # forked processes compute: they do not need the short time slices of a frontend that started this one
     _import(IMPORTED)
     with socket.socket(fileno=int(words[0])) as asked:
         server = ForkServer(asked)

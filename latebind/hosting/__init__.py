@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 from torch import nn
 
 from latebind.cli.console import progress
-from latebind.domain.config import DoorConfig, EngineConfig
+from latebind.domain.config import EngineConfig, FrontendConfig
 from latebind.hosting.building import Inputs, Rows, build_once
 from latebind.hosting.child import READY, Child, start
 from latebind.program.backends import exact_backends
@@ -106,9 +106,9 @@ def _served(module: nn.Module, inputs: Inputs, options: Options, *, quiet: bool)
     # These are checked before a build, which takes minutes.
     device, arguments = options.get("device", HOST.type), options.get("arguments", ())
     kind = find_device(EngineConfig(device=device).device).type
-    door = DoorConfig(port=options["port"], deadline=options.get("deadline", 1.0))
+    frontend = FrontendConfig(port=options["port"], deadline=options.get("deadline", 1.0))
     if "--host" not in arguments:
-        check_addresses(door)
+        check_addresses(frontend)
     backends = options.get("backends") or (() if kind == HOST.type else exact_backends(kind))
     building: Any = {name: value for name, value in options.items() if name in OF_A_BUILD}
     with ExitStack() as stack:
@@ -116,8 +116,8 @@ def _served(module: nn.Module, inputs: Inputs, options: Options, *, quiet: bool)
         with ExitStack() as shown:
             tell = ignore_progress if quiet else shown.enter_context(progress("building"))
             name = build_once(module, inputs, folder, backends=backends, tell=tell, **building)
-        words = (str(folder), "--model", name, "--port", str(door.port), "--device", device)
-        deadline = ("--deadline-ms", f"{door.deadline * 1e3:g}")
+        words = (str(folder), "--model", name, "--port", str(frontend.port), "--device", device)
+        deadline = ("--deadline-ms", f"{frontend.deadline * 1e3:g}")
         yield stack.enter_context(start((*words, *deadline, *arguments), quiet=quiet))
 
 

@@ -83,10 +83,10 @@ def assumptions(question: Question, sampling: Sampling) -> list[str]:
         f"Enough is: at least {question.target:.4g} of the requests are answered within their deadline, {runs}; "
         f"requests of the first {question.warm:.4g} s do not count, for memory fills meanwhile.",
         "Stages, lookups and loads take exactly the seconds that the file gives, batches those of its curves; learned "
-        "caches hit independently, at their rates. Doors, networks and clients take "
+        "caches hit independently, at their rates. Frontends, networks and clients take "
         f"{question.hop * 1e3:.4g} ms for the way to a machine and back.",
         "All machines are of one kind, and none fails but where a table says so. Memory is what models may take, "
-        "without system, door or activations.",
+        "without system, frontend or activations.",
         "Models are placed and requests routed by the code of the ingress of `serve --on ray`, of which there is one; "
         "clients neither cancel nor try again. Models come and go whole, also those of several stages.",
         f"More machines are taken to be never worse; beyond {1 / FINE:.0f} the search stops within {FINE:.0%} of the "

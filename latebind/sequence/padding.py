@@ -1,4 +1,4 @@
-"""Padding of sequences at the door: rows are padded to the width of their slots, and answers are trimmed."""
+"""Padding of sequences at the frontend: rows are padded to the width of their slots, and answers are trimmed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias

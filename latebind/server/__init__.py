@@ -1,1 +1,1 @@
-"""The door: what clients see of latebind. It translates and decides nothing; the engine behind it is a `Gateway`."""
+"""The frontend: what clients see of latebind. It translates, decides nothing, and has the engine behind a `Gateway`."""

@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Self
 
-from latebind.domain.config import DoorConfig, is_loopback
+from latebind.domain.config import FrontendConfig, is_loopback
 from latebind.domain.errors import ConfigError, Denied, TurnedOff
 from latebind.server.tls import server_context
 
@@ -48,7 +48,7 @@ class Guard:
         }
 
     @classmethod
-    def from_files(cls, config: DoorConfig) -> "Guard":
+    def from_files(cls, config: FrontendConfig) -> "Guard":
         """Read the tokens that the configuration names. Raises `ConfigError`."""
         strangers = not (is_loopback(config.host) or config.tls_client_ca)
         token, admin_token = _read(config.token_file), _read(config.admin_token_file)
@@ -114,8 +114,8 @@ class Security:
     behind_ingress: bool = False
 
     @classmethod
-    def by(cls, config: DoorConfig) -> Self:
-        """Read tokens and certificates. Raises `ConfigError` if one cannot be used or the door is too open.
+    def by(cls, config: FrontendConfig) -> Self:
+        """Read tokens and certificates. Raises `ConfigError` if one cannot be used or the frontend is too open.
 
         Too open is what `check_exposure` refuses.
         """
@@ -123,7 +123,7 @@ class Security:
         return cls(Guard.from_files(config), server_context(config))
 
 
-def check_exposure(config: DoorConfig) -> None:
+def check_exposure(config: FrontendConfig) -> None:
     """Raise `ConfigError` if any other machine could change what is served, or name this machine's memory.
 
     Warn if other machines may call without a token, or if tokens cross the network unencrypted.
@@ -138,4 +138,6 @@ def check_exposure(config: DoorConfig) -> None:
     if not (config.token_file or config.tls_client_ca):
         log.warning("whoever can reach %s may use every model: give --token-file, or --host 127.0.0.1", config.host)
     elif config.token_file and not config.tls_cert:
-        log.warning("tokens cross the network in the clear: give --tls-cert and --tls-key, or put TLS before the door")
+        log.warning(
+            "tokens cross the network in the clear: give --tls-cert and --tls-key, or put TLS before the frontend"
+        )

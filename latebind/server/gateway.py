@@ -1,4 +1,4 @@
-"""What the door asks of the engine, and what it gets back. Only types; `latebind.engine` has the implementation."""
+"""What the frontend asks of the engine, and what it gets back. Only types; `latebind.engine` has the implementation."""
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -201,7 +201,7 @@ class Claim(Protocol):
 
 
 class Gateway(Protocol):
-    """The engine as the door sees it. All calls come from the door's event loop."""
+    """The engine as the frontend sees it. All calls come from the frontend's event loop."""
 
     @property
     def models(self) -> Mapping[str, ModelSpec]:

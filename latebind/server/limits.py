@@ -1,4 +1,4 @@
-"""The limits of what the door accepts, and the errors that only HTTP knows. Other modules enforce the limits."""
+"""The limits of what the frontend accepts, and the errors that only HTTP knows. Other modules enforce the limits."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from latebind.domain.errors import TooLarge, Unavailable, UserError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on what clients may ask of the door, in bytes and seconds.
+    """Limits on what clients may ask of the frontend, in bytes and seconds.
 
     `body_bytes` bounds a body both as it was sent and decompressed; decompressed it may be at most `ratio` times as
     large as it was sent. `json_bytes` bounds its JSON part alone: parsing that holds up all other clients (some 10 ms
     for 150,000 numbers), while binary tensors cost next to nothing. `deadline` is the longest that a call may ask for,
     `classes` the most best classes of a row. At most `connections` are open at once. A connection is closed when its
     client sends no complete head for `idle_seconds`, or takes nothing of its reply for so long. For a body that is read
-    the door waits `body_seconds` in all, also for its first byte. `regions` bounds the shared memory regions of all
+    the frontend waits `body_seconds` in all, also for its first byte. `regions` bounds the shared memory regions of all
     clients together.
 
     `held_bytes` bounds all requests that were read and not yet answered: over gRPC, which reads a whole request before
@@ -81,7 +81,7 @@ class BodyTimeout(UserError):
 
 
 class UnsupportedEncoding(UserError):
-    """A body compressed in a way that the door cannot decompress."""
+    """A body compressed in a way that the frontend cannot decompress."""
 
     http_status = 415
 

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import ConfigError
 
 BACKLOG = 2048  # connections that nobody has accepted yet
@@ -28,7 +28,7 @@ def reason(error: OSError) -> str:
 
 
 def families(host: str) -> tuple[str, ...]:
-    """Return which versions of IP a door at this address speaks: gRPC's server makes the same of `::`."""
+    """Return which versions of IP a frontend at this address speaks: gRPC's server makes the same of `::`."""
     if host == "::" and socket.has_dualstack_ipv6():
         return ("IPv4", "IPv6")
     return ("IPv6",) if ":" in host else ("IPv4",)
@@ -58,10 +58,10 @@ def waiting_at(listening: socket.socket) -> Iterator[socket.socket]:
                 yield listening.accept()[0]
 
 
-def check_addresses(config: DoorConfig) -> None:
-    """Raise `ConfigError` if the door could not listen at its addresses, before anything slow begins.
+def check_addresses(config: FrontendConfig) -> None:
+    """Raise `ConfigError` if the frontend could not listen at its addresses, before anything slow begins.
 
-    The sockets are closed again, so until the door opens clients are refused and do not wait.
+    The sockets are closed again, so until the frontend opens clients are refused and do not wait.
     """
     with ExitStack() as stack:
         stack.enter_context(listen(config.host, config.port))

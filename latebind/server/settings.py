@@ -96,7 +96,7 @@ class Traces:
 
 
 class Log:
-    """The log settings of the door's process. They switch Python's logging for all of latebind."""
+    """The log settings of the frontend's process. They switch Python's logging for all of latebind."""
 
     def __init__(self) -> None:
         self._on = dict.fromkeys(SWITCHES, True)

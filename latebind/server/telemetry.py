@@ -1,6 +1,6 @@
 """Traced calls as OpenTelemetry spans: a root for each call, below it a span for each wait, stage, lookup, load, step.
 
-Needs the extra `telemetry`. All times are on the clock of the machine that door and engine share.
+Needs the extra `telemetry`. All times are on the clock of the machine that frontend and engine share.
 """
 
 from typing import Self
@@ -24,7 +24,7 @@ NUMBERED = ("stage", "lookup")
 
 
 class SpanExport:
-    """Turns a complete traced call into spans and hands them to `processor`. Call it on the door's event loop."""
+    """Turns a complete traced call into spans and hands them to `processor`. Call it on the frontend's event loop."""
 
     def __init__(self, processor: SpanProcessor) -> None:
         resource = Resource.create({"service.name": "latebind", "service.version": __version__})

@@ -1,4 +1,4 @@
-"""TLS for the doors: the configured files as a context, or as a clear error; and a server that counts handshakes."""
+"""TLS for the frontend: the configured files as a context, or a clear error; and a server that counts handshakes."""
 
 import asyncio
 import socket
@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import ConfigError
 
-LATE_SECONDS = 1.0  # for the handshake of a client that connects while the door closes
+LATE_SECONDS = 1.0  # for the handshake of a client that connects while the frontend closes
 AGAIN_SECONDS = 0.1
 
 
-def server_context(config: DoorConfig) -> ssl.SSLContext | None:
+def server_context(config: FrontendConfig) -> ssl.SSLContext | None:
     """Return a context for TLS 1.2 and later, or None if none is configured. Raises `ConfigError`."""
     if not config.tls_cert:
         return None

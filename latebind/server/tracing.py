@@ -1,6 +1,6 @@
-"""Decides which calls are traced, and joins what door and engine know of each once it has ended.
+"""Decides which calls are traced, and joins what frontend and engine know of each once it has ended.
 
-The engine follows requests under a number that the door gives a call (`domain/tracing.py`), and keeps their traces
+The engine follows requests under a number that the frontend gives a call (`domain/tracing.py`), and keeps their traces
 until it is asked for them. It is not asked while no call is traced.
 """
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class TracedCall(msgspec.Struct):
-    """A traced call: what the door saw, and the trace of each row from the engine.
+    """A traced call: what the frontend saw, and the trace of each row from the engine.
 
     `began` and `ended` are on the clock of `time.monotonic()`, like all times in `rows`; add `wall` to get Unix time.
     `outcome` is `answered`, `cancelled` or the class of the error. `parent` is the caller's span, if it sent one.

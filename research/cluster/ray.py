@@ -45,7 +45,10 @@ MOST_RECOVERY = 10.0  # seconds that a recovery should take at most
 AROUND = 12.0  # seconds after a kill in which silence is looked for
 ENGINE_SECONDS = 5.0  # that the engine of a killed replica may take to end, once another one is there
 SETTINGS = "[cluster]\nup_after = 2\ndown_after = 5\n"
-LIVE, METADATA = "live", "metadata"  # the door alone answers the first; a replica's door the second, without its engine
+LIVE, METADATA = (
+    "live",
+    "metadata",
+)  # the frontend alone answers the first; a replica's frontend the second, without its engine
 ALONE, RAY = "alone", "on Ray"
 ASKED = ("affine", "slow", "words")  # models whose single calls are timed
 WARM_UP = 50  # calls of each kind that do not count
@@ -426,7 +429,7 @@ def _cpu(process: int) -> dict[str, float]:
     found: dict[str, float] = {}
     for one in tree(process):
         name = "engine" if one.name() == ENGINE else named.get(one.pid)
-        name = name or ("door" if one.pid == process else "Ray")
+        name = name or ("frontend" if one.pid == process else "Ray")
         times = one.cpu_times()
         found[name] = found.get(name, 0.0) + times.user + times.system
     return found

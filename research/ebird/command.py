@@ -86,7 +86,7 @@ def elastic_live(
     """Compare elastic batches (Ebird) with TF-Serving's policies on the live engine, on several cores. Exits are off.
 
     Loads are multiples of the best baseline's highest throughput. Each baseline takes part twice: with one worker that
-    has all cores, and with one worker for each core. Where the engines have all cores, the door shares one with them,
+    has all cores, and with one worker for each core. Where the engines have all cores, the frontend shares one,
     for all sides alike; --engine-core counts for nothing.
 
     Example: `python -m research elastic-live models --model resnet56 --data images.npz --load 0.1 --load 1`

@@ -180,7 +180,7 @@ def run(subject: Subject, *, setting: Setting, cores: tuple[int, ...], plan: Pla
         async with session(subject.path, sides, subject.inputs, setting, known=KNOWN, cores=cores) as here:
             await _measure(report, here, plan, len(cores), Random(setting.seed), progress)
 
-    with pinned(setting.door_cores):
+    with pinned(setting.frontend_cores):
         asyncio.run(held())
     return report
 

@@ -339,7 +339,7 @@ def queries_live(
     rounds: Rounds = 5,
     clients: Annotated[int, Option(min=1, help="For overhead: clients that always wait.")] = live.CLIENTS,
     caches: Annotated[bool, Option(help="For overhead: use learned caches.")] = False,
-    other_core: Annotated[int | None, Option(help="For overhead: of a second worker. Default: the door's.")] = None,
+    other_core: Annotated[int | None, Option(help="For overhead: of a second worker. Default: the frontend's.")] = None,
     conditions: Conditions,
     output: Output,
 ) -> None:
@@ -357,7 +357,7 @@ def queries_live(
 
     Example: `python -m research queries-live out/query/models --data examples.query.scenes:unseen`
     """
-    with reporting(), pinned((conditions.door_core,)):
+    with reporting(), pinned((conditions.frontend_core,)):
         if any(not one > 0 for one in deadline_ms or ()):
             raise ConfigError("--deadline-ms is the time that a query has: give more than 0")
         if data is None:
@@ -368,7 +368,7 @@ def queries_live(
         served, rows, setting = live.find_query(repository, query), Rows(inputs, labels), conditions.setting()
         deadlines = tuple([one / 1e3 for one in deadline_ms or ()])
         plan = live.Plan(requests, deadlines, rate, setting.seed)
-        cores = (conditions.engine_core, conditions.door_core if other_core is None else other_core)
+        cores = (conditions.engine_core, conditions.frontend_core if other_core is None else other_core)
 
         def replanning(tell: Progress) -> Found:
             run = live.replanning(served, live.sides(split), rows, plan, setting, tell)

@@ -83,7 +83,7 @@ def run(
     """Ask for every row in calls of each size, and for throughput. Without folds the model is taken as it is."""
     report = EngineReport(setting.seed)
     for part in answerable(subject, folds, setting, progress):
-        with pinned(setting.door_cores):
+        with pinned(setting.frontend_cores):
             for most in sorted({min(batches), max(batches)}):
                 asyncio.run(_measure(report, part, setting, most, batches if most == max(batches) else ()))
     return report

@@ -247,10 +247,10 @@ def _ask(
     common += ["--backend", setting.backend] if setting.backend else []
     random, shuffle = np.random.default_rng(setting.seed + 1), Random(setting.seed)
     with ExitStack() as stack:
-        stack.enter_context(pinned(setting.door_cores))
+        stack.enter_context(pinned(setting.frontend_cores))
         servers = {}
         for name, flags in _sides(services, repository / model).items():
-            served = serving(repository, *common, *flags, cores=setting.door_cores, log=setting.log)
+            served = serving(repository, *common, *flags, cores=setting.frontend_cores, log=setting.log)
             url = stack.enter_context(served)
             servers[name] = _Server(url, Caller(url, model), adapts=name not in {OFF, BUILT_SIDE})
             stack.callback(servers[name].caller.close)

@@ -362,7 +362,7 @@ def _trade(by_deadline: Mapping[float, Mapping[str, Sequence[Call]]]) -> Plot:
 class Carried:
     """What an engine answers a second with always enough to do, by what it is asked for, one figure a round.
 
-    `cpu` are the seconds of its cores that an answer took meanwhile, `outside` those of this process, which is door and
+    `cpu` are the seconds of its cores that an answer took meanwhile, `outside` those of this process, the frontend and
     clients: both change less with others on the machine.
     """
 
@@ -502,7 +502,7 @@ def throughput_rows(found: Overhead, seed: int) -> TableRows:
 
 
 def cpu_rows(found: Overhead) -> TableRows:
-    """Return the CPU time of an answer, of the engine and of door and clients: other load changes it less than rates.
+    """Return the CPU time of an answer, of engine, frontend and clients: other load changes it less than rates.
 
     The least of the rounds is closest to what an answer takes.
     """
@@ -514,7 +514,7 @@ def cpu_rows(found: Overhead) -> TableRows:
                 "asked for": name,
                 "workers": workers,
                 "engine, ms": _ms(min(carried.cpu[name])),
-                "door and clients, ms": _ms(min(carried.outside[name])),
+                "frontend and clients, ms": _ms(min(carried.outside[name])),
             }
             for name in names
         ]

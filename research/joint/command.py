@@ -80,7 +80,7 @@ def joint(
             if rows is None:
                 return on_costs(costs, sides, measure, seed=setting.seed, progress=tell)
             for number, here in enumerate(answerable(rows, tuning.wanted(), setting, tell)):
-                with pinned(setting.door_cores):
+                with pinned(setting.frontend_cores):
                     asyncio.run(on_engines(here, sides, measure, setting, Random(setting.seed + number), tell))
             return None
 

@@ -139,7 +139,7 @@ def run(subject: Subject, *, setting: Setting, plan: Plan, progress: Progress) -
         async with session(path, sides, subject.inputs, setting, known=KNOWN) as here:
             await _measure(report, here, plan, random, progress)
 
-    with pinned(setting.door_cores):
+    with pinned(setting.frontend_cores):
         asyncio.run(held())
     return report
 

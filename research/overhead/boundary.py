@@ -50,7 +50,7 @@ class Layers(nn.Module):
 def run(*, policies: tuple[str, ...], backend: str, setting: Setting, requests: int) -> Rows:
     """Measure the boundary under each policy."""
     images = torch.randn(2, 8, 8, 8, generator=torch.Generator().manual_seed(0))
-    with TemporaryDirectory() as root, pinned(setting.door_cores):
+    with TemporaryDirectory() as root, pinned(setting.frontend_cores):
         for side, seconds in ((WHOLE, float("inf")), (CUT, 0.0)):
             build_program(
                 Layers().eval(),

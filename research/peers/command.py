@@ -43,7 +43,7 @@ def peers(
 
     The peers live in virtual environments of their own, which this command creates on first use; latebind itself needs
     none of them. Servers and clients share all cores; all take turns in every round. Every server must answer a call
-    correctly before it is measured. `echo` only sends each tensor back, unread: what a door costs that has nothing
+    correctly before it is measured. `echo` only sends each tensor back, unread: what a frontend costs that has nothing
     behind it. `awake echo` does not sleep between calls either. The clients are wrk (HTTP) and h2load (gRPC) where they
     are installed, else clients of our own, which take more of the cores.
 

@@ -66,7 +66,7 @@ def validate(
     * `python -m research validate models --part loads --model resnet56 --data images.npz`
     """
     with reporting(), tempfile.TemporaryDirectory() as scratch:
-        seed, cores = conditions.seed, (conditions.door_core, conditions.engine_core)
+        seed, cores = conditions.seed, (conditions.frontend_core, conditions.engine_core)
         plan = live.Plan(load, deadline, rounds, blocks)
         sides = tuple(chosen(SIDES, side or (LATE, LRU)))
         policies = tuple(chosen(live.POLICIES, policy or ()))

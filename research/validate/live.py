@@ -99,7 +99,7 @@ def loads(
 ) -> list[Load]:
     """Play to an engine of each model and policy, then on the virtual clock; a round of a load is a visit."""
     check_can_replay()
-    with pinned(setting.door_cores):
+    with pinned(setting.frontend_cores):
         played = asyncio.run(_visited(paths, policies, rows, plan, setting, tell))
     simulate = partial(simulated, seed=setting.seed, times=RUNS)
     found = in_parallel(simulate, played, name="simulating {0.policy}".format, progress=tell)

@@ -157,7 +157,7 @@ def test_a_sample_knows_which_answer_it_is(service: AdaptationService) -> None:
     told = [Answered(0, 4, 0, 0, draw) for draw in (None, Draw(shows=True), None, Draw(shows=True))]
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        service._door = theirs
+        service._frontend = theirs
         ours.sendall(b"".join(map(packed, told)))
         while lane.adapter.controller.total < len(told):
             assert service._listen()

@@ -15,7 +15,7 @@ from latebind.bench.client import Caller, Line, encode, written
 from latebind.bench.server import launched
 from latebind.cli.serve import READY, say_where
 from latebind.cli.settings import check_machine, known_keys
-from latebind.domain.config import DoorConfig, EngineConfig, ServeConfig
+from latebind.domain.config import EngineConfig, FrontendConfig, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import NAME
 from tests.versions import WIDTH, add_version
@@ -112,7 +112,7 @@ def test_a_second_signal_ends_the_server_at_once_with_all_its_processes(tmp_path
 def test_where_there_is_a_dashboard_the_log_says_so(
     host: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = ServeConfig(server=DoorConfig(host=host))
+    settings = ServeConfig(server=FrontendConfig(host=host))
     with caplog.at_level("INFO"):
         say_where(settings, 8000, None, dashboard=settings.server.shows_dashboard)
     assert caplog.messages == (["look at it: http://127.0.0.1:8000/dashboard/"] if host == "127.0.0.1" else [])
@@ -122,7 +122,7 @@ def test_where_there_is_a_dashboard_the_log_says_so(
 def test_the_log_says_which_versions_of_ip_an_address_of_ipv6_serves(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         for host in ("::", "::1", "127.0.0.1"):
-            say_where(ServeConfig(server=DoorConfig(host=host)), 8000, None, dashboard=False)
+            say_where(ServeConfig(server=FrontendConfig(host=host)), 8000, None, dashboard=False)
     assert caplog.messages == [
         "listening at [::] over IPv4 and IPv6",
         "listening at [::1] over IPv6",

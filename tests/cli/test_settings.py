@@ -29,7 +29,7 @@ def crew(
 
 
 @pytest.mark.usefixtures("eight_cores")
-def test_where_nobody_says_each_core_but_the_doors_has_a_worker(tmp_path: Path) -> None:
+def test_where_nobody_says_each_core_but_the_frontends_has_a_worker(tmp_path: Path) -> None:
     assert crew(tmp_path) == (7, 1)
     assert crew(tmp_path, "[server]\nport = 1\n[engine]\nslots = 8\n") == (7, 1)
     assert crew(tmp_path, "[engine]\nthreads = 2\n") == (3, 2)
@@ -54,6 +54,6 @@ def test_a_replica_has_the_cores_that_it_asks_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("eight_cores")
-def test_an_engine_with_cores_of_its_own_leaves_one_to_the_door_all_the_same() -> None:
+def test_an_engine_with_cores_of_its_own_leaves_one_to_the_frontend_all_the_same() -> None:
     assert beside_frontend(EngineConfig(cores=(4, 5, 6))) == 3
     assert beside_frontend(EngineConfig(cores=tuple(range(8)))) == 7

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from latebind.cli.console import console
 from latebind.cli.main import app
 from latebind.cli.models import read_statistics
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import ConfigError
 from tests.server.conftest import opened, scalar
 
@@ -72,7 +72,7 @@ def test_a_server_that_wants_a_token_is_given_it(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("s3cret-s3cret-s3cret\n")
     file.chmod(0o600)
-    with opened(DoorConfig(port=0, token_file=str(file))) as site:
+    with opened(FrontendConfig(port=0, token_file=str(file))) as site:
         url = f"http://127.0.0.1:{site.port}"
         assert read_statistics(url, file)
         with pytest.raises(ConfigError, match="answers 401"):

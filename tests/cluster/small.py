@@ -1,4 +1,4 @@
-"""A cluster that is real but small: an ingress before doors with arithmetic behind them, all in one process, no Ray."""
+"""A cluster that is real but small: an ingress, and frontends with arithmetic behind them, in one process, no Ray."""
 
 import asyncio
 import threading
@@ -19,11 +19,11 @@ from latebind.cluster.replica import Application
 from latebind.cluster.routing import Router
 from latebind.cluster.rpc import replica_route
 from latebind.cluster.upstream import ReplicaInfo
-from latebind.domain.config import ClusterConfig, DoorConfig, ServeConfig
+from latebind.domain.config import ClusterConfig, FrontendConfig, ServeConfig
 from latebind.domain.model import ModelSpec
 from latebind.repository.listing import Selection
 from latebind.server.access import Guard, Security
-from latebind.server.door import Door, Verbs
+from latebind.server.frontend import Frontend, Verbs
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 from latebind.server.limits import Limits
 from latebind.server.rest.app import ROUTES
@@ -32,7 +32,7 @@ from tests.server.conftest import PATIENCE, Response, Site
 from tests.server.shelf import Shelf
 
 SECRET = "what-the-ingress-shows"
-SERVER = DoorConfig(port=0, grpc_port=0, manage=True)
+SERVER = FrontendConfig(port=0, grpc_port=0, manage=True)
 CLUSTER = ClusterConfig()
 
 T = TypeVar("T")
@@ -150,7 +150,7 @@ def until(condition: Callable[[], object], *, seconds: float = 60.0, pause: floa
 def small(
     replicas: int = 2,
     *,
-    server: DoorConfig = SERVER,
+    server: FrontendConfig = SERVER,
     cluster: ClusterConfig = CLUSTER,
     dead: Dead | None = None,
     limits: Limits | None = None,
@@ -180,16 +180,16 @@ async def _serve(
         nobodys = Arithmetic()  # a site has one
         seen = [await dead.open()] if dead is not None else []
         for number, (gateway, shelf) in enumerate(zip(gateways, shelves, strict=True)):
-            door = Door(
+            frontend = Frontend(
                 gateway,
-                DoorConfig(port=0, manage=True),
+                FrontendConfig(port=0, manage=True),
                 catalogue=shelf,
                 verbs=Verbs(routes=(*ROUTES, replica_route())),
                 observer=heard,
                 security=Security(Guard(token=SECRET), tls=None, behind_ingress=True),
             )
-            await stack.enter_async_context(door)
-            seen.append(ReplicaInfo(f"replica-{number}", "127.0.0.1", door.port))
+            await stack.enter_async_context(frontend)
+            seen.append(ReplicaInfo(f"replica-{number}", "127.0.0.1", frontend.port))
 
         async def look(on_reply: Callable[[Sequence[ReplicaInfo]], None]) -> None:
             on_reply(seen)
@@ -199,7 +199,7 @@ async def _serve(
         stack.push_async_callback(ingress.close)
         loop = asyncio.get_running_loop()
         port, grpc_port = ingress.ports
-        site = Site(ingress.door, nobodys, loop, port, Shelf(nobodys))
+        site = Site(ingress.frontend, nobodys, loop, port, Shelf(nobodys))
         started.set_result(
             (Small(site, ingress.fleet, gateways, shelves, seen, heard, f"127.0.0.1:{grpc_port}", loop), ended)
         )

@@ -24,10 +24,10 @@ def arguments(folder: Path, *, secret: str = "s" * 64, config: str = "") -> dict
 
 
 def test_an_application_is_an_ingress_before_replicas_on_a_node_of_its_kind(tmp_path: Path) -> None:
-    found = application(arguments(tmp_path, config='[cluster]\nreplicas = 3\ncpus = 2.0\ningress = "door"\n'))
+    found = application(arguments(tmp_path, config='[cluster]\nreplicas = 3\ncpus = 2.0\ningress = "frontend"\n'))
     ingress = found._bound_deployment
     (_, replicas) = ingress.init_args
-    assert ingress.ray_actor_options["resources"] == {"door": 0.001}
+    assert ingress.ray_actor_options["resources"] == {"frontend": 0.001}
     assert replicas._bound_deployment.num_replicas == 3
     assert replicas._bound_deployment.ray_actor_options["num_cpus"] == 2.0
 

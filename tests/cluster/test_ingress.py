@@ -23,7 +23,7 @@ from tests.cluster.small import SECRET, SERVER, Dead, Dying, Later, Small, small
 from tests.server.bodies import DOUBLE, SCALAR, request
 from tests.server.conftest import read_response, scalar
 from tests.server.rpc.conftest import X, tensor
-from tests.server.test_door import STUCK_CALL
+from tests.server.test_frontend import STUCK_CALL
 
 STUCK = "/v2/models/stuck/infer"
 ONE = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}
@@ -272,7 +272,7 @@ def test_a_reply_that_comes_in_parts_while_the_ingress_closes_is_put_together() 
     with small(0, dead=later) as cluster, cluster.ingress.connect() as connection:
         connection.sendall(STUCK_CALL)
         until(lambda: later.called)
-        cluster.do(cluster.ingress.door.close)
+        cluster.do(cluster.ingress.frontend.close)
         until(lambda: refuses(cluster))
         cluster.do(later.told.set)
         reply = read_response(connection)

@@ -13,13 +13,13 @@ from latebind.cluster.placement import Costs, Report
 from latebind.cluster.replica import Application, Replica, report_of
 from latebind.cluster.scaling import Load
 from latebind.cluster.upstream import ReplicaInfo
-from latebind.domain.config import DoorConfig, ResidencyConfig, ServeConfig
+from latebind.domain.config import FrontendConfig, ResidencyConfig, ServeConfig
 from latebind.repository.listing import Selection
 from tests.versions import WIDTH, add_version
 
 BYTES = 1 << 24
 SETTINGS = ServeConfig(
-    server=DoorConfig(port=0, deadline=30.0),
+    server=FrontendConfig(port=0, deadline=30.0),
     residency=ResidencyConfig(budget=BYTES),
 )
 

@@ -57,7 +57,7 @@ async def until_slots_are_free(client: EngineClient, *, seconds: float = 60.0) -
 
 
 def loss_of(client: EngineClient) -> asyncio.Event:
-    """Return an event that is set as soon as the door has heard that this engine's process has gone."""
+    """Return an event that is set as soon as the frontend has heard that this engine's process has gone."""
     heard, told = asyncio.Event(), client.on_lost
 
     def tell() -> None:

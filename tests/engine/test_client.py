@@ -120,7 +120,7 @@ async def test_a_call_of_several_sequences_has_answers_as_wide_as_the_longest(tw
 
 
 async def test_a_deadline_that_cannot_be_met_is_refused(two_workers: Started) -> None:
-    with pytest.raises((Refused, Expired), match="deadline"):  # by the engine, unless the door is quicker
+    with pytest.raises((Refused, Expired), match="deadline"):  # by the engine, unless the frontend is quicker
         await two_workers.client.infer("chain", {"image": images(1)}, deadline=time.monotonic())
 
 
@@ -203,7 +203,7 @@ async def test_a_claim_that_outlives_the_engine_cannot_be_sent(models: Path) -> 
 
 
 def test_who_tells_an_engine_something_that_has_just_gone_hears_that_it_has(models: Path) -> None:
-    """The door's end of the stream may be closed before anybody is told of it (uvloop)."""
+    """The frontend's end of the stream may be closed before anybody is told of it (uvloop)."""
 
     async def test() -> None:
         async with engine(models) as client:

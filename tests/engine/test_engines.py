@@ -119,7 +119,7 @@ async def ended(engines: Engines) -> None:
 
 
 async def kill(engines: Engines) -> None:
-    """Kill the engine that serves, and return when the door has heard of it."""
+    """Kill the engine that serves, and return when the frontend has heard of it."""
     assert engines._engine is not None
     lost = loss_of(engines._engine)
     os.kill(engines.process_id, signal.SIGKILL)
@@ -127,7 +127,7 @@ async def kill(engines: Engines) -> None:
 
 
 async def kill_while_it_runs(engines: Engines, model: str) -> None:
-    """Stop the engine at a moment at which it runs this model alone, and kill it; return when the door has heard."""
+    """Stop the engine when it runs this model alone, and kill it; return when the frontend has heard."""
     async with asyncio.timeout(60.0):
         while not engines.ready():  # after a crash, engines with some of the models come before
             await asyncio.sleep(0.01)

@@ -71,7 +71,7 @@ async def expiry(client: EngineClient, query: str) -> str:
             continue
         except Expired as error:
             if "step" in str(error):
-                return str(error)  # else the door was quicker than the engine, and does not know how far it was
+                return str(error)  # else the frontend was quicker than the engine, and does not know how far it was
     raise AssertionError("no call was let in and expired")
 
 

@@ -2,8 +2,8 @@
 
 `python -m tests.program.random_modules --count 2000` tries many; a test tries a few. Each module is built as by
 default, but that times are counted by work (`tests.working`) and that torch.compile, which takes ten seconds a module,
-is only tried with `--compile`. Then rows over the whole range of each dtype pass the door's checks and run: every
-answer is the module's own, or the build, the door or the module refused.
+is only tried with `--compile`. Then rows over the whole range of each dtype pass the frontend's checks and run: every
+answer is the module's own, or the build, the frontend or the module refused.
 """
 
 import argparse
@@ -300,7 +300,7 @@ def _ask(program: Program, module: nn.Module, reference: Reference, rows: tuple[
 
 
 def _refused(specs: Sequence[TensorSpec], row: tuple[Tensor, ...]) -> bool:
-    """Return whether the door refuses a row."""
+    """Return whether the frontend refuses a row."""
     try:
         for spec, tensor in zip(specs, row, strict=True):
             WireTensor(spec).check((tensor.numpy(),))

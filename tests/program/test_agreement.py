@@ -96,7 +96,7 @@ def test_a_backend_that_differs_only_on_values_unlike_the_examples_is_not_taken(
     assert torch.equal(program.run(rows)[0], run_module(module, (rows,))[0])
 
 
-def test_numbers_with_which_a_backend_differs_are_refused_by_the_door(tmp_path: Path) -> None:
+def test_numbers_with_which_a_backend_differs_are_refused_by_the_frontend(tmp_path: Path) -> None:
     module = Does(lambda net, x: net.layer(torch.relu(net.layer(x))))
     report, _ = built(module, (torch.randn(2, 4),), tmp_path)
     (spec,) = report.inputs
@@ -131,7 +131,7 @@ def test_eager_takes_any_number(tmp_path: Path) -> None:
     assert report.inputs[0] == report.inputs[0].unlimited()
 
 
-def test_an_index_out_of_range_is_refused_by_the_door(tmp_path: Path) -> None:
+def test_an_index_out_of_range_is_refused_by_the_frontend(tmp_path: Path) -> None:
     module = Does(lambda net, x, i: torch.gather(x, 1, i))
     report, program = built(module, (torch.randn(2, 4), torch.zeros(2, 4, dtype=torch.int64)), tmp_path)
     spec = program.spec.inputs[1]

@@ -1,4 +1,4 @@
-"""A gateway that is real but small: models of one line each, computed on the door's own event loop."""
+"""A gateway that is real but small: models of one line each, computed on the frontend's own event loop."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Bodies of infer calls that the tests of the door share."""
+"""Bodies of infer calls that the tests of the frontend share."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""An open door with an arithmetic gateway behind it, on its own thread and event loop, and a plain client."""
+"""An open frontend with an arithmetic gateway behind it, on its own thread and event loop, and a plain client."""
 
 import asyncio
 import http.client
@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
-from latebind.domain.config import DoorConfig
-from latebind.server.door import Door, Verbs
+from latebind.domain.config import FrontendConfig
+from latebind.server.frontend import Frontend, Verbs
 from latebind.server.limits import Limits
 from tests.server.arithmetic import Arithmetic
 from tests.server.shelf import Shelf
@@ -46,9 +46,9 @@ class Response:
 
 @dataclass(frozen=True)
 class Site:
-    """A door that is open, its gateway, and ways to talk to both from the test's thread."""
+    """A frontend that is open, its gateway, and ways to talk to both from the test's thread."""
 
-    door: Door
+    frontend: Frontend
     gateway: Arithmetic
     loop: asyncio.AbstractEventLoop
     port: int
@@ -86,7 +86,7 @@ class Site:
 
     @property
     def taken(self) -> int:
-        """How many places are taken, in the door's own time: it gives them back just behind its reply."""
+        """How many places are taken, in the frontend's own time: it gives them back just behind its reply."""
 
         async def count() -> int:
             return self.gateway.taken
@@ -111,24 +111,24 @@ def scalar(value: float) -> dict[str, object]:
 
 @contextmanager
 def opened(
-    config: DoorConfig | None = None,
+    config: FrontendConfig | None = None,
     limits: Limits | None = None,
     deadlines: Mapping[str, float] | None = None,
     gateway: Callable[[], Arithmetic] = Arithmetic,
     verbs: Verbs | None = None,
 ) -> Iterator[Site]:
-    """Open a door on any free port for as long as the block lasts."""
+    """Open a frontend on any free port for as long as the block lasts."""
     started: Future[Site] = Future()
 
     async def serve() -> None:
         behind = gateway()
         shelf = Shelf(behind)
-        door = Door(
-            behind, config or DoorConfig(port=0), limits=limits, deadlines=deadlines, catalogue=shelf, verbs=verbs
+        frontend = Frontend(
+            behind, config or FrontendConfig(port=0), limits=limits, deadlines=deadlines, catalogue=shelf, verbs=verbs
         )
-        async with door:
-            started.set_result(Site(door, behind, asyncio.get_running_loop(), door.port, shelf))
-            await door.closed()
+        async with frontend:
+            started.set_result(Site(frontend, behind, asyncio.get_running_loop(), frontend.port, shelf))
+            await frontend.closed()
 
     thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)
     thread.start()
@@ -137,9 +137,9 @@ def opened(
         yield site
     finally:
         if thread.is_alive():
-            site.loop.call_soon_threadsafe(site.door.close)
+            site.loop.call_soon_threadsafe(site.frontend.close)
         thread.join(PATIENCE)
-    assert not thread.is_alive(), "the door did not close"
+    assert not thread.is_alive(), "the frontend did not close"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A door with a real engine behind it on the test's own event loop, and calls written by hand, byte by byte."""
+"""A frontend with a real engine behind it on the test's own event loop, and calls written by hand, byte by byte."""
 
 import asyncio
 import json
@@ -9,12 +9,12 @@ from random import Random
 from typing import Any
 
 from latebind.bench.client import Reply
-from latebind.domain.config import DoorConfig, EngineConfig, PolicyConfig, ResidencyConfig
+from latebind.domain.config import EngineConfig, FrontendConfig, PolicyConfig, ResidencyConfig
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.repository.listing import find_served
 from latebind.server.calls import DATATYPES
-from latebind.server.door import Door
+from latebind.server.frontend import Frontend
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
 from tests.engine.started import until_slots_are_free
@@ -22,7 +22,7 @@ from tests.forked import FORKS
 
 
 @asynccontextmanager
-async def real_door(
+async def real_frontend(
     models: Path,
     *names: str,
     engine: EngineConfig | None = None,
@@ -31,25 +31,25 @@ async def real_door(
     limits: Limits | None = None,
     deadline: float = 30.0,
     grpc_port: int | None = None,
-) -> AsyncIterator[tuple[EngineClient, Door]]:
+) -> AsyncIterator[tuple[EngineClient, Frontend]]:
     paths, queries = (tuple(map(str, found)) for found in find_served(models, names))
     settings = engine or EngineConfig(), policy or PolicyConfig()
     order = EngineOrder(paths, *settings, residency=residency or ResidencyConfig(), queries=queries)
     client = await EngineClient.start(order, FORKS)
     try:
         grpc = {"grpc_port": grpc_port}
-        async with door_before(client, limits=limits, deadline=deadline, grpc=grpc) as door:
-            yield client, door
+        async with frontend_before(client, limits=limits, deadline=deadline, grpc=grpc) as frontend:
+            yield client, frontend
     finally:
         await client.close()
 
 
-def door_before(
+def frontend_before(
     client: EngineClient, *, limits: Limits | None = None, deadline: float = 30.0, grpc: Mapping[str, Any] | None = None
-) -> Door:
-    """Return a door on any free port, still to be entered, before an engine that others may use too."""
-    config = DoorConfig(port=0, deadline=deadline, **(grpc or {}))
-    return Door(client, config, limits=limits, deadlines=client.deadlines)
+) -> Frontend:
+    """Return a frontend on any free port, still to be entered, before an engine that others may use too."""
+    config = FrontendConfig(port=0, deadline=deadline, **(grpc or {}))
+    return Frontend(client, config, limits=limits, deadlines=client.deadlines)
 
 
 async def until_all_is_free(client: EngineClient) -> None:
@@ -97,7 +97,7 @@ async def read_reply(reader: asyncio.StreamReader) -> Reply:
     while not reply.whole:
         received = await reader.read(1 << 16)
         if not received:
-            raise ConnectionError("the door closed the connection before it had answered")
+            raise ConnectionError("the frontend closed the connection before it had answered")
         reply.feed(received)
     return reply
 

@@ -1,4 +1,4 @@
-"""Takes a body as the door does, without HTTP: what describes the call first, then every tensor into its rows."""
+"""Takes a body as the frontend does, without HTTP: what describes the call first, then every tensor into its rows."""
 
 import asyncio
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def body_of(content: bytes, *, chunk: int = 1 << 30, told: bool = True, limits: 
 
 
 def take(codec: Codec, content: bytes, json_bytes: int | None = None, *, chunk: int = 1 << 30) -> Taken:
-    """Take a body twice, told and not told how long it is: raises what the door raises, and the same both times."""
+    """Take a body twice, told and not told how long it is: raises what the frontend raises, and the same both times."""
     (told, error), (untold, other) = (_attempt(codec, content, json_bytes, chunk, told) for told in (True, False))
     assert type(error) is type(other)
     if error is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import ConfigError, Denied, TurnedOff
 from latebind.server.access import Access, Guard, read_token
 
@@ -37,13 +37,13 @@ def test_who_shows_nothing_a_token_or_the_admins_may_do_what_these_open(
 
 
 def test_where_strangers_may_call_nobody_changes_anything_without_a_token() -> None:
-    guard = Guard.from_files(DoorConfig(host="0.0.0.0"))
+    guard = Guard.from_files(FrontendConfig(host="0.0.0.0"))
     assert guard.asks(Access.MUTATING)
     with pytest.raises(TurnedOff, match="--admin-token-file"):
         guard.check(Access.MUTATING, None)
     guard.check(Access.ORDINARY, None)
     assert opens(Guard(token=USER, strangers=True), Access.MUTATING, USER)
-    assert opens(Guard.from_files(DoorConfig()), Access.MUTATING, None)
+    assert opens(Guard.from_files(FrontendConfig()), Access.MUTATING, None)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_token_is_the_one_line_of_its_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(USER + "\n")
     file.chmod(0o600)
-    guard = Guard.from_files(DoorConfig(token_file=str(file)))
+    guard = Guard.from_files(FrontendConfig(token_file=str(file)))
     assert opens(guard, Access.ORDINARY, USER)
     assert not opens(guard, Access.ORDINARY, None)
 

@@ -1,4 +1,4 @@
-"""The examples of `docs/protocol.md`, as they stand there, against a door with models of these names."""
+"""The examples of `docs/protocol.md`, as they stand there, against a frontend with models of these names."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.domain.model import TensorSpec
 from tests.server.arithmetic import COMPUTE, Arithmetic, spec
 from tests.server.conftest import PATIENCE, Site, opened
@@ -27,13 +27,13 @@ def documented() -> Iterator[Site]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(COMPUTE, "resnet", lambda rows: {"output": np.zeros((len(rows["image"]), 1000), np.float32)})
         patch.setitem(COMPUTE, "translator", lambda rows: {"tokens": rows["tokens"] + 1})
-        with opened(DoorConfig(port=0, grpc_port=0), gateway=lambda: Arithmetic(RESNET, TRANSLATOR)) as site:
+        with opened(FrontendConfig(port=0, grpc_port=0), gateway=lambda: Arithmetic(RESNET, TRANSLATOR)) as site:
             yield site
 
 
 def at(site: Site, example: str) -> str:
-    """Return an example with the ports of this door."""
-    return example.replace(":8000", f":{site.port}").replace(":8001", f":{site.door.grpc_port}")
+    """Return an example with the ports of this frontend."""
+    return example.replace(":8000", f":{site.port}").replace(":8001", f":{site.frontend.grpc_port}")
 
 
 SAID = [r"\['0.000000:0'.*\] 2|\[b'0.000000:0'.*\] 2", r"\[\[6 9 3", r"\[\[0\. 0\..*\]\] 2"]

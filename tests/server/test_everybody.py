@@ -1,4 +1,4 @@
-"""Many mixed calls at once through the real door and the real engine: each answer belongs to its request.
+"""Many mixed calls at once through the real frontend and the real engine: each answer belongs to its request.
 
 Three models; one row or several; JSON, binary or nothing but bytes; bodies whole or in odd chunks; some clients hang up
 within their body and some while they wait. There are fewer slots than calls, so they wait and slots are reused.
@@ -25,7 +25,7 @@ from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.server.gateway import Array
 from tests.networks import Chain, Words
 from tests.sequences import backwards, some_sentences
-from tests.server.real import binary_body, json_body, odd_parts, read_reply, real_door, until_all_is_free, written
+from tests.server.real import binary_body, json_body, odd_parts, read_reply, real_frontend, until_all_is_free, written
 
 PIECES, CALLS = (4, 25_000) if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else (1, 600)
 CLIENTS = 20
@@ -122,7 +122,7 @@ class Crowd:
         writer.transport.abort()
 
     async def _write(self, writer: asyncio.StreamWriter, pieces: list[bytes]) -> None:
-        """Write each piece by itself, so that the door sees them arrive one after another."""
+        """Write each piece by itself, so that the frontend sees them arrive one after another."""
         for piece in pieces:
             writer.write(piece)
             await asyncio.sleep(0)
@@ -170,8 +170,8 @@ def test_the_known_answers_differ_so_that_a_wrong_one_shows() -> None:
 def test_every_answer_of_a_crowd_belongs_to_its_request(models: Path, piece: int) -> None:
     async def test() -> None:
         settings = EngineConfig(slots=SLOTS)
-        async with real_door(models, engine=settings, policy=PolicyConfig("lazy+")) as (engine, door):
-            crowd = Crowd(door.port, [chain(), words(), sentences()], CALLS)
+        async with real_frontend(models, engine=settings, policy=PolicyConfig("lazy+")) as (engine, frontend):
+            crowd = Crowd(frontend.port, [chain(), words(), sentences()], CALLS)
             async with asyncio.TaskGroup() as group:
                 for seed in range(CLIENTS):
                     group.create_task(crowd.client(CLIENTS * piece + seed))

@@ -189,7 +189,7 @@ def test_the_documentation_has_every_name_of_ours() -> None:
     assert found == {re.sub("_(total|bucket|count)$", "", name) for name in written}
 
 
-def test_the_door_tells_its_metrics() -> None:
+def test_the_frontend_tells_its_metrics() -> None:
     with opened() as site:
         for _ in range(3):
             site.post("/v2/models/scalar/infer", {"inputs": [scalar(1.0)]})

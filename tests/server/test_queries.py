@@ -1,4 +1,4 @@
-"""Queries as a client of the door sees them: a model of the kind "ensemble" whose answers tell of steps."""
+"""Queries as a client of the frontend sees them: a model of the kind "ensemble" whose answers tell of steps."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -12,7 +12,7 @@ import tritonclient.http.aio as triton_aio
 from tests.querying import rows_going, traffic
 from tests.server.bodies import request
 from tests.server.conftest import Site, scalar
-from tests.server.real import json_body, read_reply, real_door, until_all_is_free, written
+from tests.server.real import json_body, read_reply, real_frontend, until_all_is_free, written
 
 TRAFFIC = "/v2/models/traffic/infer"
 
@@ -56,7 +56,7 @@ def test_its_configuration_lists_each_model_that_may_answer_a_step(site: Site) -
     assert [step["output_map"] for step in steps] == [{"y": "gate.y"}, {"y": "cars.y"}, {"y": "cars.y"}]
 
 
-# With a real engine behind the door -----------------------------------------------------------------------------------
+# With a real engine behind the frontend -----------------------------------------------------------------------------
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -67,8 +67,8 @@ def test_tritonclient_gets_what_the_models_of_a_query_would_answer(queried: Path
     async def test() -> None:
         rows = rows_going([0, 1])
         async with (
-            real_door(queried, "traffic") as (_, door),
-            triton_aio.InferenceServerClient(f"127.0.0.1:{door.port}") as client,
+            real_frontend(queried, "traffic") as (_, frontend),
+            triton_aio.InferenceServerClient(f"127.0.0.1:{frontend.port}") as client,
         ):
             given: Any = triton.InferInput("x", [2, 8], "FP32")
             given.set_data_from_numpy(rows)
@@ -88,11 +88,11 @@ def test_tritonclient_gets_what_the_models_of_a_query_would_answer(queried: Path
 
 def test_a_step_that_raises_is_named_to_who_asked(queried: Path) -> None:
     async def test() -> None:
-        async with real_door(queried, "spelling") as (client, door):
-            status, body = await _asked(door.port, "spelling", rows_going([0]) * 100)
+        async with real_frontend(queried, "spelling") as (client, frontend):
+            status, body = await _asked(frontend.port, "spelling", rows_going([0]) * 100)
             assert status == 500
             assert b"step 'words' of spelling raised" in body
-            assert (await _asked(door.port, "spelling", rows_going([0])))[0] == 200
+            assert (await _asked(frontend.port, "spelling", rows_going([0])))[0] == 200
             await until_all_is_free(client)
 
     run(test())

@@ -13,7 +13,7 @@ import tritonclient.http as triton
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import InvalidRequest
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
@@ -96,7 +96,7 @@ def test_a_file_that_shrinks_fails_the_call_and_stays_as_it_is(folder: Path) -> 
 
 @pytest.fixture(scope="module")
 def sharing() -> Iterator[Site]:
-    with opened(DoorConfig(port=0, shared_memory=(PREFIX,))) as found:
+    with opened(FrontendConfig(port=0, shared_memory=(PREFIX,))) as found:
         yield found
 
 

@@ -1,4 +1,4 @@
-"""A door before an engine that stands still: it answers by itself, whatever it is asked."""
+"""A frontend before an engine that stands still: it answers by itself, whatever it is asked."""
 
 import asyncio
 import os
@@ -12,12 +12,12 @@ import aiohttp
 import pytest
 import torch
 
-from latebind.domain.config import DoorConfig, EngineConfig, PolicyConfig
+from latebind.domain.config import EngineConfig, FrontendConfig, PolicyConfig
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
 from latebind.repository.listing import Selection
-from latebind.server.door import Door
+from latebind.server.frontend import Frontend
 from tests.engine.test_engines import is_stopped
 from tests.forked import FORKS
 from tests.versions import QUERY, WIDTH, add_version
@@ -38,15 +38,15 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def standing(shop: Path) -> AsyncIterator[tuple[aiohttp.ClientSession, Door]]:
-    """Have a door that has answered each kind of call, and whose engine stands still since."""
+async def standing(shop: Path) -> AsyncIterator[tuple[aiohttp.ClientSession, Frontend]]:
+    """Have a frontend that has answered each kind of call, and whose engine stands still since."""
     selection = Selection(shop)
     engines = await Engines.start(EngineOrder((), EngineConfig(), PolicyConfig()), selection.first(), FORKS)
     process = engines.process_id
-    config = DoorConfig(port=0, grpc_port=0, dashboard=True)
+    config = FrontendConfig(port=0, grpc_port=0, dashboard=True)
     try:
-        async with Door(engines, config, catalogue=Catalogue(engines, selection)) as door:
-            url, patience = f"http://127.0.0.1:{door.port}", aiohttp.ClientTimeout(total=PATIENCE)
+        async with Frontend(engines, config, catalogue=Catalogue(engines, selection)) as frontend:
+            url, patience = f"http://127.0.0.1:{frontend.port}", aiohttp.ClientTimeout(total=PATIENCE)
             async with aiohttp.ClientSession(url, timeout=patience) as session:
                 for model in ("scale", "asking"):
                     assert await status(session, model, timeout=60_000_000) == 200
@@ -56,7 +56,7 @@ async def standing(shop: Path) -> AsyncIterator[tuple[aiohttp.ClientSession, Doo
                 while not is_stopped(process):
                     pass
                 try:
-                    yield session, door
+                    yield session, frontend
                 finally:
                     os.kill(process, signal.SIGCONT)
     finally:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import ConfigError
 from latebind.server.limits import Limits
 from latebind.server.tls import TlsServer, server_context
@@ -58,7 +58,7 @@ def pair(folder: Path) -> Pair:
 
 @pytest.fixture(scope="module")
 def secure(pair: Pair) -> Iterator[Site]:
-    with opened(DoorConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key)) as site:
+    with opened(FrontendConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key)) as site:
         yield site
 
 
@@ -71,7 +71,7 @@ def doubled(site: Site, context: ssl.SSLContext, value: float = 21.0) -> object:
         connection.close()
 
 
-def test_a_client_that_speaks_plainly_gets_nothing_and_the_door_stands(secure: Site, pair: Pair) -> None:
+def test_a_client_that_speaks_plainly_gets_nothing_and_the_frontend_stands(secure: Site, pair: Pair) -> None:
     with secure.connect() as connection:
         connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"HTTP" not in connection.recv(1000)
@@ -80,7 +80,7 @@ def test_a_client_that_speaks_plainly_gets_nothing_and_the_door_stands(secure: S
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
 def test_versions_before_1_2_are_refused(secure: Site, pair: Pair) -> None:
-    context = server_context(DoorConfig(tls_cert=pair.certificate, tls_key=pair.key))
+    context = server_context(FrontendConfig(tls_cert=pair.certificate, tls_key=pair.key))
     assert context is not None
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
     old = ssl.create_default_context(cafile=pair.certificate)
@@ -93,7 +93,7 @@ def test_versions_before_1_2_are_refused(secure: Site, pair: Pair) -> None:
 
 def test_with_a_client_ca_only_clients_with_its_certificate_are_answered(folder: Path, pair: Pair) -> None:
     known, stranger = make_pair(folder, "known"), make_pair(folder, "stranger")
-    config = DoorConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key, tls_client_ca=known.certificate)
+    config = FrontendConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key, tls_client_ca=known.certificate)
     with opened(config) as site:
         for shown in (None, stranger):
             context = ssl.create_default_context(cafile=pair.certificate)
@@ -109,28 +109,28 @@ def test_with_a_client_ca_only_clients_with_its_certificate_are_answered(folder:
 def test_files_that_are_missing_are_named(folder: Path, pair: Pair) -> None:
     for cert, key, ca in (("none.pem", pair.key, ""), (pair.certificate, "none.key", ""), (*_paths(pair), "none.ca")):
         with pytest.raises(ConfigError, match=r"none\.\w+, which TLS needs, cannot be read"):
-            server_context(DoorConfig(tls_cert=cert, tls_key=key, tls_client_ca=ca))
+            server_context(FrontendConfig(tls_cert=cert, tls_key=key, tls_client_ca=ca))
 
 
 def test_a_key_of_another_certificate_is_a_clear_error(folder: Path, pair: Pair) -> None:
     other = make_pair(folder, "other")
     with pytest.raises(ConfigError, match="do not fit: key values mismatch"):
-        server_context(DoorConfig(tls_cert=pair.certificate, tls_key=other.key))
+        server_context(FrontendConfig(tls_cert=pair.certificate, tls_key=other.key))
 
 
 def test_files_that_are_no_certificates_are_a_clear_error(folder: Path, pair: Pair) -> None:
     text = folder / "text"
     text.write_text("nothing of the kind")
     with pytest.raises(ConfigError, match="do not fit"):
-        server_context(DoorConfig(tls_cert=str(text), tls_key=pair.key))
+        server_context(FrontendConfig(tls_cert=str(text), tls_key=pair.key))
     with pytest.raises(ConfigError, match="is no certificate"):
-        server_context(DoorConfig(tls_cert=pair.certificate, tls_key=pair.key, tls_client_ca=str(text)))
+        server_context(FrontendConfig(tls_cert=pair.certificate, tls_key=pair.key, tls_client_ca=str(text)))
 
 
 def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_a_password(folder: Path) -> None:
     pair = make_pair(folder, "locked", "-passout", "pass:secret")
     with pytest.raises(ConfigError, match="is encrypted"):
-        server_context(DoorConfig(tls_cert=pair.certificate, tls_key=pair.key))
+        server_context(FrontendConfig(tls_cert=pair.certificate, tls_key=pair.key))
 
 
 def _paths(pair: Pair) -> tuple[str, str]:
@@ -150,11 +150,11 @@ def descriptors() -> int:
 
 @pytest.fixture(params=["http", "grpc"])
 def limited(request: pytest.FixtureRequest, pair: Pair) -> Iterator[tuple[Site, int]]:
-    """A door with TLS that takes eight connections and waits half a second for a silent one, and a port of it."""
+    """A frontend with TLS that takes eight connections and waits half a second for a silent one, and a port of it."""
     rpc: dict[str, Any] = {} if request.param == "http" else {"grpc_port": 0}
-    config = DoorConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key, **rpc)
+    config = FrontendConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key, **rpc)
     with opened(config, Limits(connections=8, idle_seconds=0.5)) as site:
-        yield site, site.door.grpc_port or site.port
+        yield site, site.frontend.grpc_port or site.port
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -174,7 +174,7 @@ def test_a_client_that_does_not_end_its_handshake_is_hung_up_on(limited: tuple[S
 
 
 def test_clients_before_their_handshake_are_counted_and_those_past_the_limit_are_hung_up_on(pair: Pair) -> None:
-    config = DoorConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key)
+    config = FrontendConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key)
     with opened(config, Limits(connections=8)) as site:
         context = ssl.create_default_context(cafile=pair.certificate)
         before, silent = descriptors(), [site.connect() for _ in range(8)]
@@ -186,8 +186,8 @@ def test_clients_before_their_handshake_are_counted_and_those_past_the_limit_are
         assert doubled(site, context) == [42.0]
 
 
-def test_a_client_in_its_handshake_does_not_keep_the_door_from_closing(pair: Pair) -> None:
-    with opened(DoorConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key)) as site:
+def test_a_client_in_its_handshake_does_not_keep_the_frontend_from_closing(pair: Pair) -> None:
+    with opened(FrontendConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key)) as site:
         connection = site.connect()
         until(lambda: bool(arriving(site)))
     with connection:
@@ -195,7 +195,7 @@ def test_a_client_in_its_handshake_does_not_keep_the_door_from_closing(pair: Pai
 
 
 def arriving(site: Site) -> int:
-    served = site.door._http.behind_tls
+    served = site.frontend._http.behind_tls
     assert served is not None
     return len(served.arriving)
 
@@ -205,12 +205,12 @@ def test_a_connection_is_taken_while_all_with_those_that_have_had_their_handshak
     assert was_taken(others=others) == (others < 8)
 
 
-def test_a_door_that_could_not_accept_for_a_moment_goes_on() -> None:
+def test_a_frontend_that_could_not_accept_for_a_moment_goes_on() -> None:
     assert was_taken(ConnectionAbortedError(), OSError(EMFILE, "no descriptor is free"))
 
 
 def was_taken(*before: OSError, others: int = 0) -> bool:
-    """Return whether a door for eight connections takes one, which comes after errors."""
+    """Return whether a frontend for eight connections takes one, which comes after errors."""
     ours, theirs = socket.socketpair()
 
     async def accept() -> bool:
@@ -229,7 +229,7 @@ def was_taken(*before: OSError, others: int = 0) -> bool:
             await asyncio.wait((server._accepting,))
         taken = set(server.arriving)
         await server.ended()
-        assert all(task.cancelling() for task in taken), "a handshake would go on behind a closed door"
+        assert all(task.cancelling() for task in taken), "a handshake would go on behind a closed frontend"
         return bool(taken)
 
     with ours, theirs:

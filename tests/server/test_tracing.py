@@ -20,7 +20,7 @@ from latebind.server.settings import Traces
 from latebind.server.tracing import Tracing
 from tests.server.arithmetic import Arithmetic
 from tests.server.conftest import PATIENCE
-from tests.server.real import json_body, real_door
+from tests.server.real import json_body, real_frontend
 from tests.server.test_service import ones
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -98,9 +98,9 @@ def test_a_call_whose_engine_is_lost_is_told_without_its_rows_in_the_end() -> No
 
 def test_a_real_request_is_explained_stage_by_stage(models: Path) -> None:
     async def test() -> None:
-        async with real_door(models, "chain") as (_, door):
+        async with real_frontend(models, "chain") as (_, frontend):
             image = np.zeros((2, 3, 8, 8), np.float32)
-            call = (await asyncio.to_thread(_infer, door.port, "chain", {"image": image}))[0]
+            call = (await asyncio.to_thread(_infer, frontend.port, "chain", {"image": image}))[0]
             assert (call["id"], call["model"], call["outcome"]) == ("order-1", "chain", "answered")
             assert len(call["rows"]) == 2
             stages = [span for span in call["rows"][0]["spans"] if span["what"] == "stage"]

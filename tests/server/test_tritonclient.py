@@ -1,4 +1,4 @@
-"""tritonclient as its users have it, unchanged, against the door."""
+"""tritonclient as its users have it, unchanged, against the frontend."""
 
 import asyncio
 from collections.abc import Iterator

@@ -24,13 +24,13 @@ import tritonclient.grpc.aio as triton
 import latebind
 from latebind.compiled import is_compiled
 from latebind.domain.actions import Reply, Run
-from latebind.domain.config import DoorConfig, EngineConfig, PolicyConfig
+from latebind.domain.config import EngineConfig, FrontendConfig, PolicyConfig
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.engine.process import Engine
 from latebind.engine.running import map_running
 from latebind.forks.client import ForkServer
-from latebind.server.door import Door
+from latebind.server.frontend import Frontend
 from tests.server.real import json_body, written
 from tests.server.rpc.conftest import tensor
 
@@ -130,9 +130,9 @@ def test_a_call_passes_few_files_and_no_others_of_the_frontend(models: Path) -> 
         order = EngineOrder((str(models / "chain" / "1"),), EngineConfig(), PolicyConfig())
         client = await EngineClient.start(order, cast(ForkServer, Engines(trace)))
         try:
-            async with Door(client, DoorConfig(port=0, grpc_port=0)) as door:
-                reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
-                async with triton.InferenceServerClient(f"127.0.0.1:{door.grpc_port}") as stub:
+            async with Frontend(client, FrontendConfig(port=0, grpc_port=0)) as frontend:
+                reader, writer = await asyncio.open_connection("127.0.0.1", frontend.port)
+                async with triton.InferenceServerClient(f"127.0.0.1:{frontend.grpc_port}") as stub:
                     await check(trace, "HTTP", partial(over_http, reader, writer))
                     await check(trace, "gRPC", partial(stub.infer, "chain", [tensor(image, "image")]))
                 writer.close()

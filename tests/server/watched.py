@@ -7,7 +7,7 @@ from tests.server.conftest import PATIENCE, Site
 
 
 class Watched(Held):
-    """Counts as a door does."""
+    """Counts as a frontend does."""
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
@@ -30,6 +30,6 @@ class Watched(Held):
 
 
 def watched(site: Site, most: int) -> Watched:
-    """Have a door that is idle count in this way, up to `most` bytes."""
-    site.door._app._context.held = held = Watched(most)
+    """Have a frontend that is idle count in this way, up to `most` bytes."""
+    site.frontend._app._context.held = held = Watched(most)
     return held

@@ -42,7 +42,7 @@ from tests.soak.tokens import say
 
 MODELS = ("affine", "chain", "relay", "words")
 IN_FLIGHT = 16
-END_SECONDS, QUIET_SECONDS, CLOSE_SECONDS = 90.0, 60.0, 15.0  # a door closes idle connections after 10
+END_SECONDS, QUIET_SECONDS, CLOSE_SECONDS = 90.0, 60.0, 15.0  # a frontend closes idle connections after 10
 DESCRIPTORS = 6  # beyond those behind the first round: connections of clients that have just gone
 # Else a model that all this happens to would be left out, and nothing adapted on a machine that is never idle.
 OFTEN = "[generations]\ncrashes = 1000000\n[adaptation]\nyields = false\ninterval = 5.0\n"
@@ -123,7 +123,7 @@ def _rounds(random: Random, servers: Servers, rounds: int, requests: int, rate: 
         _round(random, servers, requests, rate)
         opened = _open_files(target.process, open_then)
         memory = taken(target.process) / 1e6
-        print(f"  round {number}: {len(opened)} descriptors of the door, {memory:.0f} MB", flush=True)
+        print(f"  round {number}: {len(opened)} descriptors of the frontend, {memory:.0f} MB", flush=True)
         assert not number or len(opened) <= open_then + DESCRIPTORS, opened
         open_then = open_then or len(opened)
         other.kill()
@@ -220,7 +220,7 @@ def _end_under_load(target: Target) -> None:
         calls[0].result()
         process.send_signal(signal.SIGTERM)
         for call in calls:
-            with suppress(ConnectionRefusedError, ConnectionResetError):  # no door had accepted it when that closed
+            with suppress(ConnectionRefusedError, ConnectionResetError):  # no frontend had accepted it when that closed
                 assert call.result()[0] in {200, 503}, call.result()
     code = process.wait(END_SECONDS)
     assert code == 0, f"the server ended with {code}"

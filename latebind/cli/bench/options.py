@@ -20,7 +20,7 @@ Backend = Annotated[
     ),
 ]
 Core = Annotated[int, typer.Option(help="The core that the engine runs on.")]
-DoorCore = Annotated[int, typer.Option(help="The core that the frontend and the client run on.")]
+FrontendCore = Annotated[int, typer.Option(help="The core that the frontend and the client run on.")]
 ServerLog = Annotated[Path | None, typer.Option(help="Write what the servers log to FILE.")]
 Fidelity = Annotated[
     float, typer.Option(help="The fidelity target: the share of answers that must equal the base model's.")
@@ -57,12 +57,12 @@ class Conditions:
     """What all sides have in common: the cores and the seed."""
 
     engine_core: Core = 1
-    door_core: DoorCore = 0
+    frontend_core: FrontendCore = 0
     seed: Seed = 0
 
     def setting(self, backend: str | None = None, log: Path | None = None) -> bench.Setting:
         """Return how each side is served."""
-        return bench.Setting(backend, (self.door_core,), self.engine_core, self.seed, log)
+        return bench.Setting(backend, (self.frontend_core,), self.engine_core, self.seed, log)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from latebind.server.service import Service
 
 EVERY = 1.0  # seconds from one snapshot to the next
 LINGER = 300.0  # seconds after the last look until no more snapshots are taken
-PATIENCE = 2.0  # seconds that the engine has to answer when the door closes
+PATIENCE = 2.0  # seconds that the engine has to answer when the frontend closes
 SOONEST = 0.1  # seconds from one picture to the next
 KEPT_SECONDS = 300.0  # how long rows are kept
 REFUSED = ("refused_full", "refused_late", "refused_loading", "not_loaded")
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 class Dashboard:
-    """The dashboard of one door."""
+    """The dashboard of one frontend."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -172,7 +172,7 @@ class Watch:
             self._watching = None
 
     async def _rest(self) -> None:
-        """Return after a while, or as soon as the door closes."""
+        """Return after a while, or as soon as the frontend closes."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._closed.wait(), self._every)
 

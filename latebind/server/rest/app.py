@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from latebind.domain.config import DoorConfig, is_loopback
+from latebind.domain.config import FrontendConfig, is_loopback
 from latebind.domain.errors import NotFound, Unavailable
 from latebind.repository.directory import NAME
 from latebind.server.access import Access, Guard
@@ -78,7 +78,7 @@ OF_THIS_SITE = (b"same-origin", b"none")  # `same-site` is another port of this 
 FOREIGN_PAGE = "the request comes from a page of another site, which may not call this server"
 
 
-class Doorkeeper:
+class RequestFilter:
     """Decides which HTTP requests are let in, by token, Host and Origin.
 
     A page on any site can make a browser call a server on loopback, and can read the answers once it points a host name
@@ -89,7 +89,7 @@ class Doorkeeper:
     let in.
     """
 
-    def __init__(self, config: DoorConfig, guard: Guard) -> None:
+    def __init__(self, config: FrontendConfig, guard: Guard) -> None:
         self._guard = guard
         self._asks = frozenset([access for access in Access if guard.asks(access)])
         self._any_host = not (is_loopback(config.host) or config.allow_hosts)
@@ -133,7 +133,7 @@ class RestApp:
         self,
         service: Service,
         limits: Limits,
-        doorkeeper: Doorkeeper,
+        request_filter: RequestFilter,
         dashboard: Dashboard | None = None,
         *,
         routes: Sequence[Route] = (*ROUTES, *PAGE),
@@ -141,7 +141,7 @@ class RestApp:
     ) -> None:
         self._context = Context(service, limits, dashboard)
         self._behind_ingress = behind_ingress
-        self._doorkeeper = doorkeeper
+        self._request_filter = request_filter
         self._routes = routes
         self._route_of = lru_cache(256)(self._find)  # clients call the same few paths; none is longer than a head
 
@@ -170,7 +170,7 @@ class RestApp:
     def _verb(self, request: Request) -> Verb:
         """Return the verb for path and method. Raises `NotFound` and, for who may not have it, what `admit` raises."""
         access, verb, names = self._route_of(request.method, request.target)
-        self._doorkeeper.admit(access, request.method, request.fields)
+        self._request_filter.admit(access, request.method, request.fields)
         if self._behind_ingress:
             request.client = request.fields.get(CLIENT_HEADER, b"").decode("latin-1")
         request.names = names

@@ -30,7 +30,7 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 TOGETHER: Final = 1 << 15  # a body of up to so many bytes is joined with the head of its reply, for one write
 NO_HTTP = "the request is no HTTP/1.1 that this server understands"
 PIPELINED: Final = 16  # requests that may wait for the one before them on their connection
-UNREAD_SECONDS: Final = 0.05  # an idle connection stays open so long when the door closes, to read what has arrived
+UNREAD_SECONDS: Final = 0.05  # an idle connection stays open so long when the frontend closes, to read what has arrived
 
 
 class Lines:

@@ -1,1 +1,1 @@
-"""The gRPC side of the door. It translates between the protocol's messages and the service; needs `latebind[grpc]`."""
+"""The gRPC side of the frontend. It translates between the protocol's messages and the service (`latebind[grpc]`)."""

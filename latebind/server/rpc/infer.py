@@ -185,7 +185,7 @@ class InferStream:
         self._ended = False
 
     async def serve(self) -> None:
-        """Return when the client has all its answers. Raises `Unavailable` if the door closed before."""
+        """Return when the client has all its answers. Raises `Unavailable` if the frontend closed before."""
         try:
             while (answer := await self._answers.get()) is not END:
                 if (response := await answer) is not None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import ConfigError, InvalidRequest, Refused, Unavailable
 from latebind.server.access import Access, Guard
 from latebind.server.limits import Limits
@@ -137,13 +137,13 @@ class Reception:
 class RpcServer:
     """Speaks gRPC while it is open. It serves `served` (by path) or, where that is None, the verbs of `service`.
 
-    It is used like `Door`, which may have one. Open it on the event loop that the service belongs to.
+    It is used like `Frontend`, which may have one. Open it on the event loop that the service belongs to.
     """
 
     def __init__(
         self,
         service: Service,
-        config: DoorConfig,
+        config: FrontendConfig,
         limits: Limits,
         guard: Guard,
         served: Mapping[str, Method] | None = None,

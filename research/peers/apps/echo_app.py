@@ -1,4 +1,4 @@
-"""A door with nothing behind it: it sends each call's own tensor back, unread.
+"""A frontend with nothing behind it: it sends each call's own tensor back, unread.
 
 It waits for the whole body, and answers correctly where the model returns its input: `inputs` become `outputs`, `x`
 becomes `y`. It neither parses HTTP or JSON nor routes, checks, counts, limits, or has anybody compute. Run as

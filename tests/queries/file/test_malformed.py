@@ -93,7 +93,7 @@ WRONG = [
     (CAR_INPUT, "", 18, "nodes.cars.inputs.input: column 1: there is no expression"),
     (CAR_INPUT, "gate", 18, "column 1: gate is a node: take one of its outputs, gate.output, gate.box"),
     (CAR_INPUT, "gate.boxes", 18, "column 1: gate has no output 'boxes': it has output, box"),
-    (CAR_INPUT, "door.box", 18, "column 1: there is no node door: there are gate, cars, animals"),
+    (CAR_INPUT, "frontend.box", 18, "column 1: there is no node frontend: there are gate, cars, animals"),
     (CAR_INPUT, "crop(image, 0, 0, 64, 64)", 18, "column 1: crop cannot cut 64x64 out of float32 3x32x32"),
     (CAR_INPUT, "crop(image, 0, 0, 8, 8)", 18, "this is float32 3x8x8, and cars-small takes float32 3x16x16"),
     (CAR_INPUT, "cast(crop(image, 0, 0, 16, 16), 'int8')", 18, "this is int8 3x16x16, and cars-small takes float32"),

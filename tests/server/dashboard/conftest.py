@@ -1,4 +1,4 @@
-"""A browser, and a door with a real engine behind it that is under load for as long as a test wants."""
+"""A browser, and a frontend with a real engine behind it that is under load for as long as a test wants."""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ import pytest
 from latebind.domain.config import EngineConfig
 from tests.querying import rows_going
 from tests.server.conftest import PATIENCE
-from tests.server.real import binary_body, read_reply, real_door, written
+from tests.server.real import binary_body, read_reply, real_frontend, written
 
 CHROMIUM = "chromium", "chromium-browser", "google-chrome"
 SWITCHES = (
@@ -94,7 +94,7 @@ def page_of(browser: Any, port: int, *, width: int = 1280, scheme: str = "light"
 
 
 class Busy:
-    """A door whose engine is asked without a pause between `begin` and `rest`."""
+    """A frontend whose engine is asked without a pause between `begin` and `rest`."""
 
     def __init__(self, port: int, loop: asyncio.AbstractEventLoop) -> None:
         self.port = port
@@ -126,14 +126,14 @@ class Busy:
 
 
 @pytest.fixture(scope="session")
-def engine_door(queried: Path) -> Iterator[Busy]:
-    """A door to `queried` that nobody asks."""
+def engine_frontend(queried: Path) -> Iterator[Busy]:
+    """A frontend to `queried` that nobody asks."""
     opened: Future[tuple[int, asyncio.AbstractEventLoop]] = Future()
     done = threading.Event()
 
     async def serve() -> None:
-        async with real_door(queried, engine=EngineConfig(workers=2)) as (_, door):
-            opened.set_result((door.port, asyncio.get_running_loop()))
+        async with real_frontend(queried, engine=EngineConfig(workers=2)) as (_, frontend):
+            opened.set_result((frontend.port, asyncio.get_running_loop()))
             await asyncio.to_thread(done.wait)
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
@@ -146,10 +146,10 @@ def engine_door(queried: Path) -> Iterator[Busy]:
 
 
 @pytest.fixture
-def busy(engine_door: Busy) -> Iterator[Busy]:
-    """A door to `queried` under load, for as long as a test takes."""
-    engine_door.begin()
+def busy(engine_frontend: Busy) -> Iterator[Busy]:
+    """A frontend to `queried` under load, for as long as a test takes."""
+    engine_frontend.begin()
     try:
-        yield engine_door
+        yield engine_frontend
     finally:
-        engine_door.rest()
+        engine_frontend.rest()

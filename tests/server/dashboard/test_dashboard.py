@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import Unavailable
 from latebind.server.dashboard import dashboard
 from latebind.server.dashboard.dashboard import Watch
@@ -41,14 +41,14 @@ class Counted(Arithmetic):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_it_is_on_where_only_this_machine_reaches_the_door(host: str) -> None:
-    assert DoorConfig(host=host).shows_dashboard
-    assert not DoorConfig(host=host, dashboard=False).shows_dashboard
+def test_it_is_on_where_only_this_machine_reaches_the_frontend(host: str) -> None:
+    assert FrontendConfig(host=host).shows_dashboard
+    assert not FrontendConfig(host=host, dashboard=False).shows_dashboard
 
 
 @pytest.mark.parametrize("path", ["", "/", "/data", "/picture", "/main.js"])
-def test_a_door_without_one_says_how_to_turn_it_on(path: str) -> None:
-    with opened(DoorConfig(port=0, dashboard=False)) as site:
+def test_a_frontend_without_one_says_how_to_turn_it_on(path: str) -> None:
+    with opened(FrontendConfig(port=0, dashboard=False)) as site:
         reply = site.get("/dashboard" + path)
         assert reply.status == 403
         assert "--dashboard" in reply.error
@@ -103,7 +103,7 @@ def test_figures_need_the_token_of_the_metrics_and_files_need_none(tmp_path: Pat
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length")
     token.chmod(0o600)
-    with opened(DoorConfig(port=0, token_file=str(token))) as site:
+    with opened(FrontendConfig(port=0, token_file=str(token))) as site:
         for path in ("/metrics", "/dashboard/data", "/dashboard/data/3", "/dashboard/picture"):
             assert site.get(path).status == 401
             assert site.call("GET", path, b"", {"Authorization": "Bearer a-token-of-some-length"}).status == 200
@@ -186,7 +186,7 @@ def test_without_an_engine_the_last_figures_stand_and_the_watch_goes_on() -> Non
     asyncio.run(test())
 
 
-def test_an_engine_that_does_not_answer_does_not_keep_the_door_from_closing() -> None:
+def test_an_engine_that_does_not_answer_does_not_keep_the_frontend_from_closing() -> None:
     class Silent(Counted):
         async def metrics(self) -> Snapshot:
             await asyncio.Event().wait()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from tests.server.arithmetic import one_to_one, query
 from tests.server.conftest import PATIENCE, opened
 from tests.server.dashboard.conftest import Busy, page_of
@@ -134,7 +134,7 @@ def test_where_a_token_is_needed_the_page_asks_for_it(browser: Any, tmp_path: An
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length\n")
     token.chmod(0o600)
-    with opened(DoorConfig(port=0, token_file=str(token))) as site, page_of(browser, site.port) as page:
+    with opened(FrontendConfig(port=0, token_file=str(token))) as site, page_of(browser, site.port) as page:
         page.open()
         page.tab.fill("#token", "a-token-of-some-length")
         page.tab.click("form button")

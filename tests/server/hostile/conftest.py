@@ -1,4 +1,4 @@
-"""After every hostile input the door must answer a plain call rightly, and nothing may be held for it."""
+"""After every hostile input the frontend must answer a plain call rightly, and nothing may be held for it."""
 
 import time
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from tests.server.rpc.conftest import raw, rpc_site
 
 __all__ = ["raw", "rpc_site"]
 
-LONGEST = 20.0  # seconds of a core that door and client may take for any of them; far more than any takes
+LONGEST = 20.0  # seconds of a core that frontend and client may take for any of them; far more than any takes
 
 
 @pytest.fixture(autouse=True)
-def the_door_is_well_soon_after(site: Site) -> Iterator[None]:
+def the_frontend_is_well_soon_after(site: Site) -> Iterator[None]:
     begun = time.process_time()
     yield
     assert site.is_well()

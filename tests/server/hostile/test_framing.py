@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from tests.server.bodies import SCALAR, request
 from tests.server.conftest import Site, opened, read_response, scalar
 from tests.server.hostile.wire import check_clean, send_raw
@@ -207,7 +207,7 @@ def test_what_is_collected_of_bodies_is_bounded_over_all_connections() -> None:
 
 
 def test_a_call_that_takes_little_reads_no_more() -> None:
-    with opened(DoorConfig(port=0, manage=True)) as site:
+    with opened(FrontendConfig(port=0, manage=True)) as site:
         reply = site.post("/v2/repository/index", b" " * (1 << 20))
         assert reply.status == 413
         assert "the most that this call takes" in reply.error

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from tests.server.bodies import DOUBLE, request
 from tests.server.conftest import Site, logging_as_before, opened
 from tests.server.hostile.wire import check_clean
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="needs shared memory
 
 @pytest.fixture(scope="module")
 def managed() -> Iterator[Site]:
-    with logging_as_before(), opened(DoorConfig(port=0, shared_memory=(PREFIX,), manage=True)) as found:
+    with logging_as_before(), opened(FrontendConfig(port=0, shared_memory=(PREFIX,), manage=True)) as found:
         yield found
         assert found.is_well()
         assert found.taken == 0

@@ -57,7 +57,7 @@ NOWHERE = {
     "a version in hexadecimal": "/v2/models/double/versions/0x1",
     "small letters for large": "/V2/MODELS/DOUBLE",
     "the environment": "/v2/../proc/self/environ",
-    "a file of the source": "/latebind/server/door.py",
+    "a file of the source": "/latebind/server/frontend.py",
     "a folder of git": "/.git/config",
     "a page for administrators": "/admin",
     "debugging of another server": "/debug/pprof/heap",
@@ -78,9 +78,9 @@ def test_a_path_that_is_no_route_leads_nowhere(site: Site, path: str) -> None:
 
 
 FORGED = {
-    "a line of a log": "x\n2026-01-01 00:00:00,000 door INFO all is well",
-    "a line behind a carriage return": "x\r2026-01-01 door INFO all is well",
-    "a line behind another separator": "x\u2028door INFO all is well",
+    "a line of a log": "x\n2026-01-01 00:00:00,000 frontend INFO all is well",
+    "a line behind a carriage return": "x\r2026-01-01 frontend INFO all is well",
+    "a line behind another separator": "x\u2028frontend INFO all is well",
     "an escape sequence": "x\x1b[2J\x1b[1;1H",
     "a zero byte": "x\0y",
     "JSON of a log": '"}\n{"level":"info","message":"all is well',

@@ -161,8 +161,8 @@ NO_HTTP2: dict[str, bytes] = {
 
 @pytest.mark.parametrize("content", NO_HTTP2.values(), ids=NO_HTTP2.keys())
 def test_bytes_that_are_no_http2_harm_nobody(rpc_site: Site, content: bytes) -> None:
-    assert rpc_site.door.grpc_port is not None
-    address = ("127.0.0.1", rpc_site.door.grpc_port)
+    assert rpc_site.frontend.grpc_port is not None
+    address = ("127.0.0.1", rpc_site.frontend.grpc_port)
     with socket.create_connection(address, PATIENCE) as connection, suppress(OSError):
         connection.sendall(content)
         connection.settimeout(0.05)  # where nothing comes back, for it may wait for more

@@ -1,4 +1,4 @@
-"""The protocol over HTTP as a plain client sees it: what is answered, what is refused, and that the door stands."""
+"""The protocol over HTTP as a plain client sees it: what is answered, what is refused, and that the frontend stands."""
 
 import json
 import logging
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from latebind import __version__
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.server.limits import Limits
 from latebind.server.service import EXTENSIONS
 from tests.server.arithmetic import RAN, WAITED
@@ -19,7 +19,7 @@ from tests.server.conftest import Site, opened
 
 
 @pytest.fixture(autouse=True)
-def the_door_still_answers(site: Site) -> Iterator[None]:
+def the_frontend_still_answers(site: Site) -> Iterator[None]:
     yield
     assert site.is_well()
     assert site.taken == 0
@@ -77,7 +77,7 @@ def test_json_in_gives_json_out_with_the_id_and_the_stage_it_left_at(site: Site)
 
 
 def test_the_operator_can_hide_the_stage() -> None:
-    with opened(DoorConfig(port=0, show_exit=False)) as site:
+    with opened(FrontendConfig(port=0, show_exit=False)) as site:
         reply = site.post(DOUBLE, request())
         assert "parameters" not in reply.json()
         assert reply.headers["server-timing"] == "queue;dur=0.000, compute;dur=0.000"
@@ -106,7 +106,7 @@ def test_a_chunked_body_is_read_to_its_end(site: Site) -> None:
 
 
 def test_the_timeout_is_in_microseconds_and_the_default_is_the_models() -> None:
-    with opened(DoorConfig(port=0, deadline=2.0), Limits(deadline=100.0), {"half": 7.0}) as site:
+    with opened(FrontendConfig(port=0, deadline=2.0), Limits(deadline=100.0), {"half": 7.0}) as site:
         half = {"name": "x", "shape": [1, 4], "datatype": "FP16", "parameters": {"binary_data_size": 8}}
         head = json.dumps(request(half, parameters={"binary_data_output": True})).encode()
         cases: list[tuple[float, str, Any]] = [

@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from latebind.domain.config import DoorConfig, EngineConfig, PolicyConfig
+from latebind.domain.config import EngineConfig, FrontendConfig, PolicyConfig
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.claim import Claims, Engine
 from latebind.engine.client import EngineClient
@@ -28,13 +28,13 @@ from latebind.engine.slots import SlotMemory, create_file, file_bytes
 from latebind.server.access import Guard
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
-from latebind.server.rest.app import Doorkeeper, RestApp
+from latebind.server.rest.app import RequestFilter, RestApp
 from latebind.server.rest.infer import Codec, fill, read_call
 from latebind.server.rest.request import Body, Request
 from latebind.server.service import Service
 from tests.building import build_stages
 from tests.engine.started import Started, started
-from tests.server.real import binary_body, door_before, read_reply, until_all_is_free, written
+from tests.server.real import binary_body, frontend_before, read_reply, until_all_is_free, written
 from tests.server.taking import Arriving
 
 SIDE = 512
@@ -113,8 +113,8 @@ def test_nothing_of_a_tensors_size_is_allocated_between_its_bytes_and_the_answer
 
     async def test() -> None:
         engine = large_engine.client
-        async with door_before(engine):
-            app = RestApp(Service(engine, deadline=30.0), Limits(), Doorkeeper(DoorConfig(), Guard()))
+        async with frontend_before(engine):
+            app = RestApp(Service(engine, deadline=30.0), Limits(), RequestFilter(FrontendConfig(), Guard()))
             for rows, chunk in ((1, CHUNK), (1, WHOLE), (3, CHUNK), (3, WHOLE)):
                 image = images(rows)
                 least = min(
@@ -199,8 +199,8 @@ def test_a_client_that_hangs_up_within_a_tensor_gives_its_slots_back_and_the_eng
     async def test() -> None:
         engine = large_engine.client
         before = (await engine.metrics())["models"]["brightness"]["requests"]
-        async with door_before(engine) as door:
-            _, writer, _ = await begun(door.port, 3, but=1)
+        async with frontend_before(engine) as frontend:
+            _, writer, _ = await begun(frontend.port, 3, but=1)
             await until(lambda: free(engine) == SLOTS - 3)
             writer.close()
             await until_all_is_free(engine)
@@ -213,8 +213,8 @@ def test_a_tensor_that_does_not_arrive_in_time_gives_its_slots_back(large_engine
     async def test() -> None:
         engine = large_engine.client
         limits = Limits(body_seconds=1.0)
-        async with door_before(engine, limits=limits) as door:
-            reader, writer, _ = await begun(door.port, 1, but=1)
+        async with frontend_before(engine, limits=limits) as frontend:
+            reader, writer, _ = await begun(frontend.port, 1, but=1)
             await until(lambda: free(engine) == SLOTS - 1)
             assert (await read_reply(reader)).status == 408
             await until_all_is_free(engine)
@@ -226,8 +226,8 @@ def test_a_tensor_that_does_not_arrive_in_time_gives_its_slots_back(large_engine
 def test_the_time_that_a_client_takes_to_send_does_not_count(large_engine: Started) -> None:
     async def test() -> None:
         engine = large_engine.client
-        async with door_before(engine, deadline=1.0) as door:
-            reader, writer, rest = await begun(door.port, 1, but=1)
+        async with frontend_before(engine, deadline=1.0) as frontend:
+            reader, writer, rest = await begun(frontend.port, 1, but=1)
             await asyncio.sleep(1.1)
             writer.write(rest)
             assert (await read_reply(reader)).status == 200
@@ -239,10 +239,10 @@ def test_the_time_that_a_client_takes_to_send_does_not_count(large_engine: Start
 def test_a_call_without_slots_is_not_read_until_it_has_some(large_engine: Started) -> None:
     async def test() -> None:
         engine = large_engine.client
-        async with door_before(engine) as door:
-            _, holder, _ = await begun(door.port, 1, but=1)
+        async with frontend_before(engine) as frontend:
+            _, holder, _ = await begun(frontend.port, 1, but=1)
             await until(lambda: free(engine) == SLOTS - 1)
-            reader, writer, rest = await begun(door.port, SLOTS, but=1)
+            reader, writer, rest = await begun(frontend.port, SLOTS, but=1)
             await until(lambda: bool(engine._claims["brightness"]._waiting))
             await asyncio.sleep(0.1)  # in which all would have been read
             assert writer.transport.get_write_buffer_size() > 1 << 20  # the system takes no more

@@ -41,19 +41,19 @@ def check(site: Site, body: bytes, headers: dict[str, str] | None = None) -> Non
 
 @SMALL
 @given(REQUEST)
-def test_requests_that_are_nearly_right_never_break_the_door(site: Site, request_: dict[str, Any]) -> None:
+def test_requests_that_are_nearly_right_never_break_the_frontend(site: Site, request_: dict[str, Any]) -> None:
     check(site, json.dumps(request_).encode())
 
 
 @SMALL
 @given(st.binary(max_size=200), st.none() | st.integers(-1, 250) | st.text("0123456789 -+x", max_size=5))
-def test_bytes_never_break_the_door(site: Site, body: bytes, length: int | str | None) -> None:
+def test_bytes_never_break_the_frontend(site: Site, body: bytes, length: int | str | None) -> None:
     check(site, body, {} if length is None else {"Inference-Header-Content-Length": str(length)})
 
 
 @SMALL
 @given(REQUEST, st.integers(-80, 80), st.binary(max_size=80))
-def test_binary_parts_that_are_nearly_right_never_break_the_door(
+def test_binary_parts_that_are_nearly_right_never_break_the_frontend(
     site: Site, request_: dict[str, Any], off: int, blob: bytes
 ) -> None:
     head = json.dumps(request_).encode()

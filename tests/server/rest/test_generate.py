@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import Failed
 from tests.server.conftest import PATIENCE, Site, opened
 
@@ -18,8 +18,8 @@ ROW = {"x": [5, 8, 2]}
 
 @pytest.fixture
 def paced() -> Iterator[Site]:
-    """A door whose gateway says a token when a test lets it."""
-    with opened(DoorConfig(port=0)) as site:
+    """A frontend whose gateway says a token when a test lets it."""
+    with opened(FrontendConfig(port=0)) as site:
         site.gateway.pace = asyncio.Queue()
         yield site
 

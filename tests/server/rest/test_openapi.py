@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from schemathesis.checks import content_type_conformance
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import InvalidRequest
 from latebind.server.rest.app import ROUTES
 from latebind.server.rest.openapi import document
@@ -35,7 +35,7 @@ TENSOR = {
 
 @pytest.fixture(scope="module")
 def sharing() -> Iterator[Site]:
-    with logging_as_before(), opened(DoorConfig(port=0, shared_memory=("latebind-test-",))) as found:
+    with logging_as_before(), opened(FrontendConfig(port=0, shared_memory=("latebind-test-",))) as found:
         yield found
 
 

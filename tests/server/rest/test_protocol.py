@@ -109,7 +109,7 @@ def test_a_connection_that_closes_refuses_only_a_body_of_which_nothing_has_come(
     asyncio.run(test())
 
 
-def test_a_request_that_has_its_turn_while_the_door_closes_is_not_waited_for_either() -> None:
+def test_a_request_that_has_its_turn_while_the_frontend_closes_is_not_waited_for_either() -> None:
     async def test() -> None:
         busy = asyncio.Event()
 

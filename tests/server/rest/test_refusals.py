@@ -1,4 +1,4 @@
-"""What the door refuses over HTTP: broken bodies, headers, paths and methods, too much of anything, no HTTP at all."""
+"""What the frontend refuses over HTTP: broken bodies, headers, paths, methods, too much of anything, no HTTP at all."""
 
 import itertools
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from tests.server.conftest import Site, opened, read_response
 
 
 @pytest.fixture(autouse=True)
-def the_door_still_answers(site: Site) -> Iterator[None]:
+def the_frontend_still_answers(site: Site) -> Iterator[None]:
     yield
     assert site.is_well()
     assert site.taken == 0
 
 
-# What the door refuses ----------------------------------------------------------------------------------------------
+# What the frontend refuses ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", ["load", "unload"])

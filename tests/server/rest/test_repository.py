@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from tests.server.bodies import SCALAR
 from tests.server.conftest import Site, opened
 from tests.server.shelf import BROKEN
@@ -15,7 +15,7 @@ HALF_MODEL = "/v2/repository/models/half"
 
 @pytest.fixture
 def managed() -> Iterator[Site]:
-    with opened(DoorConfig(port=0, manage=True)) as site:
+    with opened(FrontendConfig(port=0, manage=True)) as site:
         yield site
 
 
@@ -46,7 +46,7 @@ def test_a_model_goes_and_comes_back(managed: Site, path: str) -> None:
 
 
 def test_a_model_that_the_engine_does_not_answer_for_is_not_listed_as_ready() -> None:
-    with opened(DoorConfig(port=0)) as site:
+    with opened(FrontendConfig(port=0)) as site:
         site.gateway.unready.add("half")
         told = {name: state for name, state in states(site).items() if state != "READY"}
         assert told == {"half": "UNAVAILABLE"}

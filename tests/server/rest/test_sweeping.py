@@ -15,7 +15,7 @@ from latebind.server.rest.protocol import HttpProtocol, Sweeper
 from tests.server.bodies import SCALAR, request
 from tests.server.conftest import PATIENCE, Site, opened, read_response, scalar
 from tests.server.rest.test_connection import ask, binary
-from tests.server.test_door import STUCK_CALL
+from tests.server.test_frontend import STUCK_CALL
 
 IDLE = 0.5
 
@@ -43,7 +43,7 @@ def test_who_stays_the_same_for_so_long_is_given_up_and_not_before() -> None:
     assert given_up == [0, 0, 0, 1]
 
 
-# In the door ----------------------------------------------------------------------------------------------------------
+# In the frontend ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def impatient() -> Iterator[Site]:
 
 def until_all_are_closed(site: Site) -> None:
     last = time.monotonic() + PATIENCE
-    while site.door._http.lines.open:
+    while site.frontend._http.lines.open:
         assert time.monotonic() < last, "a connection is still open"
         time.sleep(0.01)
 
@@ -115,10 +115,10 @@ def test_a_connection_on_which_calls_are_answered_is_no_idle_one() -> None:
 
 
 def idle_state(site: Site) -> object:
-    """Return what the sweeper is told of the only connection, in the door's own time."""
+    """Return what the sweeper is told of the only connection, in the frontend's own time."""
 
     async def told() -> object:
-        (connection,) = site.door._http.lines.open
+        (connection,) = site.frontend._http.lines.open
         return connection.idle_state()
 
     return site.await_(told())

@@ -1,4 +1,4 @@
-"""An open door that speaks gRPC, with an arithmetic gateway behind it, and ways to call it."""
+"""An open frontend that speaks gRPC, with an arithmetic gateway behind it, and ways to call it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,11 +9,11 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.server.gateway import Array
 from tests.server.conftest import Site, opened
 
-GRPC = DoorConfig(port=0, grpc_port=0)
+GRPC = FrontendConfig(port=0, grpc_port=0)
 SERVICE = "/inference.GRPCInferenceService/"
 ANY_SIZE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 X = np.arange(32, dtype=np.float32).reshape(2, 16)
@@ -38,7 +38,7 @@ def raw(rpc_site: Site) -> Iterator["Raw"]:
 
 
 def address(site: Site) -> str:
-    return f"127.0.0.1:{site.door.grpc_port}"
+    return f"127.0.0.1:{site.frontend.grpc_port}"
 
 
 def tensor(array: Array, name: str = "x", datatype: str = "FP32") -> Any:

@@ -8,12 +8,12 @@ from typing import Any
 import grpc
 import pytest
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.server.access import Access
 from latebind.server.rpc.messages import INFERENCE
 from latebind.server.rpc.verbs import _method, methods
 from tests.server.conftest import PATIENCE, Site, opened
-from tests.server.rest.test_doorkeeper import ADMIN, USER, token_files
+from tests.server.rest.test_request_filter import ADMIN, USER, token_files
 from tests.server.rpc.conftest import Raw, address, request
 from tests.server.test_tls import OPENSSL, make_pair
 
@@ -25,7 +25,7 @@ CHANGING = {"Load", "Unload", "Register", "Unregister", "Setting"}
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raw]:
     files = token_files(tmp_path_factory.mktemp("tokens"))
-    config = DoorConfig(port=0, grpc_port=0, **files)  # type: ignore[arg-type]
+    config = FrontendConfig(port=0, grpc_port=0, **files)  # type: ignore[arg-type]
     with opened(config) as site, grpc.insecure_channel(address(site)) as channel:
         yield Raw(channel)
 
@@ -66,7 +66,7 @@ def test_a_method_that_nobody_thought_of_needs_the_admins_token() -> None:
 @pytest.mark.skipif(OPENSSL is None, reason="needs openssl, which makes the certificates")
 def test_over_tls_clients_are_answered_and_others_are_not(tmp_path: Path) -> None:
     pair, client, stranger = (make_pair(tmp_path, name) for name in ("server", "client", "stranger"))
-    config = DoorConfig(
+    config = FrontendConfig(
         port=0,
         grpc_port=0,
         tls_cert=pair.certificate,
@@ -85,7 +85,7 @@ def test_over_tls_clients_are_answered_and_others_are_not(tmp_path: Path) -> Non
 
 def secure(site: Site, authority: str, certificate: str, key: str) -> Any:
     files = (Path(name).read_bytes() for name in (authority, key, certificate))
-    return grpc.secure_channel(f"localhost:{site.door.grpc_port}", grpc.ssl_channel_credentials(*files))
+    return grpc.secure_channel(f"localhost:{site.frontend.grpc_port}", grpc.ssl_channel_credentials(*files))
 
 
 def test_several_tokens_are_refused_though_one_of_them_is_good(guarded: Raw) -> None:

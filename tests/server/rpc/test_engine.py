@@ -1,4 +1,4 @@
-"""gRPC with a real engine behind the door: models, queries and sequences answer as they do over HTTP."""
+"""gRPC with a real engine behind the frontend: models, queries and sequences answer as they do over HTTP."""
 
 import asyncio
 import threading
@@ -22,13 +22,13 @@ from latebind.engine.client import EngineClient
 from latebind.server.gateway import Array
 from tests.sequences import backwards, some_sentences
 from tests.server.conftest import PATIENCE
-from tests.server.real import real_door, until_all_is_free
+from tests.server.real import real_frontend, until_all_is_free
 from tests.server.rpc.conftest import tensor
 
 
 @dataclass(frozen=True)
 class Served:
-    """A real engine behind an open door, and a client of either kind."""
+    """A real engine behind an open frontend, and a client of either kind."""
 
     engine: EngineClient
     loop: asyncio.AbstractEventLoop
@@ -47,9 +47,9 @@ def served(models: Path) -> Iterator[Served]:
     started: Future[tuple[EngineClient, asyncio.AbstractEventLoop, int, int]] = Future()
 
     async def serve() -> None:
-        async with real_door(models, "chain", "backwards", grpc_port=0) as (engine, door):
-            assert door.grpc_port is not None
-            started.set_result((engine, asyncio.get_running_loop(), door.grpc_port, door.port))
+        async with real_frontend(models, "chain", "backwards", grpc_port=0) as (engine, frontend):
+            assert frontend.grpc_port is not None
+            started.set_result((engine, asyncio.get_running_loop(), frontend.grpc_port, frontend.port))
             await ended.wait()
 
     ended = asyncio.Event()
@@ -113,8 +113,8 @@ def test_who_cancels_and_who_waits_too_long_free_their_slots(models: Path) -> No
     async def test() -> None:
         policy = PolicyConfig("graph", 8, window=20.0)  # it holds requests in the queue
         async with (
-            real_door(models, "chain", grpc_port=0, policy=policy) as (engine, door),
-            triton_aio.InferenceServerClient(f"127.0.0.1:{door.grpc_port}") as client,
+            real_frontend(models, "chain", grpc_port=0, policy=policy) as (engine, frontend),
+            triton_aio.InferenceServerClient(f"127.0.0.1:{frontend.grpc_port}") as client,
         ):
             row = [tensor(images(1), "image")]
             begun = asyncio.create_task(client.infer("chain", row, client_timeout=20.0))

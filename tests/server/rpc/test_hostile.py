@@ -1,4 +1,4 @@
-"""What no honest client sends: none of it crashes the door, and whoever sent it is told that it was theirs."""
+"""What no honest client sends: none of it crashes the frontend, and whoever sent it is told that it was theirs."""
 
 from collections.abc import Callable
 from random import Random

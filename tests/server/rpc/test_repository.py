@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 from latebind.domain.errors import InvalidRequest, NotFound
-from latebind.server.door import Door
+from latebind.server.frontend import Frontend
 from latebind.server.gateway import IndexEntry
 from latebind.server.limits import Limits
 from latebind.server.rpc.infer import Context
@@ -54,8 +54,8 @@ def run(test: Callable[[Any, Shelf], Coroutine[Any, Any, None]], *, manage: bool
     async def talk() -> None:
         shelf = Shelf()
         async with (
-            Door(Arithmetic(), replace(GRPC, manage=manage), catalogue=shelf) as door,
-            triton_aio.InferenceServerClient(f"127.0.0.1:{door.grpc_port}") as client,
+            Frontend(Arithmetic(), replace(GRPC, manage=manage), catalogue=shelf) as frontend,
+            triton_aio.InferenceServerClient(f"127.0.0.1:{frontend.grpc_port}") as client,
         ):
             await test(client, shelf)
 

@@ -21,7 +21,7 @@ ROW = np.array([[5, 8, 2]])
 
 @pytest.fixture
 def paced() -> Iterator[Site]:
-    """A door whose gateway says a token when a test lets it."""
+    """A frontend whose gateway says a token when a test lets it."""
     with opened(GRPC) as site:
         site.gateway.pace = asyncio.Queue()
         yield site

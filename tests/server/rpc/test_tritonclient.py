@@ -1,4 +1,4 @@
-"""tritonclient's gRPC clients as their users have them, unchanged, against the door."""
+"""tritonclient's gRPC clients as their users have them, unchanged, against the frontend."""
 
 from functools import partial
 from queue import Queue

@@ -64,9 +64,9 @@ function linked(call) {
 function explained(call, row) {
   const whole = Math.max(call.seconds, row.ended);
   const bars = [
-    fallen("receive", "door", 0, row.arrived, whole, ""),
+    fallen("receive", "frontend", 0, row.arrived, whole, ""),
     ...row.spans.map((span) => fallen(named(span), span.what, span.start, span.end, whole, told(span))),
-    fallen("reply", "door", row.ended, call.seconds, whole, ""),
+    fallen("reply", "frontend", row.ended, call.seconds, whole, ""),
   ];
   const spare = row.slack === null ? "" : ` On arrival it was expected to have ${milliseconds(row.slack)} to spare.`;
   const steps = row.spans.some((span) => span.step); // a query leaves no network: its steps do, and say so

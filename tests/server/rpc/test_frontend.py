@@ -1,4 +1,4 @@
-"""The gRPC door opens and closes cleanly, sees who goes, and tells each what became of the call."""
+"""The gRPC frontend opens and closes cleanly, sees who goes, and tells each what became of the call."""
 
 import asyncio
 import builtins
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from latebind.domain.errors import ConfigError, Refused
-from latebind.server.door import Door
+from latebind.server.frontend import Frontend
 from latebind.server.limits import Limits
 from latebind.server.rpc.server import CallFailed, _abort
 from tests.server.arithmetic import Arithmetic
@@ -63,7 +63,7 @@ def test_a_deadline_ends_a_call_on_both_sides() -> None:
 def test_closing_tells_those_under_way_that_there_is_no_time_left() -> None:
     with opened(GRPC, Limits(drain_seconds=0)) as site, calling(site) as stub:
         call = begin_stuck_call(site, stub)
-        site.loop.call_soon_threadsafe(site.door.close)
+        site.loop.call_soon_threadsafe(site.frontend.close)
         assert call.code() is grpc.StatusCode.UNAVAILABLE
         assert "shut down before" in call.details()
     assert site.gateway.cancelled.is_set()
@@ -72,7 +72,7 @@ def test_closing_tells_those_under_way_that_there_is_no_time_left() -> None:
 def test_closing_waits_for_those_under_way_and_takes_nobody_new() -> None:
     with opened(GRPC) as site, calling(site) as stub:
         call = begin_stuck_call(site, stub)
-        site.loop.call_soon_threadsafe(site.door.close)
+        site.loop.call_soon_threadsafe(site.frontend.close)
         while stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=PATIENCE).ready:
             pass
         for answer in (stub.ModelInfer.future(DOUBLE), stub.ModelStreamInfer(iter([DOUBLE]))):
@@ -82,7 +82,7 @@ def test_closing_waits_for_those_under_way_and_takes_nobody_new() -> None:
         call.cancel()
 
 
-def test_who_asks_again_and_again_as_the_door_closes_is_told_and_not_cancelled() -> None:
+def test_who_asks_again_and_again_as_the_frontend_closes_is_told_and_not_cancelled() -> None:
     with opened(GRPC) as site, ExitStack() as open_:
         stubs = [open_.enter_context(calling(site)) for _ in range(8)]
         begun = threading.Barrier(1 + len(stubs))
@@ -97,7 +97,7 @@ def test_who_asks_again_and_again_as_the_door_closes_is_told_and_not_cancelled()
         with ThreadPoolExecutor(len(stubs)) as threads:
             ends = [threads.submit(ask, stub) for stub in stubs]
             begun.wait(PATIENCE)
-            site.loop.call_soon_threadsafe(site.door.close)
+            site.loop.call_soon_threadsafe(site.frontend.close)
             assert {end.result(PATIENCE) for end in ends} == {grpc.StatusCode.UNAVAILABLE}
 
 
@@ -113,7 +113,7 @@ def test_closing_answers_what_a_stream_has_taken_and_ends_it() -> None:
         answers = stub.ModelStreamInfer(requests())
         assert outputs(next(answers).infer_response)
         asked.wait(PATIENCE)
-        site.loop.call_soon_threadsafe(site.door.close)
+        site.loop.call_soon_threadsafe(site.frontend.close)
         with pytest.raises(grpc.RpcError) as caught:
             next(answers)
         more.set()
@@ -170,16 +170,16 @@ def test_health_follows_the_gateway_and_the_drain() -> None:
         assert health.Check(check()).status == health_pb2.HealthCheckResponse.NOT_SERVING
         site.gateway.unready.clear()
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
-        site.loop.call_soon_threadsafe(site.door.close)
+        site.loop.call_soon_threadsafe(site.frontend.close)
         assert [word.status for word in watch] == [health_pb2.HealthCheckResponse.NOT_SERVING]
 
 
 def test_a_port_that_is_taken_is_a_clear_error(rpc_site: Site) -> None:
     async def open_again() -> None:
-        door = Door(Arithmetic(), replace(GRPC, grpc_port=rpc_site.door.grpc_port))
-        await door.open()
+        frontend = Frontend(Arithmetic(), replace(GRPC, grpc_port=rpc_site.frontend.grpc_port))
+        await frontend.open()
 
-    with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1 port {rpc_site.door.grpc_port}"):
+    with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1 port {rpc_site.frontend.grpc_port}"):
         asyncio.run(open_again())
 
 
@@ -195,7 +195,7 @@ def test_without_its_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ConfigError, match=r"tritonclient.*pip install 'latebind\[grpc\]'"):
-        Door(Arithmetic(), GRPC)
+        Frontend(Arithmetic(), GRPC)
 
 
 def test_a_call_that_is_gone_leaves_no_traceback_and_a_fault_of_the_server_does(

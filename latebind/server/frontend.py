@@ -1,4 +1,4 @@
-"""The door: the HTTP application on a socket of its own, drained before it closes.
+"""The frontend: the HTTP application on a socket of its own, drained before it closes.
 
 Where gRPC is configured, the server of `rpc/server.py` opens and closes with it.
 """
@@ -14,14 +14,14 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.prompt import be_prompt, be_usual
 from latebind.server.access import Guard, Security
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.listening import BACKLOG, listen, waiting_at
-from latebind.server.rest.app import PAGE, ROUTES, Doorkeeper, RestApp, Route
+from latebind.server.rest.app import PAGE, ROUTES, RequestFilter, RestApp, Route
 from latebind.server.rest.protocol import HttpProtocol, Lines, Sweeper
 from latebind.server.service import Service
 from latebind.server.shared_memory import Regions
@@ -38,19 +38,19 @@ POLL_SECONDS = 0.05  # between two looks whether everything has ended
 
 @dataclass(frozen=True, slots=True)
 class Verbs:
-    """What a door answers: HTTP routes, and gRPC methods by path (None: the usual)."""
+    """What a frontend answers: HTTP routes, and gRPC methods by path (None: the usual)."""
 
     routes: Sequence[Route] = (*ROUTES, *PAGE)
     methods: "Mapping[str, Method] | None" = None
 
 
-class Door:
+class Frontend:
     """Serves `gateway` over HTTP while it is open::
 
-        async with Door(gateway, config) as door:
-            door.close_on_signals()
-            print(door.port)
-            await door.closed()
+        async with Frontend(gateway, config) as frontend:
+            frontend.close_on_signals()
+            print(frontend.port)
+            await frontend.closed()
 
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
     `observer` hears of every answer; `catalogue` knows what there is beside what is served. A share `trace_rate` of all
@@ -63,7 +63,7 @@ class Door:
     def __init__(
         self,
         gateway: Gateway,
-        config: DoorConfig | None = None,
+        config: FrontendConfig | None = None,
         *,
         limits: Limits | None = None,
         deadlines: Mapping[str, float] | None = None,
@@ -75,7 +75,7 @@ class Door:
         security: Security | None = None,
         local: str = "",
     ) -> None:
-        self._config = config or DoorConfig()
+        self._config = config or FrontendConfig()
         self._limits = limits or Limits()
         self._service = Service(
             gateway,
@@ -92,11 +92,11 @@ class Door:
         )
         verbs, security = verbs or Verbs(), security or Security.by(self._config)
         self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
-        doorkeeper = Doorkeeper(self._config, security.guard)
+        request_filter = RequestFilter(self._config, security.guard)
         self._app = app = RestApp(
             self._service,
             self._limits,
-            doorkeeper,
+            request_filter,
             self._dashboard,
             routes=verbs.routes,
             behind_ingress=security.behind_ingress,
@@ -112,7 +112,7 @@ class Door:
     @property
     def port(self) -> int:
         """The port it listens on, once open."""
-        assert self._socket is not None, "the door is not open"
+        assert self._socket is not None, "the frontend is not open"
         port: int = self._socket.getsockname()[1]
         return port
 
@@ -153,7 +153,7 @@ class Door:
                 self._rpc.hurry()
 
     async def closed(self) -> None:
-        """Return when the door is closed and everything under way has ended."""
+        """Return when the frontend is closed and everything under way has ended."""
         await self._told.wait()
         assert self._closing is not None
         await self._closing
@@ -165,11 +165,11 @@ class Door:
         be_usual()
 
     async def _open_rpc(self, rpc: "RpcServer") -> None:
-        """Open the gRPC door too; if that fails, close this one and raise."""
+        """Open the gRPC frontend too; if that fails, close this one and raise."""
         try:
             await rpc.open()
         except BaseException:
-            assert self._socket is not None, "the door is not open"
+            assert self._socket is not None, "the frontend is not open"
             self._socket.close()
             raise
 
@@ -246,7 +246,7 @@ class HttpServer:
 
 
 def _rpc_server(
-    service: Service, config: DoorConfig, limits: Limits, guard: Guard, methods: "Mapping[str, Method] | None"
+    service: Service, config: FrontendConfig, limits: Limits, guard: Guard, methods: "Mapping[str, Method] | None"
 ) -> "RpcServer | None":
     """Return the gRPC server if one is configured. Raises `ConfigError` if its packages are not installed."""
     if config.grpc_port is None:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import ConfigError
 from latebind.server.access import Access, Guard, check_exposure
 from latebind.server.limits import Foreign
-from latebind.server.rest.app import ROUTES, Doorkeeper
+from latebind.server.rest.app import ROUTES, RequestFilter
 from tests.server.bodies import DOUBLE, request
 from tests.server.conftest import Site, opened
 
 USER, ADMIN = "user-0123456789abcdef", "admin-0123456789abcdef"
-LOOPBACK, ANYWHERE = DoorConfig(), DoorConfig(host="0.0.0.0")
+LOOPBACK, ANYWHERE = FrontendConfig(), FrontendConfig(host="0.0.0.0")
 
 
 def example(pattern: str) -> str:
@@ -39,7 +39,9 @@ def token_files(folder: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     files = token_files(tmp_path_factory.mktemp("tokens"))
-    with opened(DoorConfig(port=0, token_file=files["token_file"], admin_token_file=files["admin_token_file"])) as site:
+    with opened(
+        FrontendConfig(port=0, token_file=files["token_file"], admin_token_file=files["admin_token_file"])
+    ) as site:
         yield site
 
 
@@ -78,10 +80,10 @@ def test_a_refused_call_ends_before_its_body_is_read(guarded: Site) -> None:
 
 
 def admitted(
-    config: DoorConfig, *headers: tuple[bytes, bytes], access: Access = Access.ORDINARY, method: str = "GET"
+    config: FrontendConfig, *headers: tuple[bytes, bytes], access: Access = Access.ORDINARY, method: str = "GET"
 ) -> bool:
     try:
-        Doorkeeper(config, Guard()).admit(access, method, dict(headers))
+        RequestFilter(config, Guard()).admit(access, method, dict(headers))
     except Foreign:
         return False
     return True
@@ -116,7 +118,7 @@ def test_on_loopback_any_other_host_is_refused(host: bytes) -> None:
 
 
 def test_the_address_listened_on_and_allowed_hosts_are_let_in() -> None:
-    config = DoorConfig(host="127.0.0.2", allow_hosts=("Models.example", "other.example:81"))
+    config = FrontendConfig(host="127.0.0.2", allow_hosts=("Models.example", "other.example:81"))
     for host in (b"127.0.0.2:8000", b"models.example", b"models.example:80", b"other.example:81"):
         assert admitted(config, (b"host", host))
     assert not admitted(config, (b"host", b"other.example:82"))
@@ -177,28 +179,28 @@ def test_pages_of_other_sites_are_refused_and_no_header_invites_them(site: Site)
 
 def test_other_machines_may_change_what_is_served_only_with_the_admins_token() -> None:
     with pytest.raises(ConfigError, match="give --admin-token-file"):
-        check_exposure(DoorConfig(host="0.0.0.0", manage=True, token_file="t"))
+        check_exposure(FrontendConfig(host="0.0.0.0", manage=True, token_file="t"))
     with pytest.raises(ConfigError, match="give --admin-token-file"):
-        check_exposure(DoorConfig(host="0.0.0.0", shared_memory=("/a-",)))
-    check_exposure(DoorConfig(host="0.0.0.0", manage=True, admin_token_file="t"))
-    check_exposure(DoorConfig(manage=True))
+        check_exposure(FrontendConfig(host="0.0.0.0", shared_memory=("/a-",)))
+    check_exposure(FrontendConfig(host="0.0.0.0", manage=True, admin_token_file="t"))
+    check_exposure(FrontendConfig(manage=True))
 
 
 @pytest.mark.parametrize(
     ("config", "warned"),
     [
         (LOOPBACK, ""),
-        (DoorConfig(host="::1"), ""),
-        (DoorConfig(host="localhost"), ""),
+        (FrontendConfig(host="::1"), ""),
+        (FrontendConfig(host="localhost"), ""),
         (ANYWHERE, "give --token-file"),
-        (DoorConfig(host="models.example", tls_cert="c", tls_key="k"), "give --token-file"),
-        (DoorConfig(host="0.0.0.0", token_file="t"), "in the clear"),
-        (DoorConfig(host="0.0.0.0", token_file="t", tls_cert="c", tls_key="k"), ""),
-        (DoorConfig(host="0.0.0.0", tls_cert="c", tls_key="k", tls_client_ca="a"), ""),
+        (FrontendConfig(host="models.example", tls_cert="c", tls_key="k"), "give --token-file"),
+        (FrontendConfig(host="0.0.0.0", token_file="t"), "in the clear"),
+        (FrontendConfig(host="0.0.0.0", token_file="t", tls_cert="c", tls_key="k"), ""),
+        (FrontendConfig(host="0.0.0.0", tls_cert="c", tls_key="k", tls_client_ca="a"), ""),
     ],
 )
 def test_what_other_machines_may_do_without_a_token_is_warned_of(
-    config: DoorConfig, warned: str, caplog: pytest.LogCaptureFixture
+    config: FrontendConfig, warned: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
         check_exposure(config)

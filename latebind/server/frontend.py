@@ -55,8 +55,8 @@ class Frontend:
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
     `observer` hears of every answer; `catalogue` knows what there is beside what is served. A share `trace_rate` of all
     calls is traced, and `export` hears of those that are. `verbs` take the place of those that answer from the gateway,
-    and `security` that of the tokens and certificates in files. It listens at the Unix socket `local` too, where one is
-    named. `hurried` is whether it was told to close more than once, so that nothing is waited for. Raises `ConfigError`
+    and `security` that of the tokens and certificates in files. `hurried` is
+    whether it was told to close more than once, so that nothing is waited for. Raises `ConfigError`
     for tokens and certificates that cannot be used.
     """
 
@@ -73,7 +73,6 @@ class Frontend:
         catalogue: Catalogue | None = None,
         verbs: "Verbs | None" = None,
         security: Security | None = None,
-        local: str = "",
     ) -> None:
         self._config = config or FrontendConfig()
         self._limits = limits or Limits()
@@ -103,7 +102,6 @@ class Frontend:
         )
         self._http = HttpServer(app, self._limits, security.tls)
         self._rpc = _rpc_server(self._service, self._config, self._limits, security.guard, verbs.methods)
-        self.local = local
         self._socket: socket.socket | None = None
         self._told = asyncio.Event()  # to close
         self._closing: asyncio.Task[None] | None = None
@@ -127,7 +125,7 @@ class Frontend:
         be_prompt()
         if self._rpc is not None:
             await self._open_rpc(self._rpc)
-        await self._http.open(self._socket, self.local)
+        await self._http.open(self._socket)
 
     def close(self) -> None:
         """Begin to close: refuse new calls; calls under way get `Limits.drain_seconds` to end. Await `closed()`."""
@@ -194,23 +192,21 @@ class HttpServer:
         self._limits = limits
         self._tls = tls
         self._made = partial(HttpProtocol, self.lines, answer=app, limits=limits, replies=app.replies)
-        self._servers: list[asyncio.AbstractServer] = []
+        self._server: asyncio.AbstractServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def open(self, listening: socket.socket, local: str) -> None:
-        """Listen there, and at the Unix socket `local` where one is named."""
+    async def open(self, listening: socket.socket) -> None:
+        """Listen there."""
         loop, limits = asyncio.get_running_loop(), self._limits
         self._listening = listening
         sweeper = Sweeper(limits.idle_seconds)
         self._tasks = [loop.create_task(self.lines.keep_date()), loop.create_task(sweeper.run(self.lines.open))]
         await asyncio.sleep(0)  # the first reply has a date
         if self._tls is None:
-            self._servers.append(await loop.create_server(self._made, sock=listening, backlog=BACKLOG))
+            self._server = await loop.create_server(self._made, sock=listening, backlog=BACKLOG)
         else:
             most, patience = limits.connections, limits.idle_seconds
             self.behind_tls = TlsServer(listening, self._tls, self._made, self.lines.open, most=most, patience=patience)
-        if local:
-            self._servers.append(await loop.create_unix_server(self._made, local, backlog=BACKLOG))
 
     async def close(self) -> None:
         """Close once everything that has arrived is answered, or the time to drain is over.
@@ -219,8 +215,8 @@ class HttpServer:
         """
         loop = asyncio.get_running_loop()
         come = list(waiting_at(self._listening))
-        for server in self._servers:
-            server.close()
+        if self._server is not None:
+            self._server.close()
         if self.behind_tls is None:
             taking = [loop.connect_accepted_socket(self._made, line) for line in come]
             await asyncio.gather(*taking, return_exceptions=True)

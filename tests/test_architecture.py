@@ -115,3 +115,16 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = {name_of(file): imported_by(file) - {name_of(file)} for file in PACKAGE.rglob("*.py")}
     assert graph["latebind.engine.driver"]
     TopologicalSorter(graph).prepare()  # raises a CycleError that names the circle
+
+
+SERVES = """
+import sys
+import latebind.cli.main, latebind.cli.serve, latebind.engine.process
+print(sum(name.partition(".")[0] == "latebind" for name in sys.modules))
+"""
+
+
+def test_a_server_takes_few_files_of_the_package() -> None:
+    """Frontend and engine together, as they are forked from what has imported both."""
+    done = subprocess.run([sys.executable, "-c", SERVES], capture_output=True, text=True, timeout=60, check=True)
+    assert 60 < int(done.stdout) <= 140

@@ -18,10 +18,16 @@ GUESSED = 6  # assumed number of further probes for a bracket without an upper e
 FINE = 0.02  # a bracket is closed when it is no wider than this share of its upper end, or one machine
 GROWTH = 1.3  # times as many machines as are too few are tried next
 NEAR = 0.1  # so much fewer than the first number that is enough are tried next
-FEWEST, MANY = 3, 12  # samples; more than the fewest only until the interval is narrow
+FEWEST, MANY = 4, 12  # samples; more than the fewest only until the interval is narrow
+STEP = 0.05  # samples are asked with so many more and fewer machines, or one
 CURVE = (0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)  # shares of the plan's machines, for a plot
 
 Cell = TypeVar("Cell")
+
+
+def late(figures: Figures) -> float:
+    """Return how many requests were not answered in time."""
+    return figures.requests * (1.0 - figures.in_time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,19 +181,43 @@ class _Planner:
 
     def _sure(self, row: Row, first: int) -> Row:
         """Return the row with other draws of the traffic counted too, or other samples until the interval is narrow."""
-        needs = [float(first)]
-        while len(needs) < (MANY if self._sampling.sampled else self._question.seeds):
-            estimate = self._sampling.estimate(needs)
-            if self._sampling.sampled and len(needs) >= FEWEST and estimate.is_narrow:
-                break
-            more = FEWEST - 1 if self._sampling.sampled else self._question.seeds - 1
-            cells = {(row.offer, seed): round(sum(needs) / len(needs)) for seed in range(len(needs), len(needs) + more)}
-            found = self._fewest(cells)
-            needs += [one.high or one.most for one in found.values()]
-        estimate = self._sampling.estimate(needs)
-        machines = estimate.machines if self._sampling.sampled else ceil(max(needs))
-        figures = self._point(replace(row, machines=machines), AS_ASKED)
-        return replace(row, machines=machines, figures=figures, estimate=estimate if self._sampling.sampled else None)
+        if self._sampling.sampled:
+            estimate = self._estimate(row.offer, first)
+            row = replace(row, machines=estimate.machines, estimate=estimate)
+        else:
+            found = self._fewest({(row.offer, seed): first for seed in range(1, self._question.seeds)})
+            row = replace(row, machines=max(first, *(one.high or one.most for one in found.values()), 0))
+        return replace(row, figures=self._point(row, AS_ASKED))
+
+    def _estimate(self, offer: Offer, machines: int) -> Estimate:
+        """Ask more and more samples, beginning with so many machines each, until the interval is narrow."""
+        count, target = FEWEST, self._question.target
+        while True:
+            found = self._around(offer, machines, count)
+            lates = {tried: [late(one) for one in figures] for tried, figures in found.items()}
+            estimate = self._sampling.estimate(lates, [one.requests for one in found[machines]], target)
+            if estimate.is_narrow or count == MANY:
+                return estimate
+            count, machines = min(MANY, count + FEWEST), self._sampling.part(estimate.machines)
+
+    def _around(self, offer: Offer, machines: int, count: int) -> dict[int, list[Figures]]:
+        """Return the figures of so many samples with one number of machines after another around what is enough."""
+        found: dict[int, list[Figures]] = {}
+        step = max(1, round(STEP * machines))
+
+        def enough(tried: int) -> bool:
+            runs = [Run(offer, tried, seed) for seed in range(count)]
+            found[tried] = figures = self._runs.play(runs, f"{count} samples of {tried} machines", self._last)
+            return sum(map(late, figures)) <= (1.0 - self._question.target) * sum(one.requests for one in figures)
+
+        low = high = machines
+        while not enough(high) and high < MOST * machines:
+            high += step
+        while enough(low) and low > step:
+            low -= step
+        for beyond in {max(1, low - step), high + step}:
+            enough(beyond)
+        return found
 
     def _point(self, row: Row, change: Change) -> tuple[Figures, ...]:
         machines = self._sampling.part(row.machines or 0)

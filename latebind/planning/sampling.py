@@ -5,10 +5,9 @@ machine has the load, the batches and the competition for memory that it would h
 needs several machines is first split into several that need half of one each, as placement would give it several homes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf, sqrt
-from statistics import fmean, stdev
+from math import ceil, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,8 @@ REQUESTS = 15_000  # that a run of a sample has, where that leaves it enough mac
 HALF = 0.5  # of what a machine carries: what a part of a model may need
 CHOICES = 8  # candidates of each stratum; the one is taken that keeps work and bytes closest to their shares
 NARROW = 0.05  # half of the interval that samples leave, as a share of the estimate
-MOST_TIMES = 10.0  # the end of the interval while there is one sample, over the estimate
+DRAWS = 2_000  # of the bootstrap
+LEAST_LATE = 1e-6  # the smallest share of late requests that is told from none
 SURE = 0.9  # of the least work: requests that end after the last one came are answered beside the others
 BIN = 10.0  # seconds, in which the bound by memory takes any order of loads for possible
 
@@ -69,24 +69,48 @@ class Sampling:
         population = question.population.part(places, parts)
         return replace(question, models=population.models, traffic=population, population=population)
 
-    def estimate(self, needs: Sequence[float]) -> Estimate:
-        """Return the estimate by the machines that each sample needs.
+    def estimate(self, late: Mapping[int, Sequence[float]], requests: Sequence[int], target: float) -> Estimate:
+        """Return the estimate by how many requests of each sample are late, by the machines that it has.
 
-        One fewer is too few for a sample, so what it needs lies anywhere between; the mean of that is taken, and half a
-        machine of a sample is the least half of an interval. The whole cluster's own draw varies too: as much as the
-        mean of as many samples as it has room for.
+        All samples are asked for the target together, as the whole cluster is: a model of which all requests come too
+        late counts for its share. The interval is that of a bootstrap over samples, made wider for few of them (by
+        Student's t), and for the whole cluster, whose own draw varies as much as the mean of as many samples as it has
+        room for.
         """
-        middle, count = fmean(needs) - 0.5, len(needs)
-        spread = float(t.ppf(0.975, count - 1)) * stdev(needs) if count > 1 else inf
-        error, half = spread / sqrt(count), spread * sqrt(1 / count + self.share)
-        low, high = middle - max(0.5, half), middle + max(0.5, half)
+        tried, count = np.array(sorted(late), dtype=float), len(requests)
+        lates = np.array([late[int(machines)] for machines in tried])
+        weights = np.vstack([np.ones(count), np.random.default_rng(5).multinomial(count, [1 / count] * count, DRAWS)])
+        shares = weights @ lates.T / (weights @ np.array(requests, dtype=float))[:, None]
+        middle, *drawn = _crossings(tried, shares, 1.0 - target)
+        error = float(t.ppf(0.975, count - 1)) / 1.96 * sqrt(count / (count - 1))
+        low, high = (error * float(np.quantile(drawn, end) - middle) for end in (0.025, 0.975))
+        wider = sqrt(1 + count * self.share)
         return Estimate(
-            self.whole(fmean(needs)),
-            max(1, self.whole(max(low, 0.0))),
-            self.whole(min(high, MOST_TIMES * middle)),
+            self.whole(middle),
+            max(1, self.whole(max(0.0, middle + min(0.0, wider * low)))),
+            self.whole(middle + max(0.0, wider * high)),
             count,
-            error <= max(0.5, NARROW * middle),
+            max(high, -low) <= max(0.5, NARROW * middle),
         )
+
+
+def _crossings(tried: NDArray[np.float64], late: NDArray[np.float64], allowed: float) -> NDArray[np.float64]:
+    """Return for each row of shares that are late `(rows, tried)` how many machines have `allowed` of them late.
+
+    More machines are assumed never to be worse. Between two numbers that were tried the share falls by the same factor
+    with each machine. The first, where already that is enough; one step beyond the last, where that is not.
+    """
+    falling = np.minimum.accumulate(np.maximum(late, LEAST_LATE), axis=1)
+    places = (falling > allowed).sum(axis=1)  # the first that is enough
+    step = tried[1] - tried[0]
+    inside = np.clip(places, 1, len(tried) - 1)
+    rows = np.arange(len(late))
+    before, after = np.log(falling[rows, inside - 1]), np.log(falling[rows, inside])
+    part = (before - log(max(allowed, LEAST_LATE))) / np.maximum(before - after, 1e-12)
+    found = tried[inside - 1] + np.clip(part, 0.0, 1.0) * (tried[inside] - tried[inside - 1])
+    found = np.where(places == 0, tried[0], found)
+    beyond: NDArray[np.float64] = np.where(places == len(tried), tried[-1] + step, found)
+    return beyond
 
 
 def sampling_of(question: Question) -> Sampling:

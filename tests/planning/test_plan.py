@@ -131,12 +131,18 @@ def test_only_large_clusters_are_simulated_in_samples(tmp_path: Path) -> None:
 
 
 def test_samples_that_agree_are_as_sure_as_their_machines_are_many() -> None:
-    assert Sampling(0.1).estimate([20, 20, 20]) == Estimate(200, 190, 200, samples=3, is_narrow=True)
-    wide = Sampling(0.1).estimate([15, 20, 25])
-    assert wide.low < 100
-    assert wide.high > 250
-    assert not wide.is_narrow
-    assert not Sampling(0.1).estimate([20]).is_narrow
+    late = {19: [200.0] * 4, 20: [100.0] * 4, 21: [50.0] * 4}  # of 10,000 requests each: 20 machines have 1 %
+    assert Sampling(0.1).estimate(late, [10_000] * 4, 0.99) == Estimate(200, 200, 200, samples=4, is_narrow=True)
+    between = Sampling(0.1).estimate(late, [10_000] * 4, 0.9929)  # half way, as shares fall by halves
+    assert between.machines == 205
+
+
+def test_a_sample_that_no_machines_help_counts_for_its_share_alone() -> None:
+    late = {19: [60.0, 60.0, 60.0, 300.0], 20: [30.0, 30.0, 30.0, 300.0], 21: [15.0, 15.0, 15.0, 300.0]}
+    estimate = Sampling(0.1).estimate(late, [10_000] * 4, 0.99)
+    assert 195 <= estimate.machines <= 205
+    assert estimate.low < estimate.machines < estimate.high
+    assert estimate.high <= 300
 
 
 def test_the_bound_by_work_and_memory_is_below_what_is_needed(tmp_path: Path) -> None:

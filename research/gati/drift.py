@@ -41,6 +41,7 @@ from latebind.learned.head import Head, HeadFunction
 from latebind.learned.promise import upper_bound
 from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples
+from latebind.repository.directory import ModelDirectory
 from research.gati.streams import brighter, zipf_stream
 
 CALIBRATE_SHARE = 0.4
@@ -116,7 +117,7 @@ def run(
         for number in range(2 * trials):
             progress(f"trial {number + 1} of {2 * trials}", number / (2 * trials))
             config = AdaptationConfig(on=True, sample=sample, folder=f"{folder}/adapted-{number}")
-            adapter = Adapter(copy, config, threads=1, backend=None)
+            adapter = Adapter(ModelDirectory.open(copy.path), config, threads=1, backend=None)
             looked = looked or {bright: adapter.look(some) for bright, some in rows.items()}
             random = np.random.default_rng(seed + number)
             street = _Street(adapter, rows, looked=looked, random=random, sample=sample)

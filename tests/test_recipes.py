@@ -5,10 +5,15 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig, ResidencyConfig
 from latebind.domain.costs import Footprint
+from latebind.program.backends import BACKENDS
+from latebind.program.build import build_program
+from latebind.program.load import load_program
+from latebind.repository.directory import ModelDirectory
 from latebind.residency.memory import Memory
 from latebind.residency.policy import make_policy
 from latebind.server.frontend import Verbs
@@ -16,6 +21,7 @@ from latebind.server.rest.app import ROUTES
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
 from tests.batching.chains import STATIC, chain, config
+from tests.networks import Chain
 from tests.server.conftest import opened
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +40,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_each_recipe_is_tried_here(mine: list[str]) -> None:
-    assert mine == ["mine/oldest.py", "mine/pairs.py", "mine/count.py"]
+    assert mine == ["mine/oldest.py", "mine/pairs.py", "mine/count.py", "mine/torch_alone.py"]
 
 
 @pytest.mark.usefixtures("mine")
@@ -62,3 +68,14 @@ def test_an_endpoint() -> None:
     path, *rest = import_module("mine.count").ROUTE
     with opened(verbs=Verbs(routes=((re.compile(path), *rest), *ROUTES))) as site:
         assert site.get("/v2/count").json() == {"models": len(site.get("/v2/models").json()["models"])}
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BACKENDS.places, "alone", "mine.torch_alone:TorchAlone")
+    module, image = Chain().eval(), torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    build_program(module, {"image": image}, directory=tmp_path / "chain" / "1", name="chain", backends=["alone"])
+    program = load_program(ModelDirectory.open(tmp_path / "chain" / "1"), threads=torch.get_num_threads())
+    assert program.backend == "alone"
+    (answer,) = program.run(image)
+    torch.testing.assert_close(answer, module(image), rtol=1e-5, atol=1e-5)

@@ -19,7 +19,6 @@ from typing import TypeVar
 
 STATUS = 128 + signal.SIGINT  # what shells expect of a process that SIGINT ended
 SAID = b"interrupted: ends after the round under way; interrupt again to end at once\n"
-CHUNK = 8  # tasks that a process takes at a time, at most
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -92,20 +91,20 @@ def in_parallel(
 
     Whatever ends this early, as an interrupt does, ends the processes with what they have not begun or finished.
     """
-    most = processes or len(os.sched_getaffinity(0))
     done: list[Result] = []
-    with ProcessPoolExecutor(most, initializer=_ignore_interrupts) as pool:
-        chunk = max(1, min(CHUNK, len(tasks) // (4 * most)))
+    with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0)), initializer=_ignore_interrupts) as pool:
         try:
-            # `map` forks all processes. Python drops an interrupt that comes just then, with a lock that stays locked.
+            # The first one forks all processes. Python drops an interrupt that comes just then, with a locked lock.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            results = pool.map(run, tasks, chunksize=chunk)
+            futures = [pool.submit(run, task) for task in tasks]
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-            for task, found in zip(tasks, results, strict=True):
-                done.append(found)
+            for task, future in zip(tasks, futures, strict=True):
+                done.append(future.result())
                 progress(name(task), len(done) / len(tasks))
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # The pool's thread finds itself without processes and ends; leaving the block waits for it. It may neither
+            # be left to the interpreter's exit, which writes to a pipe that it is just closing, nor find futures that
+            # were cancelled, on which it fails.
             for child in multiprocessing.active_children():
                 child.terminate()
             raise

@@ -63,6 +63,11 @@ class Query:
         """The name that clients ask for."""
         return self.spec.name
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of all nodes, each once."""
+        return tuple(dict.fromkeys(model for node in self.nodes for model in node.models))
+
 
 @dataclass(frozen=True, slots=True)
 class StepRows:

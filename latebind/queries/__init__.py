@@ -8,8 +8,7 @@ from collections.abc import Callable
 from latebind.domain.errors import ConfigError
 from latebind.domain.query import PlannerConfig
 from latebind.queries.expected import Expected
-from latebind.queries.planners import Equal, Proportional
-from latebind.queries.view import Planner
+from latebind.queries.planners import Equal, Planner, Proportional
 
 PLANNERS: dict[str, Callable[[PlannerConfig], Planner]] = {
     "equal": Equal,

@@ -20,18 +20,16 @@ for 0.15 points of accuracy (0.4 at most), beside a price of 0.
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from math import floor, inf, log, log2, prod
+from math import floor, inf, log, log2
 
 from latebind.domain.costs import Outlook
-from latebind.domain.query import Node, PlannerConfig
+from latebind.domain.query import PlannerConfig
+from latebind.queries.planners import Choice, PlanView
 from latebind.queries.prospect import (
-    MOST_PLACES,
     ROUNDING,
     TIE,
     Branches,
     Graph,
-    Place,
     Prospect,
     Remaining,
     behind,
@@ -40,24 +38,20 @@ from latebind.queries.prospect import (
     relative,
     together,
 )
-from latebind.queries.view import Choice, PlanView
 
 NOTABLE = 0.05  # smaller changes, as a share of a model's time or in a probability of leaving, are ignored
 GROWN = 1.1  # new tables once so many times as many conditions were judged as when they were made
 NEWEST = 0.05  # the weight of the newest wait in the mean
-MUCH_MORE = 2  # new prices once so many times as many conditions were judged as when they were found
-SELDOM = 64  # queries between two checks of whether prices still hold
+SELDOM = 256  # queries between two searches for prices
 MOST_NODES = 6  # of a query for which a price is found; for larger queries accuracy alone counts
-MOST_PROSPECTS = 100  # kept for a query, by node and what may run beside it; beyond that, any of the same node is used
+MOST_RESTS = 200  # kept for a price, by node and what may run beside it; beyond that, any of the same node is used
 NEXT = 0.5  # the step between two prices, in powers of two
 NONE = -40  # the index of the price that stands for none: a millionth a second, which only settles ties
 HIGHEST = 2  # the highest price tried, in octaves above one right answer for the whole time of the query
 OCTAVES = 15  # how far below the highest price the lowest one is
 BUCKETS = 64  # per factor of e in the allowed time; all times in a bucket share one price
 
-# For a query with so many allowed seconds: the probability that it is right and in time, and the price of its time.
-Terms = Callable[[float], tuple[float, float]]
-Begin = Callable[[Mapping[str, Outlook], float], Terms]  # with these outlooks, and this price of a second
+Outlooks = Mapping[str, Outlook]
 
 
 class Expected:
@@ -69,145 +63,111 @@ class Expected:
     def __init__(self, config: PlannerConfig) -> None:
         self._price = config.price if config.replan or config.price is not None else 0.0
         self._graph: Graph | None = None  # of the query that is planned
-        self._known: dict[float, _Tables] = {}  # by price
+        self._tables: dict[float, Tables] = {}  # by price; all were made for the same outlooks and counts of conditions
+        self._outlooks: dict[str, Outlook] = {}
+        self._judged = 0
+        self._asked: Callable[[str], Outlook] | None = None  # for outlooks, when it was last looked whether these hold
         self._bargain: Bargain | None = None
-        self._begun = 0  # queries since prices were last checked
+        self._begun = 0  # queries since a price was last looked for
         self._waits: dict[str, float] = {}  # the mean wait of requests at each model
 
     def pick(self, view: PlanView, node: int) -> Choice:
         """Return the choice for `node`. Open nodes before it are assumed to run to the end of their networks."""
-        outlooks = view.outlooks(node)
-        self._learn(view.query.nodes[node].models, outlooks)
         graph = self._graph
         if graph is None or graph.query is not view.query:
             graph = self._graph = Graph(view.query)
-            self._known.clear()
-            self._bargain = None
-        price = self._price_for(view, graph) if self._price is None else self._price
-        place = graph.place(node, view.open)
-        tables = self._known.get(price)
+            self._tables.clear()
+            self._outlooks, self._asked, self._bargain = {}, None, None
+        price = self._price if self._price is not None else self._price_for(view, graph)
+        before, ahead = graph.place(node, view.open)
+        outlooks = view.outlooks(node)
+        for model, outlook in zip(view.query.nodes[node].models, outlooks, strict=True):
+            known = self._waits.setdefault(model, outlook.wait)
+            self._waits[model] = known + NEWEST * (outlook.wait - known)
+        if before or graph.behind[node]:  # else nothing follows
+            self._renew(view, graph.models)
+        tables = self._tables.get(price)
         if tables is None:
-            tables = _Tables(graph, view.branches, price)
-        tables = self._known[price] = tables.renewed(view, place, self._waits)
-        if not place.before:
-            return tables.choose(place, outlooks, view.left)
+            tables = self._tables[price] = Tables(graph, view.branches, self._outlooks, price)
         ends: dict[int, float] = {}
-        for before in place.before:
-            begins = _begins(view, before, ends)
-            others = view.outlooks(before)
-            outlook = others[tables.choose(graph.place(before, view.open), others, view.left - begins).option]
-            ends[before] = begins + outlook.wait + outlook.whole
-        return tables.choose(place, outlooks, view.left - _begins(view, node, ends))
+
+        def begins(number: int) -> float:
+            return max([ends[i] for i in view.query.nodes[number].after if i in ends], default=0.0)
+
+        for number in before:
+            others = view.outlooks(number)
+            chosen = tables.choose(number, graph.place(number, view.open)[1], others, view.left - begins(number))
+            ends[number] = begins(number) + others[chosen.option].wait + others[chosen.option].whole
+        return tables.choose(node, ahead, outlooks, view.left - begins(node))
+
+    def _renew(self, view: PlanView, models: Sequence[str]) -> None:
+        """Begin new tables if the models have come to take notably other times, or much more is known of conditions.
+
+        Requests that wait for a later model now will be gone by then, so the mean waits count instead.
+        """
+        much_more = view.branches.judged > GROWN * self._judged
+        if view.outlook is self._asked and not much_more:
+            return
+        self._asked = view.outlook
+        now, known = [view.outlook(model) for model in models], self._outlooks
+        waits = [self._waits.get(model, seen.wait) for model, seen in zip(models, now, strict=True)]
+        if (
+            known
+            and not much_more
+            and all(alike(known[one], seen, wait) for one, seen, wait in zip(models, now, waits, strict=True))
+        ):
+            return
+        self._tables.clear()
+        self._judged = view.branches.judged
+        self._outlooks = {
+            model: Outlook(wait, seen.ends, seen.chances) for model, seen, wait in zip(models, now, waits, strict=True)
+        }
 
     def _price_for(self, view: PlanView, graph: Graph) -> float:
         """Return the price of a second. It is found anew now and then, when a query starts."""
         if len(view.query.nodes) > MOST_NODES:
             return 0.0
-        known = self._bargain
-        if len(view.open) == len(view.query.nodes):
-            self._begun += 1
-        if known is None or (self._begun >= SELDOM and not self._goes_on(known, view)):
-            models = {model for node in view.query.nodes for model in node.models}
-            found = {model: view.outlook(model) for model in models}
+        self._begun += len(view.open) == len(view.query.nodes)
+        if self._bargain is None or self._begun >= SELDOM:
+            self._begun = 0
+            found = {model: view.outlook(model) for model in graph.models}
             alone = {model: Outlook(0.0, one.ends, one.chances) for model, one in found.items()}
-            begin = partial(_begin, graph, view.branches)
-            known = self._bargain = Bargain(alone, begin, view.branches.judged)
-        return known.price(view.allowed)
-
-    def _goes_on(self, bargain: "Bargain", view: PlanView) -> bool:
-        """Tell whether models by themselves take the same time, and few more conditions have been judged."""
-        self._begun = 0
-        if view.branches.judged > MUCH_MORE * bargain.judged:
-            return False
-        now = {model: view.outlook(model) for model in bargain.outlooks}
-        return all(
-            alike(known, Outlook(0.0, now[model].ends, now[model].chances)) for model, known in bargain.outlooks.items()
-        )
-
-    def _learn(self, models: Sequence[str], outlooks: Sequence[Outlook]) -> None:
-        for model, outlook in zip(models, outlooks, strict=True):
-            known = self._waits.setdefault(model, outlook.wait)
-            self._waits[model] = known + NEWEST * (outlook.wait - known)
+            self._bargain = Bargain(graph, view.branches, alone)
+        return self._bargain.price(view.allowed)
 
 
-class _Tables:
-    """The prospects of a query, valid as long as its models are expected to take the same time."""
+class Tables:
+    """The prospects of a query whose models take the times of `outlooks`, at this price of a second.
 
-    def __init__(self, graph: Graph, branches: Branches, price: float) -> None:
-        self.graph = graph
-        self._branches, self._judged = branches, branches.judged
-        self._price = price
-        self._outlooks: Mapping[str, Outlook] = {}
-        self._prospects: dict[tuple[int, Remaining], Prospect] = {}
-        self._first: dict[int, tuple[int, Remaining]] = {}  # the first prospect asked for of each node
-        self._rests: dict[Place, Prospect] = {}
-        self._asked: Callable[[str], Outlook] | None = None  # for outlooks, when it was last looked whether these hold
-        self._held: set[Place] = set()  # for which they did then
+    A pick looks up the prospect of what follows a node; to work it out takes up to 100 times as long as to pick.
+    """
 
-    def renewed(self, view: PlanView, place: Place, waits: Mapping[str, float]) -> "_Tables":
-        """Return these tables, or new ones if something behind the node to pick has changed notably.
+    def __init__(self, graph: Graph, branches: Branches, outlooks: Outlooks, price: float) -> None:
+        self._graph, self._branches, self._outlooks, self._price = graph, branches, outlooks, price
+        self._rests: dict[tuple[int, Remaining], Prospect] = {}
 
-        Requests that wait for a later model now will be gone by then, so the mean `waits` count instead.
+    def reached(self, allowed: float) -> tuple[float, float]:
+        """Return the probability that the whole query is right within `allowed` seconds, and the price of its seconds.
+
+        Steps behind no other are taken to run.
         """
-        same = view.branches is self._branches and view.branches.judged <= GROWN * self._judged
-        if view.outlook is not self._asked:
-            self._asked = view.outlook
-            self._held.clear()
-        if same and place in self._held:
-            return self
-        now: dict[str, Outlook] = {}
-        for model in place.models:
-            seen = view.outlook(model)
-            now[model] = Outlook(waits.get(model, seen.wait), seen.ends, seen.chances)
-        if same and self._hold(now):
-            self._outlooks = {**now, **self._outlooks}
-            self._held.add(place)
-            return self
-        fresh = _Tables(self.graph, view.branches, self._price)
-        fresh._outlooks = now
-        return fresh
+        nodes = self._graph.query.nodes
+        everybody = frozenset(range(len(nodes)))
+        right, cost = 1.0, 0.0
+        for number, node in enumerate(nodes):
+            if not node.after:
+                rest = self._rest(number, Remaining(everybody - {number}))
+                options = zip(node.models, node.accuracies, strict=True)
+                found = [self._terms(rest, self._outlooks[model], accuracy, allowed) for model, accuracy in options]
+                chosen = max(found, key=lambda terms: terms[0] - terms[1])
+                right, cost = right * chosen[0], cost + chosen[1]
+        return right, cost
 
-    def _hold(self, now: Mapping[str, Outlook]) -> bool:
-        for model, seen in now.items():
-            known = self._outlooks.get(model)
-            if known is not None and not alike(known, seen):
-                return False
-        return True
-
-    def begin(self, outlooks: Mapping[str, Outlook]) -> Terms:
-        """Return what the whole query comes to, with these models. Steps behind no other are taken to run."""
-        self._outlooks = outlooks
-        nodes, everybody = self.graph.query.nodes, frozenset(range(len(self.graph.query.nodes)))
-        first = [
-            (node, self._rest(number, self.graph.concerning(number, Remaining(everybody - {number}))))
-            for number, node in enumerate(nodes)
-            if not node.after
-        ]
-
-        def terms(allowed: float) -> tuple[float, float]:
-            found = [self._best(node, rest, allowed) for node, rest in first]
-            return prod([right for right, _ in found]), sum([cost for _, cost in found])
-
-        return terms
-
-    def _best(self, node: Node, rest: Prospect, left: float) -> tuple[float, float]:
-        """Return probability and price of the best model of a node, followed by `rest`."""
-        options = [
-            self._terms(rest, self._outlooks[model], accuracy, left)
-            for model, accuracy in zip(node.models, node.accuracies, strict=True)
-        ]
-        return max(options, key=lambda terms: terms[0] - terms[1])[:2]
-
-    def choose(self, place: Place, outlooks: Sequence[Outlook], left: float) -> Choice:
-        """Return the choice for a node that starts with `left` seconds left."""
-        rest = self._rests.get(place)
-        if rest is None:
-            if len(self._rests) >= MOST_PLACES:
-                self._rests.clear()
-                self._held.clear()
-            rest = self._rests[place] = self._rest(place.node, place.ahead)
+    def choose(self, node: int, ahead: Remaining, outlooks: Sequence[Outlook], left: float) -> Choice:
+        """Return the choice for a node that starts with `left` seconds left, followed by what is `ahead`."""
+        rest = self._rest(node, ahead)
         chosen, highest, quickest = 0, -inf, inf
-        accuracies = self.graph.query.nodes[place.node].accuracies
+        accuracies = self._graph.query.nodes[node].accuracies
         for option, accuracy in enumerate(accuracies) if len(accuracies) > 1 else ():
             right, cost, seconds = self._terms(rest, outlooks[option], accuracy, left)
             worth = right - cost
@@ -229,53 +189,47 @@ class _Tables:
 
     def _rest(self, node: int, ahead: Remaining) -> Prospect:
         """Return the prospect of what comes when `node` has ended."""
+        key = node, self._graph.concerning(node, ahead)
+        if (known := self._rests.get(key)) is not None:
+            return known
+        if len(self._rests) >= MOST_RESTS:
+            for (other, _), known in self._rests.items():
+                if other == node:
+                    return known
+        ahead = key[1]
         ways = [
             (outcome.chance, together([self._prospect(i, outcome.ahead.without(i)) for i in outcome.runs]))
-            for outcome in self.graph.outcomes(node, ahead, self._branches)
+            for outcome in self._graph.outcomes(node, ahead, self._branches)
         ]
-        joins = [self._prospect(i, self._through(i, ahead)) for i in self.graph.waited_for(node, ahead)]
-        return together([mixed(ways), *map(relative, joins)]) if joins else mixed(ways)
-
-    def _through(self, join: int, ahead: Remaining) -> Remaining:
-        return Remaining(ahead.may & self.graph.behind[join], ahead.out)
+        joins = [
+            relative(self._prospect(i, Remaining(ahead.may & self._graph.behind[i], ahead.out)))
+            for i in self._graph.waited_for(node, ahead)
+        ]
+        found = self._rests[key] = together([mixed(ways), *joins]) if joins else mixed(ways)
+        return found
 
     def _prospect(self, node: int, ahead: Remaining) -> Prospect:
         """Return the prospect of a node that starts, with its best model."""
-        key = (node, self.graph.concerning(node, ahead))
-        if len(self._prospects) >= MOST_PROSPECTS:
-            key = self._first.get(node, key)
-        if key not in self._prospects:
-            self._first.setdefault(node, key)
-            rest, this = self._rest(*key), self.graph.query.nodes[node]
-            options = sorted(zip(this.models, this.accuracies, strict=True), key=lambda one: self._mean(one[0]))
-            self._prospects[key] = best(
-                [behind(rest, self._outlooks[model], accuracy, self._price) for model, accuracy in options]
-            )
-        return self._prospects[key]
-
-    def _mean(self, model: str) -> float:
-        return self._outlooks[model].wait + self._outlooks[model].mean
+        rest, this = self._rest(node, ahead), self._graph.query.nodes[node]
+        options = [
+            (self._outlooks[model], accuracy) for model, accuracy in zip(this.models, this.accuracies, strict=True)
+        ]
+        options.sort(key=lambda one: one[0].wait + one[0].mean)
+        return best([behind(rest, outlook, accuracy, self._price) for outlook, accuracy in options])
 
 
-def alike(one: Outlook, other: Outlook) -> bool:
-    """Tell whether plans made with one of these outlooks may be used where the other is true."""
-    least = NOTABLE * (one.wait + one.ends[-1])
-    if one.ends is other.ends and one.chances is other.chances:
-        return abs(one.wait - other.wait) <= least
+def alike(known: Outlook, seen: Outlook, wait: float) -> bool:
+    """Tell whether plans made with an outlook may be used where a model is now `seen` with this, after such a wait."""
+    least = NOTABLE * (known.wait + known.ends[-1])
+    if abs(known.wait - wait) > least:
+        return False
+    if known.ends is seen.ends and known.chances is seen.chances:
+        return True
     return (
-        len(one.ends) == len(other.ends)
-        and abs(one.wait - other.wait) <= least
-        and all(abs(a - b) <= least for a, b in zip(one.ends, other.ends, strict=True))
-        and all(abs(a - b) <= NOTABLE for a, b in zip(one.chances, other.chances, strict=True))
+        len(known.ends) == len(seen.ends)
+        and all(abs(a - b) <= least for a, b in zip(known.ends, seen.ends, strict=True))
+        and all(abs(a - b) <= NOTABLE for a, b in zip(known.chances, seen.chances, strict=True))
     )
-
-
-def _begin(graph: Graph, branches: Branches, outlooks: Mapping[str, Outlook], price: float) -> Terms:
-    return _Tables(graph, branches, price).begin(outlooks)
-
-
-def _begins(view: PlanView, node: int, ends: Mapping[int, float]) -> float:
-    return max([ends[i] for i in view.query.nodes[node].after if i in ends], default=0.0)
 
 
 def _budget(rest: Prospect, outlook: Outlook, left: float) -> float:
@@ -289,18 +243,13 @@ def _budget(rest: Prospect, outlook: Outlook, left: float) -> float:
 
 
 class Bargain:
-    """The prices of one query, valid as long as its models by themselves take the time they took in `outlooks`.
+    """The prices of one query whose models by themselves take the times of `outlooks`."""
 
-    `judged` is how many conditions had been judged when the prices were found.
-    """
-
-    def __init__(self, outlooks: Mapping[str, Outlook], begin: Begin, judged: int = 0) -> None:
-        self.outlooks = outlooks
-        self.judged = judged
-        self._begin = begin
+    def __init__(self, graph: Graph, branches: Branches, outlooks: Outlooks) -> None:
+        self._made_of = graph, branches, outlooks
         whole = {model: Outlook(found.wait, (found.whole,), (1.0,)) for model, found in outlooks.items()}
-        self._static = begin(whole, price_at(NONE))
-        self._shared: dict[int, Terms] = {}  # by the place of the price
+        self._static = Tables(graph, branches, whole, price_at(NONE))
+        self._replanned: dict[int, Tables] = {}  # by the index of the price
         self._prices: dict[int, float] = {}  # by buckets of time
 
     def price(self, allowed: float) -> float:
@@ -314,7 +263,7 @@ class Bargain:
 
     def _best(self, allowed: float) -> int:
         """Return the index of the best price. Accuracy and time both fall as the price rises: a bisection finds it."""
-        right, seconds = _in_seconds(self._static(allowed), NONE)
+        right, seconds = _in_seconds(self._static.reached(allowed), NONE)
         if right <= 0.0 or seconds <= 0.0:
             return NONE
         high = floor((HIGHEST - log2(seconds)) / NEXT)
@@ -335,9 +284,12 @@ class Bargain:
 
     def _gains(self, place: int, allowed: float) -> tuple[float, float]:
         """Return, at a price, the gain in the probability of a right answer, and how many seconds are saved."""
-        if place not in self._shared:
-            self._shared[place] = self._begin(self.outlooks, price_at(place))
-        mine, static = _in_seconds(self._shared[place](allowed), place), _in_seconds(self._static(allowed), NONE)
+        if place not in self._replanned:
+            self._replanned[place] = Tables(*self._made_of, price_at(place))
+        mine, static = (
+            _in_seconds(self._replanned[place].reached(allowed), place),
+            _in_seconds(self._static.reached(allowed), NONE),
+        )
         return mine[0] - static[0], static[1] - mine[1]
 
 

@@ -1,14 +1,106 @@
-"""One query between its arrival and its reply: the phase of each node, with the outputs as one more node. Pure."""
+"""A query: what all requests for it have in common, and one request between its arrival and its reply. Pure."""
 
 from bisect import insort
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum, auto
 from math import inf
 
 from latebind.domain.actions import Outcome
+from latebind.domain.costs import Outlook
 from latebind.domain.errors import IllegalEvent
-from latebind.domain.query import NOT_RUN
-from latebind.queries.served import ServedQuery
-from latebind.queries.view import Choice
+from latebind.domain.query import NOT_RUN, Node, Query, StepRows
+from latebind.queries import make_planner
+from latebind.queries.planners import Choice, PlanView
+from latebind.queries.prospect import Branches
+from latebind.scheduler import Scheduler
+
+NEWEST = 0.05  # the weight of the newest time between two steps in their mean
+CHANGED = 0.1  # planners hear of another mean only if it differs by this share
+PAUSE = 3.0  # a time counts as at most so many times the mean: the machine is sometimes busy with other things
+
+
+class ServedQuery:
+    """What all requests for a query have in common. Nodes are numbered; the outputs come after the last node.
+
+    `before[i]` is how many nodes node i waits for, `behind[i]` are the nodes that wait for it, and the `first` nodes
+    wait for none. `rows[i]` are the first rows of the options of node i (`StepRows`).
+    """
+
+    def __init__(self, query: Query, rows: StepRows, scheduler: Scheduler) -> None:
+        after = [*(frozenset(node.after) for node in query.nodes), frozenset(range(len(query.nodes)))]
+        self.query = query
+        self.name = query.name
+        self.before = [len(nodes) for nodes in after]
+        self.behind = [tuple([i for i, nodes in enumerate(after) if number in nodes]) for number in range(len(after))]
+        self.first = [number for number, nodes in enumerate(after) if not nodes]
+        self.rows = rows.first[query.name]
+        self.models = [node.models for node in query.nodes]
+        self.guarded = [*(node.guarded for node in query.nodes), False]
+        self.branches = Branches()
+        self._overhead = 0.0  # mean seconds between the end of a step and the start of the next
+        self._scheduler = scheduler
+        self._planner = make_planner(query.planner)
+        self._names = query.models
+        self._length = longest_path(query)
+        every = range(len(query.nodes))
+        self._always = steps_that_run(query.nodes, every)
+        self._always_after = [steps_that_run(query.nodes, _all_behind(query, number)) for number in every]
+        self._stale = True
+        self._outlooks: Mapping[str, Outlook] = {}
+        self._of_step: Callable[[str], Outlook] = (
+            self._outlooks.__getitem__
+        )  # of a step, which waits for its inputs too
+        self._counted = 0.0  # of the overhead, in these
+
+    def pick(self, node: int, opened: frozenset[int], left: float, allowed: float) -> Choice:
+        """Have the planner pick a model for a node. The time between steps is subtracted from what it may plan with.
+
+        `left` are the seconds left of the deadline, of the `allowed` seconds that there were on arrival.
+        """
+        allowed -= self._overhead * (1 + self._length)
+        self._now()
+        view = PlanView(self.query, opened, left - self._overhead, self._of_step, self.branches, allowed)
+        return self._planner.pick(view, node)
+
+    def is_late(self, seconds: float) -> bool:
+        """Tell whether a query with so many seconds would be late even with all models in memory."""
+        outlooks = self._scheduler.outlooks(self._names, loaded=True)
+        return seconds < least_seconds(self.query.nodes, self._always, outlooks)
+
+    def least(self) -> float:
+        """Return the least number of seconds that the query takes now: with less, no request is in time."""
+        return least_seconds(self.query.nodes, self._always, self._now())
+
+    def least_after(self, node: int) -> float:
+        """Return the least seconds that the nodes behind a node take, whose waits are not known in advance."""
+        return least_seconds(self.query.nodes, self._always_after[node], self._now(), waiting=False)
+
+    def took_between_steps(self, seconds: float) -> None:
+        """Learn from the time between the end of a step and the start of the next."""
+        if self._overhead:
+            self._overhead += NEWEST * (min(seconds, PAUSE * self._overhead) - self._overhead)
+        else:
+            self._overhead = seconds
+
+    def invalidate(self) -> None:
+        """Note that the scheduler has handled events, so that the outlooks of models are looked up again."""
+        self._stale = True
+
+    def _now(self) -> Mapping[str, Outlook]:
+        """Return the outlooks of requests that arrive now, and keep `_of_step` up to date.
+
+        That is the same function while it returns the same: a planner then need not see whether its plans still hold,
+        which takes a seventh of all that a query of two steps takes here.
+        """
+        if self._stale:
+            self._stale = False
+            outlooks, overhead = self._scheduler.outlooks(self._names), self._overhead
+            if outlooks != self._outlooks or abs(overhead - self._counted) > CHANGED * self._counted:
+                self._outlooks, self._counted = outlooks, overhead
+                self._of_step = {
+                    model: Outlook(one.wait + overhead, one.ends, one.chances) for model, one in outlooks.items()
+                }.__getitem__
+        return self._outlooks
 
 
 class Phase(IntEnum):
@@ -123,3 +215,48 @@ class LiveQuery:
         """Have the query end with `outcome`, unless it has failed already."""
         if self.failure is None:
             self.failure, self.failed_node = outcome, node
+
+
+def steps_that_run(nodes: Sequence[Node], among: Iterable[int]) -> Sequence[int]:
+    """Return those `among` the nodes that run in any case, and those before them, which may be conditional."""
+    kept, before = list[int](), set[int]()
+    for number in sorted(among, reverse=True):
+        if not nodes[number].guarded or number in before:
+            kept.append(number)
+            before.update(nodes[number].after)
+    return kept[::-1]
+
+
+def least_seconds(
+    nodes: Sequence[Node], steps: Sequence[int], outlooks: Mapping[str, Outlook], *, waiting: bool = True
+) -> float:
+    """Return the seconds of the longest path through `steps`, each with the model that ends first; conditional ones 0.
+
+    Waits are those of requests that arrive now, and pass while earlier steps run: along a path they do not add up.
+    """
+    ends: dict[int, float] = {}
+    for number in steps:
+        node = nodes[number]
+        ready = max([ends[i] for i in node.after if i in ends], default=0.0)
+        if node.guarded:
+            ends[number] = ready
+        else:
+            models = [outlooks[model] for model in node.models]
+            ends[number] = min([max(ready, one.wait if waiting else 0.0) + one.ends[0] for one in models])
+    return max(ends.values(), default=0.0)
+
+
+def longest_path(query: Query) -> int:
+    """Return the number of nodes on the longest path."""
+    steps: list[int] = []
+    for node in query.nodes:
+        steps.append(1 + max([steps[i] for i in node.after], default=0))
+    return max(steps)
+
+
+def _all_behind(query: Query, number: int) -> set[int]:
+    found: set[int] = set()
+    for i in range(number + 1, len(query.nodes)):
+        if not {number, *found}.isdisjoint(query.nodes[i].after):
+            found.add(i)
+    return found

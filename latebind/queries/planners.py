@@ -1,14 +1,53 @@
-"""Planners that split the deadline among the steps, equally or in proportion (GATI, section 5.2.1). Pure.
+"""What planners see and return, and those that split the deadline, equally or in proportion (GATI, section 5). Pure.
 
 Whenever a node is picked, what is left of the deadline is split anew among the open nodes. This is what algorithm 1
 does when it spreads the time that a node has saved, or lost, over the nodes behind it by the same policy: the
 proportions of the shares stay the same.
+
+`PlanView` and `Choice` are msgspec classes, so this file is not compiled.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
-from latebind.domain.query import PlannerConfig
-from latebind.queries.view import Choice, PlanView
+from msgspec import Struct
+
+from latebind.domain.costs import Outlook
+from latebind.domain.query import PlannerConfig, Query
+from latebind.queries.prospect import Branches
+
+
+class PlanView(Struct, frozen=True, gc=False):
+    """A query at one moment: `left` seconds remain of its deadline, and the nodes in `open` may still run.
+
+    On arrival it had `allowed` seconds, without the time between its steps; 0: not known. `outlook` returns what a
+    request of a model can expect now. `branches` says how often conditions hold.
+    """
+
+    query: Query
+    open: frozenset[int]
+    left: float
+    outlook: Callable[[str], Outlook]
+    branches: Branches
+    allowed: float = 0.0
+
+    def outlooks(self, number: int) -> list[Outlook]:
+        """Return the outlook of each option of a node."""
+        return list(map(self.outlook, self.query.nodes[number].models))
+
+
+class Choice(Struct, frozen=True, gc=False):
+    """The option that a node is to run with, and how many seconds it may take."""
+
+    option: int
+    budget: float
+
+
+class Planner(Protocol):
+    """Picks models. It has no side effects, but may keep what it has worked out."""
+
+    def pick(self, view: PlanView, node: int) -> Choice:
+        """Return the choice for `node`, which is open."""
 
 
 class _Split:

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from latebind.domain.costs import Outlook
 from latebind.domain.query import Query
@@ -14,7 +15,6 @@ LEAST = 1e-5  # and by at least this share of the whole range
 ROUNDING = 1e-9  # seconds by which sums of the same times may differ
 TIE = 1e-12  # a difference in value up to which two options count as equal
 PRIOR = 1.0  # the weight, in queries, of the prior over the ways in which conditions may turn out
-MOST_PLACES = 1024  # places kept for a query; each is a node and what may still run beside it
 MOST_WAYS = 16  # of conditions that are judged together: the most likely ones, others are ignored
 
 
@@ -45,8 +45,7 @@ class Branches:
         return [(way, count / total) for way, count in counts.items()]
 
 
-@dataclass(frozen=True, slots=True)
-class Remaining:
+class Remaining(NamedTuple):
     """What remains at some point of a query: nodes that `may` run, and nodes known to be left `out`.
 
     Nodes that run side by side are assumed to end in the order of their numbers.
@@ -69,51 +68,27 @@ class Outcome:
     ahead: Remaining
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Place:
-    """A `node` that is to be picked, and the open nodes `before` it, in order.
-
-    `ahead` is the part of what remains that matters to the nodes behind it; `models` are all models of those nodes.
-    """
-
-    node: int
-    before: tuple[int, ...]
-    ahead: Remaining
-    models: tuple[str, ...]
-
-
 class Graph:
     """The nodes of a query, and which of them come behind which."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
+        self.models = query.models
         everyone = range(len(query.nodes))
         self.behind: list[frozenset[int]] = [frozenset()] * len(query.nodes)
         for number in reversed(everyone):
             next_ones = [other for other in everyone if number in query.nodes[other].after]
             self.behind[number] = frozenset(next_ones).union(*(self.behind[other] for other in next_ones))
         self._before = [frozenset(other for other in everyone if number in self.behind[other]) for number in everyone]
-        self._places: dict[tuple[int, frozenset[int]], Place] = {}
         self._concern = [
             self.behind[number].union(*(query.nodes[other].after for other in self.behind[number]))
             for number in everyone
         ]
 
-    def place(self, node: int, opened: frozenset[int]) -> Place:
-        """Return the place for picking a node while these nodes are open; always the same object."""
-        found = self._places.get((node, opened))
-        if found is None:
-            if len(self._places) >= MOST_PLACES:
-                self._places.clear()
-            found = self._places[node, opened] = self._place(node, opened)
-        return found
-
-    def _place(self, node: int, opened: frozenset[int]) -> Place:
-        before = tuple(sorted(opened & self._before[node]))
-        picked = {node, *before}
-        later = opened.intersection(set[int]().union(*[self.behind[i] for i in picked]))
-        models = dict.fromkeys(model for i in sorted(later) for model in self.query.nodes[i].models)
-        return Place(node, before, self.concerning(node, Remaining(opened - picked)), tuple(models))
+    def place(self, node: int, opened: frozenset[int]) -> tuple[list[int], Remaining]:
+        """Return the open nodes before one that is to be picked, in order, and what may run beside it and them."""
+        before = sorted(opened & self._before[node])
+        return before, Remaining(opened.difference(before, (node,)))
 
     def concerning(self, node: int, ahead: Remaining) -> Remaining:
         """Return the part of what remains that matters to the nodes behind `node`."""

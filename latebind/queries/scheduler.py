@@ -15,9 +15,8 @@ from latebind.domain.eventlog import Entry
 from latebind.domain.events import Arrived, Branched, Cancelled, Event, MapFailed, Mapped
 from latebind.domain.picture import Picture
 from latebind.domain.query import NOT_RUN, lay_out
-from latebind.queries.live import ENDED, JUDGED, LEFT_OUT, MAPPED, RUNNING, LiveQuery, Phase
-from latebind.queries.served import ServedQuery
-from latebind.queries.view import Choice
+from latebind.queries.live import ENDED, JUDGED, LEFT_OUT, MAPPED, RUNNING, LiveQuery, Phase, ServedQuery
+from latebind.queries.planners import Choice
 from latebind.scheduler import Scheduler
 
 ANSWERED = Outcome.ANSWERED  # to look a member up in its class takes ten times as long
@@ -115,7 +114,7 @@ class QueryScheduler:
         served = self._served[event.model]
         if not self._live.keys().isdisjoint(event.requests):
             raise IllegalEvent(f"a request of {event.requests} has arrived twice")
-        slack = event.deadline - (now + served.least)
+        slack = event.deadline - (now + served.least())
         if self._sheds and slack < 0.0 and served.is_late(event.deadline - now):
             late = Outcome.REFUSED_LATE
             actions.extend([Reply(request, event.model, late, NOT_RUN, 0.0, 0.0, slack) for request in event.requests])

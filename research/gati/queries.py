@@ -25,8 +25,8 @@ from latebind.domain.costs import Curve, ModelCosts, Outlook
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import NOT_RUN, PlannerConfig
 from latebind.queries import make_planner
+from latebind.queries.planners import PlanView
 from latebind.queries.prospect import Branches
-from latebind.queries.view import PlanView
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival, Step
 from research import plots

@@ -7,8 +7,7 @@ from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.model import ModelSpec, StepSpec
 from latebind.domain.query import Node, PlannerConfig, Query
 from latebind.queries import PLANNERS
-from latebind.queries.planners import most_accurate
-from latebind.queries.view import Choice, PlanView
+from latebind.queries.planners import Choice, PlanView, most_accurate
 from latebind.simulation.workloads import Arrival, Step
 from tests.models import SCORES, VECTOR
 

@@ -8,8 +8,8 @@ from random import Random
 from latebind.domain.costs import Outlook
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import Node, PlannerConfig, Query
+from latebind.queries.planners import Planner, PlanView
 from latebind.queries.prospect import Branches
-from latebind.queries.view import Planner, PlanView
 
 Outlooks = Mapping[str, Outlook]
 ACCURACIES = (0.8, 0.9, 0.95, 0.99)

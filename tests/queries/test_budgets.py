@@ -6,9 +6,8 @@ from random import Random
 import pytest
 
 from latebind.domain.query import Node, PlannerConfig
-from latebind.queries.planners import Equal, Proportional, heaviest_path
+from latebind.queries.planners import Equal, Planner, Proportional, heaviest_path
 from latebind.queries.prospect import Branches
-from latebind.queries.view import Planner
 from tests.queries.plans import Case, query, random_case, sure
 
 CONFIG = PlannerConfig()
@@ -42,13 +41,6 @@ def test_nodes_that_have_ended_or_are_left_out_take_no_share() -> None:
     case = diamond_with_a_tail()
     assert budget(Equal(CONFIG), case, 3, 9.0, (3, 4, 5)) == pytest.approx(3.0)
     assert budget(Equal(CONFIG), case, 5, 9.0, (5,)) == pytest.approx(9.0)
-
-
-def test_models_that_take_no_time_leave_everything_to_each() -> None:
-    case = Case(
-        query(Node("a", ("a",), (1.0,)), Node("b", ("b",), (1.0,), (0,))), {"a": sure(0.0), "b": sure(0.0)}, Branches()
-    )
-    assert budget(Proportional(CONFIG), case, 0, 2.0, (0, 1)) == 2.0
 
 
 def paths(case: Case, opened: frozenset[int], path: tuple[int, ...]) -> list[tuple[int, ...]]:

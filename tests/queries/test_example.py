@@ -5,13 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors import safe_open
 
 from examples.query import demo
 from examples.query.build import Builder
 from examples.query.scenes import GATE, INPUT, Scene, of_digits
-from examples.query.train import accuracy, accuracy_in, main, restored, train_missing, weights_of
+from examples.query.train import accuracy, accuracy_in, restored, train_missing, weights_of
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.queries.file.definition import read_query
 
@@ -41,23 +39,6 @@ def test_a_gate_is_asked_for_the_family_and_the_families_for_their_own_classes(d
 def test_accuracy_is_kept_beside_the_weights_as_measured_on_pictures_for_that(digits: Scene, weights: Path) -> None:
     measured = digits.about("low-medium", digits.measured)
     assert accuracy_in(weights, "low-medium") == round(accuracy(restored(digits, weights, "low-medium"), measured), 4)
-
-
-def test_the_same_seed_gives_the_same_weights_whoever_is_trained_beside(
-    digits: Scene, weights: Path, tmp_path: Path
-) -> None:
-    train_missing(digits, tmp_path, ["high-medium"], 1, 0, lambda text, share: None)
-    with (
-        safe_open(weights_of(weights, "high-medium"), "pt") as one,
-        safe_open(weights_of(tmp_path, "high-medium"), "pt") as other,
-    ):
-        assert all(torch.equal(one.get_tensor(name), other.get_tensor(name)) for name in one.keys())  # noqa: SIM118
-
-
-def test_a_model_that_there_is_not_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--out", str(tmp_path), "--model", "middle-small"])
-    assert "there is no model 'middle-small'" in capsys.readouterr().err
 
 
 def test_the_file_that_it_writes_is_a_query_over_its_models(digits: Scene, weights: Path, tmp_path: Path) -> None:

@@ -1,16 +1,13 @@
 """The expected planner against every policy there is, and what it keeps between picks."""
 
-from dataclasses import replace
-from itertools import pairwise, product
 from random import Random
 
 import pytest
 
 from latebind.domain.costs import Outlook
 from latebind.domain.query import Node, PlannerConfig
-from latebind.queries.expected import MOST_PROSPECTS, Expected, alike
+from latebind.queries.expected import MOST_RESTS, Expected, alike
 from latebind.queries.prospect import CLOSED, END, MOST, Branches, Prospect, behind, mixed
-from latebind.queries.view import PlanView
 from tests.queries.plans import Case, played, policies, query, random_case, sure
 
 
@@ -40,55 +37,6 @@ def test_no_policy_does_better_where_steps_go_on_side_by_side() -> None:
         left = random.uniform(0.5, 2.0)
         found = played(case, expected(), left)
         assert found.right == pytest.approx(max(one.right for one in policies(case, left)), abs=1e-9)
-
-
-def test_with_more_time_left_a_query_is_never_worth_less() -> None:
-    random = Random(9)
-    for _ in range(10):
-        case = random_case(random, (0, 0, 1, 2), guarded=True)
-        planner = expected()
-        worth = [played(case, planner, 0.1 * i).right for i in range(30)]
-        assert all(later >= sooner - 1e-9 for sooner, later in pairwise(worth))
-        assert worth[-1] > worth[0]
-
-
-def joined(random: Random) -> Case:
-    """0 and 1 run side by side, and 2 behind both."""
-    case = random_case(random, (0, 1), guarded=False)
-    first, second, third = case.query.nodes
-    nodes = (first, replace(second, after=(), needs=()), replace(third, after=(0, 1), needs=((0,), (1,))))
-    return Case(query(*nodes), case.outlooks, case.branches)
-
-
-def joined_right(case: Case, left: float, first: int, second: int) -> float:
-    """Return the chance to be right with these models first, and the best one behind both."""
-    nodes = case.query.nodes
-    one, other = case.outlooks[nodes[0].models[first]], case.outlooks[nodes[1].models[second]]
-    total = 0.0
-    for (a, p), (b, q) in product(_ends(one), _ends(other)):
-        last = [
-            accuracy * sum(chance for end, chance in _ends(case.outlooks[model]) if max(a, b) + end <= left + 1e-9)
-            for model, accuracy in zip(nodes[2].models, nodes[2].accuracies, strict=True)
-        ]
-        total += p * q * max(last)
-    return total * nodes[0].accuracies[first] * nodes[1].accuracies[second]
-
-
-def _ends(outlook: Outlook) -> list[tuple[float, float]]:
-    return [(outlook.wait + end, chance) for end, chance in zip(outlook.ends, outlook.chances, strict=True)]
-
-
-def test_where_steps_are_joined_little_is_lost_to_the_best_pair() -> None:
-    random, shares = Random(10), list[float]()
-    for _ in range(200):
-        case, left = joined(random), random.uniform(0.8, 2.2)
-        planner = expected()
-        first = planner.pick(case.view(left, frozenset((0, 1, 2))), 0).option
-        second = planner.pick(case.view(left, frozenset((1, 2))), 1).option
-        most = max(joined_right(case, left, a, b) for a, b in product(range(2), repeat=2))
-        shares.append(joined_right(case, left, first, second) / most if most else 1.0)
-    assert sum(shares) / len(shares) > 0.99
-    assert min(shares) > 0.8
 
 
 def test_who_is_late_for_a_join_is_late() -> None:
@@ -148,14 +96,6 @@ def test_the_budget_leaves_to_the_rest_what_it_needs() -> None:
     assert expected().pick(case.view(0.6, frozenset((1,))), 1).budget == pytest.approx(0.6)
 
 
-def counted(case: Case, asked: list[str]) -> PlanView:
-    def outlook(model: str) -> Outlook:
-        asked.append(model)
-        return case.outlooks[model]
-
-    return PlanView(case.query, frozenset((0, 1)), 0.7, outlook, case.branches)
-
-
 def two_steps(first: Outlook, wait: float) -> Case:
     nodes = (Node("a", ("a1", "a2"), (0.9, 0.99)), Node("b", ("b1", "b2"), (0.9, 0.91), (0,), ((0,),)))
     return Case(query(*nodes), {"a1": sure(0.1), "a2": first, "b1": sure(0.2, wait), "b2": sure(0.4, wait)}, Branches())
@@ -174,20 +114,12 @@ def test_tables_are_kept_while_little_changes() -> None:
     planner, case = expected(), two_steps(sure(0.5), 0.0)
     both = frozenset((0, 1))
     planner.pick(case.view(0.7, both), 0)
-    kept = planner._known[0.0]
+    kept = planner._tables[0.0]
     slightly = {**case.outlooks, "b1": sure(0.204), "b2": sure(0.402)}
     planner.pick(Case(case.query, slightly, case.branches).view(0.7, both), 0)
-    assert planner._known[0.0] is kept
+    assert planner._tables[0.0] is kept
     planner.pick(Case(case.query, {**slightly, "b2": sure(0.45)}, case.branches).view(0.7, both), 0)
-    assert planner._known[0.0] is not kept
-
-
-def test_the_last_step_asks_for_nothing_but_its_own_models() -> None:
-    asked: list[str] = []
-    case = two_steps(sure(0.5), 0.0)
-    view = PlanView(case.query, frozenset((1,)), 0.7, counted(case, asked).outlook, case.branches)
-    expected().pick(view, 1)
-    assert set(asked) == {"b1", "b2"}
+    assert planner._tables[0.0] is not kept
 
 
 def test_what_is_learned_of_conditions_changes_the_plan() -> None:
@@ -198,13 +130,18 @@ def test_what_is_learned_of_conditions_changes_the_plan() -> None:
     assert planner.pick(case.view(0.65, every), 0).option == 0
 
 
-def test_outlooks_are_alike_up_to_a_twentieth_of_the_whole_time() -> None:
-    one = Outlook(0.0, (0.2, 1.0), (0.5, 0.5))
-    assert alike(one, Outlook(0.04, (0.24, 1.04), (0.54, 0.46)))
-    assert not alike(one, Outlook(0.06, (0.2, 1.0), (0.5, 0.5)))
-    assert not alike(one, Outlook(0.0, (0.26, 1.0), (0.5, 0.5)))
-    assert not alike(one, Outlook(0.0, (0.2, 1.0), (0.56, 0.44)))
-    assert not alike(one, sure(1.0))
+@pytest.mark.parametrize(
+    ("seen", "same"),
+    [
+        (Outlook(0.04, (0.24, 1.04), (0.54, 0.46)), True),
+        (Outlook(0.06, (0.2, 1.0), (0.5, 0.5)), False),
+        (Outlook(0.0, (0.26, 1.0), (0.5, 0.5)), False),
+        (Outlook(0.0, (0.2, 1.0), (0.56, 0.44)), False),
+        (sure(1.0), False),
+    ],
+)
+def test_outlooks_are_alike_up_to_a_twentieth_of_the_whole_time(seen: Outlook, same: bool) -> None:
+    assert alike(Outlook(0.0, (0.2, 1.0), (0.5, 0.5)), seen, seen.wait) is same
 
 
 def test_a_prospect_behind_a_model_with_caches_is_worth_what_ends_in_time() -> None:
@@ -234,7 +171,7 @@ def test_a_large_query_with_many_conditions_is_planned_with_few_tables() -> None
     every = frozenset(range(16))
     assert planner.pick(case.view(10.0, every), 0).option == 1
     assert planner.pick(case.view(0.1, every), 0).option == 0
-    assert len(planner._known[0.0]._prospects) <= MOST_PROSPECTS + len(nodes)
+    assert len(planner._tables[0.0]._rests) <= MOST_RESTS + len(nodes)
 
 
 def test_who_waits_for_a_later_step_now_counts_as_those_before_him_on_average() -> None:

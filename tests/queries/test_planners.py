@@ -7,8 +7,8 @@ import pytest
 from latebind.domain.errors import ConfigError
 from latebind.domain.query import Node, PlannerConfig
 from latebind.queries import make_planner
+from latebind.queries.planners import Planner
 from latebind.queries.prospect import Branches
-from latebind.queries.view import Planner
 from tests.queries.plans import Case, early, query, random_case, sure
 
 GATE = Node("objects", ("resnet-18", "resnet-34", "resnet-50"), (0.911, 0.929, 0.941))

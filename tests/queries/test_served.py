@@ -8,8 +8,8 @@ from latebind.domain.actions import Map, Outcome, Reply
 from latebind.domain.costs import Outlook
 from latebind.domain.events import Arrived
 from latebind.domain.query import Node
+from latebind.queries.live import least_seconds, steps_that_run
 from latebind.queries.scheduler import make_scheduler
-from latebind.queries.served import least_seconds, steps_that_run
 from tests.models import served
 from tests.queries import graphs
 from tests.queries.graphs import node

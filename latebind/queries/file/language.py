@@ -10,6 +10,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
+from typing import Protocol
 
 from latebind.domain.errors import QueryError
 from latebind.domain.model import ITEM_BYTES
@@ -35,15 +36,14 @@ TRUTH = Kind("bool", ())
 Arguments = Sequence[Expression]
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """How names are looked up: `alone` returns the tensor of `image`, `of_node` that of `node.output`.
+class Names(Protocol):
+    """How names are looked up; both raise `QueryError` for an unknown name."""
 
-    Both raise `QueryError` for an unknown name.
-    """
+    def alone(self, name: str) -> Tensor:
+        """Return the tensor of `image`."""
 
-    alone: Callable[[str], Tensor]
-    of_node: Callable[[str, str], Tensor]
+    def of_node(self, name: str, output: str) -> Tensor:
+        """Return the tensor of `node.output`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,13 @@ class Parsed:
     def name(self) -> str:
         """The name, if the whole expression is one; else empty."""
         return self.body.id if isinstance(self.body, ast.Name) else ""
+
+    @property
+    def names(self) -> set[str]:
+        """The inputs, conditions and nodes that it names."""
+        every = list(ast.walk(self.body))
+        operations = [one.func for one in every if isinstance(one, ast.Call)]
+        return {one.id for one in every if isinstance(one, ast.Name) and one not in operations}
 
     def tensor(self, names: Names) -> Tensor:
         """Return the tensor that this describes. Raises `QueryError` with the column."""
@@ -148,7 +155,7 @@ class _Reader:
                 return self._apply("select", [value, index])
             case ast.Call(ast.Name(name), arguments, []):
                 return self._apply(name, arguments)
-        raise QueryError(f"{_what(node)} has no place in an expression")
+        raise QueryError("this has no place in an expression: docs/query-files.md lists what has")
 
     def _apply(self, name: str, nodes: list[ast.expr]) -> Apply:
         wanted = operation(name)
@@ -205,24 +212,6 @@ def _literal(value: object, *, negative: bool = False) -> Literal:
 def _at(node: ast.expr, error: QueryError) -> QueryError:
     message = str(error)
     return error if message.startswith("column ") else QueryError(f"column {node.col_offset + 1}: {message}")
-
-
-def _what(node: ast.expr) -> str:
-    """Return the name, for error messages, of syntax that the language does not have."""
-    names: dict[type[ast.expr], str] = {
-        ast.BinOp: "arithmetic",
-        ast.Lambda: "a function",
-        ast.IfExp: "if",
-        ast.Dict: "a table",
-        ast.List: "a list",
-        ast.Tuple: "a list",
-        ast.Call: "a call with named arguments, or of anything but an operation,",
-        ast.Attribute: "a dot behind anything but a node",
-        ast.JoinedStr: "a formatted text",
-        ast.Starred: "a star",
-        ast.Slice: "a range",
-    }
-    return names.get(type(node), "this")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
-"""A TOML file as tables that are checked as they are read, and that know the line of each key for errors. Pure."""
+"""A query file as TOML values that know the line of each key, for errors. Pure."""
 
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from keyword import iskeyword
-from math import isfinite
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from latebind.domain.errors import QueryError
 
@@ -18,7 +19,9 @@ MAX_STATEMENT = 50  # lines; after a longer statement lines are not found any mo
 DEPTH = 6  # of nested keys: two more than a query can have
 
 Keys = tuple[str, ...]
+Kind = TypeVar("Kind")
 PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,19 @@ class Source:
         except (ValueError, RecursionError) as error:  # a date that no calendar has, brackets a thousand deep
             raise QueryError(f"{file}:1: this is no TOML that can be read: {error}") from None
 
+    def typed(self, kind: type[Kind], value: object, *keys: str) -> Kind:
+        """Return the value under these keys as what it has to be; raises `QueryError` if it is something else."""
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            said, _, path = str(error).partition(" - at `$")
+            inner = tuple(re.findall(r"\.(\w+)", path))
+            told = f": {said.replace(' | null', '').lower():.500}"
+            if unknown := UNKNOWN.match(said):
+                inner = (*inner, unknown[1])
+                told = f" is not known here: take {', '.join(getattr(kind, '__struct_fields__', ()))}"
+            raise self.error(f"{'.'.join((*keys, *inner)):.200}{told}", *keys, *inner) from None
+
     def line(self, *keys: str) -> int:
         """Return the line on which these nested keys first stand, or the innermost of them that exists.
 
@@ -54,6 +70,14 @@ class Source:
     def error(self, message: str, *keys: str) -> QueryError:
         """Return the error about the value under these keys."""
         return QueryError(f"{self.file}:{self.line(*keys)}: {message}")
+
+    @contextmanager
+    def about(self, *keys: str) -> Iterator[None]:
+        """Add the line and name of a value to errors that are raised inside the block."""
+        try:
+            yield
+        except QueryError as error:
+            raise self.error(f"{'.'.join(keys)}: {error}", *keys) from None
 
 
 def _text(file: Path) -> str:
@@ -118,130 +142,3 @@ def _paths(values: object, depth: int = DEPTH) -> Iterator[Keys]:
             yield (key,)
             for path in _paths(value, depth - 1):
                 yield (key, *path)
-
-
-MOST = 64  # entries of a table or an array
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "an array", dict: "a table"}
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The table under `keys` of a file."""
-
-    source: Source
-    keys: Keys
-    values: Mapping[str, object]
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.values
-
-    def error(self, message: str, key: str = "") -> QueryError:
-        """Return the error about the table or one of its values."""
-        return self.source.error(message, *self.keys, *([key] if key else []))
-
-    @contextmanager
-    def about(self, key: str) -> Iterator[None]:
-        """Add the line and name of a value to errors that are raised inside the block."""
-        try:
-            yield
-        except QueryError as error:
-            raise self.error(f"{self.title(key)}: {error}", key) from None
-
-    def title(self, key: str) -> str:
-        """Return the name of a value in error messages."""
-        return ".".join((*self.keys, key))
-
-    def check_keys(self, known: Collection[str]) -> None:
-        """Raise `QueryError` for an unknown key."""
-        for key in self.values:
-            if key not in known:
-                raise self.error(f"{self.title(key)[:200]} is not known here: take {', '.join(known)}", key)
-
-    def table(self, key: str) -> "Table":
-        """Return a table inside this one, empty if it does not exist."""
-        values = self.values.get(key, {})
-        if not isinstance(values, dict):
-            raise self._wrong(key, "a table")
-        if len(values) > MOST:
-            raise self.error(f"{self.title(key)} has {len(values)} entries: {MOST} at most", key)
-        return Table(self.source, (*self.keys, key), values)
-
-    def names(self) -> Iterator[str]:
-        """Yield the keys; each must be a name that expressions can use."""
-        for key in self.values:
-            if not NAME.fullmatch(key) or iskeyword(key):
-                wanted = "a letter or _, then letters, digits or _, 64 at most, and no word of the language"
-                raise self.error(f"{key[:200]!r} is no name: {wanted}", key)
-            yield key
-
-    def text(self, key: str) -> str:
-        """Return a text."""
-        value = self.values.get(key)
-        if not isinstance(value, str):
-            raise self._wrong(key, "a text")
-        return value
-
-    def flag(self, key: str) -> bool:
-        """Return true or false."""
-        value = self.values.get(key)
-        if not isinstance(value, bool):
-            raise self._wrong(key, "true or false")
-        return value
-
-    def number(self, key: str) -> float:
-        """Return a finite number."""
-        return self._finite(key, self.values.get(key))
-
-    def numbers(self, key: str) -> tuple[float, ...]:
-        """Return an array of finite numbers."""
-        return tuple(self._finite(key, value) for value in self._array(key, "numbers"))
-
-    def wholes(self, key: str) -> tuple[int, ...]:
-        """Return an array of positive integers."""
-        values = self._array(key, "whole numbers")
-        for value in values:
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise self.error(f"{self.title(key)} has {value!r:.50} in it: give whole numbers above 0", key)
-        return tuple(value for value in values if isinstance(value, int))
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        """Return an array of different texts."""
-        values = self._array(key, "texts")
-        for place, value in enumerate(values):
-            if not isinstance(value, str):
-                raise self.error(f"{self.title(key)} has {value!r:.50} in it: give texts", key)
-            if value in values[:place]:
-                raise self.error(f"{self.title(key)} has {value!r:.100} twice: name each once", key)
-        return tuple(str(value) for value in values)
-
-    def _array(self, key: str, of: str) -> list[object]:
-        values = self.values.get(key)
-        if not isinstance(values, list):
-            raise self._wrong(key, f"an array of {of}")
-        if len(values) > MOST:
-            raise self.error(f"{self.title(key)} has {len(values)} entries: {MOST} at most", key)
-        return values
-
-    def _finite(self, key: str, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            if key not in self.values or value is self.values[key]:
-                raise self._wrong(key, "a number")
-            raise self.error(f"{self.title(key)} has {_kind(value)} in it: give numbers", key)
-        try:
-            number = float(value)
-        except OverflowError:
-            number = float("inf")
-        if not isfinite(number):
-            raise self.error(f"{self.title(key)} is {number}: give a finite number", key)
-        return number
-
-    def _wrong(self, key: str, wanted: str) -> QueryError:
-        if key not in self.values:
-            return self.error(f"{self.title(key)} is missing: give {wanted}", key)
-        return self.error(f"{self.title(key)} is {_kind(self.values[key])}: give {wanted}", key)
-
-
-def _kind(value: object) -> str:
-    """Return the type of a value in the words of error messages."""
-    return KINDS.get(type(value), "a date or time")

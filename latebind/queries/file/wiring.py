@@ -1,7 +1,7 @@
 """Checked expressions as data: the tensors that go between the steps of a query, and when a step runs. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
 
@@ -115,14 +115,6 @@ def nodes_of(*expressions: Expression | None) -> set[int]:
     """Return the nodes that expressions refer to."""
     found = {ref.node for one in expressions if one is not None for ref in refs_in(one)}
     return found - {INPUT}
-
-
-def renumbered(tensor: Tensor, numbers: Sequence[int]) -> Tensor:
-    """Return the expression with other node numbers: node n becomes `numbers[n]`."""
-    if isinstance(tensor, Ref):
-        return tensor if tensor.node == INPUT else replace(tensor, node=numbers[tensor.node])
-    arguments = (one if isinstance(one, Literal) else renumbered(one, numbers) for one in tensor.arguments)
-    return replace(tensor, arguments=tuple(arguments))
 
 
 def needs(expression: Expression) -> Groups:

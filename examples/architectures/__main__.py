@@ -105,7 +105,7 @@ def _try(name: str, case: Architecture, folder: Path, backends: list[str] | None
         backend=report.backend,
         chain=round(chain, 2),
         difference=f"{difference:.0e}",
-        said="; ".join(f"{c.backend}: {c.refused}" for c in report.candidates if c.refused),
+        said="; ".join(f"{backend}: {why}" for backend, why in report.refused.items()),
     )
 
 

@@ -181,14 +181,6 @@ class Compiled:
     ] = None
     max_batch: Annotated[int, typer.Option(help="The largest batch to profile and run.")] = 16
     threads: Threads = 1
-    trust_timings: Annotated[
-        bool,
-        typer.Option(
-            "--trust-timings",
-            help="Build although the machine is too busy to tell which backend is the quickest. Without it, such a "
-            "build ends with an error and writes nothing.",
-        ),
-    ] = False
 
     def check(self, made: Made) -> None:
         """Raise `ConfigError`, before anything is built, for options that no build can take."""
@@ -272,7 +264,6 @@ def _sequence(network: nn.Module, path: Path, made: Made, rows: Rows, compiled: 
             max_batch=compiled.max_batch,
             threads=compiled.threads,
             progress=tell,
-            trust_timings=compiled.trust_timings,
         )
     _show(f"{made.title} version {made.version}", built.rows())
     return {"program": built.rows()}
@@ -304,7 +295,6 @@ def _program(
             outputs=made.outputs,
             data=None if samples is None else samples[0].inputs,
             progress=tell,
-            trust_timings=compiled.trust_timings,
         )
     _show(f"{made.title} version {made.version}", built.rows())
     return {"program": built.rows()}

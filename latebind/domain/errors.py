@@ -14,7 +14,6 @@ LatebindError
 |  |- ConfigError               a setting or option that makes no sense
 |  |  `- QueryError             a query file that makes no sense
 |  |- RepositoryError           a model directory that is incomplete, altered or of another format
-|  |- TooBusy                   a machine whose timings differ too much to decide by them
 |  |- Unsupported           501  a part of the protocol that is not served
 |- Refused                 503  not accepted: the queue is full or the deadline cannot be met
 |- Expired                 504  waited or ran, but its deadline passed, or cannot be kept any more
@@ -100,10 +99,6 @@ class QueryError(ConfigError):
 
 class RepositoryError(UserError):
     """A model directory that is incomplete, altered or of another format."""
-
-
-class TooBusy(UserError):
-    """A machine on which the same run takes several times as long from one moment to the next: nothing is decided."""
 
 
 class Refused(LatebindError):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -50,8 +51,8 @@ def compile_lookup(predictor: Predictor, selector: Selector, rows: Tensor, progr
         if quantised.graph != plain.graph:
             forms["bytes"] = (quantised, _compile(quantised, program))
     rounds = interleaved({name: partial(function, one) for name, (_, function) in forms.items()}, RUNS)
-    fastest = min(forms, key=rounds.median)
-    return Compiled(*forms[fastest], rounds.median(fastest))
+    fastest = min(forms, key=lambda name: median(rounds[name]))
+    return Compiled(*forms[fastest], median(rounds[fastest]))
 
 
 def export_features(predictor: Predictor, shape: tuple[int, ...]) -> Exported:

@@ -4,7 +4,7 @@ Which backend is used, and how many stages are affordable, is decided by measuri
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
 from pathlib import Path
@@ -16,17 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from latebind.domain.costs import Curve
-from latebind.domain.errors import ConfigError, ExportError, LatebindError, TooBusy
+from latebind.domain.errors import ConfigError, ExportError, LatebindError
 from latebind.domain.model import TensorSpec
-from latebind.program.agreement import (
-    DEFAULT_TOLERANCE,
-    Agreement,
-    chain_error,
-    find_agreement,
-    in_order,
-    like,
-    relative_error,
-)
 from latebind.program.backends import BACKENDS, StageFunction, compile_graph, compile_stages, run_chain
 from latebind.program.cut import (
     cut_points,
@@ -38,28 +29,27 @@ from latebind.program.cut import (
     with_carries,
 )
 from latebind.program.device import synchronize
-from latebind.program.export import Exported, export, run_module, tensors_of
+from latebind.program.export import Exported, export, in_order, runner, tensors_of
 from latebind.program.graph import Graph
 from latebind.program.measure import (
     STEADY,
     Profile,
-    Rounds,
-    compared,
     interleaved,
     median_seconds,
     profile_stages,
     profiled_batches,
+    spread_of,
     this_hardware,
     time_call,
     with_batch,
 )
-from latebind.program.rows import check_rows, check_stages
+from latebind.program.rows import check_stages
 from latebind.program.stored import FORMAT, StoredModel, write_program
+from latebind.program.verify import DEFAULT_TOLERANCE, Agreement, Run, find_agreement, relative_error
 from latebind.repository.directory import NAME, ModelDirectory
 
 RUNS, FEWEST_RUNS = 41, 7  # of each side in a comparison
 COMPARED_SECONDS = 1.0  # a side's time in a comparison, unless the fewest runs take longer
-PROBE_STAGES = 8  # in the chain on which the cost of a cut is measured
 MAX_OVERHEAD = 0.04  # of a chain's time over the uncut model's
 BOUNDARY_SECONDS = 31e-6  # the engine's time between two stages with nothing queued: `python -m research boundary`
 MIN_STAGE_SECONDS = round(BOUNDARY_SECONDS / MAX_OVERHEAD, 4)  # so its boundary is at most that share of it
@@ -128,71 +118,45 @@ class StageLimits:
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What `build_program` found; `rows` formats it.
+    """What a build found, and the same in words: label and text of each line.
 
-    `overhead` is the chain's time over the uncut model's by batch size.
+    `overhead` is the chain's time over the uncut model's by batch size, `refused` says why a backend was not taken.
     """
 
     directory: ModelDirectory
-    cut_points: int
-    candidates: tuple["Candidate", ...]
     backend: str
     error: float
     inputs: tuple[TensorSpec, ...]
     stages: tuple[Curve, ...]
-    overhead: dict[int, float]
-    weight_bytes: int
-    load_seconds: float
-    spread: float
+    lines: tuple[tuple[str, str], ...]
+    cut_points: int = 0
+    overhead: dict[int, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
 
     def rows(self) -> list[tuple[str, str]]:
         """Return label and text of each line of the report."""
-        whole = sum(curve.at(1) for curve in self.stages)
-        ratios = ", ".join(f"{ratio:.3f} at batch {batch}" for batch, ratio in self.overhead.items())
-        limited = [
-            (
-                f"values of {spec.name}",
-                f"{spec.range()}; {'others' if spec.largest is None else 'others, NaN and infinities'} are refused",
-            )
-            for spec in self.inputs
-            if spec.is_limited
-        ]
-        return [
-            ("cut points", str(self.cut_points)),
-            *((f"backend {candidate.backend}", candidate.tried) for candidate in self.candidates),
-            ("chosen", self.backend),
-            ("stages", f"{len(self.stages)}, {whole * 1e3:.2f} ms in all at batch 1"),
-            *([("warning", too_busy(self.spread))] if self.spread > STEADY else []),
-            ("chain over uncut", ratios or NOT_CUT),
-            ("largest relative error", f"{self.error:.1e}"),
-            *limited,
-            ("weights", f"{self.weight_bytes / 1e6:.2f} MB, loaded in {self.load_seconds:.2f} s"),
-            ("written to", str(self.directory.path)),
-        ]
+        return list(self.lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A backend that was tried: seconds of the uncut model at batch 1 and its error, or why it was refused.
+    """A backend that was tried: the uncut model on it with its error and seconds at batch 1, or why it was refused.
 
-    It does as the module does for numbers up to `largest`; inf also for infinities and NaN. `spread` is how many times
-    as long as the quick runs of the candidates the slow ones took.
+    It does as the module does for numbers up to `largest`; inf also for infinities and NaN.
     """
 
     backend: str
-    seconds: float = 0.0
-    error: float = 0.0
-    refused: str | None = None
     uncut: StageFunction | None = None
+    refused: str = ""
+    error: float = 0.0
     largest: float = inf
-    spread: float = 1.0
+    seconds: float = 0.0
 
     @property
-    def tried(self) -> str:
-        """What came of it."""
-        if self.refused is not None:
-            return f"not taken: {self.refused}"
-        return f"{self.seconds * 1e3:.2f} ms uncut at batch 1, relative error {self.error:.1e}"
+    def line(self) -> tuple[str, str]:
+        """What came of it, for the report."""
+        found = f"{self.seconds * 1e3:.2f} ms uncut at batch 1, relative error {self.error:.1e}"
+        return f"backend {self.backend}", f"not taken: {self.refused}" if self.refused else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +166,15 @@ class Chain:
     `whole` is the graph that was cut into `graphs`: the model's, with what activations carry at the cuts.
     """
 
-    backend: str
-    cuts: tuple[int, ...]
     whole: Graph
     graphs: tuple[Graph, ...]
     stages: tuple[StageFunction, ...]
     overhead: dict[int, float]
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """The names of the activations between stages."""
+        return tuple(graph.outputs[0][1] for graph in self.graphs[:-1])
 
     @property
     def worst(self) -> float:
@@ -234,15 +201,14 @@ def build_program(
     outputs: Sequence[str] | None = None,
     data: Mapping[str, Tensor] | Sequence[Tensor] | None = None,
     progress: Progress | None = None,
-    trust_timings: bool = True,
 ) -> BuildReport:
     """Build `module` into the model directory `directory`; an existing model there is replaced.
 
     `example_inputs` are rows, by name or in order: backends are measured on them. They are verified on these, on rows
-    of `data`, and on values over all that a client may send (`trial_rows`). All `backends` are tried, and the fastest
-    at batch 1 is taken among those whose relative error is at most `tolerance` (1e-5 if None; backends of lower
-    precision are only tried if a tolerance is given). Where it differs from the module for very large numbers, NaN or
-    infinities, a server refuses these.
+    of `data`, and on values over all that a client may send (`trials`). All `backends` are tried, and the fastest at
+    batch 1 is taken among those whose relative error is at most `tolerance` (1e-5 if None; backends of lower precision
+    are only tried if a tolerance is given). Where it differs from the module for very large numbers, NaN or infinities,
+    a server refuses these.
 
     A stage takes at least `min_stage_seconds` on average (0 keeps every cut point), and there are only so many stages
     that the chain takes about 1 + `max_overhead` times as long as the uncut model at batch 1 and `max_batch` (None: no
@@ -250,8 +216,7 @@ def build_program(
     every build cuts alike.
 
     If the module returns a dictionary, `outputs` names those to serve; by default all are served. Raises `ExportError`
-    for a module that cannot be served, `ConfigError` for invalid settings, and, unless `trust_timings`, `TooBusy` where
-    the same run takes several times as long from one moment to the next; nothing is written then.
+    for a module that cannot be served and `ConfigError` for invalid settings; nothing is written then.
     """
     settings = Settings.checked(
         name, version, max_batch=max_batch, backends=backends, tolerance=tolerance, threads=threads
@@ -260,117 +225,110 @@ def build_program(
     torch.set_num_threads(threads)
     tell("exporting the module", 0.0)
     exported = export(module, example_inputs, input_names=input_names, output_names=output_names, outputs=outputs)
-    rows = tensors_of(example_inputs)
+    run, rows = runner(module, example_inputs, outputs=outputs), tensors_of(example_inputs)
     known = [rows, *([] if data is None else [in_order(data, example_inputs)])]
-
-    def answer(*given: Tensor) -> tuple[Tensor, ...]:
-        return run_module(module, like(example_inputs, given), outputs=outputs)
-
-    tell("looking whether rows depend on each other", 0.05)
-    check_rows(lambda given: answer(*given), exported.graph, exported.weights, known[-1], most=max_batch)
-    expected = run_module(module, example_inputs, outputs=outputs)
-    tuner = Tuner(exported, rows, expected, tolerance or DEFAULT_TOLERANCE, max_batch, threads)
-    agreement = find_agreement(answer, exported, known, tuner.tolerance)
-    tried = []
+    tell("asking the module", 0.05)
+    agreement = find_agreement(run, exported, known, tolerance or DEFAULT_TOLERANCE, most=max_batch)
+    tuner, candidates = Tuner(exported, rows, max_batch, threads), list[Candidate]()
     for position, backend in enumerate(settings.backends):
         tell(f"trying the backend {backend}", 0.1 + 0.4 * position / len(settings.backends))
-        tried.append(judged(tuner.try_backend(backend), agreement))
-    candidates = tuner.time_candidates(tried)
+        candidates.append(tuner.tried(backend, run, agreement))
+    candidates, spread = tuner.timed(candidates)
     limits = StageLimits(min_stage_seconds, max_overhead, min_stage_bytes)
-    chosen, chain, error = _cut(tuner, agreement, candidates, limits, tell)
-    cuts = tuple(graph.outputs[0][1] for graph in chain.graphs[:-1])
-    if cuts:
-        check_stages(chain.whole, cuts, exported.weights, rows, most=max_batch)
+    tell("cutting", 0.6)
+    chosen, chain, error = _cut(tuner, run, agreement, candidates, limits)
+    if chain.cuts:
+        check_stages(chain.whole, chain.cuts, exported.weights, rows, most=max_batch)
     tell("measuring the stages", 0.8)
     start = perf_counter()
-    compile_stages(chain.graphs, exported.weights, backend=chain.backend, threads=threads)
-    load_seconds = perf_counter() - start
+    compile_stages(chain.graphs, exported.weights, backend=chosen.backend, threads=threads)
     profile = Profile(
         hardware=this_hardware(threads),
-        backend=chain.backend,
+        backend=chosen.backend,
+        load_seconds=perf_counter() - start,
         stages=profile_stages(chain.stages, rows, profiled_batches(max_batch)),
-        weight_bytes=sum(tensor.numel() * tensor.element_size() for tensor in exported.weights.values()),
-        load_seconds=load_seconds,
+        weight_bytes=sum(tensor.nbytes for tensor in exported.weights.values()),
     )
-    # How many times timings of the same run differ: within the comparison, and from there to now.
-    before, after = chosen.seconds, tuner.seconds(chosen)
-    spread = max(chosen.spread, before / after if after else 1.0, after / before if before else 1.0)
-    if spread > STEADY and not trust_timings:
-        raise TooBusy(too_busy(spread))
     model = StoredModel(
         format=FORMAT,
         name=settings.name,
         version=settings.version,
         inputs=agreement.limited(chosen.largest),
         outputs=exported.graph.output_specs(),
-        cuts=cuts,
-        backend=chain.backend,
+        cuts=chain.cuts,
+        backend=chosen.backend,
         tolerance=settings.tolerance,
         max_batch=settings.max_batch,
     )
     written = write_program(directory, model, chain.whole, exported.weights, profile)
     tell("done", 1.0)
+    points, whole = len(cut_points(tuner.cuttable)), sum(curve.at(1) for curve in profile.stages)
+    lines = [
+        ("cut points", str(points)),
+        *(candidate.line for candidate in candidates),
+        ("chosen", chosen.backend),
+        ("stages", f"{len(chain.stages)}, {whole * 1e3:.2f} ms in all at batch 1"),
+        *warnings_of(spread),
+        ("chain over uncut", ", ".join(f"{r:.3f} at batch {b}" for b, r in chain.overhead.items()) or NOT_CUT),
+        ("largest relative error", f"{error:.1e}"),
+        *(
+            (f"values of {spec.name}", f"{spec.range()}; {_others(spec)} are refused")
+            for spec in model.inputs
+            if spec.is_limited
+        ),
+        *lines_of(profile, written),
+    ]
+    refused = {one.backend: one.refused for one in candidates if one.refused}
     return BuildReport(
-        directory=written,
-        cut_points=len(cut_points(tuner.cuttable)),
-        candidates=candidates,
-        backend=chain.backend,
-        error=error,
-        inputs=model.inputs,
-        stages=profile.stages,
-        overhead=chain.overhead,
-        weight_bytes=profile.weight_bytes,
-        load_seconds=profile.load_seconds,
-        spread=spread,
+        written, chosen.backend, error, model.inputs, profile.stages, tuple(lines), points, chain.overhead, refused
     )
 
 
-def too_busy(spread: float) -> str:
-    """Say that timings differ too much to decide by them."""
-    return (
-        f"timings of the same run differ by {spread:.1f} times: other processes use the cores. Build again on a quiet "
-        "machine, or with --trust-timings"
-    )
+def _others(spec: TensorSpec) -> str:
+    return "others" if spec.largest is None else "others, NaN and infinities"
+
+
+def lines_of(profile: Profile, directory: ModelDirectory) -> list[tuple[str, str]]:
+    """Return the last lines of every report."""
+    weights = f"{profile.weight_bytes / 1e6:.2f} MB, loaded in {profile.load_seconds:.2f} s"
+    return [("weights", weights), ("written to", str(directory.path))]
+
+
+def warnings_of(spread: float) -> list[tuple[str, str]]:
+    """Return a line that warns if timings differ too much to decide by them."""
+    if spread <= STEADY:
+        return []
+    said = f"timings of the same run differ by {spread:.1f} times: other processes use the cores"
+    return [("warning", f"{said}. Build again on a quiet machine")]
 
 
 def ignore_progress(_step: str, _share: float) -> None:
     """Report progress to nobody."""
 
 
-def judged(candidate: Candidate, agreement: Agreement) -> Candidate:
-    """Return the candidate with the largest numbers up to which it does as the module does, or refused."""
-    if candidate.uncut is None:
-        return candidate
-    if agreement.open is not None and not BACKENDS[candidate.backend].raises:
-        return replace(candidate, refused=agreement.open, uncut=None)
-    largest = agreement.largest(candidate.uncut)
-    if largest is None:
-        why = "differs from the module on values that clients may send, though not on the examples"
-        return replace(candidate, refused=why, uncut=None)
-    return replace(candidate, largest=largest)
-
-
 def _cut(
-    tuner: "Tuner", agreement: Agreement, candidates: Sequence[Candidate], limits: StageLimits, tell: Progress
+    tuner: "Tuner", run: Run, agreement: Agreement, candidates: Sequence[Candidate], limits: StageLimits
 ) -> tuple[Candidate, Chain, float]:
     """Return the fastest backend on which every stage is accurate, the chain on it, and its error."""
-    reasons = [f"{c.backend}: {c.refused}" for c in candidates if c.refused is not None]
+    reasons = []
     for candidate in candidates:
-        if candidate.refused is not None:
+        if candidate.refused:
+            reasons.append(f"{candidate.backend}: {candidate.refused}")
             continue
-        tell(f"cutting for {candidate.backend}", 0.6)
         chain = tuner.cut(candidate, limits)
-        batches = sorted({1, 2, tuner.max_batch})
-        error = chain_error(chain.stages, chain.graphs, tuner.exported.weights, tuner.rows, batches)
+        batches = [with_batch(tuner.rows, batch) for batch in sorted({1, 2, tuner.max_batch})]
+        error = max(relative_error(run_chain(chain.stages, rows), run(*rows)) for rows in batches)
         # A stage in eager is what stages are compared with, so of such a chain only the whole is compared.
-        compared_graphs = () if BACKENDS[candidate.backend].raises else chain.graphs
-        if not error <= tuner.tolerance:
-            reasons.append(f"{candidate.backend}: a stage has the relative error {error:.1e}")
-        elif not agreement.holds(chain.stages, compared_graphs, candidate.largest):
+        compared = () if candidate.backend == "eager" else chain.graphs
+        if not error <= agreement.judge.tolerance:
+            reasons.append(f"{candidate.backend}: the chain of stages has the relative error {error:.1e}")
+        elif not agreement.holds(chain.stages, compared, candidate.largest):
             reasons.append(f"{candidate.backend}: a stage differs on values that clients may send")
         else:
             return candidate, chain, error
-    raise ExportError(f"no backend runs this model within {tuner.tolerance:.1e} of eager: {'; '.join(reasons)}")
+    raise ExportError(
+        f"no backend runs this model within {agreement.judge.tolerance:.1e} of eager: {'; '.join(reasons)}"
+    )
 
 
 @dataclass(frozen=True)
@@ -379,42 +337,35 @@ class Tuner:
 
     exported: Exported
     rows: tuple[Tensor, ...]
-    expected: tuple[Tensor, ...]
-    tolerance: float
     max_batch: int
     threads: int
 
-    def try_backend(self, name: str) -> Candidate:
-        """Compile the uncut model and compare its outputs with the module's own."""
+    def tried(self, name: str, run: Run, agreement: Agreement) -> Candidate:
+        """Compile the uncut model and compare it with the module, which `run` calls."""
         reason = BACKENDS[name].unavailable()
         if reason is not None:
             return Candidate(name, refused=reason)
+        tolerance = agreement.judge.tolerance
         try:
             uncut = compile_graph(self.exported.graph, self.exported.weights, backend=name, threads=self.threads)
-            error = relative_error(uncut(*self.rows), self.expected)
+            error = relative_error(uncut(*self.rows), run(*self.rows))
         except (LatebindError, RuntimeError, TypeError) as failure:
             return Candidate(name, refused=" ".join(str(failure).split())[:300])
-        if not error <= self.tolerance:
-            return Candidate(name, error=error, refused=f"relative error {error:.1e} is over {self.tolerance:.1e}")
-        return Candidate(name, error=error, uncut=uncut)
+        if not error <= tolerance:
+            return Candidate(name, error=error, refused=f"relative error {error:.1e} is over {tolerance:.1e}")
+        largest = agreement.largest(uncut)
+        if largest is None:
+            why = "differs from the module on values that clients may send, though not on the examples"
+            return Candidate(name, error=error, refused=why)
+        return Candidate(name, uncut, error=error, largest=largest)
 
-    def time_candidates(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-        """Return the candidates with their interleaved times at batch 1, fastest first, refused ones last."""
+    def timed(self, candidates: Sequence[Candidate]) -> tuple[list[Candidate], float]:
+        """Return the candidates with their interleaved times at batch 1, fastest first, and how these times differ."""
         one = with_batch(self.rows, 1)
         calls = {c.backend: partial(c.uncut, *one) for c in candidates if c.uncut is not None}
-        if not calls:
-            return tuple(candidates)
-        found = compared(calls, min(_runs(call) for call in calls.values()))
-        timed = [
-            c if c.uncut is None else replace(c, seconds=found.median(c.backend), spread=found.spread)
-            for c in candidates
-        ]
-        return tuple(sorted(timed, key=lambda c: (c.refused is not None, c.seconds)))
-
-    def seconds(self, candidate: Candidate) -> float:
-        """Return the seconds of the uncut model at batch 1, measured now."""
-        assert candidate.uncut is not None, f"{candidate.backend} was refused"
-        return median_seconds(partial(candidate.uncut, *with_batch(self.rows, 1)))
+        found = interleaved(calls, min(map(_runs, calls.values()), default=0))
+        timed = [replace(c, seconds=median(found[c.backend])) if c.backend in found else c for c in candidates]
+        return sorted(timed, key=lambda c: (bool(c.refused), c.seconds)), spread_of(found)
 
     @cached_property
     def cuttable(self) -> Graph:
@@ -424,9 +375,8 @@ class Tuner:
     def cut(self, candidate: Candidate, limits: StageLimits) -> Chain:
         """Return the model cut into stages that keep within `limits` on this backend.
 
-        The overhead limit holds at batch 1 and at `max_batch`. The cost of one cut is measured on a chain of a few
-        stages, which gives the number of affordable cuts; while the resulting chain takes too long, it gets one stage
-        less.
+        The overhead limit holds at batch 1 and at `max_batch`. Each cut costs about the same, which says how many are
+        affordable where a chain takes too long.
         """
         points = cut_points(self.cuttable)
         if limits.seconds <= 0 and limits.bytes <= 0:
@@ -439,16 +389,11 @@ class Tuner:
             return self._compile(candidate, points)
         pieces = self._piece_seconds(points)
         stages = max(1, int(candidate.seconds / limits.seconds))
-        if limits.overhead is None or stages == 1 or not points:
-            return self._compile(candidate, join_by_seconds(points, pieces, stages))
-        chain = self._compile(candidate, join_by_seconds(points, pieces, min(stages, PROBE_STAGES)))
-        each = (chain.worst - 1.0) / max(1, len(chain.stages) - 1)
-        stages = min(stages, 1 + int(limits.overhead / each)) if each > 0 else stages
-        cuts = join_by_seconds(points, pieces, stages)
-        if cuts != chain.cuts:
-            chain = self._compile(candidate, cuts)
-        while chain.cuts and chain.worst > 1.0 + limits.overhead:  # the estimate was too optimistic
-            chain = self._compile(candidate, join_by_seconds(points, pieces, len(chain.stages) - 1))
+        chain = self._compile(candidate, join_by_seconds(points, pieces, stages))
+        while limits.overhead is not None and chain.cuts and chain.worst > 1.0 + limits.overhead:
+            share = limits.overhead / (chain.worst - 1.0) if chain.worst > 1.0 else 0.0
+            stages = 1 + max(0, min(int(share * len(chain.cuts)), len(chain.cuts) - 1))
+            chain = self._compile(candidate, join_by_seconds(points, pieces, stages))
         return chain
 
     def _piece_seconds(self, points: Sequence[int]) -> tuple[float, ...]:
@@ -465,7 +410,7 @@ class Tuner:
         assert candidate.uncut is not None, f"{candidate.backend} was refused"
         graph = self.exported.graph
         if not points:
-            return Chain(candidate.backend, (), graph, (graph,), (candidate.uncut,), {})
+            return Chain(graph, (graph,), (candidate.uncut,), {})
         names = [self.cuttable.nodes[point].name for point in points]
         whole = with_carries(graph, [carry for carry in find_carries(graph) if carry.name in names])
         places = {node.name: place for place, node in enumerate(whole.nodes)}
@@ -475,16 +420,16 @@ class Tuner:
         for batch in sorted({1, self.max_batch}):  # the median ratio of paired, interleaved runs
             inputs = with_batch(self.rows, batch)
             runs = _runs(partial(candidate.uncut, *inputs))
-            seconds = chain_and_uncut(stages, candidate.uncut, inputs, runs).seconds
-            overhead[batch] = median(a / b for a, b in zip(seconds["chain"], seconds["uncut"], strict=True))
-        return Chain(candidate.backend, points, whole, graphs, stages, overhead)
+            overhead[batch] = median(chain_over_uncut(stages, candidate.uncut, inputs, runs))
+        return Chain(whole, graphs, stages, overhead)
 
 
-def chain_and_uncut(
+def chain_over_uncut(
     stages: Sequence[StageFunction], uncut: StageFunction, inputs: tuple[Tensor, ...], runs: int
-) -> Rounds:
-    """Return the seconds of `runs` interleaved calls of "chain" and "uncut"."""
-    return interleaved({"chain": partial(run_chain, stages, inputs), "uncut": partial(uncut, *inputs)}, runs)
+) -> list[float]:
+    """Return the ratios of the chain's seconds to the uncut model's in `runs` interleaved calls."""
+    found = interleaved({"chain": partial(run_chain, stages, inputs), "uncut": partial(uncut, *inputs)}, runs)
+    return [a / b for a, b in zip(found["chain"], found["uncut"], strict=True)]
 
 
 def _runs(call: Callable[[], object]) -> int:

@@ -82,7 +82,15 @@ def has_entry(graph: Graph) -> bool:
 def fusion_safe_points(graph: Graph, points: Sequence[int]) -> tuple[int, ...]:
     """Return those cut points that break no fusion of a compiler: the next operator is not a pointwise one."""
     following = _following(graph)
-    return tuple(point for point in points if not is_pointwise(following[point].op))
+    return tuple(point for point in points if not _is_fused(following[point].op))
+
+
+def _is_fused(op: str) -> bool:
+    """Return whether a compiler fuses an operator with the one before. A power begins a norm by the root mean square.
+
+    T5 and Llama compute such norms in parts, at the beginning of each block.
+    """
+    return is_pointwise(op) and op != "aten.pow.Tensor_Scalar"
 
 
 def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
@@ -189,7 +197,7 @@ def find_carries(graph: Graph) -> tuple[Carry, ...]:
     for position, live in live_behind(graph):
         main, kind = graph.nodes[position].name, graph.nodes[position].type
         activation = kind is not None and kind.row and kind.dtype in {"float16", "float32", "float64"}
-        if kind is None or not activation or len(live) < 2 or main not in live or is_pointwise(following[position].op):
+        if kind is None or not activation or len(live) < 2 or main not in live or _is_fused(following[position].op):
             continue
         sources = [source(value, kind) for value in live - {main}]
         carried = {name for name, _ in sources}

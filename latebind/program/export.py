@@ -5,14 +5,14 @@ Refuses what cannot be served, with what to change in the module.
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
 from io import StringIO
 from pathlib import Path
-from traceback import extract_tb
+from traceback import FrameSummary, extract_tb
 from typing import Any
 
 import torch
@@ -23,9 +23,8 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from latebind.domain.errors import ExportError
+from latebind.domain.errors import ConfigError, ExportError
 from latebind.domain.model import INNER_DTYPES, ITEM_BYTES, TensorSpec
 from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, Weight
 from latebind.program.operators import BUILTINS, KEPT_WHOLE, SYM_SIZE, is_allowed, resolve, why_refused
@@ -121,16 +120,27 @@ def made_of_another(module: object) -> str | None:
     return None
 
 
+def runner(
+    module: nn.Module, examples: Mapping[str, Tensor] | Sequence[Tensor], *, outputs: Sequence[str] | None = None
+) -> Callable[..., tuple[Tensor, ...]]:
+    """Return a call of the module itself in inference mode, which takes tensors in the order of the examples.
+
+    It is the reference for all comparisons. `outputs` names those of a dictionary to return (None: all).
+    """
+    called = _Flat(module, _keywords(module, examples), outputs)
+
+    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        with _for_inference(module), torch.inference_mode():
+            return called.forward(*tensors)
+
+    return run
+
+
 def run_module(
     module: nn.Module, inputs: Mapping[str, Tensor] | Sequence[Tensor], *, outputs: Sequence[str] | None = None
 ) -> tuple[Tensor, ...]:
-    """Return the outputs of the module itself in inference mode, in order: the reference for all comparisons.
-
-    `outputs` names those of a dictionary to return (None: all).
-    """
-    with _for_inference(module), torch.inference_mode():
-        found: tuple[Tensor, ...] = _Flat(module, _keywords(module, inputs), outputs)(*tensors_of(inputs))
-    return found
+    """Return the outputs of the module itself in inference mode, in order; for `outputs` see `runner`."""
+    return runner(module, inputs, outputs=outputs)(*tensors_of(inputs))
 
 
 @contextmanager
@@ -207,6 +217,24 @@ def _keywords(module: nn.Module, inputs: Mapping[str, Tensor] | Sequence[Tensor]
 def tensors_of(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return inputs, which may have names, in order."""
     return tuple(inputs.values()) if isinstance(inputs, Mapping) else tuple(inputs)
+
+
+def in_order(
+    data: Mapping[str, Tensor] | Sequence[Tensor], examples: Mapping[str, Tensor] | Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Return rows of data in the order and the dtypes of the examples, by name where both have the same names.
+
+    Raises `ConfigError` for rows of another shape.
+    """
+    rows, wanted = tensors_of(data), tensors_of(examples)
+    if isinstance(data, Mapping) and isinstance(examples, Mapping) and set(data) == set(examples):
+        rows = tuple(data[name] for name in examples)
+    if [tensor.shape[1:] for tensor in rows] != [tensor.shape[1:] for tensor in wanted]:
+        shapes = [[list(tensor.shape[1:]) for tensor in tensors] for tensors in (rows, wanted)]
+        raise ConfigError(
+            f"the data has rows of shapes {shapes[0]}, and the examples of {shapes[1]}: give rows of both alike"
+        )
+    return tuple(tensor.to(one.dtype) for tensor, one in zip(rows, wanted, strict=True))
 
 
 def _input_names(inputs: Mapping[str, Tensor] | Sequence[Tensor], given: Sequence[str] | None) -> tuple[str, ...]:
@@ -302,27 +330,11 @@ def _try_export(called: _Flat, rows: tuple[Tensor, ...]) -> ExportedProgram:
             decomposed: ExportedProgram = program.run_decompositions(dict(_decompositions()))
             return decomposed
     except Exception as error:  # as above: export runs the module and raises dozens of kinds of error
-        reason = PACKED if _packs(called, rows) else _reason(str(error))
-        raise ExportError(f"the module cannot be exported{_place(error)}: {reason}") from error
-
-
-class _Packing(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees whether sequences are packed."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen = False
-
-    def __torch_dispatch__(self, func: Foreign, types: Foreign, args: Foreign = (), kwargs: Foreign = None) -> Foreign:
-        self.seen |= "pack_padded_sequence" in str(func)
-        return func(*args, **(kwargs or {}))
-
-
-def _packs(called: _Flat, rows: tuple[Tensor, ...]) -> bool:
-    """Return whether the module packs sequences: what export raises for that names neither."""
-    with torch.no_grad(), _Packing() as packing:
-        called.call(*rows)
-    return bool(packing.seen)
+        frames = extract_tb(error.__traceback__)
+        # An LSTM or GRU of torch fails on packed sequences only; what is raised names neither.
+        packs = any(frame.filename.endswith("nn/modules/rnn.py") for frame in frames)
+        reason = PACKED if packs else _reason(str(error))
+        raise ExportError(f"the module cannot be exported{_place(frames)}: {reason}") from error
 
 
 @contextmanager
@@ -337,11 +349,11 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _place(error: BaseException) -> str:
+def _place(frames: Sequence[FrameSummary]) -> str:
     """Return the line of the module that torch had reached, if known."""
     ours = (str(Path(torch.__file__).parent), __file__, "<")
-    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
-    return f" ({frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
+    found = [frame for frame in frames if not frame.filename.startswith(ours)]
+    return f" ({found[-1].filename}, line {found[-1].lineno}: {found[-1].line})" if found else ""
 
 
 @cache

@@ -71,11 +71,11 @@ class Node:
 
     def values(self) -> Iterator[str]:
         """Yield the names of the values that this node reads, in order, with repetitions."""
-        yield from (ref.name for ref in _flat((*self.args, *dict(self.kwargs).values())) if isinstance(ref, Value))
+        yield from (ref.name for ref in flat((*self.args, *dict(self.kwargs).values())) if isinstance(ref, Value))
 
     def weights(self) -> Iterator[str]:
         """Yield the names of the weights that this node reads."""
-        yield from (ref.name for ref in _flat((*self.args, *dict(self.kwargs).values())) if isinstance(ref, Weight))
+        yield from (ref.name for ref in flat((*self.args, *dict(self.kwargs).values())) if isinstance(ref, Weight))
 
     def map_arguments(self, change: Callable[[Argument], Argument]) -> "Node":
         """Return the node with `change` applied to all its arguments, also within tuples."""
@@ -126,10 +126,11 @@ def map_argument(argument: Argument, change: Callable[[Argument], Argument]) -> 
     return change(argument)
 
 
-def _flat(arguments: tuple[Argument, ...]) -> Iterator[Argument]:
+def flat(arguments: tuple[Argument, ...]) -> Iterator[Argument]:
+    """Yield the arguments, and those within tuples."""
     for argument in arguments:
         if isinstance(argument, tuple):
-            yield from _flat(argument)
+            yield from flat(argument)
         else:
             yield argument
 

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from latebind.domain.errors import ExportError
 from latebind.program.backends import Backend, CompileOptions, StageFunction
 from latebind.program.device import HOST
 from latebind.program.eager import copy_input_views, rebuild
 from latebind.program.graph import Graph
-from latebind.program.ranges import find_limits
+from latebind.program.whole_numbers import divides, find_limits
 
 WARM_BATCHES = (1, 4)  # torch.compile treats size 1 specially
 
@@ -40,12 +41,14 @@ class Inductor(Backend):
         That takes seconds unless torch's own cache has it. Compiled programs raise for an index that is out of range,
         so they are compiled on rows within the limits of the inputs.
         """
+        if (node := next(filter(divides, graph.nodes), None)) is not None:
+            raise ExportError(f"{node.name!r} divides whole numbers by what may be 0, which ends the process")
         torch.set_num_threads(use.threads)
         stage = InductorStage(rebuild(graph, weights, device=use.device))
         for batch in WARM_BATCHES:
             rows = [
                 torch.full((batch, *spec.shape), spec.filler, dtype=getattr(torch, spec.dtype), device=use.device)
-                for spec in find_limits(graph, weights).applied(graph.inputs)
+                for spec in find_limits(graph, weights)
             ]
             stage(*rows)
         return stage

@@ -1,8 +1,7 @@
 """Measures calls, in seconds: medians of runs that had the processor to themselves, where there are enough of them.
 
-Calls that are compared take turns, so that a slow moment affects all alike, and go on until the quickest is known. The
-clock of the process runs beside that on the wall: where it stands still during a run, another process had the core, and
-the run is repeated.
+Calls that are compared take turns, so that a slow moment affects all alike. The clock of the process runs beside that
+on the wall: where it stands still during a run, another process had the core, and the run is repeated.
 """
 
 import os
@@ -11,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from math import sqrt
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -29,7 +27,6 @@ MIN_RUNS, MAX_RUNS = 5, 60
 SECONDS_EACH = 0.1  # spent on one measurement, after MIN_RUNS
 TRIES = 3  # times as many runs at most, where others interrupt them
 ALONE = 0.9  # of its seconds a run must have been on a core
-PATIENCE = 3.0  # seconds that calls are compared beyond their runs, where it is not clear which is the quickest
 STEADY = 3.0  # times as long as the quick tenth of the runs may the slow tenth take
 
 Returned = TypeVar("Returned")
@@ -51,66 +48,29 @@ def time_call(call: Callable[[], object]) -> float:
     return timed(call)[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
-    """Seconds of calls that took turns: of each call one of every round in which none of them was interrupted.
-
-    Where nearly all were interrupted, they are those of all rounds.
-    """
-
-    seconds: dict[str, list[float]]
-
-    def median(self, name: str) -> float:
-        """Return the median seconds of a call."""
-        return median(self.seconds[name])
-
-    @property
-    def spread(self) -> float:
-        """How many times as long as a call's quick runs its slow ones took, a tenth each: the most of all calls."""
-        return max((_quantile(one, 0.9) / _quantile(one, 0.1) for one in self.seconds.values()), default=1.0)
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether runs are steady and the quickest call is known: with 95 % confidence its median is the least."""
-        if self.spread > STEADY:
-            return False
-        limits = sorted((_limits(one) for one in self.seconds.values()), key=sum)
-        return len(limits) < 2 or limits[0][1] <= limits[1][0]
-
-
 def median_seconds(call: Callable[[], object]) -> float:
     """Return the median time of a call, after two warm-up calls."""
     synchronize(call())
     synchronize(call())
-    return _in_turn({"": call}, _runs(time_call(call))).median("")
+    return median(seconds for (seconds,) in _uninterrupted(lambda: [time_call(call)], _runs(time_call(call))))
 
 
-def interleaved(calls: Mapping[str, Callable[[], object]], runs: int) -> Rounds:
-    """Return the seconds of `runs` rounds of the calls, after two warm-up calls each."""
+def interleaved(calls: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[float]]:
+    """Return the seconds of calls that take turns, of about `runs` rounds, after two warm-up calls each.
+
+    Rounds in which one was interrupted are left out; where nearly all were, all count.
+    """
     for call in calls.values():
         synchronize(call())
         synchronize(call())
-    return _in_turn(calls, runs)
-
-
-def compared(calls: Mapping[str, Callable[[], object]], runs: int) -> Rounds:
-    """Return the seconds of `runs` rounds, or of more, until it is known which call is the quickest.
-
-    After `PATIENCE` seconds more it stays undecided: calls that take the same time, or a machine that is too busy.
-    """
-    found, end = interleaved(calls, runs), perf_counter() + PATIENCE
-    while not found.is_decided and perf_counter() < end:
-        more = _in_turn(calls, runs)
-        if more.spread < found.spread / 2:
-            found = more  # a quiet moment counts alone
-        else:
-            found = Rounds({name: [*seconds, *more.seconds[name]] for name, seconds in found.seconds.items()})
-    return found
-
-
-def _in_turn(calls: Mapping[str, Callable[[], object]], runs: int) -> Rounds:
     rows = _uninterrupted(lambda: [time_call(call) for call in calls.values()], runs)
-    return Rounds(dict(zip(calls, map(list, zip(*rows, strict=True)), strict=True)))
+    return dict(zip(calls, map(list, zip(*rows, strict=True)), strict=False))
+
+
+def spread_of(seconds: Mapping[str, Sequence[float]]) -> float:
+    """Return how many times as long as a call's quick runs its slow ones took, a tenth each: the most of all calls."""
+    ranked = [sorted(each) for each in seconds.values() if each]
+    return max((each[int(0.9 * len(each))] / each[int(0.1 * len(each))] for each in ranked), default=1.0)
 
 
 def _uninterrupted(run: Callable[[], list[float]], runs: int) -> list[list[float]]:
@@ -123,17 +83,6 @@ def _uninterrupted(run: Callable[[], list[float]], runs: int) -> list[list[float
         if process_time() - began >= ALONE * sum(every[-1]):
             alone.append(every[-1])
     return alone if len(alone) >= min(runs, MIN_RUNS) else every
-
-
-def _quantile(seconds: Sequence[float], share: float) -> float:
-    return sorted(seconds)[min(len(seconds) - 1, int(share * len(seconds)))]
-
-
-def _limits(seconds: Sequence[float]) -> tuple[float, float]:
-    """Return the limits of the median with 95 % confidence, by the binomial distribution of ranks."""
-    ranked, half = sorted(seconds), 0.98 * sqrt(len(seconds))
-    middle = (len(ranked) - 1) / 2
-    return ranked[max(0, int(middle - half))], ranked[min(len(ranked) - 1, int(middle + half) + 1)]
 
 
 def profile_stages(

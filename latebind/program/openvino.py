@@ -21,7 +21,7 @@ from latebind.program.device import HOST
 from latebind.program.eager import rebuild
 from latebind.program.graph import Graph
 from latebind.program.operators import resolve
-from latebind.program.whole_numbers import split_whole_numbers
+from latebind.program.whole_numbers import Ahead, split_whole_numbers
 
 try:  # an optional dependency
     import openvino
@@ -64,19 +64,27 @@ class OpenVino(Backend):
     def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: CompileOptions) -> StageFunction:
         """Convert the graph in memory and compile it, for batches of these sizes and for any other.
 
-        What OpenVINO would compute wrongly of whole numbers, torch computes first. Raises `ExportError` if OpenVINO has
-        no conversion for an operator of the graph.
+        What follows from whole numbers alone, torch computes first. Raises `ExportError` if OpenVINO has no conversion
+        for an operator of the graph, or is not sure to compute with whole numbers as torch does.
         """
-        whole, graph = split_whole_numbers(graph, weights)
-        first = None if whole is None else rebuild(whole, weights).forward
-        module = rebuild(graph, weights, operator=resolve)  # OpenVINO converts views but not reshapes
+        parts = split_whole_numbers(graph, weights)
+        if parts.unsure:
+            raise ExportError(parts.unsure)
+        read = () if parts.first is None else parts.first.weights()
+        first = parts.ahead({name: weights[name].clone() for name in read})  # their pages may be given back
+        graph, module = parts.rest, rebuild(parts.rest, weights, operator=resolve)  # it converts no reshapes, but views
         large = sum(weight.nbytes for weight in module.buffers()) >= SHARED_FROM
         shared = use.streams == 1 or (large and not use.copies)
         options = _options(use.threads, self.precision, use.streams if shared else 1)
         sources = {spec.name: position for position, spec in enumerate(graph.inputs)}
         copied = {place: sources[value] for place, (_, value) in enumerate(graph.outputs) if value in sources}
         if len(copied) == len(graph.outputs):
-            return lambda *tensors: tuple(_taken(first, tensors)[source].clone() for source in copied.values())
+
+            def stage(*given: Tensor) -> tuple[Tensor, ...]:
+                found = given if first is None else first(*given)
+                return tuple(found[source].clone() for source in copied.values())
+
+            return stage
         outputs = tuple(spec for place, spec in enumerate(graph.output_specs()) if place not in copied)
         model = _convert(graph, module)
         kept = [output.get_node().input_value(0) for place, output in enumerate(model.outputs) if place not in copied]
@@ -119,7 +127,7 @@ class OpenVinoStage:
         fixed: Mapping[int, "BoundRequest"],
         dynamic: "BoundRequest",
         copied: Mapping[int, int],
-        first: StageFunction | None,
+        first: Ahead | None,
     ) -> None:
         self._fixed = fixed
         self._dynamic = dynamic
@@ -136,7 +144,8 @@ class OpenVinoStage:
 
         `copied` says which outputs are unchanged inputs, or what `first` has made of these.
         """
-        inputs = _taken(self._first, inputs)
+        if self._first is not None:
+            inputs = self._first(*inputs)
         found = self._fixed.get(inputs[0].shape[0], self._dynamic).run(inputs)
         if not self._copied:
             return tuple(found)
@@ -206,14 +215,6 @@ class BoundRequest:
         self._bound = [None] * len(self._bound)
         with suppress(RuntimeError):  # a twin runs at the moment, and gives back behind its own run
             self._compiled.release_memory()
-
-
-def _taken(first: StageFunction | None, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return what a graph takes: what `first`, if there is one, makes of the inputs."""
-    if first is None:
-        return inputs
-    with torch.inference_mode():
-        return first(*inputs)
 
 
 def _options(threads: int, precision: str, streams: int) -> dict[str, object]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from latebind.program.cut import CHEAP_OPERATORS, batch_only
 from latebind.program.graph import Argument, Constant, Graph, Node, Value, Weight, map_argument, torch_constant
@@ -17,7 +18,6 @@ CONVOLUTION = "aten.convolution.default"
 IDENTITIES = ("aten.alias.default", "aten.detach.default")
 CLONE = "aten.clone.default"
 CAT = "aten.cat.default"
-MULTIPLY = "aten.mul.Tensor"
 WHOLE = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8"})
 
 Weights = Mapping[str, Tensor]
@@ -30,8 +30,7 @@ def simplify(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
     graph, weights = fold_constants(graph, weights)
     graph = drop_identities(drop_empty_parts(graph, weights))
     graph, weights = fold_batch_norms(graph, weights)
-    graph = hoist_comparisons(join_rms_norms(graph, weights))
-    graph, weights = share_equal_weights(drop_dead_nodes(graph), weights)
+    graph, weights = share_equal_weights(drop_dead_nodes(hoist_comparisons(graph)), weights)
     return graph, {name: weights[name] for name in graph.weights()}
 
 
@@ -164,20 +163,22 @@ def _foldable(conv: Node, norm: Node) -> bool:
 def _fold(conv: Node, norm: Node, weights: Weights) -> tuple[Tensor, Tensor]:
     """Return weight and bias of the convolution with the norm folded in, computed in float64."""
 
-    def tensor(argument: Argument, default: float) -> Tensor:
-        found = weights[argument.name] if isinstance(argument, Weight) else torch.tensor(default)
-        return found.detach().double()
+    def tensor(argument: Argument) -> Tensor | None:
+        return weights[argument.name].detach().double() if isinstance(argument, Weight) else None
 
-    weight, bias = tensor(conv.args[1], 0.0), tensor(conv.args[2], 0.0)
-    gamma, beta, mean, variance = (
-        tensor(norm.args[i], default) for i, default in zip(range(1, 5), (1, 0, 0, 1), strict=True)
+    weight, bias, (gamma, beta, mean, variance) = (
+        tensor(conv.args[1]),
+        tensor(conv.args[2]),
+        map(tensor, norm.args[1:5]),
     )
     epsilon = norm.args[6]
+    assert weight is not None
+    assert mean is not None
+    assert variance is not None
     assert isinstance(epsilon, float)
-    scale = gamma / torch.sqrt(variance + epsilon)
     dtype = weights[conv.args[1].name].dtype if isinstance(conv.args[1], Weight) else torch.float32
-    folded = weight * scale.view(-1, *[1] * (weight.dim() - 1))
-    return folded.to(dtype), ((bias - mean) * scale + beta).to(dtype)
+    folded = fuse_conv_bn_weights(weight, bias, mean, variance, epsilon, gamma, beta)
+    return folded[0].detach().to(dtype), folded[1].detach().to(dtype)
 
 
 def _folded(argument: Argument, known: Mapping[str, Any]) -> Argument:
@@ -223,50 +224,3 @@ def hoist_comparisons(graph: Graph) -> Graph:
     rest = (node.rename_values(alias) for node in graph.nodes if node.name not in wanted)
     outputs = tuple((name, alias.get(value, value)) for name, value in graph.outputs)
     return Graph(graph.inputs, (*first.values(), *rest), outputs)
-
-
-def join_rms_norms(graph: Graph, weights: Mapping[str, Tensor]) -> Graph:
-    """Return the graph with `weight * (x * rsqrt(mean(x ** 2) + epsilon))` as one node; the parts remain, unused.
-
-    T5 and Llama compute such norms in parts. Backends have a kernel for the whole; besides, a graph is not cut before a
-    pointwise operator, which the first part is.
-    """
-    nodes, types = {node.name: node for node in graph.nodes}, graph.types()
-    readers = Counter(value for node in graph.nodes for value in node.values())
-    readers.update(value for _, value in graph.outputs)
-
-    def made(argument: Argument, op: str) -> Node | None:
-        """Return the node that yields the argument if it is such a one and nothing else reads it."""
-        node = nodes.get(argument.name) if isinstance(argument, Value) else None
-        return node if node is not None and node.op == op and readers[node.name] == 1 else None
-
-    def source(scaled: Node) -> tuple[Value, float] | None:
-        """Return x and epsilon where the node is x * rsqrt(mean(x ** 2) + epsilon)."""
-        for x, factor in (scaled.args, scaled.args[::-1]):
-            root = made(factor, "aten.rsqrt.default")
-            total = made(root.args[0], "aten.add.Tensor") if root else None
-            mean = made(total.args[0], "aten.mean.dim") if total else None
-            square = made(mean.args[0], "aten.pow.Tensor_Scalar") if mean else None
-            if total is None or mean is None or square is None or total.kwargs or mean.kwargs:
-                continue
-            epsilon = total.args[1]
-            is_square = square.args == (x, 2) and mean.args[1:] == ((-1,), True)
-            if is_square and isinstance(x, Value) and isinstance(epsilon, float):
-                return x, epsilon
-        return None
-
-    def whole(node: Node) -> Node:
-        if node.op != MULTIPLY or node.type is None:
-            return node
-        for weight, rest in (node.args, node.args[::-1]):
-            scaled = made(rest, MULTIPLY) if isinstance(weight, Weight) else None
-            found = source(scaled) if scaled is not None else None
-            if found is None or not isinstance(weight, Weight):
-                continue
-            x, epsilon = found
-            tensor, width = weights[weight.name], node.type.shape[-1]
-            if tuple(tensor.shape) == (width,) and str(tensor.dtype) == f"torch.{types[x.name].dtype}":
-                return replace(node, op="aten.rms_norm.default", args=(x, (width,), weight, epsilon))
-        return node
-
-    return replace(graph, nodes=tuple(whole(node) for node in graph.nodes))

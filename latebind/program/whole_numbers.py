@@ -1,77 +1,106 @@
-"""Splits whole numbers off a graph for a compiler that computes them otherwise: torch computes these first.
+"""Whole numbers of a graph: what torch computes of them before a compiler does, and which ones an input may have.
 
-OpenVINO has 64-bit numbers in 32 bits, and adds, divides and compares others in floating point or with saturation.
-What it gets right: tables looked up at places that are there, bool, and small numbers as floating-point ones.
+OpenVINO has 64-bit numbers in 32 bits, adds, divides and compares others in floating point or with saturation, and
+reads and writes anywhere with an index that is out of range. So torch computes what follows from whole numbers alone,
+tables looked up by them included, and raises where an index that it passes on is out of range, as the module does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
-from latebind.domain.errors import ExportError
 from latebind.domain.model import TensorSpec
 from latebind.program.cut import batch_only, piece_of
-from latebind.program.graph import Graph, Node, Value, Weight
-from latebind.program.ranges import Interval, Ranges, find_limits, is_bounded, whole_range
+from latebind.program.eager import rebuild
+from latebind.program.graph import Argument, Graph, Node, Value, Weight
 from latebind.program.simplify import drop_dead_nodes
 
-LOOKED_UP = ("aten.embedding.default",)
+FAILURES = (RuntimeError, TypeError, ValueError, IndexError)
 CAST = "aten._to_copy.default"
 EXACT = frozenset({"bool", "uint8", "int8", "int16"})  # as floating-point numbers
-IN_32_BITS = Interval(-(1 << 31), (1 << 31) - 1)
+IN_32_BITS = frozenset({*EXACT, "int32"})
+
+BY_DIMENSION = frozenset(
+    {
+        *("gather", "index_select", "index_add", "index_copy", "index_fill", "scatter", "scatter_add"),
+        "scatter_reduce",
+    }
+)
+BY_PLACE = frozenset({"index", "index_put", "_unsafe_index", "_unsafe_index_put"})
+DIVISIONS = frozenset({"remainder", "fmod", "floor_divide", "div"})
+# Operators that give values and their places, and the argument that names the dimension.
+ORDERED = {"topk": 2, "max": 1, "min": 1, "cummax": 1, "cummin": 1, "median": 1, "sort": 1, "kthvalue": 2}
+MOVED = frozenset({"view", "unsqueeze", "squeeze", "expand", "permute", "slice", "select", "clone", "_to_copy"})
+
+Ahead = Callable[..., tuple[Tensor, ...]]
 
 
-def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> tuple[Graph | None, Graph]:
-    """Return what torch should compute first, None if nothing, and the rest, which takes what that returns.
+def whole_range(dtype: str) -> range | None:
+    """Return all numbers of a dtype, as "int64"; None if it is not one of whole numbers. Those of bool are 0 and 1."""
+    if dtype == "bool":
+        return range(2)
+    kind: torch.dtype = getattr(torch, dtype)
+    if kind.is_floating_point or kind.is_complex:
+        return None
+    limits = torch.iinfo(kind)
+    return range(limits.min, limits.max + 1)
 
-    An input that nothing reads is not passed on: OpenVINO would not know it. The rest reads whole numbers only in 32
-    bits. Raises `ExportError` where it would need others beside floating-point numbers, and where it would compute an
-    index or a divisor of these: it has its own result for those that are too large, and writes anywhere.
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A graph in two: torch computes `first` (None: nothing), a compiler `rest`, which takes what that returns.
+
+    `indices` are the inputs of `rest` that it uses as indices, with those that find something. `unsure` says where
+    `rest` computes with whole numbers in a way that no compiler is sure to get right, "" if nowhere.
     """
-    types = graph.types()
-    cheap = batch_only(graph)
-    ranges = Ranges(graph, weights)
-    ranges.find(find_limits(graph, weights).allowed)
+
+    first: Graph | None
+    rest: Graph
+    indices: dict[str, range]
+    unsure: str
+
+    def ahead(self, weights: Mapping[str, Tensor]) -> Ahead | None:
+        """Return what gives the inputs of `rest` for those of the whole graph; None if they are the same, unchecked.
+
+        It raises `IndexError` for an index that is out of range.
+        """
+        run = None if self.first is None else rebuild(self.first, weights).forward
+        checked = [(place, spec.name) for place, spec in enumerate(self.rest.inputs) if spec.name in self.indices]
+        if run is None and not checked:
+            return None
+
+        def ahead(*inputs: Tensor) -> tuple[Tensor, ...]:
+            with torch.inference_mode():
+                found: tuple[Tensor, ...] = inputs if run is None else run(*inputs)
+                for place, name in checked:
+                    if found[place].numel():
+                        least, most = (int(end) for end in found[place].aminmax())
+                        if least not in self.indices[name] or most not in self.indices[name]:
+                            raise IndexError(f"an index from {least} to {most} is out of {self.indices[name]}")
+            return found
+
+        return ahead
+
+
+def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> Split:
+    """Return the graph in two. An input that nothing reads is not passed on: OpenVINO would not know it."""
+    types, cheap = graph.types(), batch_only(graph)
     whole = {spec.name for spec in graph.inputs if whole_range(spec.dtype) is not None}
     ahead: list[Node] = []
     for node in graph.nodes:
-        values = [value for value in node.values() if value not in cheap]
-        if node.name in cheap or not values or not all(value in whole for value in values) or node.type is None:
+        values, kind = [value for value in node.values() if value not in cheap], node.type
+        if node.name in cheap or not values or not whole.issuperset(values) or (kind is not None and kind.row is None):
             continue
-        if _left(node, ranges, types[values[0]].dtype) or node.type.row is None:
+        if kind is None or whole_range(kind.dtype) is not None:
+            whole.add(node.name)
+        elif node.op == CAST and kind.dtype == "float32" and types[values[0]].dtype in EXACT:
             continue
         ahead.append(node)
-        if whole_range(node.type.dtype) is not None:
-            whole.add(node.name)
     first, rest = _parts(graph, ahead, cheap)
-    read = {value for node in rest.nodes if node.name not in cheap for value in node.values()}
-    for spec in rest.inputs:
-        found = ranges.of(Value(spec.name))
-        if found is not None and not found.within(IN_32_BITS) and spec.name in read:
-            raise ExportError(f"{spec.name!r} has whole numbers beyond 32 bits, which it computes with wrongly")
-    if (place := _unsure_index(rest, weights)) is not None:
-        raise ExportError(f"{place!r} takes an index or a divisor that is computed from floating-point numbers")
-    return (None, graph) if rest.inputs == graph.inputs else (first, rest)
-
-
-def _unsure_index(graph: Graph, weights: Mapping[str, Tensor]) -> str | None:
-    """Return a node with an index or divisor that is made of floating-point numbers, and not bounded behind that."""
-    unsure = {spec.name for spec in graph.inputs if whole_range(spec.dtype) is None}
-    ranges = Ranges(graph, weights)
-    for node in graph.nodes:  # what no input is part of is a constant
-        if not unsure.isdisjoint(node.values()) and not is_bounded(ranges, node):
-            unsure.add(node.name)
-    found = (each for each in ranges.demands() if isinstance(each.index, Value) and each.index.name in unsure)
-    return next((demand.node for demand in found), None)
-
-
-def _left(node: Node, ranges: Ranges, dtype: str) -> bool:
-    """Return whether the compiler computes a node of whole numbers as torch does."""
-    if node.op in LOOKED_UP:
-        place = ranges.of(node.args[1])
-        return isinstance(node.args[0], Weight) and place is not None and place.within(IN_32_BITS)
-    assert node.type is not None
-    return node.op == CAST and dtype in EXACT and node.type.dtype == "float32"
+    indices, unsure = _indices(rest, weights)
+    return Split(None, graph, indices, unsure) if rest.inputs == graph.inputs else Split(first, rest, indices, unsure)
 
 
 def _parts(graph: Graph, ahead: list[Node], cheap: frozenset[str]) -> tuple[Graph, Graph]:
@@ -88,3 +117,167 @@ def _parts(graph: Graph, ahead: list[Node], cheap: frozenset[str]) -> tuple[Grap
     first = Graph(graph.inputs, (*sizes, *ahead), tuple((name, name) for name in outputs))
     specs = (*kept, *(TensorSpec(node.name, node.type.dtype, node.type.row or ()) for node in passed if node.type))
     return drop_dead_nodes(first), piece_of(specs, others, sizes, graph.outputs)
+
+
+def _indices(graph: Graph, weights: Mapping[str, Tensor]) -> tuple[dict[str, range], str]:
+    """Return the inputs used as indices, with what is in range, and where something else is no sure index or number."""
+    cheap, bounds = batch_only(graph), _Bounds(graph, weights)
+    inputs = {spec.name: spec for spec in graph.inputs if whole_range(spec.dtype) is not None}
+    wide = {name for name, spec in inputs.items() if spec.dtype not in IN_32_BITS}
+    found: dict[str, range] = {}
+    unsure: list[str] = []
+    for node in graph.nodes:
+        bounds.note(node)
+        if divides(node):
+            unsure.append(f"{node.name!r} divides whole numbers by what may be 0")
+        places = dict(bounds.indices_of(node))
+        for name, allowed in places.items():
+            if name in inputs and allowed is not None:
+                other = found.get(name, allowed)
+                found[name] = range(max(other.start, allowed.start), min(other.stop, allowed.stop))
+            elif name not in cheap and not bounds.are_within(name, allowed):
+                unsure.append(f"{node.name!r} takes an index that is computed from floating-point numbers")
+        for name in node.values():
+            if name in wide and name not in places and node.name not in cheap:
+                unsure.append(f"{name!r} has whole numbers beyond 32 bits, and floating-point ones meet them")
+    return found, "".join(unsure[:1])
+
+
+def divides(node: Node) -> bool:
+    """Return whether a node divides whole numbers by what may be 0: a compiled program ends the process there."""
+    is_division = _name(node) in DIVISIONS and node.type is not None and whole_range(node.type.dtype) is not None
+    return is_division and (not isinstance(node.args[1], int) or node.args[1] == 0)
+
+
+def _name(node: Node) -> str:
+    """Return an operator's name without its overload: "clamp" of "aten.clamp.Tensor"."""
+    return node.op.removeprefix("aten.").partition(".")[0]
+
+
+class _Bounds:
+    """Numbers that values of a graph keep within, whatever they are made of: places of what is largest, and clamps."""
+
+    def __init__(self, graph: Graph, weights: Mapping[str, Tensor]) -> None:
+        self._nodes = {node.name: node for node in graph.nodes}
+        self._types = graph.types()
+        self._weights = weights
+        self._known: dict[str, range] = {}
+
+    def note(self, node: Node) -> None:
+        """Note what the result of a node keeps within; those before it have been noted."""
+        name, args, size = _name(node), node.args, None
+        source = args[0].name if args and isinstance(args[0], Value) else ""
+        ends = [end for end in (*args[1:], *dict(node.kwargs).values()) if isinstance(end, int)]
+        if name in MOVED and source in self._known:
+            self._known[node.name] = self._known[source]
+        elif name == "clamp" and len(ends) == 2:
+            self._known[node.name] = range(ends[0], ends[1] + 1)
+        elif name in {"argmax", "argmin"} and ends:
+            size = self._size(args[0], ends[0])
+        elif name == "getitem" and args[1] == 1 and source in self._nodes:
+            ordered = self._nodes[source]
+            at = ORDERED.get(_name(ordered))
+            if at is not None:
+                dimension = ordered.args[at] if len(ordered.args) > at else dict(ordered.kwargs).get("dim", -1)
+                size = self._size(ordered.args[0], dimension)
+        if size is not None:
+            self._known[node.name] = range(size)
+
+    def are_within(self, name: str, allowed: range | None) -> bool:
+        """Return whether a value is sure to keep within these numbers."""
+        known = self._known.get(name)
+        if known is None or allowed is None:
+            return False
+        return known.start >= allowed.start and known.stop <= allowed.stop
+
+    def indices_of(self, node: Node) -> Iterator[tuple[str, range | None]]:
+        """Yield the values that a node takes for indices, and which ones find something; None if that is not known."""
+        name, args = _name(node), node.args
+        indices: list[tuple[Argument, Argument, bool]] = []
+        if name == "embedding":
+            indices = [(args[1], 0, False)]
+        elif name in BY_DIMENSION:
+            indices = [(args[2], args[1], False)]
+        elif name in BY_PLACE and isinstance(args[1], tuple):
+            indices = [(index, place, True) for place, index in enumerate(args[1])]
+        for index, dimension, negative in indices:
+            kind = self._types.get(index.name) if isinstance(index, Value) else None
+            if isinstance(index, Value) and (
+                kind is None or kind.dtype != "bool"
+            ):  # a mask finds what it is as large as
+                size = self._size(args[0], dimension)
+                yield index.name, None if size is None else range(-size if negative else 0, size)
+
+    def _size(self, argument: Argument, dimension: Argument) -> int | None:
+        """Return a size of a value or weight; None if it is not known, as where it grows with the batch."""
+        shape: tuple[int | None, ...] = ()
+        if isinstance(argument, Value) and argument.name in self._types:
+            shape = self._types[argument.name].shape
+        elif isinstance(argument, Weight):
+            shape = tuple(self._weights[argument.name].shape)
+        if not isinstance(dimension, int) or not -len(shape) <= dimension < len(shape):
+            return None
+        size = shape[dimension]
+        return size if size is not None and size >= 0 else None
+
+
+Raises = Callable[[Mapping[str, int]], bool]
+
+
+def find_limits(graph: Graph, weights: Mapping[str, Tensor], raises: Raises | None = None) -> tuple[TensorSpec, ...]:
+    """Return the inputs of a graph with the whole numbers for which it does not raise: the words of a table.
+
+    They are tried: `raises` tells whether a row raises whose inputs have these numbers in all places. By default it
+    computes no more of the graph than what follows from whole numbers.
+    """
+    whole = {
+        spec.name: numbers for spec in graph.inputs if (numbers := whole_range(spec.dtype)) and spec.dtype != "bool"
+    }
+    if not whole:
+        return graph.inputs
+    raises = raises or _raises_ahead(graph, weights)
+    bases = (dict.fromkeys(whole, number) for number in (0, 1))  # words may be counted from 1
+    base = next((numbers for numbers in bases if not raises(numbers)), None)
+    if base is None:
+        return graph.inputs
+
+    def last(name: str, end: int) -> int:
+        """Return the number nearest to `end` for which nothing raises: those between are taken to be like it."""
+        if not raises({**base, name: end}):
+            return end
+        good, bad = base[name], end
+        while abs(bad - good) > 1:
+            middle = (good + bad) // 2
+            good, bad = (good, middle) if raises({**base, name: middle}) else (middle, bad)
+        return good
+
+    def limited(spec: TensorSpec) -> TensorSpec:
+        numbers = whole.get(spec.name)
+        if numbers is None:
+            return spec
+        found = range(last(spec.name, numbers.start), last(spec.name, numbers.stop - 1) + 1)
+        return spec if found == numbers else replace(spec, least=found.start, limit=found.stop)
+
+    return tuple(map(limited, graph.inputs))
+
+
+def _raises_ahead(graph: Graph, weights: Mapping[str, Tensor]) -> Raises:
+    ahead = split_whole_numbers(graph, weights).ahead(weights)
+
+    def raises(numbers: Mapping[str, int]) -> bool:
+        if ahead is None:
+            return False
+        try:
+            ahead(*filled(graph.inputs, numbers))
+        except FAILURES:
+            return True
+        return False
+
+    return raises
+
+
+def filled(specs: Sequence[TensorSpec], numbers: Mapping[str, int]) -> tuple[Tensor, ...]:
+    """Return one row for these inputs: the number of each that has one, else 0, in all places."""
+    return tuple(
+        torch.full((1, *spec.shape), numbers.get(spec.name, 0), dtype=getattr(torch, spec.dtype)) for spec in specs
+    )

@@ -1,9 +1,10 @@
 """Builds a model directory from a sequence module: export, try backends, verify, profile, write. A trusted step."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import cast
 
@@ -12,17 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from latebind.domain.costs import Curve, ModelCosts
-from latebind.domain.errors import ConfigError, ExportError, LatebindError, TooBusy
+from latebind.domain.errors import ConfigError, ExportError, LatebindError
 from latebind.domain.model import TensorSpec
-from latebind.program.agreement import DEFAULT_TOLERANCE, relative_error
 from latebind.program.backends import BACKENDS, backend_named, compile_graph
-from latebind.program.build import Progress, Settings, ignore_progress, too_busy
-from latebind.program.export import run_module
+from latebind.program.build import BuildReport, Progress, Settings, ignore_progress, lines_of, warnings_of
+from latebind.program.export import runner
 from latebind.program.graph import Graph
-from latebind.program.measure import STEADY, Profile, compared, this_hardware, with_batch
+from latebind.program.measure import Profile, interleaved, spread_of, this_hardware, with_batch
 from latebind.program.rows import check_rows
 from latebind.program.stored import FORMAT, StoredModel
-from latebind.repository.directory import ModelDirectory
+from latebind.program.verify import DEFAULT_TOLERANCE, relative_error
+from latebind.program.whole_numbers import find_limits
 from latebind.sequence.export import (
     LOGITS,
     TOKENS,
@@ -54,38 +55,6 @@ ROUNDS = 7  # in which backends take turns
 SHARES = (np.arange(100) + 0.5) / 100  # quantiles of the answers' lengths that the profile keeps
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceReport:
-    """What `build_sequence` found; `rows` formats it."""
-
-    directory: ModelDirectory
-    lengths: tuple[int, ...]
-    tried: tuple[tuple[str, str], ...]
-    backend: str
-    error: float
-    costs: ModelCosts
-    measured_lengths: bool
-    spread: float
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Return label and text of each line of the report."""
-        steps, most = self.costs.output_steps, self.costs.stages[1].batches[-1]
-        reading, slope, step = self.costs.stages[0], self.costs.slopes[0], self.costs.stages[1]
-        answers = f"{steps[0]} to {steps[-1]} tokens, {sum(steps) / len(steps):.1f} on average"
-        return [
-            ("encoders for up to", ", ".join(map(str, self.lengths)) + " tokens"),
-            *((f"backend {name}", text) for name, text in self.tried),
-            ("chosen", self.backend),
-            *([("warning", too_busy(self.spread))] if self.spread > STEADY else []),
-            ("reading", f"{reading.at(1) * 1e3:.2f} ms and {slope.at(1) * 1e3:.3f} for each token more, alone"),
-            ("a step", f"{step.at(1) * 1e3:.2f} ms alone, {step.at(most) * 1e3:.2f} in a batch of {most}"),
-            ("answers", answers if self.measured_lengths else "taken to be as long as may be: give --data to measure"),
-            ("largest relative error", f"{self.error:.1e}"),
-            ("weights", f"{self.costs.weight_bytes / 1e6:.2f} MB, loaded in {self.costs.load_seconds:.2f} s"),
-            ("written to", str(self.directory.path)),
-        ]
-
-
 def build_sequence(
     module: nn.Module,
     tokens: Tensor,
@@ -99,14 +68,13 @@ def build_sequence(
     max_batch: int = 16,
     threads: int = 1,
     progress: Progress | None = None,
-    trust_timings: bool = True,
-) -> SequenceReport:
+) -> BuildReport:
     """Build the sequence model `module` into the model directory `directory`; an existing model there is replaced.
 
     `tokens` `(N, longest input)` int64 are rows to verify and measure on. If `measured_lengths`, they are like the rows
     to come, and the lengths of their answers become the lengths that policies expect. The backend with the quickest
-    typical request is taken among the `backends` whose error is within `tolerance`. Raises `ExportError`,
-    `ConfigError`, or, unless `trust_timings`, `TooBusy` as `build_program` does.
+    typical request is taken among the `backends` whose error is within `tolerance`. Raises `ExportError` and
+    `ConfigError` as `build_program` does.
     """
     settings = Settings.checked(
         name, version, max_batch=max_batch, backends=backends, tolerance=tolerance, threads=threads
@@ -135,23 +103,26 @@ def build_sequence(
     )
     rows = _with_drawn(tokens[:VERIFIED], exported.words, sequence.padding)
     chosen, error, tried, spread = _best(partial(compiled, exported, model, marks), module, rows, settings, tell=tell)
-    if spread > STEADY and not trust_timings:
-        raise TooBusy(too_busy(spread))
     tell("measuring answers", 0.8)
     answers = answer_all(chosen, tokens.numpy()) if measured_lengths else None
     profile = _profile(exported, chosen, tokens, answers)
     written = write_sequence(directory, replace(model, backend=chosen.backend), marks, exported, profile)
     tell("done", 1.0)
-    return SequenceReport(
-        directory=written,
-        lengths=tuple(exported.encoders),
-        tried=tried,
-        backend=chosen.backend,
-        error=error,
-        costs=profile.costs(),
-        measured_lengths=measured_lengths,
-        spread=spread,
-    )
+    costs = profile.costs()
+    (reading, step), slope, steps = costs.stages, costs.slopes[0], costs.output_steps
+    most, lengths_of = step.batches[-1], f"{steps[0]} to {steps[-1]} tokens, {sum(steps) / len(steps):.1f} on average"
+    lines = [
+        ("encoders for up to", ", ".join(map(str, exported.encoders)) + " tokens"),
+        *((f"backend {name}", text) for name, text in tried),
+        ("chosen", chosen.backend),
+        *warnings_of(spread),
+        ("reading", f"{reading.at(1) * 1e3:.2f} ms and {slope.at(1) * 1e3:.3f} for each token more, alone"),
+        ("a step", f"{step.at(1) * 1e3:.2f} ms alone, {step.at(most) * 1e3:.2f} in a batch of {most}"),
+        ("answers", lengths_of if measured_lengths else "taken to be as long as may be: give --data to measure"),
+        ("largest relative error", f"{error:.1e}"),
+        *lines_of(profile, written),
+    ]
+    return BuildReport(written, chosen.backend, error, model.inputs, profile.stages, tuple(lines))
 
 
 def compiled(
@@ -212,14 +183,17 @@ def _best(
         reasons = "; ".join(f"{backend}: {text}" for backend, text in refused.items())
         raise ExportError(f"no backend runs this model within {most:.1e} of eager: {reasons}")
     row = tokens[:1].numpy()
-    rounds = compared({backend: partial(answer_all, program, row) for backend, (_, program) in found.items()}, ROUNDS)
+    rounds = interleaved(
+        {backend: partial(answer_all, program, row) for backend, (_, program) in found.items()}, ROUNDS
+    )
+    seconds = {backend: median(each) for backend, each in rounds.items()}
     texts = refused | {
-        backend: f"{rounds.median(backend) * 1e3:.2f} ms for the first row, relative error {error:.1e}"
+        backend: f"{seconds[backend] * 1e3:.2f} ms for the first row, relative error {error:.1e}"
         for backend, (error, _) in found.items()
     }
-    error, program = found[min(found, key=rounds.median)]
+    error, program = found[min(found, key=seconds.__getitem__)]
     tried = tuple([(backend, texts[backend]) for backend in settings.backends])
-    return program, error, tried, rounds.spread
+    return program, error, tried, spread_of(rounds)
 
 
 def _profile(
@@ -290,14 +264,13 @@ def check_sequence(module: nn.Module, exported: ExportedSequence, tokens: Tensor
     read = drawn.masked_fill(torch.arange(longest) >= length[:, None], sequence.padding)
     encoder, step = EncodeModule(module), StepModule(module)
     graph = exported.encoders[longest]
-    check_rows(lambda rows: run_module(encoder, rows), graph, exported.weights, (read, length), most=most)
+    specs = find_limits(graph, exported.weights)
+    check_rows(runner(encoder, (read, length)), graph, exported.weights, (read, length), specs=specs, most=most)
     encoded = sequence.encode(read.clone(), length.clone())
     state = {name: part.clone() for name, part in _begun(sequence, exported.parts, encoded, ROWS).first(ROWS).items()}
 
-    def step_of(rows: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return run_module(step, dict(zip(state, rows, strict=True)))
-
-    check_rows(step_of, exported.step, exported.weights, tuple(state.values()), most=most)
+    specs = find_limits(exported.step, exported.weights)
+    check_rows(runner(step, state), exported.step, exported.weights, tuple(state.values()), specs=specs, most=most)
     for size in exported.encoders:
         _check_padding(sequence, exported, drawn, size)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from latebind.domain.errors import ExportError
 from latebind.program.export import Exported, export
 from latebind.program.graph import Argument, Graph, Weight
-from latebind.program.ranges import find_limits
+from latebind.program.whole_numbers import find_limits
 from latebind.sequence.state import POSITION, TOKEN, Part, State, change_of
 
 TOKENS, LENGTH, LOGITS = "tokens", "length", "logits"
@@ -114,13 +114,13 @@ def export_sequence(
     step = graphs.pop(TOKEN)
     encoders = {int(size): graph for size, graph in graphs.items()}
     _check_lengths(encoders, parts)
-    words = find_limits(encoders[lengths[-1]], weights).allowed.get(TOKENS)
+    words, _ = find_limits(encoders[lengths[-1]], weights)
     return ExportedSequence(
         encoders,
         step,
         weights,
         _changes(sequence, step, parts),
-        None if words is None else words.most + 1,
+        words.limit,
     )
 
 

@@ -22,11 +22,11 @@ from torch.nn import functional
 
 from latebind.domain.errors import ExportError, InvalidRequest
 from latebind.domain.model import TensorSpec
-from latebind.program.agreement import FAILURES, Reference
 from latebind.program.build import build_program
 from latebind.program.export import export, run_module
 from latebind.program.load import load_program
 from latebind.program.program import Program
+from latebind.program.verify import FAILURES, Judge
 from latebind.server.calls import Tensor as WireTensor
 from tests.working import measured_by_work
 
@@ -255,7 +255,7 @@ def tried(case: Case, *, backends: Sequence[str]) -> str:
         program = load_program(build.directory)
         exported = export(module, tuple(examples.values()), input_names=names)
         rows = sent(case.dtypes, case.rows)
-        answers = _ask(program, module, Reference(exported.graph, exported.weights, 1e-5), rows)
+        answers = _ask(program, module, Judge(exported.graph, exported.weights, 1e-5), rows)
     wrong = [row for row, answer in enumerate(answers) if answer == "wrong"]
     assert not wrong, f"{case} on {build.backend} is wrong: {_told(program, module, _one(rows, wrong[0]))}"
     refused = sum(answer == "refused" for answer in answers)
@@ -277,7 +277,7 @@ def _one(rows: tuple[Tensor, ...], row: int) -> tuple[Tensor, ...]:
     return tuple(tensor[row : row + 1] for tensor in rows)
 
 
-def _ask(program: Program, module: nn.Module, reference: Reference, rows: tuple[Tensor, ...]) -> list[str]:
+def _ask(program: Program, module: nn.Module, judge: Judge, rows: tuple[Tensor, ...]) -> list[str]:
     """Return of each row whether it was answered, refused, or raised in the module, or answered wrongly."""
     found = []
     for row in range(len(rows[0])):
@@ -294,7 +294,7 @@ def _ask(program: Program, module: nn.Module, reference: Reference, rows: tuple[
         except FAILURES:
             found.append("raised" if expected is None else "wrong")
             continue
-        right = expected is not None and not reference.differs(answer, one, expected)
+        right = expected is not None and not bool(judge.differ(answer, one, expected).any())
         found.append("answered" if right else "wrong")
     return found
 

@@ -9,13 +9,13 @@ from torch import nn
 
 from latebind.domain.errors import ConfigError, ExportError, RepositoryError
 from latebind.program import load
-from latebind.program.agreement import relative_error
 from latebind.program.backends import run_chain
 from latebind.program.build import BuildReport, build_program
 from latebind.program.export import run_module
 from latebind.program.load import load_program, load_uncut
 from latebind.program.program import profile_program
 from latebind.program.stored import read_model, read_profile, read_spec_and_costs, read_stages
+from latebind.program.verify import relative_error
 from latebind.repository.directory import GRAPH, MODEL, PROFILE, WEIGHTS, ModelDirectory
 from latebind.repository.tensors import read_tensors, tensor_bytes
 from tests.program.modules import Branchy, DependsOnValues, Uncuttable

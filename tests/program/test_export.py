@@ -10,12 +10,12 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from latebind.domain.errors import ExportError
 from latebind.domain.model import TensorSpec
-from latebind.program.agreement import relative_error
 from latebind.program.cut import cut_points
 from latebind.program.eager import in_eager
-from latebind.program.export import Exported, export, run_module
+from latebind.program.export import Exported, export, in_order, run_module
 from latebind.program.graph import graph_from_json, graph_to_json
 from latebind.program.operators import SYM_SIZE
+from latebind.program.verify import relative_error
 from tests.program.modules import Branchy, Cached, Counts, DependsOnValues, Translator, TwoInputs, TwoOutputs
 
 Function = Callable[[Tensor], object]
@@ -248,3 +248,13 @@ def test_only_the_outputs_that_are_named_are_exported() -> None:
         export(module, rows, outputs=["scores"])
     with pytest.raises(ExportError, match="returns no dictionary"):
         export(nn.Linear(4, 3), rows, outputs=["logits"])
+
+
+def test_data_is_taken_by_name_where_names_are_those_of_the_examples() -> None:
+    examples = {"a": torch.zeros(1, 2), "b": torch.zeros(1, 2, dtype=torch.int64)}
+    ones, twos = torch.ones(3, 2), 2 * torch.ones(3, 2)
+    for data in ({"b": twos, "a": ones}, {"x": ones, "y": twos}, (ones, twos)):
+        first, second = in_order(data, examples)
+        assert torch.equal(first, ones)
+        assert torch.equal(second, twos.long())
+        assert second.dtype == torch.int64

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -14,11 +13,12 @@ from torch.nn import functional
 
 from latebind.domain.errors import ExportError
 from latebind.program.build import BuildReport, build_program
-from latebind.program.export import export, run_module
+from latebind.program.export import export, runner
 from latebind.program.graph import Graph
 from latebind.program.load import load_program
-from latebind.program.rows import Answer, check_rows
+from latebind.program.rows import Run, check_rows
 from latebind.program.simplify import drop_dead_nodes
+from latebind.program.whole_numbers import find_limits
 
 WIDTH = 6
 ROWS = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
@@ -116,15 +116,15 @@ def test_of_drawn_modules_just_those_whose_rows_depend_on_each_other_are_refused
     exported = export(Several([module for module, _ in modules]), (rows,))
     for (module, depends), output in zip(modules, exported.graph.outputs, strict=True):
         graph = drop_dead_nodes(replace(exported.graph, outputs=(output,)))
-        found = refused(partial(run_module, module), graph, exported.weights, (rows,))
+        found = refused(runner(module, (rows,)), graph, exported.weights, (rows,))
         assert ("rows depend on each other" in found) == depends, (output, found)
         assert depends or not found, (output, found)
 
 
-def refused(answer: Answer, graph: Graph, weights: dict[str, Tensor], rows: tuple[Tensor, ...]) -> str:
+def refused(answer: Run, graph: Graph, weights: dict[str, Tensor], rows: tuple[Tensor, ...]) -> str:
     """Return why a module is refused, "" if it is not."""
     try:
-        check_rows(answer, graph, weights, rows, most=16)
+        check_rows(answer, graph, weights, rows, specs=find_limits(graph, weights), most=16)
     except ExportError as error:
         return str(error)
     return ""
@@ -210,7 +210,7 @@ def test_rounding_that_depends_on_the_batch_is_no_reason_to_refuse(half: bool) -
     if half:
         module, rows = module.half(), rows.half()
     exported = export(module, (rows,))
-    assert not refused(partial(run_module, module), exported.graph, exported.weights, (rows,))
+    assert not refused(runner(module, (rows,)), exported.graph, exported.weights, (rows,))
 
 
 def test_an_answer_that_loses_the_batch_where_it_is_one_row_is_refused_with_what_to_write() -> None:
@@ -220,7 +220,7 @@ def test_an_answer_that_loses_the_batch_where_it_is_one_row_is_refused_with_what
 
     for module in (Squeezing().eval(), Scores().eval()):
         exported = export(module, (ROWS,))
-        said = refused(partial(run_module, module), exported.graph, exported.weights, (ROWS,))
+        said = refused(runner(module, (ROWS,)), exported.graph, exported.weights, (ROWS,))
         assert re.search(r"one row alone.*write squeeze\(-1\)", said)
 
 

@@ -12,12 +12,12 @@ from examples.zoo.build import Zoo, described
 from examples.zoo.networks import NETWORKS, examples, make, stage_bytes
 from examples.zoo.size import TINY
 from latebind.domain.errors import ConfigError
-from latebind.program.agreement import relative_error
 from latebind.program.cut import cut_points, fusion_safe_points, join_by_bytes, split
 from latebind.program.eager import in_eager
 from latebind.program.export import Exported, export, run_module
 from latebind.program.graph import Graph
 from latebind.program.load import load_program
+from latebind.program.verify import relative_error
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 
 pytestmark = pytest.mark.slow

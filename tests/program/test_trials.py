@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from latebind.domain.model import TensorSpec
-from latebind.program import trial_rows
+from latebind.program import trials as drawing
 from latebind.program.graph import Graph, Node, TensorType, Value, Weight
-from latebind.program.trial_rows import USUAL, Trial, trials
+from latebind.program.trials import KINDS, USUAL, Trial, trials
 
 ROWS = torch.ones(2, 4), torch.ones(2, 4, dtype=torch.int64)
 X, IDS = TensorSpec("x", "float32", (4,)), TensorSpec("ids", "int64", (4,))
+ALIKE = KINDS + 1  # the trial of rows of one number
 
 
 def drawn(ids: TensorSpec = IDS) -> tuple[Trial, ...]:
@@ -50,9 +51,9 @@ def test_each_small_number_of_a_dtype_is_in_all_places_of_a_row_of_usual_magnitu
 
 
 def test_however_few_rows_there_are_one_is_about_as_large_as_its_magnitude(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_rows, "BY_WORK", ())  # one row of each
-    for trial in drawn()[1:-1]:
-        assert len(trial.rows[0]) == (2 if trial.title == "rows of one number" else 1)
+    monkeypatch.setattr(drawing, "BY_WORK", drawing.BY_WORK[-1:])  # one row of each
+    for number, trial in enumerate(drawn()[1:-1], 1):
+        assert len(trial.rows[0]) == (2 if number == ALIKE else 1)
         if trial.magnitude > USUAL:
             assert trial.rows[0].abs().max() > trial.magnitude / 100
 
@@ -60,16 +61,12 @@ def test_however_few_rows_there_are_one_is_about_as_large_as_its_magnitude(monke
 def test_whole_numbers_come_from_the_ends_of_their_range_and_around_what_a_graph_compares_with() -> None:
     near = {constant + more for constant in (41_000, 77_000) for more in (-1, 0, 1)}
     assert numbers(drawn()) >= {-(1 << 63), (1 << 63) - 1, 0, 1, -1, (1 << 53) + 1, *near}
+    assert numbers(drawn(TensorSpec("ids", "int64", (4,), limit=9, least=2))) == set(range(2, 9))
 
 
 def test_rows_of_one_number_are_of_many_sizes() -> None:
-    (found,) = [trial for trial in drawn() if trial.title == "rows of one number"]
-    for tensor in found.rows:
+    for tensor in drawn()[ALIKE].rows:
         assert (tensor == tensor[:, :1]).all()
         sizes = {len(f"{abs(float(value)):.0f}") for value in tensor[:, 0]}
         assert len(set(tensor[:, 0].tolist())) > 40
         assert len(sizes) > 4
-
-
-def test_whole_numbers_keep_within_their_limits() -> None:
-    assert numbers(drawn(TensorSpec("ids", "int64", (4,), limit=9, least=2))) == set(range(2, 9))

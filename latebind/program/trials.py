@@ -1,11 +1,11 @@
-"""Rows of input on which backends are compared with eager: values over all that a client may send.
+"""Rows of input on which backends are compared with the module: values over all that a client may send.
 
 Whole numbers are drawn over their dtype (within their limits): its ends, 0, 1, -1, what 32 bits or a float no longer
 hold, and the constants of the graph. Floating-point numbers are drawn by magnitude, from subnormal to the largest, and
 last come NaN and infinities. Rows are the same for each build of a graph.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log10, nan, prod
 
@@ -15,10 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from latebind.domain.model import TensorSpec
 from latebind.program.eager import in_eager
-from latebind.program.graph import Argument, Graph, Weight
-from latebind.program.ranges import whole_range
+from latebind.program.graph import Graph, Weight, flat
+from latebind.program.whole_numbers import whole_range
 
-USUAL = 1e6  # the magnitude of numbers up to which a backend must do as eager does, or is not taken
+USUAL = 1e6  # the magnitude of numbers up to which a backend must do as the module does, or is not taken
 MAGNITUDES = (USUAL, 1e9, 1e12, 1e15, 1e18, 1e21, 1e24, 1e27, 1e30, 1e33, 1e36)
 SMALL = (1e-3, 1e-6, 1e-12, 1e-20, 1e-30, 1e-40)
 SMALLER = (1e-46, 1e-100, 1e-300)  # of float64: OpenVINO has them in 32 bits, where they are 0
@@ -26,82 +26,57 @@ ROWS, FEW_ROWS = 24, 6  # of one group
 LARGE = 1 << 14  # values of a row from which few are drawn: they have many values each
 LARGE_INSIDE = 1 << 17  # the same of a row anywhere in the network
 KINDS = 5  # groups of usual magnitude
-MOST_REAL = 64
 # Rows of one group, and of what is real, for networks of less than so many operations a row: each row is run some
 # twenty times, together and alone, by every backend.
-BY_WORK = ((5e7, ROWS, MOST_REAL), (2.5e8, FEW_ROWS, 16), (4e9, 2, 4))
-FEWEST = (1, 4)
+BY_WORK = ((5e7, ROWS, 64), (2.5e8, FEW_ROWS, 16), (4e9, 2, 4), (inf, 1, 4))
 MOST_CONSTANTS = 32
 WHOLE = (0, 1, -1, 2, 3, -2, 127, 128, 255, 256, -129, 32767, 32768, 65535, 65536)
 EDGES = tuple(sign * (1 << power) + more for power in (24, 31, 32, 53) for sign in (1, -1) for more in (-1, 0, 1))
 
+Rows = tuple[Tensor, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Rows to compare on. No number of a floating-point input is larger than `magnitude`; NaN and infinities have inf.
+    """Rows to compare on. No floating-point number is larger than `magnitude`; NaN and infinities have inf."""
 
-    `title` says what they are.
-    """
-
-    title: str
     magnitude: float
-    rows: tuple[Tensor, ...]
+    rows: Rows
 
 
 def trials(
-    graph: Graph, weights: Mapping[str, Tensor], specs: Sequence[TensorSpec], real: Sequence[tuple[Tensor, ...]]
+    graph: Graph, weights: Mapping[str, Tensor], specs: Sequence[TensorSpec], real: Sequence[Rows]
 ) -> tuple[Trial, ...]:
-    """Return the trials of a graph with inputs `specs`, in ascending magnitude; `real` rows are of the first."""
+    """Return the trials of a graph with inputs `specs`, in ascending magnitude; the first has the `real` rows."""
     with FlopCounterMode(display=False) as counted:
         in_eager(graph, weights)(*(tensor[:1] for tensor in real[0]))
-    work = counted.get_total_flops()
-    count, most = next(((rows, real) for less, rows, real in BY_WORK if work < less), FEWEST)
+    count, most = next((rows, real) for less, rows, real in BY_WORK if counted.get_total_flops() <= less)
     if sum(prod(spec.shape) for spec in specs) >= LARGE:
         count = min(count, FEW_ROWS)
     inside = [prod(node.type.row) for node in graph.nodes if node.type is not None and node.type.row is not None]
     if max(inside, default=0) >= LARGE_INSIDE:
         count, most = min(count, 2), min(most, 4)
-    drawn = _Drawn(specs, _constants(graph, weights), count)
-    usual = [tuple(tensor[:most] for tensor in rows) for rows in real]
-    found = [Trial("usual rows", _largest(usual), tuple(torch.cat(parts) for parts in zip(*usual, strict=True)))]
-    found += [Trial("values of every kind", USUAL, drawn.up_to(USUAL)) for _ in range(KINDS)]
-    found.append(Trial("rows of one number", USUAL, drawn.of_one_number(USUAL)))
-    if any(_floating(spec) for spec in specs):
-        found += [Trial(f"numbers up to {size:g}", size, drawn.up_to(size)) for size in _magnitudes(specs)]
-        found.append(Trial("NaN and infinities", inf, drawn.not_finite()))
+    drawn = Drawn(specs, _constants(graph, weights), count)
+    usual = tuple(torch.cat([rows[place][:most] for rows in real]) for place in range(len(specs)))
+    found = [Trial(_largest(usual), usual)]
+    found += [Trial(USUAL, drawn.up_to(USUAL)) for _ in range(KINDS)]
+    found.append(Trial(USUAL, drawn.of_one_number(USUAL)))
+    ends = [torch.finfo(getattr(torch, spec.dtype)).max for spec in specs if spec.dtype.startswith("float")]
+    if ends:
+        sizes = [size for size in MAGNITUDES if USUAL < size < max(ends)]
+        found += [Trial(size, drawn.up_to(size)) for size in (*sizes, max(ends))]
+        found.append(Trial(inf, drawn.not_finite()))
     return tuple(found)
 
 
-def _largest(rows: Iterable[tuple[Tensor, ...]]) -> float:
+def _largest(rows: Rows) -> float:
     """Return the largest magnitude among the floating-point numbers."""
-    sizes = [
-        tensor.double().abs().nan_to_num(0.0, 0.0, 0.0).max()
-        for each in rows
-        for tensor in each
-        if tensor.is_floating_point() and tensor.numel()
-    ]
-    return max((float(size) for size in sizes), default=0.0)
+    floating = [tensor.double().abs() for tensor in rows if tensor.is_floating_point() and tensor.numel()]
+    return max((float(tensor.nan_to_num(0.0, 0.0, 0.0).max()) for tensor in floating), default=0.0)
 
 
-def _magnitudes(specs: Sequence[TensorSpec]) -> list[float]:
-    """Return the magnitudes beyond the usual ones that an input's dtype can have, and its largest number."""
-    largest = max(torch.finfo(getattr(torch, spec.dtype)).max for spec in specs if _floating(spec))
-    return [size for size in MAGNITUDES if USUAL < size < largest] + [largest]
-
-
-def _within(spec: TensorSpec) -> tuple[int, int]:
-    """Return the least and the largest of the whole numbers that an input may have."""
-    whole = whole_range(spec.dtype)
-    assert whole is not None
-    return (whole.least, whole.most) if spec.limit is None else (spec.least, spec.limit - 1)
-
-
-def _floating(spec: TensorSpec) -> bool:
-    return spec.dtype.startswith("float")
-
-
-class _Drawn:
-    """Draws rows for these inputs, of which whole numbers keep within their limits."""
+class Drawn:
+    """Draws rows for these inputs, `count` at a time; whole numbers keep within their limits."""
 
     def __init__(self, specs: Sequence[TensorSpec], constants: Sequence[float], count: int) -> None:
         self._specs = specs
@@ -111,13 +86,15 @@ class _Drawn:
         self._drawn = 0
         self._alike = 0  # rows of one special number
 
-    def up_to(self, size: float) -> tuple[Tensor, ...]:
+    def up_to(self, size: float) -> Rows:
         """Return rows of whole numbers of every kind and of floating-point numbers up to this magnitude."""
-        made = [self._numbers(spec, size) if _floating(spec) else self._whole(spec) for spec in self._specs]
+        made = [
+            self._numbers(spec, size) if spec.dtype.startswith("float") else self._whole(spec) for spec in self._specs
+        ]
         self._drawn += self._count
         return tuple(made)
 
-    def of_one_number(self, size: float) -> tuple[Tensor, ...]:
+    def of_one_number(self, size: float) -> Rows:
         """Return twice as many rows of one number each.
 
         What is left of such a row where its mean is taken off is rounding, and not the same in each backend: OpenVINO's
@@ -126,12 +103,12 @@ class _Drawn:
         count, made = 2 * self._count, []
         for spec in self._specs:
             dtype: torch.dtype = getattr(torch, spec.dtype)
-            if _floating(spec):
+            if dtype.is_floating_point:
                 largest = min(size, torch.finfo(dtype).max)
                 numbers = (self._signed(count) * self._spread(1e-6, largest, count)).clamp(-largest, largest)
                 numbers[0] = largest
             else:
-                least, most = _within(spec)
+                least, most = within(spec)
                 numbers = self._between(least, most, count)
                 numbers[::2] >>= self._below((most - least).bit_length() + 1, self._count)
                 numbers = numbers.clamp(least, most)
@@ -139,25 +116,19 @@ class _Drawn:
             made.append(each.expand(-1, *spec.shape).contiguous())
         return tuple(made)
 
-    def not_finite(self) -> tuple[Tensor, ...]:
+    def not_finite(self) -> Rows:
         """Return rows with NaN or infinities in some places or in all."""
-        made = []
-        for spec, rows in zip(self._specs, self.up_to(1.0), strict=True):
-            if _floating(spec) and rows.numel():
-                flat = rows.view(len(rows), -1)
-                for number, row in enumerate(flat):
-                    value = (nan, inf, -inf)[number % 3]
-                    if number % 2:
-                        row[:] = value
-                    else:
-                        row[self._below(len(row), 1)] = value
-            made.append(rows)
-        return tuple(made)
+        made = self.up_to(1.0)
+        for rows in made:
+            if rows.is_floating_point() and rows.numel():
+                for number, row in enumerate(rows.view(len(rows), -1)):
+                    where = slice(None) if number % 2 else self._below(len(row), 1)
+                    row[where] = (nan, inf, -inf)[number % 3]
+        return made
 
     def _whole(self, spec: TensorSpec) -> Tensor:
         """Return `(N, *shape)` whole numbers: each row one special number, a mixture of them, any, or small ones."""
-        dtype: torch.dtype = getattr(torch, spec.dtype)
-        least, most = _within(spec)
+        least, most = within(spec)
         near = [int(number) + more for number in self._constants for more in (-1, 0, 1)]
         special = [n for n in (*WHOLE, least, most, least + 1, most - 1, *EDGES, *near) if least <= n <= most]
         chosen = torch.tensor(list(dict.fromkeys(special)), dtype=torch.int64)
@@ -172,15 +143,16 @@ class _Drawn:
                 row = self._between(least, most, values)
             else:
                 row = self._between(max(least, -16), min(most, 16) if most >= -16 else most, values)
-            made.append(row.to(dtype).view(spec.shape))
+            made.append(row.to(getattr(torch, spec.dtype)).view(spec.shape))
         return torch.stack(made)
 
     def _numbers(self, spec: TensorSpec, size: float) -> Tensor:
         """Return `(N, *shape)` numbers up to this size: one special number, by magnitude, normal and whole ones."""
         dtype: torch.dtype = getattr(torch, spec.dtype)
-        size = min(size, torch.finfo(dtype).max)
-        numbers = [0.0, 1.0, -1.0, 0.5, *_small(dtype), *self._constants, size, -size]
-        special = torch.tensor(numbers, dtype=torch.float64)
+        limits = torch.finfo(dtype)
+        size, normal = min(size, limits.max), limits.smallest_normal
+        small = (normal * limits.eps, normal, *SMALL, *(SMALLER if dtype == torch.float64 else ()))
+        special = torch.tensor([0.0, 1.0, -1.0, 0.5, *small, *self._constants, size, -size], dtype=torch.float64)
         special = special[special.abs() <= size]
         made, values = [], prod(spec.shape)
         for number in range(self._drawn, self._drawn + self._count):
@@ -193,7 +165,7 @@ class _Drawn:
             elif kind == 1:
                 row = self._signed(values) * size * torch.rand(values, generator=self._generator, dtype=torch.float64)
             elif kind == 2:
-                row = self._signed(values) * self._spread(torch.finfo(dtype).smallest_normal, size, values)
+                row = self._signed(values) * self._spread(normal, size, values)
             elif kind == 3:
                 row = torch.randn(values, generator=self._generator, dtype=torch.float64)
             elif kind == 4:
@@ -223,32 +195,22 @@ class _Drawn:
         return (bits[0] << 32 | bits[1]).clamp(least, most)
 
 
-def _small(dtype: torch.dtype) -> tuple[float, ...]:
-    """Return small numbers of a dtype, down to subnormal ones."""
-    normal, smaller = torch.finfo(dtype).smallest_normal, SMALLER if dtype == torch.float64 else ()
-    return (normal * torch.finfo(dtype).eps, normal, *SMALL, *smaller)
+def within(spec: TensorSpec) -> tuple[int, int]:
+    """Return the least and the largest of the whole numbers that an input may have."""
+    whole = whole_range(spec.dtype)
+    assert whole is not None
+    return (whole.start, whole.stop - 1) if spec.limit is None else (spec.least, spec.limit - 1)
 
 
 def _constants(graph: Graph, weights: Mapping[str, Tensor]) -> list[float]:
     """Return numbers that the graph computes with: where it may decide, or cancel what comes in."""
     found: dict[float, None] = {}
-
-    def note(argument: Argument) -> None:
-        match argument:
-            case bool() | None:
-                pass
-            case int() | float():
-                if abs(argument) < 1 << 62:
-                    found[argument] = None
-            case Weight(name) if weights[name].numel() <= 64:
-                for value in weights[name].flatten()[:8].tolist():
-                    if isinstance(value, int | float) and abs(value) < 1 << 62:
-                        found[value] = None
-            case tuple():
-                for part in argument:
-                    note(part)
-
     for node in graph.nodes:
-        for argument in node.args:
-            note(argument)
+        for argument in flat(node.args):
+            numbers: list[object] = [argument]
+            if isinstance(argument, Weight) and weights[argument.name].numel() <= 64:
+                numbers = weights[argument.name].flatten()[:8].tolist()
+            for number in numbers:
+                if isinstance(number, int | float) and not isinstance(number, bool) and abs(number) < 1 << 62:
+                    found[number] = None
     return list(found)[:MOST_CONSTANTS]

@@ -3,16 +3,14 @@
 Pure: no torch, asyncio, threads, sockets or clock. The live engine and the simulator drive this same code.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
-from latebind.batching.admission import NOT_RUN, Admission, Lane, LiveRequests
 from latebind.batching.decisions import GoOn, Launch, Shed, Wait
 from latebind.batching.picture import draw
-from latebind.batching.policy import Models, make_policy
-from latebind.batching.queue import LEAVING, QUEUED, RUNNING, Request
-from latebind.batching.table import SubBatch
-from latebind.batching.workers import Crew, WorkerState
+from latebind.batching.policy import make_policy
+from latebind.batching.requests import LEAVING, NOT_RUN, QUEUED, RUNNING, Lane, LiveRequests, Models, Request, Turn
+from latebind.batching.workers import Crew, SubBatch, Worker
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.costs import Outlook
@@ -30,9 +28,11 @@ class Scheduler:
         self.policy = make_policy(config.policy)
         self._sheds = config.policy.shed
         self._models = Models(order=self.policy.order)
-        lanes = [Lane(served, self._models, hopes=self.policy.counts_exits) for served in config.models]
-        self._lanes = {lane.spec.name: lane for lane in lanes}
-        self._crew = Crew(config, self.policy, self._models)
+        limit, hopes = config.policy.max_batch, self.policy.counts_exits
+        lanes = [Lane(served, self._models, most=limit, hopes=hopes) for served in config.models]
+        self._lanes = {lane.name: lane for lane in lanes}
+        tables = [self.policy.table() for _ in range(config.workers)]
+        self._crew = Crew(self._models, tables, config.granularities, config.at_once)
         self._workers = self._crew.workers
         self._models.backlog.at_once = self._crew.at_once
         self._residency: Residency | None = None
@@ -78,7 +78,7 @@ class Scheduler:
     def stats(self) -> dict[str, int]:
         """Return how many requests were accepted, are queued and running, and have ended since the start."""
         live = self._requests
-        running = len(live) - live.queued
+        running = len(live.by_id) - live.queued
         return {"accepted": live.accepted, "queued": live.queued, "running": running, "ended": live.ended}
 
     def tallies(self) -> dict[str, dict[str, int]]:
@@ -87,10 +87,7 @@ class Scheduler:
 
     def outlooks(self, models: Iterable[str], *, loaded: bool = False) -> dict[str, Outlook]:
         """Return what requests of `models` that arrive now can expect, loads included unless `loaded`."""
-        wait, residency = (
-            self._crew.wait(self._models.backlog.seconds),
-            None if loaded else self._residency,
-        )
+        wait, residency = self._crew.wait(), None if loaded else self._residency
         waits = {model: wait if residency is None else max(wait, residency.load_seconds(model)) for model in models}
         return {model: self._lanes[model].outlook(seconds) for model, seconds in waits.items()}
 
@@ -136,7 +133,7 @@ class Scheduler:
             self._residency.arrived(model, requests, now)
 
     def _update_work(self, lane: Lane) -> None:
-        lane.update_work(min(self.policy.batch_limit(lane.view), self._crew.largest))
+        lane.update_work(min(self.policy.batch_limit(lane), self._crew.largest))
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:
         request = self._requests.by_id.get(event.request)  # none: its reply was under way when the client left
@@ -169,7 +166,7 @@ class Scheduler:
                 self._requests.end(request, outcome, now, actions, left_at)
         if not last:
             if self._requests.leaving or (self._sheds and batch.due < now):
-                self._requests.end_leaving(batch, stage, now, actions)
+                self._requests.end_leaving(batch.members, now, actions, stage)
             if members:
                 batch.advance()
         self._settle(worker, batch, now, actions)
@@ -179,7 +176,7 @@ class Scheduler:
         if not 0 <= event.worker < len(self._workers):
             raise IllegalEvent(f"there is no worker {event.worker} whose lookups could answer")
         worker = self._workers[event.worker]
-        for entry in worker.started:
+        for entry in worker.begun:
             new = [i for i in event.requests if i in entry.members]
             if new:
                 self._lanes[entry.spec.name].estimate.observe_exits(event.stage, 0, len(new))
@@ -194,9 +191,9 @@ class Scheduler:
         """
         worker, batch = self._crew.busy(event.worker)
         if batch.ran == 1:
-            self._requests.end_all(batch, Outcome.FAILED, now, actions, batch.stage - 1)
+            self._requests.end_all(batch.members, Outcome.FAILED, now, actions, batch.stage - 1)
         else:
-            self._requests.end_leaving(batch, batch.stage - 1, now, actions)
+            self._requests.end_leaving(batch.members, now, actions, batch.stage - 1)
         if not batch.members:
             self._settle(worker, batch, now, actions)
             return
@@ -204,10 +201,10 @@ class Scheduler:
             worker.halve(batch)
         self._run(worker, batch, now, actions)
 
-    def _settle(self, worker: WorkerState, batch: SubBatch, now: float, actions: list[Action]) -> None:
+    def _settle(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
         """Put the sub-batch that has run in its new place; go on at once where no request waits."""
         for late in worker.late(now) if self._sheds else ():
-            self._requests.end_leaving(late, late.stage - 1, now, actions)
+            self._requests.end_leaving(late.members, now, actions, late.stage - 1)
             worker.drop_empty()
         worker.running, table, residency = None, worker.table, self._residency
         if residency is not None and batch.members and not residency.is_resident(batch):
@@ -237,10 +234,10 @@ class Scheduler:
             if worker.running is None:
                 self._resume_aside(worker, residency, now, actions)
 
-    def _resume_aside(self, worker: WorkerState, residency: Residency, now: float, actions: list[Action]) -> None:
+    def _resume_aside(self, worker: Worker, residency: Residency, now: float, actions: list[Action]) -> None:
         """At a stage boundary of a worker, put sub-batches whose next stage is in memory back into its table."""
         for batch in [entry for entry in worker.aside if residency.is_resident(entry)]:
-            self._requests.end_leaving(batch, batch.stage - 1, now, actions)
+            self._requests.end_leaving(batch.members, now, actions, batch.stage - 1)
             if batch.members:
                 worker.resume(batch, now)
         worker.drop_empty()
@@ -258,7 +255,7 @@ class Scheduler:
         for worker in self._workers:
             for batch in worker.aside:
                 if batch.spec is lane.spec:
-                    self._requests.end_all(batch, Outcome.NOT_LOADED, now, actions, batch.stage - 1)
+                    self._requests.end_all(batch.members, Outcome.NOT_LOADED, now, actions, batch.stage - 1)
             worker.drop_empty()
 
     def _woke(self, event: Woke, now: float, actions: list[Action]) -> None:
@@ -302,7 +299,7 @@ class Scheduler:
             self._ask_to_wake(inf, now, actions)
         return self._requests.ended > ended
 
-    def _occupy(self, worker: WorkerState, now: float, actions: list[Action]) -> Wait | None:
+    def _occupy(self, worker: Worker, now: float, actions: list[Action]) -> Wait | None:
         """Ask the policy until the worker runs or nothing is left for it to run, or it is to wait: then return that."""
         table = worker.table
         while worker.running is None and self._crew.may_run():
@@ -312,7 +309,7 @@ class Scheduler:
                 break
             if not (self._models.requests or table.entries):
                 break
-            decision = self.policy.decide(worker.view, now)
+            decision = self.policy.decide(worker, now)
             if isinstance(decision, Launch):
                 self._start(worker, decision, now)
                 self._run(worker, table.pick(-1), now, actions)
@@ -326,7 +323,7 @@ class Scheduler:
                 return decision
         return None
 
-    def _shed(self, worker: WorkerState, decision: Shed, now: float, actions: list[Action]) -> None:
+    def _shed(self, worker: Worker, decision: Shed, now: float, actions: list[Action]) -> None:
         for i in decision.requests:
             request = self._requests.by_id[i]
             if request.state is QUEUED:
@@ -337,13 +334,11 @@ class Scheduler:
             if not batch.members:
                 worker.table.settle(batch, now)
 
-    def _start(self, worker: WorkerState, launch: Launch, now: float) -> None:
-        lane = self._lanes[launch.model]
-        members = lane.take(launch.requests)
-        self._requests.start(members, now)
+    def _start(self, worker: Worker, launch: Launch, now: float) -> None:
+        members = self._requests.start(launch.model, launch.requests, now)
         if worker.table.entries:
             worker.refills[launch.model] += len(members)
-        worker.table.push(SubBatch(lane.spec, members), now)
+        worker.table.push(SubBatch(self._lanes[launch.model].spec, members), now)
         if self._residency is not None:
             self._residency.touch(launch.model)
 
@@ -359,9 +354,94 @@ class Scheduler:
             raise IllegalEvent(f"{event} has come, and models are not loaded while requests come")
         return self._residency
 
-    def _run(self, worker: WorkerState, batch: SubBatch, now: float, actions: list[Action]) -> None:
+    def _run(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
         worker.running = batch
         requests, slots = batch.ids_and_slots()
         batch.ran = len(requests)
         worker.launched = batch.ran, now
         actions.append(Run(worker.number, batch.spec.name, batch.stage, requests, slots))
+
+
+class Admission:
+    """Refuses requests where a queue is full and, where it `sheds`, requests that cannot be in time.
+
+    A request waits for the work that the policy serves before it, and is refused where that or its own leaves it late.
+    It may delay those that are served after it as long as they are in time themselves, for they have been accepted; it
+    is refused where one of them would be late for it.
+
+    The workers share the work of the requests that may start. Requests that wait for a model are work only once it is
+    in memory. Of such models only the one that is being loaded counts: which is loaded after it is still open.
+    """
+
+    def __init__(
+        self, lanes: Mapping[str, Lane], models: Models, residency: Residency | None, crew: Crew, *, sheds: bool
+    ) -> None:
+        self._lanes = lanes
+        self._models = models
+        self._residency = residency
+        self._crew = crew
+        self._sheds = sheds
+
+    def refusal(
+        self, lane: Lane, event: Arrived, now: float, actions: list[Action]
+    ) -> tuple[Outcome | None, float, float | None]:
+        """Return why requests are refused, or None where they are accepted, then two figures.
+
+        The first is the seconds until their model is expected, for refusals because of loading. The second is the slack
+        in seconds, None where no slack was computed: their own, or that of another request that they would make late.
+        """
+        residency = self._residency
+        if residency is not None and residency.is_backing_off(event.model, now):
+            return Outcome.NOT_LOADED, 0.0, None
+        turn = lane.turn(event.deadline, now, event.priority, event.requests[0])
+        slack = self._slack(lane, event, turn, now)
+        if len(lane) + len(event.requests) > lane.max_queued:
+            return Outcome.REFUSED_FULL, 0.0, slack
+        if slack >= 0.0 or not self._sheds:
+            spare = inf
+            if self._sheds and lane.open:  # of others, which these would make late
+                spare = self._models.backlog.spare(turn, len(event.requests) * lane.seconds_per_request, now)
+            if spare >= 0.0:
+                lane.accepted()
+                return None, 0.0, slack
+            slack = spare
+        elif residency is not None and self._slack(lane, event, turn, now, is_there=True) >= 0.0:
+            seconds = residency.load_for_refused(event.model, event.requests, now, actions)
+            if seconds is not None:
+                return Outcome.REFUSED_LOADING, seconds, slack
+        return Outcome.REFUSED_LATE, 0.0, slack
+
+    def doubts(self, lane: Lane, event: Arrived, now: float) -> bool:
+        """Return whether requests were refused for the estimate of their model alone, and it is doubted from now on.
+
+        No launch corrects an estimate while nothing of the model runs.
+        """
+        turn = lane.turn(event.deadline, now, event.priority, event.requests[0])
+        if not lane.open and self._slack(lane, event, turn, now, is_there=True) >= 0.0:  # it is refused for the load
+            return False
+        alone = event.deadline > self._start(lane, event, turn, now, is_there=True)
+        return alone and not any(entry.spec is lane.spec for entry in self._crew.started()) and lane.doubts(now)
+
+    def _slack(self, lane: Lane, event: Arrived, turn: Turn, now: float, *, is_there: bool = False) -> float:
+        """Return the slack of requests in seconds, behind the load of their model and all work that goes first.
+
+        With `is_there`, their model is taken to be in memory.
+        """
+        inputs, before = event.inputs, len(event.requests) - 1
+        longest = inputs[0] if len(inputs) == 1 else max(inputs, default=1)
+        if len(lane):
+            before += sum(lane.ahead(turn[1], event.priority))
+        return event.deadline - (self._start(lane, event, turn, now, is_there=is_there) + lane.own(longest, before))
+
+    def _start(self, lane: Lane, event: Arrived, turn: Turn, now: float, *, is_there: bool) -> float:
+        """Return the time at which the last of new requests may start: behind loads, and work that goes first."""
+        held = lane.ahead(turn[1], event.priority)[1] if lane.held else 0
+        own = (held + len(event.requests) - 1) * lane.seconds_per_request
+        work, loads, at_once = self._models.backlog.before(turn), 0.0, self._crew.at_once
+        if self._residency is not None:
+            loads = 0.0 if is_there else self._residency.seconds_to(event.model, now)
+            name, before = self._residency.loading_model, max(loads, work / at_once)
+            if name is not None and name != lane.name and self._residency.seconds_to(name, now) < before:
+                other = self._lanes[name]
+                work += other.ahead(turn[1], event.priority)[1] * other.seconds_per_request
+        return now + max(loads, work / at_once) + own / at_once

@@ -4,7 +4,7 @@ from itertools import count, pairwise
 
 import pytest
 
-from latebind.batching.admission import RETRY
+from latebind.batching.requests import RETRY
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.events import Arrived, Cancelled, StageDone, Woke
 from latebind.scheduler import Scheduler

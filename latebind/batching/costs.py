@@ -63,8 +63,7 @@ class Pace:
     @property
     def level(self) -> float:
         """The average seconds of launches, over what they would take without the fixed cost."""
-        alone = self.factor * self._expected
-        return self._seen / alone if alone else 1.0
+        return self._seen / (self.factor * self._expected) if self._expected else 1.0
 
     def observe(self, expected: float, seconds: float) -> None:
         """Note that a launch took `seconds`, where the profile says `expected`."""
@@ -113,26 +112,16 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Prospect:
-    """The number of `answers` expected after some `seconds` of a batch that goes on from a stage."""
-
-    answers: float
-    seconds: float
-    rate: float  # answers per second
-
-
-@dataclass(frozen=True, slots=True)
 class Answered:
-    """Requests per second by batch size; `quickest` is the batch that answers the most, `most` its rate."""
+    """Requests per second by batch size; `quickest` is the batch that answers the most, `most` its rate.
+
+    `enough` is the smallest batch that answers nearly as many per second.
+    """
 
     rates: list[tuple[int, float]]
     quickest: int
     most: float
-
-    @property
-    def enough(self) -> int:
-        """The smallest batch that answers nearly as many per second."""
-        return next(batch for batch, rate in self.rates if NEARLY * rate >= self.most)
+    enough: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +340,8 @@ class Estimate:
     def answered(self, most: int) -> Answered:
         """Return the requests per second that are answered in batches of 1, 2, 4, ... and `most`."""
         rates = [(batch, batch / self._beside(batch)) for batch in sizes(most)]
-        return Answered(rates, *max(rates, key=itemgetter(1)))
+        quickest, highest = max(rates, key=itemgetter(1))
+        return Answered(rates, quickest, highest, next(batch for batch, rate in rates if NEARLY * rate >= highest))
 
     @derived
     def tokens(self, most: int) -> list[float]:
@@ -375,27 +365,26 @@ class Estimate:
     # Where some leave early: of models whose stages all run once ------------------------------------------------------
 
     @derived
-    def prospects(self, stage: int, batch: int) -> list[Prospect]:
-        """Return a prospect for each exit of a batch that goes on from before `stage`, the last at the end.
+    def prospects(self, stage: int, batch: int) -> list[tuple[float, float]]:
+        """Return, for each exit of a batch that goes on from before `stage`, the answers expected by then, and when.
 
-        Later stages run with the number of members that are left on average.
+        The last exit is the end. Later stages run with the number of members that are left on average.
         """
-        found: list[Prospect] = []
+        found: list[tuple[float, float]] = []
         seconds = 0.0
         for i in range(stage, self._spec.stages):
             seconds += self.unit(max(1, round(batch * self.alive[i] / self.alive[stage])), i)
             if i in self._ends:
-                answers = batch * (1.0 - self.alive[i + 1] / self.alive[stage])
-                found.append(Prospect(answers, seconds, answers / seconds if seconds else inf))
+                found.append((batch * (1.0 - self.alive[i + 1] / self.alive[stage]), seconds))
         return found
 
     def until_exit(self, stage: int, batch: int) -> float:
         """Return the seconds of a batch that goes on from before `stage` until a member may leave."""
-        return self.prospects(stage, batch)[0].seconds
+        return self.prospects(stage, batch)[0][1]
 
     def until_end(self, stage: int, batch: int) -> float:
         """Return the seconds of a batch that goes on to the end, with members leaving on the way."""
-        return self.prospects(stage, batch)[-1].seconds
+        return self.prospects(stage, batch)[-1][1]
 
     @derived
     def best_rate(self, stage: int, batch: int) -> float:
@@ -404,13 +393,13 @@ class Estimate:
         That rate is the index of Gittins (1979): running the job with the greatest index first minimises the sum of
         waiting times where jobs end at random and switching between them costs nothing.
         """
-        return max(prospect.rate for prospect in self.prospects(stage, batch))
+        return max([answers / seconds if seconds else inf for answers, seconds in self.prospects(stage, batch)])
 
     @derived
     def chances(self, batch: int) -> Chances:
         """Return when answers can be expected of a batch that starts now and goes through to the end."""
-        some = self.prospects(0, batch)
-        return Chances(tuple([one.seconds for one in some]), tuple([one.answers / batch for one in some]))
+        answers, seconds = zip(*self.prospects(0, batch), strict=True)
+        return Chances(seconds, tuple([some / batch for some in answers]))
 
     @derived
     def ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

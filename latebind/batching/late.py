@@ -1,24 +1,38 @@
-"""`late`, the default policy: elastic over workers, lazy at stage boundaries, and aware of learned caches.
+"""`late`, the default policy, and `lazy+`, which it is where no request leaves early. Both go by deadlines and costs.
 
-Without learned caches, or where a model has a decoder, it is `lazy+` on each worker. With them, requests that have not
-left at a stage boundary rest there. At each boundary where a request could have left or has arrived, the worker runs
-what is expected to give the most answers per second, in batches as large as the measured curve makes worthwhile. So new
-requests, whose first lookup is cheap, run before the misses of others go deep, and misses go on together only where
-that is cheaper than one by one. Deadlines come first: a request that would be late otherwise goes ahead where that
-makes no other one late, and requests that cannot be in time any more are dropped.
+`lazy+` is work-conserving, without a window. An idle worker starts the most urgent waiting requests, as many as clear
+the queue with the least waiting in all. At a stage boundary, new requests may start at once if by the profile the sum
+of all latencies falls, all requests stay in time, and none is delayed for too long. One group at a time catches up.
+
+`late` is elastic over workers too, and aware of learned caches. With them, requests that have not left at a stage
+boundary rest there. At each boundary where a request could have left or has arrived, the worker runs what is expected
+to give the most answers per second, in batches as large as the measured curve makes worthwhile. So new requests, whose
+first lookup is cheap, run before the misses of others go deep, and misses go on together only where that is cheaper
+than one by one. Deadlines come first: a request that would be late otherwise goes ahead where that makes no other one
+late, and requests that cannot be in time any more are dropped.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from operator import attrgetter
 
 from latebind.batching.decisions import Decision, GoOn, Shed, Wait
-from latebind.batching.lazy_plus import LazyPlus
-from latebind.batching.policy import ModelView, WorkView, launch
-from latebind.batching.queue import Request
-from latebind.batching.table import BatchTable, SubBatch
+from latebind.batching.policy import Stacked
+from latebind.batching.requests import ModelView, Order, Request
+from latebind.batching.workers import BatchTable, SubBatch, WorkView
+from latebind.domain.model import StageKind
 
+# In units of the batch's whole running time:
+BOUND = 1.0  # the most delay of a request by new requests that catch up with it
+BOUND_PASSING = 0.25  # the most delay by requests of another model, which never join its batch
+HELD_ONCE = 0.25  # the usual delay of a request
+PATIENCE = 0.6  # after requests of another model have waited for this, no request joins the batch any more
+
+BELIEVED = 0.9  # of the highest throughput: no arrival rate above it is believed
+ALIKE = 0.9  # of the most tokens a second counts as equally many: costs are not known better
+LEAST_FIXED = 0.1  # the least share of a step's time that does not depend on the batch size
+
+# Where some leave early:
 NEARLY = 0.7  # share of the best chance of all waiting requests to be in time
 HELD = 1.5  # times the seconds of a batch by itself, because others go ahead of it now and then
 QUICK = 0.75  # share of a stage's mean seconds; hardly any run is quicker, and dropping a started request wastes work
@@ -26,40 +40,289 @@ MARGIN = 1.5  # times the seconds of a request alone: how early before it is too
 BETTER = 1.02  # times as many answers per second are needed to start new requests before started ones go on
 
 
-@dataclass(slots=True)
+class LazyPlus(Stacked):
+    """Decides only by deadlines and measured costs."""
+
+    order = Order.DEADLINE
+
+    def batch_limit(self, model: ModelView) -> int:
+        """Return the largest batch that makes requests quicker, at most the configured one."""
+        return model.estimate.worth_batching(model.most)
+
+    def decide(self, view: WorkView, now: float) -> Decision:
+        """Launch, shed or go on."""
+        if view.entries:
+            return self._at_a_boundary(view, now)
+        model = min(view.models.waiting, key=lambda model: model.queue.turn(self.order))
+        most = self._share(view, model)
+        if not most:
+            return Wait()
+        most = quickest(model, most, now, view.models.requests - len(model.queue))
+        batch = self._in_time_together(model, most, 0, now) or model.queue.urgent(1)
+        return self._shed(model, batch, len(batch), now) or model.launch(batch)
+
+    def _share(self, view: WorkView, model: ModelView) -> int:
+        """Return the most requests that an idle worker may start."""
+        return min(model.most, view.granularity, len(model.queue))
+
+    def _in_time_together(self, model: ModelView, most: int, beside: int, now: float) -> Sequence[Request]:
+        """Return at most `most` requests to start, `beside` the started requests of their model.
+
+        If not all can be in time in one batch, these are the requests that fill the largest batch that can be, or a
+        smaller one that is nearly as quick per request, with the usual delay. The others are passed over: they may be
+        in time in the next batch.
+        """
+        queue, whole = model.queue, model.estimate.whole
+        newcomers = queue.alike(most) if model.spec.kinds else queue.urgent(most)
+        if not self._config.shed or model.estimate.decoder is not None:
+            return newcomers
+        inputs = longest(newcomers) if model.spec.kinds else 1
+        ends = now + (1.0 + HELD_ONCE * (len(queue) > most)) * whole(len(newcomers) + beside, inputs)
+        if all(request.deadline >= ends for request in newcomers):
+            return newcomers
+        # A request with a priority is never passed over, so the first of these must be in time as well.
+        prior = newcomers[0]
+        last = prior.deadline if prior.priority else inf
+
+        def in_time(count: int) -> bool:
+            return min(last, queue.due_last(count)) >= now + (1.0 + HELD_ONCE) * whole(count + beside, inputs)
+
+        count = most_that(in_time, 0, len(newcomers))
+        if count and not beside:
+            count = model.estimate.answered(count).enough
+        return queue.urgent(count, due=now + (1.0 + HELD_ONCE) * whole(count + beside, inputs)) if count else ()
+
+    def _shed(self, model: ModelView, newcomers: Sequence[Request], together: int, now: float) -> Shed | None:
+        """Return the requests that cannot be in time in a batch of size `together` that starts now, or None.
+
+        Only before a decoder, which is joined at any step; elsewhere such requests are passed over. Where more requests
+        wait than can start, places are for those that will be in time even with a long answer and the usual delay.
+        """
+        if not self._config.shed or model.estimate.decoder is None:
+            return None
+        inputs = longest(newcomers)
+        if len(model.queue) > len(newcomers):
+            ends = now + (1.0 + HELD_ONCE) * model.estimate.whole(together, inputs)
+        else:
+            ends = now + model.estimate.whole(together, inputs, model.estimate.mean_outputs)
+        lost = [request.id for request in newcomers if request.deadline < ends]
+        return Shed(model.name, tuple(lost)) if lost else None
+
+    def _at_a_boundary(self, view: WorkView, now: float) -> Decision:
+        top = view.entries[-1]
+        if len(view.entries) > 1:
+            return GoOn()
+        own = view.model_of(top)
+        whole = own.estimate.whole(len(top.members), top.inputs)
+        others = [model.queue for model in view.models.waiting if model is not own]
+        closed = any(now - queue.oldest.arrived > PATIENCE * whole for queue in others)
+        for model in sorted(view.models.waiting, key=_alone):
+            room = min(self.room(view, model), len(model.queue))
+            if room > 0 and model is own:
+                if closed or not gathered(own, top, room, now):
+                    continue
+                if top.kind is StageKind.DECODER:
+                    room = sharing(own, len(top.members), room)
+            if room <= 0:
+                continue
+            newcomers = self._in_time_together(model, room, view.started(model), now)
+            if not newcomers:
+                continue
+            shed = self._shed(model, newcomers, len(newcomers) + view.started(model), now)
+            if shed is not None:
+                return shed
+            if model is own:
+                pays = top.kind is StageKind.DECODER or joining_pays(own, top, newcomers)
+                delay = own.estimate.between(len(newcomers), top.stage, top.step, longest(newcomers))
+                most = BOUND * whole - delay
+            else:
+                delay = model.estimate.whole(len(newcomers), longest(newcomers), model.estimate.mean_outputs)
+                pays = passing_pays(own, top, len(newcomers), delay)
+                most = BOUND_PASSING * whole - delay
+            held_up = any(request.delayed > most for request in top.members.values())
+            if pays and not held_up and all_in_time(view, model, newcomers, now):
+                return model.launch(newcomers)
+        return GoOn()
+
+
+def _unknown(request: Request) -> int | None:
+    del request
+    return None
+
+
+def all_in_time(
+    view: WorkView,
+    model: ModelView,
+    newcomers: Sequence[Request],
+    now: float,
+    length: Callable[[Request], int | None] = _unknown,
+) -> bool:
+    """Return whether all are in time if `newcomers` catch up with the newest sub-batch.
+
+    If that sub-batch belongs to another model, they run before it instead. This goes by the elapsed time and the work
+    that remains at the batch size that results. A request that is late already does not count: it would keep all others
+    waiting for nothing. `length` tells the steps of a request's answer where they are known beforehand.
+    """
+
+    def longest_answer(requests: Iterable[Request]) -> int | None:
+        return max([steps for request in requests if (steps := length(request)) is not None], default=None)
+
+    estimate, inputs, below = model.estimate, longest(newcomers), view.entries
+    if not below or below[-1].spec is not model.spec:
+        ends = now + estimate.whole(len(newcomers), inputs, longest_answer(newcomers))
+    else:
+        # 1. Those that they join.
+        top, below = below[-1], below[:-1]
+        running, together = len(top.members), [*top.members.values(), *newcomers]
+        caught_up = now + estimate.between(len(newcomers), top.stage, top.step, inputs)
+        steps = max(top.inputs, inputs)
+        for request in top.members.values():
+            answer = length(request)
+            if answer is None and request.steps:
+                answer = estimate.outputs_after(request.steps)
+            place = top.stage, request.steps or top.step, steps, answer
+            in_time = now + estimate.rest(running, *place) <= request.deadline
+            if in_time and caught_up + estimate.rest(len(together), *place) > request.deadline:
+                return False
+        ends = caught_up + estimate.rest(len(together), top.stage, top.step, steps, longest_answer(together))
+    # 2. They themselves, unless they would be late even alone.
+    for request in newcomers:
+        alone = now + estimate.whole(1, request.inputs, length(request))
+        if request.deadline < ends and alone <= request.deadline:
+            return False
+    # 3. The sub-batches below, which resume then.
+    for entry in reversed(below):
+        done = min(request.steps for request in entry.members.values()) or entry.step
+        answers = longest_answer(entry.members.values())
+        rest = view.model_of(entry).estimate.rest(len(entry.members), entry.stage, done, entry.inputs, answers)
+        ends += rest
+        if any(r.deadline < ends and r.deadline >= now + rest for r in entry.members.values()):
+            return False
+    return True
+
+
+def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
+    """Return how many waiting requests an idle worker should start together, at most `most`.
+
+    Q requests of the model wait, O `others` wait for other models, and requests arrive at a rate r. A batch of b takes
+    T(b). All together spend T(b) (Q + O) + r T(b)^2 / 2 seconds here until it ends, and Q - b + r T(b) of the model
+    wait then. Let V(Q) be the seconds that all requests together will spend here. Expanded to second order, its slope
+    is V'(Q) = (Q + b / 2 + O) / (b / T(b) - r), and the b for which that is least starts. A server of batches is a
+    Markov decision process; value iteration, which knows r, finds hardly anything better.
+
+    The rate is the mean of some twenty gaps, so it is often above the throughput of all batches, where the cost means
+    nothing. No more than `BELIEVED` of the highest throughput is taken. A decoder takes others in at each step, so what
+    counts there is how many should share one (`sharing`).
+    """
+    if most == 1:
+        return most
+    if model.estimate.decoder is not None:
+        return sharing(model, 0, most)
+    answered = model.estimate.answered(most)
+    coming = min(model.queue.rate(now), BELIEVED * answered.most)
+    best, least = answered.quickest, inf
+    for batch, rate in answered.rates:
+        there = len(model.queue) + 0.5 * batch + others
+        if rate > coming and there < least * (rate - coming):
+            least, best = there / (rate - coming), batch
+    return best
+
+
+def sharing(model: ModelView, running: int, most: int) -> int:
+    """Return how many of up to `most` new requests should share decoder steps with `running` ones.
+
+    As many as let the steps write nearly the most tokens a second. Costs jump behind each batch size that steps are
+    compiled for: there one request more holds all others up for longer than it would wait for one of them to leave.
+    """
+    least = 0 if running else 1
+    rates = model.estimate.tokens(running + most)[running + least - 1 :]
+    enough = ALIKE * max(rates)
+    return least + max(place for place, rate in enumerate(rates) if rate >= enough)
+
+
+def gathered(model: ModelView, top: SubBatch, coming: int, now: float) -> bool:
+    """Return whether `coming` new requests are enough to catch up with a decoder; before other stages, any number is.
+
+    Part of the cost of catching up is fixed. In groups of k, requests that arrive at a rate r wait k / 2r each and
+    share that delay d; the best is k = sqrt(2 r d). No more can join than leave.
+
+    Where more requests wait than there are places, throughput is what counts. An empty place costs its share of the
+    fixed part f of a step. Groups of k leave k / 2 places empty on average, and the work per request, c / k + m f /
+    (n - k / 2) with m steps and n places, is least for k = (n - k / 2) sqrt(2 c / m f).
+    """
+    if top.kind is not StageKind.DECODER:
+        return True
+    estimate, running, crowded = model.estimate, len(top.members), len(model.queue) > coming
+    inputs = longest(model.queue.urgent(1 if crowded else coming))  # of a crowd, requests of similar length start
+    once, twice = (estimate.between(n, top.stage, top.step, inputs) for n in (coming, 2 * coming))
+    shared, unit = max(0.0, 2.0 * once - twice), estimate.unit(running, top.stage)
+    if crowded:
+        fixed = max(LEAST_FIXED * unit, 2.0 * unit - estimate.unit(2 * running, top.stage))
+        return coming * coming * model.estimate.mean_outputs * fixed >= 2.0 * shared * (running + 0.5 * coming) ** 2
+    rate = min(model.queue.rate(now), running / (model.estimate.mean_outputs * unit))
+    return coming * coming >= 2.0 * rate * running * shared
+
+
+def joining_pays(model: ModelView, top: SubBatch, newcomers: Sequence[Request]) -> bool:
+    """Return whether the sum of latencies falls if new requests catch up with a batch that is not at a decoder."""
+    estimate = model.estimate
+    running, coming = len(top.members), len(newcomers)
+    inputs, outputs = longest(newcomers), model.estimate.mean_outputs
+    caught_up = estimate.between(coming, top.stage, top.step, inputs)
+    rest = estimate.rest(running, top.stage, top.step, top.inputs, outputs)
+    after = estimate.rest(running + coming, top.stage, top.step, max(inputs, top.inputs), outputs)
+    whole = estimate.whole(coming, inputs, outputs)
+    return (running + coming) * (caught_up + after) < running * rest + coming * (rest + whole)
+
+
+def passing_pays(own: ModelView, top: SubBatch, coming: int, delay: float) -> bool:
+    """Return whether it falls if requests of another model, which take `delay`, go first: shorter work first."""
+    steps = min(request.steps for request in top.members.values()) or top.step
+    rest = own.estimate.rest(len(top.members), top.stage, steps, top.inputs, own.estimate.mean_outputs)
+    return len(top.members) * delay < coming * rest
+
+
+def _alone(model: ModelView) -> float:
+    return model.estimate.whole(1, model.queue.urgent(1)[0].inputs)
+
+
+def longest(requests: Iterable[Request]) -> int:
+    """Return the steps of the longest input."""
+    return max(request.inputs for request in requests)
+
+
+def most_that(fit: Callable[[int], bool], least: int, most: int) -> int:
+    """Return the largest number up to `most` that fits, or `least`; where a number fits, so do all smaller ones."""
+    while least < most:
+        middle = (least + most + 1) // 2
+        if fit(middle):
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
 class Choice:
     """`count` requests that may go on together from before `stage`; the earliest deadline is `due`.
 
     They rest at `place` of the entries; -1: they wait to start. `requests` names them where they are not all of these.
     """
 
-    model: ModelView
-    stage: int
-    place: int
-    count: int
-    due: float
-    requests: Sequence[Request] = ()
-
-    @property
-    def rate(self) -> float:
-        """The expected answers per second."""
-        return self.model.estimate.best_rate(self.stage, self.count)
-
-    @property
-    def seconds(self) -> float:
-        """The seconds until one of them may leave."""
-        return self.model.estimate.until_exit(self.stage, self.count)
-
-    @property
-    def alone(self) -> float:
-        """The seconds that one of them takes by itself to the end."""
-        return self.model.estimate.until_end(self.stage, 1)
+    def __init__(
+        self, model: ModelView, stage: int, place: int, count: int, due: float, requests: Sequence[Request] = ()
+    ) -> None:
+        self.model = model
+        self.stage = stage
+        self.place = place
+        self.count = count
+        self.due = due
+        self.requests = requests
 
     def decision(self) -> Decision:
         """Return the decision that carries out this choice."""
         if self.place < 0:
-            return launch(self.model, self.requests)
-        return GoOn(self.place, tuple([request.id for request in self.requests]) if self.requests else ())
+            return self.model.launch(self.requests)
+        return GoOn(self.place, tuple([request.id for request in self.requests]))
 
 
 class Late(LazyPlus):
@@ -77,12 +340,12 @@ class Late(LazyPlus):
             return super().decide(view, now)
         return self._most_answers(view, now)
 
-    def _share(self, view: WorkView, model: ModelView, now: float) -> int:
+    def _share(self, view: WorkView, model: ModelView) -> int:
         """Return how many requests a worker may start: where others are idle too, its share of the waiting ones.
 
         It is 0 where a smaller worker that is idle fits better.
         """
-        most = super()._share(view, model, now)
+        most = super()._share(view, model)
         if len(view.crew) < 2 or view.entries:
             return most
         waiting = len(model.queue)
@@ -97,25 +360,27 @@ class Late(LazyPlus):
         waiting = view.models.requests + view.resting
         lone = len(view.entries) == 1 and not view.models.waiting
         for place, entry in enumerate(view.entries):
-            model, resting, due = view.models.named(entry.spec.name), len(entry.members), entry.due
-            most = min(self.most(model), view.granularity)
+            model, resting, due = view.model_of(entry), len(entry.members), entry.due
+            most = min(model.most, view.granularity)
             count = together(model, entry.stage, resting, waiting, most, now)
             in_time = not sheds or due >= now + model.estimate.until_exit(entry.stage, count)
             if count == resting and in_time and (lone or resting >= most):
                 return GoOn(place)
             choice = Choice(model, entry.stage, place, count, due)
-            if not in_time:
-                late = too_late(choice, entry, now)
-                if late:
-                    return Shed(model.name, late)
-                take_in_time(choice, entry, now)
-            elif count < resting:
-                choice.requests = by_deadline(entry)[:count]
+            if count < resting or not in_time:
+                members = sorted(entry.members.values(), key=attrgetter("deadline"))
+                if not in_time:
+                    late = too_late(model, entry.stage, members, now)
+                    if late:
+                        return Shed(model.name, late)
+                    take_in_time(choice, members, now)
+                else:
+                    choice.requests = members[:count]
             if resting >= most:
                 return choice.decision()
             choices.append(choice)
         for model in view.models.waiting:
-            most = self._share(view, model, now)
+            most = self._share(view, model)
             if most:
                 requests = self._in_time(model, together(model, 0, len(model.queue), waiting, most, now), now)
                 choices.append(Choice(model, 0, -1, len(requests), earliest(requests), requests))
@@ -123,22 +388,37 @@ class Late(LazyPlus):
 
     def _in_time(self, model: ModelView, count: int, now: float) -> Sequence[Request]:
         """Return the most urgent of the requests whose chance to be in time is nearly the best of all that wait."""
-        if not self._config.shed or model.queue.soonest >= now + HELD * model.estimate.until_end(0, count):
-            return model.queue.urgent(count)
-        count = fitting(model, 0, count, now, HELD, model.queue.due_last)
-        chances = model.estimate.chances(count)
-        best = chances.within((model.queue.latest - now) / HELD)
+        queue, estimate = model.queue, model.estimate
+        if not self._config.shed or queue.due_last(len(queue)) >= now + HELD * estimate.until_end(0, count):
+            return queue.urgent(count)
+        count = fitting(model, 0, count, now, HELD, queue.due_last)
+        chances = estimate.chances(count)
+        best = chances.within((queue.due_last(1) - now) / HELD)
         due = now + HELD * chances.least_slack(NEARLY * best)
-        return model.queue.urgent(count, due=due) or model.queue.urgent(1)
+        return queue.urgent(count, due=due) or queue.urgent(1)
 
 
 def best_of(choices: Sequence[Choice], now: float) -> Choice:
     """Return the choice with the most answers per second, or an urgent one where that makes the best one not late."""
     if len(choices) == 1:
         return choices[0]
-    best = max(choices, key=lambda choice: choice.rate * (BETTER if choice.place >= 0 else 1.0))
+
+    def rate(choice: Choice) -> float:
+        expected = choice.model.estimate.best_rate(choice.stage, choice.count)
+        return expected * (BETTER if choice.place >= 0 else 1.0)
+
+    best = max(choices, key=rate)
     urgent = [choice for choice in choices if choice is not best and hurries(choice, best, now)]
     return min(urgent, key=attrgetter("due")) if urgent else best
+
+
+def hurries(choice: Choice, best: Choice, now: float) -> bool:
+    """Return whether a choice would be late after the best one, and in time before it without making that late."""
+    alone = choice.model.estimate.until_end(choice.stage, 1)  # seconds
+    then = best.model.estimate.until_exit(best.stage, best.count)
+    if now + alone > choice.due or now + then + MARGIN * alone <= choice.due:
+        return False
+    return best.due >= now + alone + then
 
 
 def earliest(requests: Sequence[Request]) -> float:
@@ -147,22 +427,15 @@ def earliest(requests: Sequence[Request]) -> float:
     return min([request.deadline for request in requests]) if first.priority else first.deadline
 
 
-def by_deadline(entry: SubBatch) -> list[Request]:
-    """Return the members of a sub-batch, the earliest deadline first."""
-    return sorted(entry.members.values(), key=attrgetter("deadline"))
+def too_late(model: ModelView, stage: int, members: Sequence[Request], now: float) -> tuple[int, ...]:
+    """Return those members, the earliest deadline first, of a resting sub-batch that cannot be in time any more."""
+    soonest = now + QUICK * model.estimate.until_exit(stage, 1)
+    return tuple([request.id for request in members if request.deadline < soonest])
 
 
-def too_late(choice: Choice, entry: SubBatch, now: float) -> tuple[int, ...]:
-    """Return the resting requests of a choice that cannot be in time any more."""
-    soonest = now + QUICK * choice.model.estimate.until_exit(choice.stage, 1)
-    if choice.due >= soonest:
-        return ()
-    return tuple([request.id for request in by_deadline(entry) if request.deadline < soonest])
-
-
-def take_in_time(choice: Choice, entry: SubBatch, now: float) -> None:
-    """Reduce a choice to the most requests that can be in time together; the others are passed over."""
-    model, stage, members = choice.model, choice.stage, by_deadline(entry)
+def take_in_time(choice: Choice, members: Sequence[Request], now: float) -> None:
+    """Reduce a choice to the most `members`, the earliest deadline first, that can be in time together."""
+    model, stage = choice.model, choice.stage
     count = fitting(model, stage, choice.count, now, 1.0, lambda size: members[-size].deadline)
     due = now + model.estimate.until_exit(stage, count)
     chosen = [request for request in members if request.deadline >= due][:count] or members[:1]
@@ -176,22 +449,8 @@ def fitting(model: ModelView, stage: int, most: int, now: float, held: float, du
 
     `due_last(n)` is the earliest of the n latest deadlines. A request counts as in time if it is at the next exit.
     """
-    least = 1
-    while least < most:
-        middle = (least + most + 1) // 2
-        if due_last(middle) >= now + held * model.estimate.until_exit(stage, middle):
-            least = middle
-        else:
-            most = middle - 1
-    return least
-
-
-def hurries(choice: Choice, best: Choice, now: float) -> bool:
-    """Return whether a choice would be late after the best one, and in time before it without making that late."""
-    last, alone, then = choice.due, choice.alone, best.seconds
-    if now + alone > last or now + then + MARGIN * alone <= last:
-        return False
-    return best.due >= now + alone + then
+    until_exit = model.estimate.until_exit
+    return most_that(lambda size: due_last(size) >= now + held * until_exit(stage, size), 1, most)
 
 
 def together(model: ModelView, stage: int, count: int, waiting: int, most: int, now: float) -> int:

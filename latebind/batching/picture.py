@@ -5,10 +5,8 @@ from dataclasses import replace
 from itertools import islice
 from math import isfinite
 
-from latebind.batching.admission import Lane
-from latebind.batching.policy import ANY_SIZE
-from latebind.batching.table import SubBatch
-from latebind.batching.workers import WorkerState
+from latebind.batching.requests import Lane
+from latebind.batching.workers import ANY_SIZE, SubBatch, Worker
 from latebind.domain.picture import BatchPicture, Doing, LanePicture, MemberPicture, Picture, WorkerPicture
 from latebind.residency.residency import Residency
 
@@ -16,11 +14,11 @@ MOST_MEMBERS = 64  # of a sub-batch that are drawn one by one
 NEVER = 1e9  # seconds, or requests a second: JSON has no infinity
 
 
-def draw(workers: Iterable[WorkerState], lanes: Mapping[str, Lane], residency: Residency | None, now: float) -> Picture:
+def draw(workers: Iterable[Worker], lanes: Mapping[str, Lane], residency: Residency | None, now: float) -> Picture:
     """Return the batch tables of workers and the waiting requests of each model at `now`."""
     drawn = []
     for worker in workers:
-        largest = 0 if worker.view.granularity == ANY_SIZE else worker.view.granularity
+        largest = 0 if worker.granularity == ANY_SIZE else worker.granularity
         seconds = 0.0 if worker.running is None else max(0.0, now - worker.launched[1])
         begun = [(one, Doing.RUNS if one is worker.running else Doing.RESTS) for one in reversed(worker.table.entries)]
         begun += [(one, Doing.ASIDE) for one in worker.aside]

@@ -1,144 +1,30 @@
-"""What a batching policy sees, and its contract. Here too: how policies are found. Pure.
+"""What a batching policy is, how policies are found, and graph batching.
 
 Policies only read; the scheduler alone changes anything. A policy of your own is one class that fulfils `BatchPolicy`,
-which is named by its dotted path.
+which is named by its dotted path; `Stacked` is the base of most. Pure.
 """
 
-import sys
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
-from latebind.batching.costs import Estimate
-from latebind.batching.decisions import Decision, Launch
-from latebind.batching.queue import Backlog, Order, Queue, Request
-from latebind.batching.table import BatchTable, SubBatch
+from latebind.batching.decisions import Decision, GoOn, Launch, Shed, Wait
+from latebind.batching.requests import ModelView, Order, Request
+from latebind.batching.workers import BatchTable, Stack, SubBatch, WorkView
 from latebind.domain.config import PolicyConfig
-from latebind.domain.model import ModelSpec
 from latebind.domain.plugins import find
+
+__all__ = [  # what a policy of your own may need
+    "POLICIES", "BatchPolicy", "BatchTable", "Decision", "GoOn", "GraphBatching", "Launch", "ModelView", "Order",
+    "Request", "Shed", "Stack", "Stacked", "SubBatch", "Wait", "WorkView", "launch", "make_policy",
+]  # fmt: skip
 
 POLICIES = {
     "late": "latebind.batching.late:Late",
-    "lazy+": "latebind.batching.lazy_plus:LazyPlus",
-    "graph": "latebind.batching.graph:GraphBatching",
+    "lazy+": "latebind.batching.late:LazyPlus",
+    "graph": "latebind.batching.policy:GraphBatching",
 }
 
-
-@dataclass(frozen=True, slots=True)
-class ModelView:
-    """One model: its waiting requests that may start, and the estimate of how long its work takes."""
-
-    spec: ModelSpec
-    estimate: Estimate
-    queue: Queue
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.spec.name
-
-
-class Models:
-    """All models, in their order, with totals over their queues. Lanes update it; policies only read.
-
-    `waiting` are the models with requests that may start, in the same order; the cost of a decision is proportional to
-    their number. `requests` counts these requests, and `backlog` has their work, with learned caches the average work,
-    in the `order` in which they are served.
-    """
-
-    def __init__(self, models: Iterable[ModelView] = (), order: Order = Order.ARRIVAL) -> None:
-        self.order = order
-        self.backlog = Backlog()
-        self.by_name: dict[str, ModelView] = {}
-        self._places: dict[str, int] = {}
-        self._waiting_places: list[int] = []
-        self.waiting: list[ModelView] = []
-        self.requests = 0
-        self.decode = False  # whether any model has a decoder
-        self.exit = False  # whether any model has requests that leave early
-        for model in models:
-            self.append(model)
-
-    def named(self, name: str) -> ModelView:
-        """Return the model of this name."""
-        return self.by_name[name]
-
-    def append(self, model: ModelView) -> None:
-        """Add a model, whose queue must be empty."""
-        self._places[model.name] = len(self.by_name)
-        self.by_name[model.name] = model
-        self.decode = self.decode or model.estimate.decoder is not None
-        self.exit = self.exit or model.estimate.exits
-
-    def enqueued(self, model: ModelView, count: int) -> None:
-        """Note that `count` requests were added to the queue of a model."""
-        if count and len(model.queue) == count:
-            place = self._places[model.name]
-            at = bisect_left(self._waiting_places, place)
-            self._waiting_places.insert(at, place)
-            self.waiting.insert(at, model)
-        self.requests += count
-
-    def dequeued(self, model: ModelView, count: int) -> None:
-        """Note that `count` requests were removed from the queue of a model."""
-        if count and not model.queue:
-            at = bisect_left(self._waiting_places, self._places[model.name])
-            del self._waiting_places[at], self.waiting[at]
-        self.requests -= count
-
-    def check(self) -> None:
-        """Raise `AssertionError` where an invariant does not hold."""
-        assert self.waiting == [model for model in self.by_name.values() if model.queue], (
-            "the models with requests are off"
-        )
-        assert self.requests == sum([len(model.queue) for model in self.waiting]), "the count of requests is off"
-        assert len(self.backlog) == self.requests, "the count of requests whose work is known is off"
-        self.backlog.check()
-
-
-ANY_SIZE = sys.maxsize  # the granularity of a worker whose batches only the policy and the model limit
-
-
-@dataclass(frozen=True, slots=True)
-class WorkView:
-    """What one worker may run next: waiting requests, by model, and its started sub-batches, the newest last.
-
-    Its batches are no larger than its `granularity` (Ebird, section VI). `crew` are the views of all workers. The
-    sub-batches that are `aside` cannot go on, because their next stage is not in memory.
-    """
-
-    models: Models
-    entries: Sequence[SubBatch] = ()
-    granularity: int = ANY_SIZE
-    crew: Sequence["WorkView"] = ()
-    aside: list[SubBatch] = field(default_factory=list)
-
-    @property
-    def alive(self) -> int:
-        """The number of requests that all workers have started: Ebird's CurInf (table II)."""
-        return sum([len(entry.members) for view in self.crew for entry in (*view.entries, *view.aside)])
-
-    @property
-    def resting(self) -> int:
-        """The number of requests that the worker has started, without those aside."""
-        count = 0
-        for entry in self.entries:
-            count += len(entry.members)
-        return count
-
-    def started(self, model: ModelView) -> int:
-        """Return how many requests of a model the worker has started, which will be one batch, within its limit."""
-        return sum([len(entry.members) for entry in self.entries if entry.spec is model.spec])
-
-    def model_of(self, batch: SubBatch) -> ModelView:
-        """Return the model of a sub-batch."""
-        return self.models.named(batch.spec.name)
-
-
-def launch(model: ModelView, requests: Iterable[Request]) -> Launch:
-    """Return the decision to start these requests."""
-    return Launch(model.name, tuple([request.id for request in requests]))
+launch = ModelView.launch  # of a model, these requests
 
 
 class BatchPolicy(Protocol):
@@ -168,3 +54,51 @@ def make_policy(config: PolicyConfig) -> BatchPolicy:
     """Make the policy that `config` names; an unknown name raises `ConfigError`."""
     policy: BatchPolicy = find("policy.name", config.name, POLICIES)(config)
     return policy
+
+
+class Stacked:
+    """Keeps sub-batches in a stack. Batches are no larger than the configuration and the model allow."""
+
+    order = Order.ARRIVAL
+    counts_exits = False
+
+    def __init__(self, config: PolicyConfig) -> None:
+        self._config = config
+
+    def batch_limit(self, model: ModelView) -> int:
+        """Return the configured maximum, at most what the model was built for."""
+        return model.most
+
+    def room(self, view: WorkView, model: ModelView) -> int:
+        """Return how many more requests of `model` the worker may start, since they join the ones it has started."""
+        return min(self.batch_limit(model), view.granularity) - view.started(model)
+
+    def table(self) -> BatchTable:
+        """Return an empty stack."""
+        return Stack()
+
+    def in_turn(self, view: WorkView) -> list[ModelView]:
+        """Return the models with waiting requests in the order in which they are served."""
+        return sorted(view.models.waiting, key=lambda model: model.queue.turn(self.order))
+
+
+class GraphBatching(Stacked):
+    """Graph batching: whole batches, closed when full or when a window has passed (LazyBatching, sections II-C and VI).
+
+    Launches a batch once as many requests of a model wait as may run together, or its oldest has waited `window`
+    seconds. Window 0 takes whatever waits when a worker is free, which is the strong baseline.
+    """
+
+    def decide(self, view: WorkView, now: float) -> Decision:
+        """Launch the batch that is due and has the oldest request, or wait until one is due."""
+        if view.entries:
+            return GoOn()
+        ripe, wake = None, inf
+        for model in view.models.waiting:
+            arrived = model.queue.oldest.arrived
+            due = arrived if len(model.queue) >= self.room(view, model) else arrived + self._config.window
+            if due > now:
+                wake = min(wake, due)
+            elif ripe is None or model.queue.turn(self.order) < ripe.queue.turn(self.order):
+                ripe = model
+        return Wait(wake) if ripe is None else ripe.launch(ripe.queue.first(self.room(view, ripe)))

@@ -1,32 +1,249 @@
-"""Workers as the scheduler has them: what each has started, what of that is set aside, and what runs now. Pure."""
+"""Workers as the scheduler has them: what each has started, in its batch table (LazyBatching, section IV-B). Pure."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from math import inf
 
-from latebind.batching.policy import ANY_SIZE, BatchPolicy, Models, WorkView
-from latebind.batching.table import BatchTable, SubBatch
-from latebind.domain.config import SchedulerConfig
+from latebind.batching.requests import Models, ModelView, Request
 from latebind.domain.errors import IllegalEvent
+from latebind.domain.model import ModelSpec, StageKind
+
+ANY_SIZE = sys.maxsize  # the granularity of a worker whose batches only the policy and the model limit
 
 
-class WorkerState:
-    """One worker: its batch table, and `aside` the sub-batches whose next stage is not in memory.
+class SubBatch:
+    """Requests of one model that run together; they are before step `step` of `stage`.
+
+    Each member counts its own decoder steps. Members that are answered by a lookup beside the worker leave at once; if
+    all have, the stage still runs to its end.
+    """
+
+    def __init__(self, spec: ModelSpec, members: dict[int, Request], stage: int = 0, step: int = 0) -> None:
+        self.spec = spec
+        self.members = members
+        self.stage = stage
+        self.step = step
+        self.preempted: float | None = None  # when another sub-batch was let past this one
+        self.ran = 0  # members in the last launch
+        self._ids_and_slots: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        self._due: tuple[int, float] = (0, inf)  # the earliest deadline, and the number of members it was taken from
+
+    @property
+    def kind(self) -> StageKind:
+        """Whether the stage runs once, for each step of the input or for each step of the answer."""
+        kinds = self.spec.kinds
+        return kinds[self.stage] if kinds else StageKind.STATIC
+
+    @property
+    def inputs(self) -> int:
+        """The steps of the longest input."""
+        return max(request.inputs for request in self.members.values())
+
+    def ids_and_slots(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the ids of the members and their slots; cached while the number of members is the same."""
+        if len(self._ids_and_slots[0]) != len(self.members):
+            self._ids_and_slots = tuple(self.members), tuple([request.slot for request in self.members.values()])
+        return self._ids_and_slots
+
+    @property
+    def due(self) -> float:
+        """The earliest deadline of its members."""
+        if self._due[0] != len(self.members):
+            self._due = len(self.members), min([r.deadline for r in self.members.values()], default=inf)
+        return self._due[1]
+
+    def advance(self) -> None:
+        """Move on from the step that has run. An encoder stage ends with the longest input."""
+        if self.spec.kinds:
+            kind = self.kind
+            if kind is StageKind.DECODER:
+                for request in self.members.values():
+                    request.steps += 1
+                return
+            if kind is StageKind.ENCODER and self.step + 1 < self.inputs:
+                self.step += 1
+                return
+        self.stage += 1
+        self.step = 0
+
+    def split(self, requests: Sequence[int]) -> "SubBatch":
+        """Return these members, which leave this sub-batch, as one of their own."""
+        return SubBatch(self.spec, {i: self.members.pop(i) for i in requests}, self.stage, self.step)
+
+    def can_merge(self, other: "SubBatch") -> bool:
+        """Return whether both run the same weights next; a decoder has the same weights at all steps."""
+        same = self.stage == other.stage and self.spec is other.spec
+        return same and (self.step == other.step or self.kind is StageKind.DECODER)
+
+    def absorb(self, other: "SubBatch") -> None:
+        """Take over the members of another sub-batch that it can merge with."""
+        self.members |= other.members
+        self._ids_and_slots, self._due = ((), ()), (0, inf)
+
+
+class BatchTable:
+    """The sub-batches that a worker has started, the newest last, which is on top.
+
+    Requests that reach a stage join those that rest there, and any number of them may go on together. Where every entry
+    always goes on as a whole and the top goes first, as with `lazy+`, it is the stack of LazyBatching: the newest
+    sub-batch runs until it has caught up with the one below it, and the two merge. `merges` and `preemptions` count, by
+    model, how often two sub-batches merged and how often one was let past another.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[SubBatch] = []
+        self.merges: Counter[str] = Counter()
+        self.preemptions: Counter[str] = Counter()
+        self._moved: SubBatch | None = None  # the sub-batch that ran last, if no member could leave there
+
+    @property
+    def going(self) -> SubBatch | None:
+        """The sub-batch to run next if no request waits to start; None where there is a choice.
+
+        It is the one that was chosen before, a request alone, or the only sub-batch if it is at a decoder's step. No
+        other would be chosen now: behind a stage without a lookup no member has left, so the expected answers a second
+        of the chosen one have risen, and those of the resting ones have not changed. A decision there was half of what
+        a boundary costs.
+        """
+        moved, entries = self._moved, self.entries
+        if moved is not None and len(moved.members) == moved.ran:
+            return moved
+        if len(entries) == 1 and (len(entries[0].members) == 1 or entries[0].kind is StageKind.DECODER):
+            return entries[0]
+        return None
+
+    def push(self, batch: SubBatch, now: float) -> None:
+        """Put a new sub-batch ahead of those in the table."""
+        if self.entries:
+            top = self.entries[-1]
+            top.preempted = now
+            self.preemptions[top.spec.name] += 1
+            for request in top.members.values():
+                request.preempted += 1
+        self.entries.append(batch)
+        self.settle(batch, now)
+
+    def pick(self, place: int, requests: Sequence[int] = ()) -> SubBatch:
+        """Return the entry at `place`, or a new sub-batch of these members of it."""
+        pool = self.entries[place]
+        if not requests or len(requests) == len(pool.members):
+            return pool
+        chosen = pool.split(requests)
+        self.entries.append(chosen)
+        return chosen
+
+    def leaving(self, batch: SubBatch, answered: Sequence[int], stage: int) -> Sequence[tuple[int, int]]:
+        """Return the members that leave now, each with the stage that answered it: all that are `answered`.
+
+        A baseline whose members wait for each other overrides it.
+        """
+        del batch
+        return [(request, stage) for request in answered]
+
+    def settle(self, moved: SubBatch, now: float) -> None:
+        """Drop `moved` if it is empty; else let it join the members that rest at the stage it has reached."""
+        self._moved = None
+        if not moved.members:
+            self.entries.remove(moved)
+            self._resume(now)
+            return
+        for other in self.entries:
+            if other is not moved and moved.can_merge(other):
+                self.entries.remove(moved)
+                if other is self.entries[-1]:
+                    self._resume(now)
+                other.absorb(moved)
+                self.merges[moved.spec.name] += 1
+                return
+        if moved.stage - 1 not in moved.spec.lookups:
+            self._moved = moved
+
+    def take_out(self, batch: SubBatch, now: float) -> None:
+        """Remove a sub-batch that cannot go on; the one below it resumes."""
+        self._moved, last = None, batch is self.entries[-1]
+        self.entries.remove(batch)
+        if last:
+            self._resume(now)
+
+    def _resume(self, now: float) -> None:
+        top = self.entries[-1] if self.entries else None
+        if top is not None and top.preempted is not None:
+            for request in top.members.values():
+                request.delayed += now - top.preempted
+            top.preempted = None
+
+
+class Stack(BatchTable):
+    """The table of policies for which the top always goes on, as a whole: nobody is asked while no request waits."""
+
+    @property
+    def going(self) -> SubBatch | None:
+        """The newest sub-batch."""
+        return self.entries[-1] if self.entries else None
+
+
+class WorkView:
+    """What one worker may run next: waiting requests, by model, and its started sub-batches, the newest last.
+
+    Its batches are no larger than its `granularity` (Ebird, section VI). `crew` are the views of all workers. The
+    sub-batches that are `aside` cannot go on, because their next stage is not in memory. Policies only read.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        entries: Sequence[SubBatch] = (),
+        granularity: int = ANY_SIZE,
+        crew: Sequence["WorkView"] = (),
+    ) -> None:
+        self.models = models
+        self.entries = entries
+        self.granularity = granularity
+        self.crew = crew
+        self.aside: list[SubBatch] = []
+
+    @property
+    def alive(self) -> int:
+        """The number of requests that all workers have started: Ebird's CurInf (table II)."""
+        return sum([len(entry.members) for view in self.crew for entry in (*view.entries, *view.aside)])
+
+    @property
+    def resting(self) -> int:
+        """The number of requests that the worker has started, without those aside."""
+        count = 0
+        for entry in self.entries:
+            count += len(entry.members)
+        return count
+
+    def started(self, model: ModelView) -> int:
+        """Return how many requests of a model the worker has started, which will be one batch, within its limit."""
+        return sum([len(entry.members) for entry in self.entries if entry.spec is model.spec])
+
+    def model_of(self, batch: SubBatch) -> ModelView:
+        """Return the model of a sub-batch."""
+        return self.models.by_name[batch.spec.name]
+
+
+class Worker(WorkView):
+    """One worker: its batch table, and what of it is aside or runs.
 
     A sub-batch whose stage raised is run again by halves: the halves not run yet are aside too, and in `halves`.
     """
 
-    def __init__(self, number: int, view: WorkView, table: BatchTable) -> None:
+    def __init__(
+        self, number: int, models: Models, table: BatchTable, granularity: int, crew: Sequence[WorkView]
+    ) -> None:
+        super().__init__(models, table.entries, granularity, crew)
         self.number = number
         self.table = table
-        self.view = view
         self.running: SubBatch | None = None
         self.launched = 0, 0.0  # the rows of the current launch, and its time
-        self.aside: list[SubBatch] = view.aside
         self.halves: list[SubBatch] = []
         self.refills: Counter[str] = Counter()  # by model, requests that joined while the worker had started others
 
     @property
-    def started(self) -> Sequence[SubBatch]:
+    def begun(self) -> Sequence[SubBatch]:
         """All started sub-batches, those aside too."""
         return [*self.table.entries, *self.aside] if self.aside else self.table.entries
 
@@ -69,7 +286,7 @@ class WorkerState:
         """Return the resting sub-batches with a member whose deadline has passed."""
         if len(self.table.entries) < 2 and not self.aside:
             return ()
-        return [entry for entry in self.started if entry.due < now and entry is not self.running]
+        return [entry for entry in self.begun if entry.due < now and entry is not self.running]
 
     def drop_empty(self) -> None:
         """Drop sub-batches without members, except the one that runs, which goes on to its end."""
@@ -82,36 +299,25 @@ class WorkerState:
 class Crew:
     """All workers. At most `at_once` of them run at a time."""
 
-    def __init__(self, config: SchedulerConfig, policy: BatchPolicy, models: Models) -> None:
-        views: list[WorkView] = []
-        self.workers: list[WorkerState] = []
-        for granularity in config.granularities or (ANY_SIZE,) * config.workers:
-            table = policy.table()
-            views.append(WorkView(models, table.entries, granularity, views))
-            self.workers.append(WorkerState(len(self.workers), views[-1], table))
-        self.at_once = min(config.at_once or config.workers, config.workers)
-        self._estimates = {name: model.estimate for name, model in models.by_name.items()}
-        self._largest_first = sorted(self.workers, key=lambda worker: -worker.view.granularity)
+    def __init__(
+        self, models: Models, tables: Sequence[BatchTable], granularities: Sequence[int], at_once: int
+    ) -> None:
+        self.workers: list[Worker] = []
+        for table, granularity in zip(tables, granularities or (ANY_SIZE,) * len(tables), strict=True):
+            self.workers.append(Worker(len(self.workers), models, table, granularity, self.workers))
+        self.at_once = min(at_once or len(tables), len(tables))
+        self._models = models
+        self._largest_first = sorted(self.workers, key=lambda worker: -worker.granularity)
 
     @property
     def largest(self) -> int:
         """The largest batch that any worker takes."""
-        return self._largest_first[0].view.granularity
+        return self._largest_first[0].granularity
 
-    def started(self) -> Iterator[SubBatch]:
-        """Yield the sub-batches that all workers have started."""
-        for worker in self.workers:
-            yield from worker.started
-
-    def holder(self, request: int) -> tuple[WorkerState, SubBatch]:
-        """Return the worker that has started a request, and the request's sub-batch; one must have."""
-        return next((one, entry) for one in self.workers for entry in one.started if request in entry.members)
-
-    def in_order(self) -> Sequence[WorkerState]:
-        """Return the workers that have started something, then the others; among each, the largest batches first."""
-        if len(self.workers) == 1:
-            return self._largest_first
-        return sorted(self._largest_first, key=lambda worker: not worker.table.entries)
+    @property
+    def running(self) -> int:
+        """How many workers run."""
+        return sum([worker.running is not None for worker in self.workers])
 
     @property
     def rests(self) -> bool:
@@ -122,37 +328,47 @@ class Crew:
         """Return whether one more worker may run."""
         return len(self.workers) == 1 or self.running < self.at_once
 
-    @property
-    def running(self) -> int:
-        """How many workers run."""
-        return sum([worker.running is not None for worker in self.workers])
+    def started(self) -> Iterator[SubBatch]:
+        """Yield the sub-batches that all workers have started."""
+        for worker in self.workers:
+            yield from worker.begun
 
-    def learn(self, worker: WorkerState, batch: SubBatch, now: float) -> None:
-        """Learn from the time of a launch that has ended, of one step of a stage for the members of a batch."""
-        size, launched_at = worker.launched
-        inputs = batch.inputs if batch.spec.kinds else 1
-        self._estimates[batch.spec.name].observe(now - launched_at, size, batch.stage, inputs)
+    def holder(self, request: int) -> tuple[Worker, SubBatch]:
+        """Return the worker that has started a request, and the request's sub-batch; one must have."""
+        return next((one, entry) for one in self.workers for entry in one.begun if request in entry.members)
 
-    def busy(self, number: int) -> tuple[WorkerState, SubBatch]:
+    def busy(self, number: int) -> tuple[Worker, SubBatch]:
         """Return a worker and the sub-batch that it runs; raises `IllegalEvent` where it runs none."""
         worker = self.workers[number] if 0 <= number < len(self.workers) else None
         if worker is None or worker.running is None:
             raise IllegalEvent(f"worker {number} reports a stage but runs none")
         return worker, worker.running
 
-    def wait(self, backlog: float) -> float:
-        """Return the seconds until a request that arrives now may start, behind `backlog` seconds of waiting work.
+    def in_order(self) -> Sequence[Worker]:
+        """Return the workers that have started something, then the others; among each, the largest batches first."""
+        if len(self.workers) == 1:
+            return self._largest_first
+        return sorted(self._largest_first, key=lambda worker: not worker.table.entries)
+
+    def learn(self, worker: Worker, batch: SubBatch, now: float) -> None:
+        """Learn from the time of a launch that has ended, of one step of a stage for the members of a batch."""
+        size, launched_at = worker.launched
+        inputs = batch.inputs if batch.spec.kinds else 1
+        worker.model_of(batch).estimate.observe(now - launched_at, size, batch.stage, inputs)
+
+    def wait(self) -> float:
+        """Return the seconds until a request that arrives now may start, behind all that wait.
 
         Started sub-batches are taken to run to the end of the network.
         """
         if self.running < self.at_once:
             return 0.0
         rests = [
-            self._estimates[entry.spec.name].rest(len(entry.members), entry.stage, entry.step, entry.inputs)
-            for entry in self.started()
-            if entry.members
+            self._models.by_name[one.spec.name].estimate.rest(len(one.members), one.stage, one.step, one.inputs)
+            for one in self.started()
+            if one.members
         ]
-        return (backlog + sum(rests)) / self.at_once
+        return (self._models.backlog.seconds + sum(rests)) / self.at_once
 
     def tally(self, model: str) -> dict[str, int]:
         """Return how often sub-batches of a model merged, were preempted, and were joined by new requests."""
@@ -169,8 +385,7 @@ class Crew:
         assert sum([len(entry.members) for entry in started]) == len(members), "a request runs twice"
         assert self.running <= self.at_once, "too many run at once"
         for worker in self.workers:
-            assert worker.running is None or worker.running in worker.table.entries, (
-                "a worker runs what it has not started"
-            )
+            begun = worker.running is None or worker.running in worker.table.entries
+            assert begun, "a worker runs what it has not started"
             assert not (worker.rests and self.may_run()), "a worker has started something and is idle"
-            assert all(entry.members or entry is worker.running for entry in worker.started), "an empty batch waits"
+            assert all(entry.members or entry is worker.running for entry in worker.begun), "an empty batch waits"

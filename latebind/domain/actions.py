@@ -2,9 +2,7 @@
 
 from enum import IntEnum
 
-from msgspec import Struct
-
-from latebind.domain.events import EqualButLast
+from latebind.domain.events import EqualButLast, Told
 
 
 class Outcome(IntEnum):
@@ -20,7 +18,7 @@ class Outcome(IntEnum):
     REFUSED_LOADING = 7  # its model is being loaded, which takes longer than its deadline allows
 
 
-class Run(Struct, frozen=True, gc=False):
+class Run(Told, frozen=True):
     """Run `stage` of `model` on `worker` for these requests; their inputs lie in `slots`, in the same order.
 
     At stage 0 the worker gathers the inputs from the slots; at a later stage it goes on with the activations it
@@ -34,7 +32,7 @@ class Run(Struct, frozen=True, gc=False):
     slots: tuple[int, ...]
 
 
-class Reply(EqualButLast, frozen=True, gc=False):
+class Reply(EqualButLast, frozen=True):
     """End `request` of `model` with `outcome`.
 
     `stage` is the last stage that it ran, -1 if none; for a query, the last node that it reached. `waited` and `ran`
@@ -52,31 +50,26 @@ class Reply(EqualButLast, frozen=True, gc=False):
     slack: float | None = None
 
 
-class Load(Struct, frozen=True, gc=False):
+class Load(Told, frozen=True):
     """Load these pieces of `model`, in this order; one `Loaded` or `LoadFailed` reports the end of the load.
 
     Pieces are numbered as in its `Footprint`. `begins` says that nothing else of the model is in memory or being
-    loaded. `there` are the bytes of each piece that are in memory already; empty: none.
+    loaded.
     """
 
     model: str
     pieces: tuple[int, ...]
     begins: bool = True
-    there: tuple[int, ...] = ()
 
 
-class Evict(Struct, frozen=True, gc=False):
-    """Release the memory of these pieces of `model`, before any load of a later action starts.
-
-    `part` is one more piece and a number of bytes: of that piece, only this many first bytes stay.
-    """
+class Evict(Told, frozen=True):
+    """Release the memory of these pieces of `model`, before any load of a later action starts."""
 
     model: str
     pieces: tuple[int, ...]
-    part: tuple[int, int] | None = None
 
 
-class Branch(Struct, frozen=True, gc=False):
+class Branch(Told, frozen=True):
     """Evaluate the conditions of `nodes` for `requests` of `query`; a `Branched` reports the results.
 
     The requests' own tensors are in `slots`. `chosen` is the model that each node has run with, by its place among the
@@ -90,7 +83,7 @@ class Branch(Struct, frozen=True, gc=False):
     chosen: tuple[int, ...]
 
 
-class Map(Struct, frozen=True, gc=False):
+class Map(Told, frozen=True):
     """Write the inputs of `node`, for the model `chosen` for it; a `Mapped` reports when they are written.
 
     The node after the last one stands for the outputs of the query. For the other fields see `Branch`.
@@ -103,7 +96,7 @@ class Map(Struct, frozen=True, gc=False):
     chosen: tuple[int, ...]
 
 
-class StepEnded(EqualButLast, frozen=True, gc=False):
+class StepEnded(EqualButLast, frozen=True):
     """Report that a step of a query has ended: a request of `model`, which is option `option` of `node`.
 
     `budget` is the number of seconds planned for it from when it could start, `spent` the number that it took. A driver
@@ -124,7 +117,7 @@ class StepEnded(EqualButLast, frozen=True, gc=False):
     slack: float | None = None
 
 
-class WakeAt(Struct, frozen=True, gc=False):
+class WakeAt(Told, frozen=True):
     """Send `Woke` at `time` or soon after; a later `WakeAt` replaces an earlier one."""
 
     time: float

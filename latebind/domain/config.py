@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from math import inf
 
 import msgspec
 
@@ -15,6 +16,22 @@ TIERS = ("page-cache", "disk")
 KEY_PREFIX = re.compile(r"/?[A-Za-z0-9][A-Za-z0-9._-]*")
 HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
+
+
+def _require(
+    part: str,
+    settings: msgspec.Struct,
+    *names: str,
+    least: float = 0.0,
+    above: float = -inf,
+    most: float = inf,
+    say: str,
+) -> None:
+    """Raise `ConfigError` where one of these settings is below `least`, not `above`, or beyond `most`; `say` how to."""
+    for name in names:
+        value = getattr(settings, name)
+        if not (least <= value <= most and value > above):  # NaN is neither
+            raise ConfigError(f"{part}.{name} is {value}: {say}")
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,10 +48,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shed: bool = True
 
     def __post_init__(self) -> None:
-        if self.max_batch < 0:
-            raise ConfigError(f"policy.max_batch is {self.max_batch}: give 1 or more, or 0 for the model's own")
-        if not self.window >= 0:
-            raise ConfigError(f"policy.window is {self.window} s: give 0 or more seconds")
+        _require("policy", self, "max_batch", say="give 1 or more, or 0 for the model's own")
+        _require("policy", self, "window", say="give 0 or more seconds")
 
 
 class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,13 +76,10 @@ class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resting: int = 0
 
     def __post_init__(self) -> None:
-        if self.budget < 0:
-            raise ConfigError(f"residency.budget is {self.budget} bytes: give 0 for no bound, or more")
+        _require("residency", self, "budget", say="give 0 for no bound, or more bytes")
+        _require("residency", self, "patience", "window", "back_off", above=0.0, say="give more than 0 seconds")
         if self.tier not in TIERS:
             raise ConfigError(f"residency.tier is {self.tier!r}: choose from {', '.join(TIERS)}")
-        for name, value in (("patience", self.patience), ("window", self.window), ("back_off", self.back_off)):
-            if not value > 0:
-                raise ConfigError(f"residency.{name} is {value} s: give more than 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +143,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not DEVICE.fullmatch(self.device):
             raise ConfigError(f"engine.device is {self.device!r}: give cpu, cuda, or cuda:0 for the first of several")
-        for name, value in (("workers", self.workers), ("threads", self.threads), ("slots", self.slots)):
-            if value < 1:
-                raise ConfigError(f"engine.{name} is {value}: give 1 or more")
+        _require("engine", self, "workers", "threads", "slots", least=1, say="give 1 or more")
         if any(batch < 1 for batch in self.granularities):
             raise ConfigError(f"engine.granularities are {self.granularities}: give batches of 1 or more")
 
@@ -163,12 +173,9 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     yields: bool = True
 
     def __post_init__(self) -> None:
-        for name, value in (("sample", self.sample), ("client_share", self.client_share)):
-            if not 0.0 < value <= 1.0:
-                raise ConfigError(f"adaptation.{name} is {value}: give a share above 0 and at most 1")
-        for name, value in (("window", self.window), ("interval", self.interval), ("rows", self.rows)):
-            if not value > 0:
-                raise ConfigError(f"adaptation.{name} is {value}: give more than 0")
+        share = "give a share above 0 and at most 1"
+        _require("adaptation", self, "sample", "client_share", above=0.0, most=1.0, say=share)
+        _require("adaptation", self, "window", "interval", "rows", above=0.0, say="give more than 0")
 
 
 class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -189,14 +196,11 @@ class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     watch: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.crashes < 1:
-            raise ConfigError(f"generations.crashes is {self.crashes}: give 1 or more")
-        if not self.watch >= 0:
-            raise ConfigError(f"generations.watch is {self.watch} s: give 0 for never, or more")
-        seconds = {"within": self.within, "back_off": self.back_off, "patience": self.patience, "drain": self.drain}
-        for name, value in seconds.items():
-            if not value > 0:
-                raise ConfigError(f"generations.{name} is {value} s: give more than 0")
+        _require("generations", self, "crashes", least=1, say="give 1 or more")
+        _require("generations", self, "watch", say="give 0 for never, or more seconds")
+        _require(
+            "generations", self, "within", "back_off", "patience", "drain", above=0.0, say="give more than 0 seconds"
+        )
 
 
 class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -209,8 +213,7 @@ class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most: int = 64 << 30
 
     def __post_init__(self) -> None:
-        if self.most < 1:
-            raise ConfigError(f"repository.most is {self.most} bytes: give what may be fetched")
+        _require("repository", self, "most", least=1, say="give the bytes that may be fetched")
 
 
 class FrontendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -240,11 +243,9 @@ class FrontendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     manage: bool = False
 
     def __post_init__(self) -> None:
-        for name, port in (("port", self.port), ("grpc_port", self.grpc_port or 0)):
-            if not 0 <= port <= 65535:
-                raise ConfigError(f"server.{name} is {port}: give 1 to 65535, or 0 for any free port")
-        if not self.deadline > 0:
-            raise ConfigError(f"server.deadline is {self.deadline} s: give more than 0 seconds")
+        ports = ("port",) if self.grpc_port is None else ("port", "grpc_port")
+        _require("server", self, *ports, most=65535, say="give 1 to 65535, or 0 for any free port")
+        _require("server", self, "deadline", above=0.0, say="give more than 0 seconds")
         for prefix in self.shared_memory:
             if not KEY_PREFIX.fullmatch(prefix):
                 raise ConfigError(f"server.shared_memory is {prefix!r}: give how keys begin, such as /latebind-")
@@ -281,8 +282,7 @@ class ObservabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     log_format: str = "text"
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.trace_rate <= 1.0:
-            raise ConfigError(f"observability.trace_rate is {self.trace_rate}: give a share from 0 to 1")
+        _require("observability", self, "trace_rate", most=1.0, say="give a share from 0 to 1")
         if self.otlp and not self.otlp.startswith(("http://", "https://")):
             raise ConfigError(f"observability.otlp is {self.otlp!r}: give a URL such as http://127.0.0.1:4318")
         if self.log_format not in {"text", "json"}:
@@ -309,17 +309,10 @@ class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     calls: int = 256
 
     def __post_init__(self) -> None:
-        if self.replicas < 1:
-            raise ConfigError(f"cluster.replicas is {self.replicas}: give 1 or more")
+        _require("cluster", self, "replicas", "calls", least=1, say="give 1 or more")
+        _require("cluster", self, "cpus", "up_after", "down_after", say="give 0 or more")
         if self.max_replicas and self.max_replicas < self.replicas:
             raise ConfigError(f"cluster.max_replicas is {self.max_replicas}: give {self.replicas} or more, or 0")
-        if self.calls < 1:
-            raise ConfigError(f"cluster.calls is {self.calls}: give 1 or more")
-        if not self.cpus >= 0:
-            raise ConfigError(f"cluster.cpus is {self.cpus}: give 0 or more")
-        for name, value in (("up_after", self.up_after), ("down_after", self.down_after)):
-            if not value >= 0:
-                raise ConfigError(f"cluster.{name} is {value} s: give 0 or more")
 
     @property
     def scales(self) -> bool:

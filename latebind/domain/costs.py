@@ -108,10 +108,9 @@ class Footprint:
     `sizes` in bytes and the `seconds` that each takes to load.
 
     `behind[i]` is the stage behind which learned cache i stands, and `gains[i]` the seconds of work that it saves a
-    request on average. A load takes `fixed` more seconds where nothing of the model is in memory. Any multiple of
-    `grain` bytes from the start of a stage may be in memory; 0: all of it or nothing. A weight that several stages read
-    counts in each. `runs` are the seconds that a request runs in each stage, where known: later stages can be loaded
-    meanwhile. A request that has started and rests keeps `row` bytes at most.
+    request on average. A load takes `fixed` more seconds where nothing of the model is in memory. A weight that several
+    stages read counts in each. `runs` are the seconds that a request runs in each stage, where known: later stages can
+    be loaded meanwhile. A request that has started and rests keeps `row` bytes at most.
     """
 
     sizes: tuple[int, ...] = ()
@@ -119,7 +118,6 @@ class Footprint:
     behind: tuple[int, ...] = ()
     gains: tuple[float, ...] = ()
     fixed: float = 0.0
-    grain: int = 0
     runs: tuple[float, ...] = ()
     row: int = 0
 

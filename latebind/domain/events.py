@@ -4,7 +4,11 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 
-class EqualButLast(Struct, frozen=True, eq=False):
+class Told(Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """An event or action. In the event log it is a list: its name and its fields in their order."""
+
+
+class EqualButLast(Told, frozen=True, eq=False):
     """An event or action whose last field is only for metrics and traces: it is ignored by `==` and `hash`."""
 
     def __eq__(self, other: object) -> bool:
@@ -14,7 +18,7 @@ class EqualButLast(Struct, frozen=True, eq=False):
         return hash(astuple(self)[:-1])
 
 
-class Arrived(Struct, frozen=True, gc=False):
+class Arrived(Told, frozen=True):
     """One call of a client: requests for `model`, their inputs in `slots`, all due at `deadline`.
 
     A call of N rows is N requests; they are accepted or refused together. A request of a query also owns the ids after
@@ -36,13 +40,13 @@ class Arrived(Struct, frozen=True, gc=False):
     streams: bool = False
 
 
-class Cancelled(Struct, frozen=True, gc=False):
+class Cancelled(Told, frozen=True):
     """The client of this request has gone; the rest of its work is useless."""
 
     request: int
 
 
-class StageDone(EqualButLast, frozen=True, gc=False):
+class StageDone(EqualButLast, frozen=True):
     """A worker has run a stage of its sub-batch.
 
     `exited` are the members that have their answer: from a learned cache, or because this was their last step. `looked`
@@ -54,7 +58,7 @@ class StageDone(EqualButLast, frozen=True, gc=False):
     looked: float = 0.0
 
 
-class Exited(Struct, frozen=True, gc=False):
+class Exited(Told, frozen=True):
     """A lookup beside the worker, in the learned cache behind `stage`, has answered `requests` while they run on.
 
     Requests that have ended meanwhile are ignored.
@@ -65,13 +69,13 @@ class Exited(Struct, frozen=True, gc=False):
     requests: tuple[int, ...]
 
 
-class StageFailed(Struct, frozen=True, gc=False):
+class StageFailed(Told, frozen=True):
     """A stage raised; none of its sub-batch has an answer. Where it has several members, these run it again apart."""
 
     worker: int
 
 
-class Loaded(Struct, frozen=True, gc=False):
+class Loaded(Told, frozen=True):
     """All pieces of a `Load` are in memory; the load took `seconds`.
 
     `sizes` are the measured bytes of each piece, where they were measured. `read` is the number of bytes that were
@@ -86,14 +90,14 @@ class Loaded(Struct, frozen=True, gc=False):
     cached: int = 0
 
 
-class LoadFailed(Struct, frozen=True, gc=False):
+class LoadFailed(Told, frozen=True):
     """The pieces of a `Load` could not be loaded; none of them is in memory."""
 
     model: str
     pieces: tuple[int, ...]
 
 
-class Branched(Struct, frozen=True, gc=False):
+class Branched(Told, frozen=True):
     """The conditions of the `nodes` of a `Branch` were evaluated; `holds[i]` are those of `requests[i]`, in order.
 
     `more` says that the next event belongs to the same evaluation, so that nothing should start before that.
@@ -105,7 +109,7 @@ class Branched(Struct, frozen=True, gc=False):
     more: bool = False
 
 
-class Mapped(Struct, frozen=True, gc=False):
+class Mapped(Told, frozen=True):
     """The inputs of `node` are where its model reads them; for the node after the last, the outputs of the query.
 
     For `more` see `Branched`.
@@ -116,7 +120,7 @@ class Mapped(Struct, frozen=True, gc=False):
     more: bool = False
 
 
-class MapFailed(Struct, frozen=True, gc=False):
+class MapFailed(Told, frozen=True):
     """The conditions of `nodes`, or the inputs of a single one, could not be computed. For `more` see `Branched`."""
 
     requests: tuple[int, ...]
@@ -124,7 +128,7 @@ class MapFailed(Struct, frozen=True, gc=False):
     more: bool = False
 
 
-class Woke(Struct, frozen=True, gc=False):
+class Woke(Told, frozen=True):
     """A time asked for by `WakeAt` has come. A late or doubled one is harmless."""
 
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from latebind.domain.actions import Action, Evict, Load, Map, Outcome, Reply, Run, StepEnded
@@ -55,35 +55,17 @@ class TokenMetrics:
     """Counts runs of a decoder, each of which writes one token of every request in it."""
 
     def __init__(self) -> None:
-        self._arrived: dict[int, float] = {}  # when requests came that have no token yet
-        self._running: dict[int, tuple[int, ...]] = {}  # by worker: the requests of its decoder's run
+        self.arrived: dict[int, float] = {}  # when requests came that have no token yet
         self._tokens = 0
         self._first = Histogram()
 
-    def arrived(self, requests: Sequence[int], now: float) -> None:
-        """Note requests."""
-        self._arrived.update(dict.fromkeys(requests, now))
-
-    def begun(self, worker: int, requests: tuple[int, ...]) -> None:
-        """Note a run of the decoder."""
-        self._running[worker] = requests
-
-    def done(self, worker: int, now: float) -> None:
-        """Count the tokens of a run that has ended, if it was the decoder's."""
-        requests = self._running.pop(worker, ())
+    def written(self, requests: Sequence[int], now: float) -> None:
+        """Count the tokens of a run that has ended."""
         self._tokens += len(requests)
         for request in requests:
-            arrived = self._arrived.pop(request, None)
+            arrived = self.arrived.pop(request, None)
             if arrived is not None:
                 self._first.add(now - arrived)
-
-    def failed(self, worker: int) -> None:
-        """Forget a run that raised: it has written nothing."""
-        self._running.pop(worker, None)
-
-    def ended(self, request: int) -> None:
-        """Forget a request."""
-        self._arrived.pop(request, None)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all figures as plain types."""
@@ -95,36 +77,28 @@ class MemoryMetrics:
 
     def __init__(self, footprint: Footprint) -> None:
         self._sizes = dict(enumerate(footprint.sizes))
-        self._there: dict[int, int] = {}  # bytes of each piece
+        self._resident: set[int] = set()
         self.loads = self.evictions = self.failures = 0
         self.read = self.cached = 0  # bytes
         self.seconds = Histogram()
 
-    @property
-    def resident(self) -> int:
-        """Bytes that are in memory."""
-        return sum(self._there.values())
-
     def loaded(self, event: Loaded) -> None:
         """Count pieces that have been loaded."""
         self._sizes.update(zip(event.pieces, event.sizes, strict=False))
-        self._there.update({piece: self._sizes[piece] for piece in event.pieces})
+        self._resident.update(event.pieces)
         self.read += event.read
         self.cached += event.cached
         self.seconds.add(event.seconds)
 
     def evicted(self, action: Evict) -> None:
         """Count pieces that are evicted."""
-        for piece in action.pieces:
-            self._there.pop(piece, None)
-        if action.part is not None:
-            self._there[action.part[0]] = action.part[1]
+        self._resident.difference_update(action.pieces)
         self.evictions += 1
 
     def snapshot(self) -> dict[str, Any]:
         """Return all figures as plain types."""
         return {
-            "resident_bytes": self.resident,
+            "resident_bytes": sum([self._sizes[piece] for piece in self._resident]),
             "bytes": sum(self._sizes.values()),
             "loads": self.loads,
             "evictions": self.evictions,
@@ -138,8 +112,10 @@ class MemoryMetrics:
 class ModelMetrics:
     """The figures of one model, including requests that are steps of queries; or of one query, with nodes as stages."""
 
-    def __init__(self, stages: int) -> None:
+    def __init__(self, stages: int, *, writes: bool = False) -> None:
         self.pending = 0
+        self.stages = stages
+        self.tokens = TokenMetrics() if writes else None
         self._ends: list[Reply | StepEnded] = []  # not counted yet
         self._outcomes = dict.fromkeys(Outcome, 0)
         self._left_at = [0] * stages
@@ -173,6 +149,8 @@ class ModelMetrics:
     def ended(self, action: Reply | StepEnded, now: float) -> None:
         """Note the end of one request, or of a step of a query that this model answered; counted later, in groups."""
         self._ends.append(action)
+        if self.tokens is not None:
+            self.tokens.arrived.pop(action.request, None)
         if action.outcome is ANSWERED:
             self.last = now
         if len(self._ends) == MOST_UNCOUNTED:
@@ -199,7 +177,9 @@ class ModelMetrics:
     def snapshot(self) -> dict[str, Any]:
         """Return all figures as plain types."""
         self._count()
+        tokens = {} if self.tokens is None else self.tokens.snapshot()
         return {
+            **tokens,
             "requests": {outcome.name.lower(): count for outcome, count in self._outcomes.items()},
             "left_at": list(self._left_at),
             "batches": {str(size): count for size, count in sorted(self.batches.items())},
@@ -258,109 +238,67 @@ class Metrics:
 
     def __init__(self, config: SchedulerConfig) -> None:
         specs = [*(served.spec for served in config.models), *(query.spec for query in config.queries)]
-        self._models = {spec.name: ModelMetrics(spec.stages) for spec in specs}
+        decoder = StageKind.DECODER
+        self._models = {s.name: ModelMetrics(s.stages, writes=s.kind(s.stages - 1) is decoder) for s in specs}
         self._steps = {query.name: tuple(StepMetrics(node) for node in query.nodes) for query in config.queries}
         self._replan = {query.name for query in config.queries if query.planner.replan}
-        self._running: dict[int, tuple[ModelMetrics, int, float]] = {}  # by worker: whose stage, of how many
-        self._tokens = {spec.name: TokenMetrics() for spec in specs if spec.kind(spec.stages - 1) is StageKind.DECODER}
-        self._decoders = {spec.name: spec.stages - 1 for spec in specs if spec.name in self._tokens}
-        self._decoding: dict[int, TokenMetrics] = {}  # by worker: whose decoder runs
+        self._running: dict[int, tuple[ModelMetrics, Run, float]] = {}  # by worker, and since when
         self._budget = config.residency.budget
         self._memory = {served.spec.name: MemoryMetrics(served.footprint) for served in config.models}
-        # A look-up in a dictionary, because most events and actions are none of these kinds.
-        self._on_event: dict[type[Event], Callable[..., None]] = {
-            Arrived: self._arrived,
-            StageDone: self._stage_ended,
-            StageFailed: self._stage_ended,
-            Loaded: self._loaded,
-            LoadFailed: self._load_failed,
-        }
-        self._counts: dict[type[Action], Callable[..., None]] = {
-            Run: self._ran,
-            Reply: self._replied,
-            StepEnded: self._step_ended,
-            Map: self._map,
-            Load: self._load,
-            Evict: self._evict,
-        }
 
     def observe(self, event: Event, actions: Iterable[Action], *, now: float) -> None:
         """Count one event, which happened at `now` (seconds), and its actions."""
-        handle = self._on_event.get(type(event))
-        if handle is not None:
-            handle(event, now)
+        match event:  # the most frequent kinds first, here and below
+            case StageDone() | StageFailed():
+                self._stage_ended(event, now)
+            case Arrived():
+                model = self._models[event.model]
+                model.pending += len(event.requests)
+                if model.tokens is not None:
+                    model.tokens.arrived.update(dict.fromkeys(event.requests, now))
+            case Loaded():
+                self._memory[event.model].loaded(event)
+            case LoadFailed():
+                self._memory[event.model].failures += 1
         for action in actions:
-            count = self._counts.get(type(action))
-            if count is not None:
-                count(action, now)
+            self._count(action, now)
 
-    def _arrived(self, event: Arrived, now: float) -> None:
-        self._models[event.model].pending += len(event.requests)
-        if self._tokens and event.model in self._tokens:
-            self._tokens[event.model].arrived(event.requests, now)
+    def _count(self, action: Action, now: float) -> None:
+        match action:
+            case Run():
+                model = self._models[action.model]
+                model.ran(action)
+                self._running[action.worker] = model, action, now
+            case Reply():
+                self._models[action.model].pending -= 1
+                self._models[action.model].ended(action, now)
+            case StepEnded():
+                self._models[action.model].ended(action, now)
+                self._steps[action.query][action.node].ended(action)
+            case Map():
+                # Steps whose model was picked when they started, after another step had started.
+                steps, chosen = self._steps[action.query], action.chosen
+                if action.query in self._replan and action.node < len(steps):
+                    steps[action.node].replanned += len(action.requests) * (len(chosen) - chosen.count(NOT_RUN) > 1)
+            case Load():
+                self._memory[action.model].loads += 1
+            case Evict():
+                self._memory[action.model].evicted(action)
 
     def _stage_ended(self, event: StageDone | StageFailed, now: float) -> None:
         ran = self._running.pop(event.worker, None)
-        if ran is not None:  # None: it started before this object counted
-            model, size, started = ran
-            model.took(size, now - started)
-            model.stage_failures += isinstance(event, StageFailed)
-        if self._decoding and event.worker in self._decoding:
-            tokens = self._decoding.pop(event.worker)
-            if isinstance(event, StageDone):
-                tokens.done(event.worker, now)
-            else:
-                tokens.failed(event.worker)
-
-    def _loaded(self, event: Loaded, now: float) -> None:
-        del now
-        self._memory[event.model].loaded(event)
-
-    def _load_failed(self, event: LoadFailed, now: float) -> None:
-        del now
-        self._memory[event.model].failures += 1
-
-    def _ran(self, action: Run, now: float) -> None:
-        model = self._models[action.model]
-        model.ran(action)
-        self._running[action.worker] = model, len(action.requests), now
-        if self._decoders and self._decoders.get(action.model) == action.stage:
-            self._decoding[action.worker] = tokens = self._tokens[action.model]
-            tokens.begun(action.worker, action.requests)
-
-    def _replied(self, action: Reply, now: float) -> None:
-        model = self._models[action.model]
-        model.pending -= 1
-        model.ended(action, now)
-        if self._tokens and action.model in self._tokens:
-            self._tokens[action.model].ended(action.request)
-
-    def _step_ended(self, action: StepEnded, now: float) -> None:
-        self._models[action.model].ended(action, now)
-        self._steps[action.query][action.node].ended(action)
-        if action.model in self._tokens:
-            self._tokens[action.model].ended(action.request)
-
-    def _load(self, action: Load, now: float) -> None:
-        del now
-        self._memory[action.model].loads += 1
-
-    def _evict(self, action: Evict, now: float) -> None:
-        del now
-        self._memory[action.model].evicted(action)
-
-    def _map(self, action: Map, now: float) -> None:
-        """Count steps whose model was picked when they started, after another step had started."""
-        del now
-        steps, chosen = self._steps[action.query], action.chosen
-        if action.query in self._replan and action.node < len(steps):
-            steps[action.node].replanned += len(action.requests) * (len(chosen) - chosen.count(NOT_RUN) > 1)
+        if ran is None:  # it started before this object counted
+            return
+        model, run, started = ran
+        model.took(len(run.requests), now - started)
+        if isinstance(event, StageFailed):
+            model.stage_failures += 1
+        elif model.tokens is not None and run.stage + 1 == model.stages:
+            model.tokens.written(run.requests, now)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the figures of every model and query as plain types, ready for JSON; of memory where it is limited."""
         found: dict[str, Any] = {"models": {name: model.snapshot() for name, model in self._models.items()}}
-        for name, tokens in self._tokens.items():
-            found["models"][name] |= tokens.snapshot()
         if self._steps:
             found["steps"] = {
                 query: {step.name: step.snapshot() for step in steps} for query, steps in self._steps.items()

@@ -4,6 +4,7 @@ Only requests whose `Arrived` has a trace number are followed; while there are n
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 
 import msgspec
 
@@ -79,9 +80,8 @@ class Path:
         self.model = model
         self.step = step
         self.began = self.since = now
-        self._begun = False
-        self._stage: Span | None = None  # the stage that runs, or ran last
         self.running = False  # a stage runs, and the request has not ended
+        self._stage: Span | None = None  # the stage that runs, or ran last
         self._mates: set[int] = set()
         self._asked: tuple[int, float] | None = None  # the stage and the start of a pending lookup beside the worker
 
@@ -91,31 +91,26 @@ class Path:
 
     def run(self, action: Run, now: float) -> None:
         """Note that a stage starts. If the same stage ended just now, its span goes on: a decoder has many steps."""
-        if not self._begun or now > self.since:
-            self.add("rest" if self._begun else "wait", self.since, now)
-        requests = set(action.requests)
-        last = self._stage
+        last, requests = self._stage, set(action.requests)
+        if last is None or now > self.since:
+            self.add("wait" if last is None else "rest", self.since, now)
+        joined = 0 if last is None else len(requests - self._mates)
         if last is not None and now == self.since and last.facts["stage"] == action.stage:
             last.facts["runs"] = int(last.facts["runs"]) + 1
             last.facts["batch"] = max(int(last.facts["batch"]), len(requests))
-            last.facts["joined"] = int(last.facts["joined"]) + len(requests - self._mates)
+            last.facts["joined"] = int(last.facts["joined"]) + joined
         else:
-            joined = len(requests - self._mates) if self._begun else 0
             facts: dict[str, Fact] = {"stage": action.stage, "worker": action.worker, "batch": len(requests)}
             self._stage = self.add("stage", now, now, **facts, runs=1, joined=joined)
-        self._mates, self._begun, self.running = requests, True, True
+        self._mates, self.running = requests, True
 
-    def ran(self, now: float, looked: float = 0.0) -> None:
+    def ran(self, now: float, looked: float = 0.0, *, failed: bool = False) -> None:
         """Note that the stage has ended; its last `looked` seconds belong to a lookup."""
         assert self._stage is not None
         self._stage.end = now - looked
+        if failed:
+            self._stage.facts["failed"] = True
         self.since, self.running = now, False
-
-    def failed(self, now: float) -> None:
-        """Note that the stage has raised."""
-        assert self._stage is not None
-        self._stage.facts["failed"] = True
-        self.ran(now)
 
     def asked(self, stage: int, now: float) -> None:
         """Note that a lookup beside the worker starts; the one before it counts as missed if it has not answered."""
@@ -140,7 +135,7 @@ class Path:
         self.missed()
         if self.running:
             self.ran(now)
-        elif not self._begun:
+        elif self._stage is None:
             self.add("wait", self.since, now)
 
 
@@ -165,37 +160,39 @@ class Tracer:
 
     def observe(self, event: Event, actions: Iterable[Action], *, now: float) -> Sequence[Trace]:
         """Handle one event, which happened at `now`, and its actions; return the traces of requests that have ended."""
-        if type(event) is Arrived and event.trace:
-            self._arrived(event, now)
-        elif not self._paths:
+        if not (self._paths or (type(event) is Arrived and event.trace)):
             return ()
-        else:
-            self._handle(event, now)
+        self._handle(event, now)
         ended: list[Trace] = []
         for action in actions:
             match action:
                 case Run():
-                    self._run(action, now)
+                    paths = [self._paths[request] for request in action.requests if request in self._paths]
+                    for path in paths:
+                        path.run(action, now)
+                    if paths:
+                        self._running[action.worker] = action, paths
+                    else:  # what it ran before may have ended while nobody was followed
+                        self._running.pop(action.worker, None)
                 case Reply() if action.request in self._paths:
                     ended.append(self._ended(action, now))
                 case Map() | Branch():
                     self._look(action, now)
                 case StepEnded() if action.request in self._paths:
-                    self._step_ended(action, now)
+                    path = self._paths.pop(action.request + 1 + action.node)
+                    path.end(now)
+                    facts: dict[str, Fact] = {"model": action.model, "outcome": action.outcome.name.lower()}
+                    path.add("step", path.began, now, **facts, left_at=action.stage, budget=action.budget)
         return ended
-
-    def _arrived(self, event: Arrived, now: float) -> None:
-        for request in event.requests:
-            trace = Trace(event.trace, request, event.model, now, event.deadline, event.priority)
-            self._paths[request] = Path(trace, event.model, now)
 
     def _handle(self, event: Event, now: float) -> None:
         match event:
+            case Arrived():
+                for request in event.requests if event.trace else ():
+                    trace = Trace(event.trace, request, event.model, now, event.deadline, event.priority)
+                    self._paths[request] = Path(trace, event.model, now)
             case StageDone() | StageFailed():
-                action, paths = self._running.pop(event.worker, (None, ()))
-                for path in paths:
-                    if action is not None and path.running:  # who has ended meanwhile was told until then
-                        self._ran(path, action, event, now)
+                self._stage_ended(event, now)
             case Exited():
                 for request in event.requests:
                     if request in self._paths:
@@ -204,72 +201,56 @@ class Tracer:
                 for path in self._paths.values():
                     if path.model == event.model:
                         path.add("load", max(path.began, now - event.seconds), now, pieces=len(event.pieces))
-            case Branched():
-                self._looked(event.requests, event.nodes, "branch", now)
-            case MapFailed():
-                self._looked(event.requests, event.nodes, "map", now)
+            case Branched() | MapFailed():
+                self._looked(event.requests, event.nodes, "branch" if isinstance(event, Branched) else "map", now)
             case Mapped():
                 self._looked(event.requests, (event.node,), "map", now)
 
-    def _run(self, action: Run, now: float) -> None:
-        paths = [self._paths[request] for request in action.requests if request in self._paths]
-        for path in paths:
-            path.run(action, now)
-        if paths:
-            self._running[action.worker] = action, paths
-        else:  # what it ran before may have ended while nobody was followed
-            self._running.pop(action.worker, None)
-
-    def _ran(self, path: Path, action: Run, event: StageDone | StageFailed, now: float) -> None:
+    def _stage_ended(self, event: StageDone | StageFailed, now: float) -> None:
         """Note that a stage has ended, and the result of the lookup behind it."""
-        if isinstance(event, StageFailed):
-            path.failed(now)
+        if event.worker not in self._running:
             return
-        path.ran(now, event.looked)
-        if action.stage in self._lookups[action.model]:
-            if action.model in self._aside:
-                path.asked(action.stage, now)
-            elif event.looked:
-                hit = any(self._paths.get(request) is path for request in event.exited)
-                path.add("lookup", now - event.looked, now, stage=action.stage, hit=hit)
+        action, paths = self._running.pop(event.worker)
+        for path in paths:
+            if not path.running:  # the request has ended meanwhile, and its trace with it
+                continue
+            if isinstance(event, StageFailed):
+                path.ran(now, failed=True)
+                continue
+            path.ran(now, event.looked)
+            if action.stage in self._lookups[action.model]:
+                if action.model in self._aside:
+                    path.asked(action.stage, now)
+                elif event.looked:
+                    hit = any(self._paths.get(request) is path for request in event.exited)
+                    path.add("lookup", now - event.looked, now, stage=action.stage, hit=hit)
 
     def _look(self, action: Map | Branch, now: float) -> None:
         """Note that a map or branch of a query starts; a step that may start is traced from now on."""
-        requests = [request for request in action.requests if request in self._paths]
-        if isinstance(action, Branch):
-            self._looks.update({(request, node): now for request in requests for node in action.nodes})
-            return
-        self._looks.update({(request, action.node): now for request in requests})
-        nodes = self._queries[action.query].nodes
-        if action.node < len(nodes):
-            node = nodes[action.node]
-            model = node.models[action.chosen[action.node]]
-            for request in requests:
-                self._paths[request + 1 + action.node] = Path(self._paths[request].trace, model, now, node.name)
+        mapped, nodes = isinstance(action, Map), self._queries[action.query].nodes
+        looked = (action.node,) if isinstance(action, Map) else action.nodes
+        for request in action.requests:
+            if request not in self._paths:
+                continue
+            self._looks.update({(request, node): now for node in looked})
+            if mapped and looked[0] < len(nodes):
+                node = nodes[looked[0]]
+                model = node.models[action.chosen[looked[0]]]
+                self._paths[request + 1 + looked[0]] = Path(self._paths[request].trace, model, now, node.name)
 
-    def _looked(self, requests: Iterable[int], nodes: Iterable[int], what: str, now: float) -> None:
+    def _looked(self, requests: Iterable[int], looked: Iterable[int], what: str, now: float) -> None:
         """Note that a map or branch has ended."""
-        for request in requests:
-            if request in self._paths:
-                for node in nodes:
-                    self._add_look(request, node, what, now)
-
-    def _add_look(self, request: int, node: int, what: str, now: float) -> None:
-        start = self._looks.pop((request, node), now)
-        path = self._paths.get(request + 1 + node)
-        if path is None:
-            path = self._paths[request]
-            nodes = self._queries[path.model].nodes
-            path.trace.add(Span(what, start, now, nodes[node].name if node < len(nodes) else "outputs"))
-            return
-        path.add(what, start, now)
-        path.since = now
-
-    def _step_ended(self, action: StepEnded, now: float) -> None:
-        path = self._paths.pop(action.request + 1 + action.node)
-        path.end(now)
-        facts: dict[str, Fact] = {"model": action.model, "outcome": action.outcome.name.lower()}
-        path.add("step", path.began, now, **facts, left_at=action.stage, budget=action.budget)
+        for request, node in product(requests, looked):
+            if request not in self._paths:
+                continue
+            start, path = self._looks.pop((request, node), now), self._paths.get(request + 1 + node)
+            if path is not None:
+                path.add(what, start, now)
+                path.since = now
+            else:
+                whole = self._paths[request]
+                nodes = self._queries[whole.model].nodes
+                whole.trace.add(Span(what, start, now, nodes[node].name if node < len(nodes) else "outputs"))
 
     def _ended(self, action: Reply, now: float) -> Trace:
         path = self._paths.pop(action.request)

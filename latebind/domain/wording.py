@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 from itertools import islice
 
 from latebind.domain.errors import ConfigError
@@ -30,8 +31,8 @@ def size(option: str, written: str) -> int:
 
 
 FEW = 10  # names that are listed where none is similar
-MANY = 200  # names that are compared, at about two microseconds each, so that bad names do not delay other calls
-NEAR = 0.6  # share of the longer name's letters that similar names have in common at their ends
+MANY = 50  # names that are compared, at some twenty microseconds each, so that bad names do not delay other calls
+NEAR = 0.6  # what `difflib` calls the ratio of two names that may have been meant for each other
 SHOWN = 140  # characters of the unknown name that are compared
 
 
@@ -41,26 +42,9 @@ def instead(name: str, there: Iterable[str]) -> str:
     The result shows names, so it is only for callers who may list them.
     """
     known = list(islice(there, MANY))
-    best = max(known, key=lambda each: _alike(name[:SHOWN], each), default="")
-    if best and _alike(name[:SHOWN], best) >= NEAR:
-        return f": did you mean {best!r}?"
     if not known:
         return ": there is none"
+    folded = {each.casefold(): each for each in known}
+    for near in get_close_matches(name[:SHOWN].casefold(), folded, 1, NEAR):
+        return f": did you mean {folded[near]!r}?"
     return f": there {'is' if len(known) == 1 else 'are'} {', '.join(known[:FEW])}{' and others' * (len(known) > FEW)}"
-
-
-def _alike(one: str, other: str) -> float:
-    """Return the share of the longer name that is a common beginning or end of both, ignoring case."""
-    one, other = one.casefold(), other.casefold()
-    shortest, longest = sorted((len(one), len(other)))
-    return min(_shared(one, other) + _shared(one[::-1], other[::-1]), shortest) / longest if shortest else 0.0
-
-
-def _shared(one: str, other: str) -> int:
-    """Return the length of the common beginning."""
-    count = 0
-    for mine, its in zip(one, other, strict=False):
-        if mine != its:
-            break
-        count += 1
-    return count

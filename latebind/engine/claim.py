@@ -13,7 +13,7 @@ from math import inf
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self, cast
 
-from latebind.batching.queue import LAST
+from latebind.batching.requests import LAST
 from latebind.domain.actions import Outcome
 from latebind.domain.errors import (
     Expired,

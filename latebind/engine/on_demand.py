@@ -215,7 +215,6 @@ def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel
         tuple(seconds),
         opened.behind,
         tuple(gains),
-        grain=min((piece.grain for piece in opened.pieces[: len(seen)]), default=0),
         runs=tuple(curve.at(1) for curve in costs.stages),
         row=max([tensor.nbytes for tensor in seen[:-1]], default=0),
     )
@@ -348,9 +347,6 @@ class Loader:
         pieces = self._pieces[action.model]
         for number in action.pieces:
             pieces[number].unload()
-        if action.part is not None:
-            number, stays = action.part
-            pieces[number].trim(stays)
         if time.monotonic() - self._trimmed >= TRIMS_EVERY:
             trim_heap()
             self._trimmed = time.monotonic()

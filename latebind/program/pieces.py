@@ -10,14 +10,13 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from latebind.domain.errors import LatebindError, RepositoryError
+from latebind.domain.errors import LatebindError
 from latebind.program.backends import StageFunction, backend_named, twin
 from latebind.repository.tensors import BytesRead, Pages
 
 Done = TypeVar("Done")
 
 KIB = 1 << 10
-GRAIN = 4 << 20  # bytes; a finer grain saves less than 0.1 % of loading
 LARGE_BLOCK = 4 << 20  # bytes from which a block is mapped by itself
 SMALL_BLOCK = 64 * KIB  # the same, while a peak is measured
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
@@ -75,10 +74,8 @@ class Piece:
     """One piece. For one thread at a time; meanwhile other threads may call stages of other pieces.
 
     `weights` are the bytes of its weights, which is the least that it takes, `size` the bytes that it takes, as far as
-    is known. It can be evicted in part, in multiples of `grain` bytes; 0: only as a whole.
+    is known.
     """
-
-    grain = 0
 
     def __init__(self, pages: Sequence[Pages], places: Iterable[EvictableStage]) -> None:
         self._pages = pages
@@ -86,17 +83,12 @@ class Piece:
         self.weights = self.size = sum(part.size for part in pages)
 
     def load(self) -> BytesRead:
-        """Load it, or what is missing of it. Raises whatever goes wrong, and then nothing of it stays loaded."""
+        """Load it. Raises whatever goes wrong, and then nothing of it stays loaded."""
         raise NotImplementedError
 
     def unload(self) -> None:
         """Free its memory at once."""
         raise NotImplementedError
-
-    def trim(self, keep: int) -> None:
-        """Free all but its first `keep` bytes at once; all of it, if it has no grain."""
-        del keep
-        self.unload()
 
     def measured(self, grown: int) -> None:
         """Take note of the growth of the process, in bytes, by loading and running this piece and nothing else."""
@@ -109,31 +101,18 @@ class Piece:
 class MappedPiece(Piece):
     """Stages that compute on weights in mapped files, made once. All that they take are pages, which loading holds."""
 
-    grain = GRAIN
-
     def __init__(self, pages: Sequence[Pages], stages: Sequence[tuple[EvictableStage, StageFunction]]) -> None:
         super().__init__(pages, (place for place, _ in stages))
         self._stages = stages
         self._held: Sequence[Pages] = ()
 
     def load(self) -> BytesRead:
-        """Read the pages that are not held."""
-        there = sum([part.size for part in self._held])
-        try:
-            read = hold_all(_cut(self._pages, there)[1])
-        except RepositoryError:
-            self.unload()
-            raise
+        """Read the pages."""
+        read = hold_all(self._pages)
         self._held = self._pages
         for place, stage in self._stages:
             place.fill(stage)
         return read
-
-    def trim(self, keep: int) -> None:
-        """Release the pages behind the first `keep` bytes."""
-        self._empty()
-        self._held, gone = _cut(self._held, keep)
-        release_all(gone)
 
     def unload(self) -> None:
         """Release the pages."""
@@ -212,17 +191,6 @@ def hold_all(pages: Sequence[Pages]) -> BytesRead:
             held.callback(part.release)
         held.pop_all()  # all are held: keep them
     return read
-
-
-def _cut(pages: Sequence[Pages], keep: int) -> tuple[list[Pages], list[Pages]]:
-    """Return the first `keep` bytes of some pages, and the rest."""
-    first, rest = list[Pages](), list[Pages]()
-    for part in pages:
-        before, behind = part.cut(max(0, min(keep, part.size)))
-        keep -= part.size
-        first.append(before)
-        rest.append(behind)
-    return first, rest
 
 
 def release_all(pages: Sequence[Pages]) -> None:

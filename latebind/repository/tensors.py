@@ -252,17 +252,6 @@ class Pages:
         """Free those that nobody else holds."""
         self.file.release(self.runs)
 
-    def cut(self, size: int) -> tuple["Pages", "Pages"]:
-        """Return the first `size` bytes of them, a multiple of a page, and the rest."""
-        first, rest = list[range](), list[range]()
-        left = size // PAGE
-        for run in self.runs:
-            middle = run.start + max(0, min(left, len(run)))
-            left -= len(run)
-            first += [range(run.start, middle)] if middle > run.start else []
-            rest += [range(middle, run.stop)] if middle < run.stop else []
-        return Pages(self.file, tuple(first)), Pages(self.file, tuple(rest))
-
 
 class MappedTensors(Mapping[str, Tensor]):
     """The tensors of a listed safetensors file as views of the mapped file: numbers are read when they are used.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
-from latebind.residency.model_state import ModelState
+from latebind.residency.memory import ModelState
 
 Score = Callable[[ModelState, float], float]
 

@@ -1,14 +1,12 @@
 """What is loaded next, and what is evicted to make room for it. Pure."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Hashable, Iterable, Sequence
 from math import inf
 
 from latebind.domain.actions import Action, Evict, Load
-from latebind.domain.config import ResidencyConfig
 from latebind.residency.importance import ByImportance
-from latebind.residency.model_state import ModelState
-from latebind.residency.policy import EvictionPolicy, Victim
+from latebind.residency.memory import ModelState, Victim
+from latebind.residency.policy import EvictionPolicy
 from latebind.residency.state import ResidencyState
 
 MOST_BACK_OFF = 60.0  # seconds
@@ -37,132 +35,62 @@ class BackOff:
         return now < self._failures.get(name, (0, -inf))[1]
 
 
-class MissingCaches:
-    """The models with all stages in memory and a learned cache missing, in the order in which they became complete.
+class LoadPlanner:
+    """Starts loads, after it has made room: it evicts what `policy` chooses.
 
-    A cache that could not be loaded is tried again after `back_off` seconds, twice as many each further time.
-    """
+    Where models are loaded whole, one load has all that is missing. One load is under way at a time: for started
+    requests, then for waiting ones, then for models that requests were `refused` for, then learned caches of complete
+    models. What could not be loaded, a model or a cache, is tried again after a while.
 
-    def __init__(self, back_off: float) -> None:
-        self._models: dict[str, ModelState] = {}
-        self._back_off = BackOff(back_off)
-
-    def update(self, model: ModelState) -> None:
-        """Note that pieces of a model have been loaded or evicted."""
-        if model.complete and any(piece not in model.resident for piece in _caches(model)):
-            self._models[model.name] = model
-        else:
-            self._models.pop(model.name, None)
-
-    def loaded(self, model: ModelState, pieces: Iterable[int]) -> None:
-        """Note that pieces of a model have been loaded."""
-        for piece in pieces:
-            self._back_off.loaded((model.name, piece))
-        self.update(model)
-
-    def failed(self, model: ModelState, pieces: Iterable[int], now: float) -> None:
-        """Note that pieces of a model could not be loaded."""
-        for piece in pieces:
-            self._back_off.failed((model.name, piece), now)
-
-    def next(self, free: int, now: float) -> tuple[ModelState, int] | None:
-        """Return the first missing cache that fits into `free` bytes, as its model and its piece; None without one."""
-        if free <= 0:
-            return None
-        for model in self._models.values():
-            for piece in _caches(model):
-                if piece in model.resident or model.footprint.sizes[piece] > free:
-                    continue
-                if not self._back_off.is_on((model.name, piece), now):
-                    return model, piece
-        return None
-
-
-def _caches(model: ModelState) -> range:
-    """Return the pieces of a model that are learned caches."""
-    return range(model.footprint.stages, len(model.footprint.sizes))
-
-
-class RefusedModels:
-    """The models that requests were refused for, the earliest first. `policy` says what models are worth.
-
-    No request waits for these models, so they need not be loaded, and what is in memory stays unless the policy holds
+    No request waits for refused models, so they need not be loaded, and what is in memory stays unless the policy holds
     the wanted model to be worth more. A policy that keeps models by importance is asked with a margin, because
     importance is an estimate. Any other policy holds the model that was requested last to be worth most. A model stays
     for a while after it has been loaded, so that refused requests cannot keep the memory busy with nothing but loads.
     """
 
-    def __init__(self, policy: EvictionPolicy) -> None:
-        self._policy = policy if isinstance(policy, ByImportance) else None
-        self._models: dict[str, ModelState] = {}
-        self._loaded_at: dict[str, float] = {}  # when models were last complete
-
-    def __contains__(self, model: ModelState) -> bool:
-        return model.name in self._models
-
-    def __iter__(self) -> Iterator[ModelState]:
-        return iter(list(self._models.values()))
-
-    def add(self, model: ModelState) -> None:
-        """Add a model that is not being loaded."""
-        self._models.setdefault(model.name, model)
-
-    def discard(self, model: ModelState) -> None:
-        """Forget a model."""
-        self._models.pop(model.name, None)
-
-    def loaded(self, model: ModelState, now: float) -> None:
-        """Note that all of a model is in memory."""
-        self.discard(model)
-        self._loaded_at[model.name] = now
-
-    def pays(self, wanted: ModelState, victims: Sequence[Victim], models: Mapping[str, ModelState], now: float) -> bool:
-        """Return whether these victims should be evicted for a model that no request waits for."""
-        evicted = [(models[victim.model], victim) for victim in victims]
-        for model, _ in evicted:
-            loaded_at = self._loaded_at.get(model.name)
-            if loaded_at is not None and now - loaded_at < STAYS * model.footprint.penalty:
-                return False
-        if self._policy is None:
-            return True
-        loss = sum([self._policy.worth(model, now) * _lost_bytes(model, victim) for model, victim in evicted])
-        return self._policy.gain(wanted, now) * wanted.stage_bytes > MARGIN * loss
-
-
-def _lost_bytes(model: ModelState, victim: Victim) -> int:
-    """Return the bytes that are of no use after an eviction.
-
-    Without one of its stages that is all of a model, because deadlines leave no time to load a stage again.
-    """
-    loses_stage = victim.part is not None or min(victim.pieces) < model.footprint.stages
-    return model.bytes if loses_stage else model.size_of(victim.pieces)
-
-
-class LoadPlanner:
-    """Starts loads, after it has made room: it evicts what `policy` chooses.
-
-    Where models are loaded `whole`, one load has all that is missing. One load is under way at a time: for started
-    requests, then for waiting ones, then for refused ones.
-    """
-
-    def __init__(self, config: ResidencyConfig, state: ResidencyState, policy: EvictionPolicy, *, whole: bool) -> None:
-        self._config = config
+    def __init__(self, state: ResidencyState, policy: EvictionPolicy) -> None:
         self._state = state
         self._policy = policy
-        self.refused = RefusedModels(policy)
-        self.missing_caches = MissingCaches(config.back_off)
-        self.back_off = BackOff(config.back_off)
-        self._whole = whole
+        self.back_off = BackOff(state.config.back_off)
+        self.refused: dict[str, ModelState] = {}  # the earliest first
+        self._without_cache: dict[str, ModelState] = {}  # complete but for a cache, in the order in which they were
+        self._complete_at: dict[str, float] = {}  # when models were last complete
         self._ends = 0.0  # when the load that is under way is expected to end
+
+    def loaded(self, model: ModelState, pieces: Sequence[int], now: float) -> None:
+        """Note that pieces have been loaded."""
+        for name in (model.name, *[(model.name, piece) for piece in pieces]):
+            self.back_off.loaded(name)
+        if model.complete:
+            self.refused.pop(model.name, None)
+            self._complete_at[model.name] = now
+        self._look_for_caches(model)
+
+    def failed(self, model: ModelState, pieces: Sequence[int], now: float) -> None:
+        """Note that pieces could not be loaded."""
+        for piece in pieces:
+            self.back_off.failed((model.name, piece), now)
+        if not model.complete:  # else only a learned cache, without which the model serves
+            self.back_off.failed(model.name, now)
+        self.refused.pop(model.name, None)
+
+    def _look_for_caches(self, model: ModelState) -> None:
+        if model.complete and model.missing_caches:
+            self._without_cache[model.name] = model
+        else:
+            self._without_cache.pop(model.name, None)
 
     def seconds_left(self, now: float) -> float:
         """Return the seconds until the load that is under way is expected to end; 0 where there is none."""
         return max(0.0, self._ends - now) if self._state.is_loading else 0.0
 
+    # What is loaded next --------------------------------------------------------------------------------------------
+
     def next_model(self, now: float) -> ModelState | None:
         """Return the model to load: one that runs without all its stages, else one that requests wait for.
 
-        After a failed load the next one is for a batch that cannot go on without it.
+        After a failed load the next one is for a batch that cannot go on without it. Of models that requests wait for,
+        overdue ones go first, then the one whose requests have waited longest, in sum, per second of loading.
         """
         state = self._state
         for batch in state.started():
@@ -171,10 +99,19 @@ class LoadPlanner:
                 continue
             if any(piece >= batch.stage for piece in model.missing):
                 return model
-        waiting = state.waiting
-        if all(model.complete for model in waiting.values()):
+        incomplete = [model for model in state.waiting.values() if not model.complete]
+        if not incomplete:
             return None
-        return self._next_waited_for(now)
+        limit = self._overdue_after()
+        overdue = [model for model in incomplete if self._has_waited(model, limit, now)]
+        if overdue:
+            return min(overdue, key=state.oldest)
+
+        def urgency(model: ModelState) -> tuple[float, float]:
+            seconds = max(model.load_seconds, 1e-9)
+            return state.lanes[model.name].waited(now) / seconds, model.waiting / seconds
+
+        return max(incomplete, key=urgency)
 
     def load(self, now: float, actions: list[Action]) -> None:
         """Start the next load if there is room for it, or room can be made."""
@@ -183,15 +120,16 @@ class LoadPlanner:
             self._load_unasked(now, actions)
             return
         is_new, pieces = state.set_target(model), self._next_pieces(model)
-        if is_new and not self._whole and self._streams_through(model):
-            state.streaming.add(model.name)
+        if is_new and not state.whole:
+            # It starts before there is room for all of it where it is larger than the budget, or no request waits for
+            # another model. The policy then chooses, piece by piece, between other models and what of it has run.
+            alone = all(other is model for other in state.waiting.values())
+            if alone or model.stage_bytes > state.memory.budget:
+                state.streaming.add(model.name)
         # Room for all of it is made at once. If it were made piece by piece over a long load, each model that is idle
         # for a moment would lose its last stages.
-        wanted = pieces if model.name in state.streaming else model.missing
-        need = model.missing_bytes(wanted) - state.memory.free
-        # What is there of these pieces in part may itself be evicted to make the room, and is then missing too.
-        own = sum([model.resident_bytes(piece) for piece in pieces if piece < model.needed_from < inf])
-        if need > 0 and not self._make_room(model, pieces, need + own, now, actions):
+        need = model.size_of(pieces if model.name in state.streaming else model.missing) - state.memory.free
+        if need > 0 and not self._make_room(model, pieces, need, now, actions):
             state.draining = self._has_waited(model, self._overdue_after(), now)
             return
         state.draining = False
@@ -205,84 +143,64 @@ class LoadPlanner:
         Returns whether a load was started.
         """
         state = self._state
-        for model in self.refused:
+        for model in list(self.refused.values()):
             fits = model.stage_bytes <= state.memory.budget
-            wanted, pays = model.missing if fits else self._next_pieces(model), partial(self._pays, model, now)
-            need = model.missing_bytes(wanted) - state.memory.free
-            if need > 0 and not self._make_room_if(model, need, pays, now, actions):
-                self.refused.discard(model)
+            need = model.size_of(model.missing if fits else self._next_pieces(model)) - state.memory.free
+            if need > 0 and not self._make_room_for_refused(model, need, now, actions):
+                del self.refused[model.name]
                 continue
             state.set_target(model)
             self._start(model, self._next_pieces(model), now, actions)
             return True
         return False
 
-    def _next_waited_for(self, now: float) -> ModelState:
-        """Return the model to load, of those that requests wait for; at least one must not be complete.
-
-        Overdue models go first, then the one whose requests have waited longest, in sum, per second of loading.
-        """
-        waiting = self._state.waiting
-        incomplete = [model for model in waiting.values() if not model.complete]
-        limit = self._overdue_after()
-        overdue = [model for model in incomplete if self._has_waited(model, limit, now)]
-        if overdue:
-            return min(overdue, key=self._state.oldest)
-        return max(incomplete, key=lambda model: self._urgency(model, now))
-
-    def _overdue_after(self) -> float:
-        """Return the seconds of waiting after which a model is overdue: loads that go first count against patience."""
-        ahead = sum([model.load_seconds for model in self._state.waiting.values()])
-        return max(self._config.patience - ahead, 0.25 * self._config.patience)
-
-    def _has_waited(self, model: ModelState, seconds: float, now: float) -> bool:
-        return model.waiting > 0 and now - self._state.lanes[model.name].oldest.arrived >= seconds
-
-    def _urgency(self, model: ModelState, now: float) -> tuple[float, float]:
-        """Return the summed waiting time of its requests per second of loading, then their number per second."""
-        seconds = max(model.load_seconds, 1e-9)
-        return self._state.lanes[model.name].waited(now) / seconds, model.waiting / seconds
-
     def _load_unasked(self, now: float, actions: list[Action]) -> None:
-        """Load what no request waits for: models that requests were refused for, then learned caches."""
+        """Load what no request waits for: models that requests were refused for, then learned caches that fit."""
         state = self._state
         # The request that had waited too long has gone.
         if state.draining and all(model.complete for model in state.waiting.values()):
             state.draining = False
             state.dirty.update(state.waiting)
-        if not self.load_refused(now, actions) and state.target is None:
-            found = self.missing_caches.next(state.memory.free, now)
-            if found is not None:
-                model, piece = found
-                state.set_target(model)
-                self._start(model, (piece,), now, actions)
+        free = state.memory.free
+        if self.load_refused(now, actions) or state.target is not None or free <= 0:
+            return
+        for model in self._without_cache.values():
+            for piece in model.missing_caches:
+                if model.footprint.sizes[piece] <= free and not self.back_off.is_on((model.name, piece), now):
+                    state.set_target(model)
+                    self._start(model, (piece,), now, actions)
+                    return
 
     def _start(self, model: ModelState, pieces: tuple[int, ...], now: float, actions: list[Action]) -> None:
-        begins = model.absent
-        resident = tuple([model.resident_bytes(piece) for piece in pieces]) if model.parts else ()
+        begins = not model.resident
         self._ends = now + (model.seconds_of(pieces) + model.footprint.fixed * begins)
         self._state.memory.begin(model.name, pieces)
-        actions.append(Load(model.name, pieces, begins, resident))
+        actions.append(Load(model.name, pieces, begins))
         self._state.dirty.add(model.name)
 
     def _next_pieces(self, model: ModelState) -> tuple[int, ...]:
         """Return the pieces of the next load: all that are missing, or the first one that started requests need."""
-        ahead = tuple([piece for piece in model.missing if model.needed_from <= piece < inf]) or model.missing
-        return model.missing if self._whole else ahead[:1]
+        if self._state.whole:
+            return model.missing
+        return (tuple([piece for piece in model.missing if model.needed_from <= piece < inf]) or model.missing)[:1]
 
-    def _streams_through(self, model: ModelState) -> bool:
-        """Return whether a model starts before there is room for all of it.
+    def _overdue_after(self) -> float:
+        """Return the seconds of waiting after which a model is overdue: loads that go first count against patience."""
+        patience = self._state.config.patience
+        ahead = sum([model.load_seconds for model in self._state.waiting.values()])
+        return max(patience - ahead, 0.25 * patience)
 
-        It does where it is larger than the budget, or no request waits for another model. The policy then chooses,
-        piece by piece, between other models and the pieces of this one that have run.
-        """
-        alone = all(other is model for other in self._state.waiting.values())
-        return alone or model.size_of(tuple(range(model.footprint.stages))) > self._state.memory.budget
-
-    def _pays(self, wanted: ModelState, now: float, victims: Sequence[Victim]) -> bool:
-        return self.refused.pays(wanted, victims, self._state.memory.models, now)
+    def _has_waited(self, model: ModelState, seconds: float, now: float) -> bool:
+        return model.waiting > 0 and now - self._state.lanes[model.name].oldest.arrived >= seconds
 
     # Evictions ------------------------------------------------------------------------------------------------------
+
+    def restore_budget(self, now: float, actions: list[Action]) -> None:
+        """Evict what exceeds the budget, where a piece turned out larger than it was thought to be."""
+        memory = self._state.memory
+        if memory.free < 0:
+            first = next(iter(memory.models.values()))
+            self._evict(self._victims(-memory.free, first, now), now, actions)
 
     def _make_room(
         self, model: ModelState, pieces: tuple[int, ...], need: int, now: float, actions: list[Action]
@@ -300,33 +218,36 @@ class LoadPlanner:
         victims = self._victims(need, model, now)
         if not victims and stuck and model.name in state.streaming:  # its own last stages take the place of the next
             state.pin(model, False)
-            victims = self._victims(need + model.resident_bytes(pieces[0]), model, now)
+            victims = self._victims(need, model, now)
         self._evict(victims, now, actions)
         state.dirty.update(state.waiting)
         return bool(victims)
 
-    def restore_budget(self, now: float, actions: list[Action]) -> None:
-        """Evict what exceeds the budget, where a piece turned out larger than it was thought to be."""
-        memory = self._state.memory
-        if memory.free < 0:
-            first = next(iter(memory.models.values()))
-            self._evict(self._victims(-memory.free, first, now), now, actions)
-
-    def _make_room_if(
-        self, model: ModelState, need: int, pays: Callable[[Sequence[Victim]], bool], now: float, actions: list[Action]
-    ) -> bool:
-        """Evict `need` bytes of other models for one that no request waits for, if `pays` approves of the victims.
-
-        Returns whether that made enough room.
-        """
+    def _make_room_for_refused(self, model: ModelState, need: int, now: float, actions: list[Action]) -> bool:
+        """Evict `need` bytes of other models for one that no request waits for, if that pays; return whether it did."""
         state = self._state
         state.pin(model, True)  # the pieces of it that are in memory already
         victims = self._victims(need, model, now)
         state.pin(model, state.must_pin(model))
-        if not victims or not pays(victims):
+        if not victims or not self._pays(model, victims, now):
             return False
         self._evict(victims, now, actions)
         return True
+
+    def _pays(self, wanted: ModelState, victims: Sequence[Victim], now: float) -> bool:
+        """Return whether these victims should be evicted for a model that no request waits for."""
+        policy, loss = self._policy, 0.0
+        for victim in victims:
+            model = self._state.memory.models[victim.model]
+            if now - self._complete_at.get(model.name, -inf) < STAYS * model.footprint.penalty:
+                return False
+            if isinstance(policy, ByImportance):
+                # Without one of its stages all of a model is of no use: deadlines leave no time to load a stage again.
+                loses_stage = min(victim.pieces) < model.footprint.stages
+                loss += policy.worth(model, now) * (model.bytes if loses_stage else model.size_of(victim.pieces))
+        if not isinstance(policy, ByImportance):
+            return True
+        return policy.gain(wanted, now) * wanted.stage_bytes > MARGIN * loss
 
     def _victims(self, need: int, model: ModelState, now: float) -> list[Victim]:
         """Ask the policy. Requests that wait for `model` do not count: what is loaded now will serve them."""
@@ -341,11 +262,10 @@ class LoadPlanner:
         return victims
 
     def _evict(self, victims: Iterable[Victim], now: float, actions: list[Action]) -> None:
-        state = self._state
         for victim in victims:
-            model = state.memory.evict(victim)
-            if model.absent:
+            model = self._state.memory.evict(victim)
+            if not model.resident:
                 self._policy.evicted(model, now)
-            self.missing_caches.update(model)
-            state.dirty.add(model.name)
-            actions.append(Evict(victim.model, victim.pieces, victim.part))
+            self._look_for_caches(model)
+            self._state.dirty.add(model.name)
+            actions.append(Evict(victim.model, victim.pieces))

@@ -1,40 +1,22 @@
-"""What eviction policies see and answer, how they are found, and LRU. Policies only read; `memory.py` commits. Pure.
+"""What an eviction policy is, how policies are found, and LRU. Policies only read; `memory.py` commits. Pure.
 
 A policy of your own is one class that fulfils `EvictionPolicy`, which is named by its dotted path.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.plugins import find
-from latebind.residency.model_state import ModelState
+from latebind.residency.memory import MemoryView, ModelState, Victim
+
+__all__ = [  # what a policy of your own may need
+    "POLICIES", "EvictionPolicy", "Lru", "MemoryView", "ModelState", "Victim", "first_whole", "make_policy",
+    "may_evict_whole",
+]  # fmt: skip
 
 POLICIES = {"late": "latebind.residency.late:Late", "lru": "latebind.residency.policy:Lru"}
-
-
-class Victim(NamedTuple):
-    """What is evicted of one model: `pieces` wholly, and of stage `part[0]` all but its first `part[1]` bytes."""
-
-    model: str
-    pieces: tuple[int, ...]
-    part: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryView:
-    """The memory as policies see it, in bytes.
-
-    `evictable` are the models of which something may be evicted; the dictionary is live. `waiting` requests, over all
-    models, have arrived and not started.
-    """
-
-    models: Mapping[str, ModelState]
-    evictable: Mapping[str, ModelState]
-    budget: int
-    waiting: int = 0
 
 
 class EvictionPolicy(Protocol):

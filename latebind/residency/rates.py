@@ -31,27 +31,23 @@ class Gaps(Protocol):
         """Return the expected seconds until the next request, above 0."""
 
 
-class MovingGaps:
+class MovingGap:
     """The exponentially weighted mean of gaps, the newest with weight `alpha`, or the time since the last if longer."""
 
     def __init__(self, alpha: float, unseen: float) -> None:
         self._alpha = alpha
-        self._unseen = unseen
-        self._seen: dict[str, tuple[float, float]] = {}  # the time of the last request and the mean gap
+        self._mean = unseen  # seconds, until there is a gap
+        self._last: float | None = None
 
-    def observe(self, name: str, now: float) -> None:
-        """Update the mean with the newest gap; the first request of a model sets it to `unseen` seconds."""
-        seen = self._seen.get(name)
-        if seen is None:
-            self._seen[name] = now, self._unseen
-            return
-        last, mean = seen
-        self._seen[name] = now, mean + self._alpha * (now - last - mean)
+    def observe(self, now: float) -> None:
+        """Note a request."""
+        if self._last is not None:
+            self._mean += self._alpha * (now - self._last - self._mean)
+        self._last = now
 
-    def gap(self, name: str, now: float) -> float:
+    def gap(self, now: float) -> float:
         """Return the longer of the mean and the time since the last request."""
-        last, mean = self._seen.get(name, (now, self._unseen))
-        return max(mean, now - last, SHORTEST)
+        return max(self._mean, 0.0 if self._last is None else now - self._last, SHORTEST)
 
 
 @dataclass(slots=True)

@@ -5,19 +5,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from latebind.batching.admission import Lane
-from latebind.batching.policy import Models
-from latebind.batching.table import SubBatch
-from latebind.batching.workers import Crew
+from latebind.batching.requests import Lane, Models
+from latebind.batching.workers import Crew, SubBatch
 from latebind.domain.actions import Action
 from latebind.domain.config import ResidencyConfig, ServedModel
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.residency.importance import ByImportance
 from latebind.residency.loading import LoadPlanner
-from latebind.residency.memory import Memory, require_room
-from latebind.residency.model_state import ModelState
+from latebind.residency.memory import Memory, ModelState, require_room
 from latebind.residency.policy import make_policy
-from latebind.residency.state import Gate, ResidencyState
+from latebind.residency.state import ResidencyState
 
 
 class Residency:
@@ -31,25 +28,21 @@ class Residency:
         queues: Models,
         crew: Crew,
     ) -> None:
-        policy = make_policy(config)
-        whole = policy.whole or not config.stages
+        self._policy = make_policy(config)
+        whole = self._policy.whole or not config.stages
         self.memory = Memory(config.budget, {served.spec.name: served.footprint for served in models})
         for model in self.memory.models.values():
             require_room(model, config.budget, whole=whole)
-        self._policy = policy
-        self._streams = not whole  # a model may start before all of it is in memory
-        self._state = ResidencyState(self.memory, lanes, queues, crew)
-        self._gate = Gate(config, self._state, whole=whole)
-        self._planner = LoadPlanner(config, self._state, policy, whole=whole)
+        self._state = ResidencyState(config, self.memory, lanes, queues, crew, whole)
+        self._planner = LoadPlanner(self._state, self._policy)
 
     # Events ---------------------------------------------------------------------------------------------------------
 
     def arrived(self, name: str, requests: Sequence[int], now: float) -> None:
         """Note that requests have been accepted."""
         self._state.arrived(name, requests)
-        model = self.memory.models[name]
         for _ in requests:
-            self._policy.requested(model, now)
+            self._policy.requested(self.memory.models[name], now)
 
     def touch(self, name: str) -> None:
         """Note that a request of this model started, continued or ended."""
@@ -60,21 +53,15 @@ class Residency:
         expected = self.memory.models[event.model].seconds_of(event.pieces)
         model = self.memory.loaded(event.model, event.pieces, event.sizes)
         model.learn(event.pieces, event.seconds, expected)
-        self._planner.back_off.loaded(model.name)
         self._policy.loaded(model, now)
-        self._planner.missing_caches.loaded(model, event.pieces)
+        self._planner.loaded(model, event.pieces, now)
         self._state.loaded(model)
-        if model.complete:
-            self._planner.refused.loaded(model, now)
 
     def failed(self, event: LoadFailed, now: float) -> None:
         """Note that pieces could not be loaded. What is in memory of the model may be evicted once nobody uses it."""
         model = self.memory.failed(event.model, event.pieces)
-        self._planner.missing_caches.failed(model, event.pieces, now)
-        if not model.complete:  # else only a learned cache, without which the model serves
-            self._planner.back_off.failed(model.name, now)
-        self._state.failed(model)
-        self._planner.refused.discard(model)
+        self._planner.failed(model, event.pieces, now)
+        self._state.end_target(model)
 
     def load_for_refused(self, name: str, requests: Sequence[int], now: float, actions: list[Action]) -> float | None:
         """Note requests that are refused only because their model is not in memory; load it where that pays.
@@ -83,15 +70,15 @@ class Residency:
         is larger than the memory as much is loaded as fits: later requests wait for the rest alone. None is told then,
         for nobody knows whether that is soon enough.
         """
-        state, model = self._state, self.memory.models[name]
+        state, planner, model = self._state, self._planner, self.memory.models[name]
         for _ in requests:
             self._policy.requested(model, now)
-        self._gate.update()
+        state.update_lanes()
         if not model.waiting and not model.loading:
-            self._planner.refused.add(model)
-            if not state.is_loading and self._planner.next_model(now) is None:
-                self._planner.load_refused(now, actions)
-        wished = model.waiting or model.loading or model in self._planner.refused
+            planner.refused.setdefault(name, model)
+            if not state.is_loading and planner.next_model(now) is None:
+                planner.load_refused(now, actions)
+        wished = model.waiting or model.loading or name in planner.refused
         if not wished or model.stage_bytes > self.memory.budget:
             return None
         others = [] if model.loading else [other for other in state.waiting.values() if other is not model]
@@ -114,7 +101,7 @@ class Residency:
             return 0.0
         under_way = self._planner.seconds_left(now)
         if not model.loading:
-            return under_way + (model.wait_seconds if self._streams else model.load_seconds)
+            return under_way + (model.load_seconds if self._state.whole else model.wait_seconds)
         return under_way + model.seconds_of(model.missing)
 
     @property
@@ -138,12 +125,12 @@ class Residency:
     def decide(self, now: float) -> list[Action]:
         """Open and close lanes, and return the evictions and the load to perform, in this order."""
         state, actions = self._state, list[Action]()
-        self._gate.update()
+        state.update_lanes()
         self._planner.restore_budget(now, actions)
         for _ in range(2):  # the second time only where no request is left whose end could make room
             if not state.is_loading:
                 self._planner.load(now, actions)
-            self._gate.update()
+            state.update_lanes()
             if state.can_progress():
                 break
         return actions

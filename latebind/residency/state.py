@@ -6,13 +6,10 @@ Events change it as they come. `refresh` brings a model up to date before anythi
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from latebind.batching.admission import Lane
-from latebind.batching.policy import Models
-from latebind.batching.table import SubBatch
-from latebind.batching.workers import Crew
+from latebind.batching.requests import Lane, Models
+from latebind.batching.workers import Crew, SubBatch
 from latebind.domain.config import ResidencyConfig
-from latebind.residency.memory import Memory
-from latebind.residency.model_state import ModelState
+from latebind.residency.memory import Memory, ModelState
 
 
 class ResidencyState:
@@ -22,22 +19,40 @@ class ResidencyState:
     continued or ended since they were last refreshed. `target` is the model that is being loaded, until it is complete.
     `streaming` are the models that run piece by piece because not all of them fits. While `draining`, no request
     starts, because a model that has been waited for too long needs room.
+
+    Requests of a model that cannot run yet are held in its lane, where no batching policy sees them. The lane opens as
+    soon as a request that starts would not wait for a stage: a start that is held back until then does not end later,
+    and more requests start together. A model that does not fit as a whole opens once its first stage is there, and
+    streams through; where models are loaded `whole`, once all of it is. All lanes are closed while the requests that
+    have started keep more between stages than they may.
     """
 
-    def __init__(self, memory: Memory, lanes: Mapping[str, Lane], queues: Models, crew: Crew) -> None:
+    def __init__(
+        self,
+        config: ResidencyConfig,
+        memory: Memory,
+        lanes: Mapping[str, Lane],
+        models: Models,
+        crew: Crew,
+        whole: bool,
+    ) -> None:
+        self.config = config
         self.memory = memory
         self.lanes = lanes
+        self.whole = whole
         self.waiting: dict[str, ModelState] = {}
         self.dirty: set[str] = set()
         self.target: ModelState | None = None
         self.streaming: set[str] = set()
         self.draining = False
-        self._queues = queues
+        self._queues = models
         self._crew = crew
         self._newest = -1  # the request that arrived last
         # For each model that was loaded, the last request that had arrived by then. The model stays until all requests
         # for it up to that one have started.
         self._guards: dict[str, int] = {}
+        for lane in lanes.values():
+            lane.open = False
 
     # Events ---------------------------------------------------------------------------------------------------------
 
@@ -50,12 +65,11 @@ class ResidencyState:
         """Note that pieces have been loaded."""
         self._guards[model.name] = self._newest
         if model.complete:
-            self.target = None
-            self.streaming.discard(model.name)
+            self.end_target(model)
         self.dirty.add(model.name)
 
-    def failed(self, model: ModelState) -> None:
-        """Note that pieces could not be loaded."""
+    def end_target(self, model: ModelState) -> None:
+        """Note that a model is complete, or that a load of it has failed."""
         self.target = None
         self.streaming.discard(model.name)
         self.dirty.add(model.name)
@@ -68,7 +82,24 @@ class ResidencyState:
         self.target = model
         return changes
 
-    def refresh(self, name: str) -> ModelState:
+    def pin(self, model: ModelState, pinned: bool) -> None:
+        """Pin a model as a whole, or let everything be evicted that no started request needs."""
+        model.pinned = pinned
+        self.memory.update_evictable(model)
+
+    def update_lanes(self) -> None:
+        """Refresh all dirty models, and open or close their lanes."""
+        every = self.draining or self.config.resting > 0
+        for name in self.dirty | (set(self.waiting) if every else set()):
+            model, lane = self._refresh(name), self.lanes[name]
+            if self._may_open(model, lane):
+                if lane.held or not lane.open:
+                    lane.release()
+            elif lane.open:
+                lane.withhold()
+        self.dirty.clear()
+
+    def _refresh(self, name: str) -> ModelState:
         """Update how many requests wait for a model, which of its pieces are needed and whether it is pinned."""
         model, lane = self.memory.models[name], self.lanes[name]
         model.waiting = len(lane)
@@ -80,10 +111,16 @@ class ResidencyState:
         self.pin(model, self.must_pin(model))
         return model
 
-    def pin(self, model: ModelState, pinned: bool) -> None:
-        """Pin a model as a whole, or let everything be evicted that no started request needs."""
-        model.pinned = pinned
-        self.memory.update_evictable(model)
+    def _may_open(self, model: ModelState, lane: Lane) -> bool:
+        if self.config.resting and self._resting_bytes() > self.config.resting:
+            return False
+        if self.draining and not self.is_guarded(model):
+            return False
+        if model.complete:
+            return True
+        if self.whole or model is not self.target or 0 not in model.resident:
+            return False
+        return model.name in self.streaming or _loads_in_time(model, lane)
 
     # Questions ------------------------------------------------------------------------------------------------------
 
@@ -111,7 +148,7 @@ class ResidencyState:
         """Return the sub-batches that have started and not ended."""
         return self._crew.started()
 
-    def resting_bytes(self) -> int:
+    def _resting_bytes(self) -> int:
         """Return the most bytes that the requests that have started keep between stages."""
         models = self.memory.models
         return sum([len(batch.members) * models[batch.spec.name].footprint.row for batch in self.started()])
@@ -137,61 +174,13 @@ class ResidencyState:
         assert goes_on, "requests wait for a model and nothing is loaded for them"
 
 
-class Gate:
-    """Decides which models' requests may start: those whose stages are in memory, or will be in time.
-
-    Requests of a model that cannot run yet are held in its lane, where no batching policy sees them. The lane opens as
-    soon as a request that starts would not wait for a stage: a start that is held back until then does not end later,
-    and more requests start together. A model that does not fit as a whole opens once its first stage is there, and
-    streams through; where models are loaded `whole`, once all of it is. All lanes are closed while the requests that
-    have started keep more between stages than they may.
-    """
-
-    def __init__(self, config: ResidencyConfig, state: ResidencyState, *, whole: bool) -> None:
-        self._config = config
-        self._state = state
-        self._whole = whole
-        for lane in state.lanes.values():
-            lane.open = False
-
-    def update(self) -> None:
-        """Refresh all dirty models, and open or close their lanes."""
-        state = self._state
-        every = state.draining or self._config.resting > 0
-        names = set(state.waiting) if every else set()
-        for name in state.dirty | names:
-            model = state.refresh(name)
-            self._open_or_close(model, state.lanes[name])
-        state.dirty.clear()
-
-    def _open_or_close(self, model: ModelState, lane: Lane) -> None:
-        if self._may_open(model, lane):
-            lane.open = True
-            if lane.held:
-                lane.release()
-        elif lane.open:
-            lane.withhold()
-
-    def _may_open(self, model: ModelState, lane: Lane) -> bool:
-        state = self._state
-        if self._config.resting and state.resting_bytes() > self._config.resting:
-            return False
-        if state.draining and not state.is_guarded(model):
-            return False
-        if model.complete:
-            return True
-        if self._whole or model is not state.target or 0 not in model.resident:
-            return False
-        return model.name in state.streaming or _loads_in_time(model, lane)
-
-
 def _loads_in_time(model: ModelState, lane: Lane) -> bool:
     """Return whether requests that start now would wait for no stage longer than the next piece takes to load."""
     footprint, batch = model.footprint, max(1, min(len(lane), lane.spec.max_batch))
     loaded_at, runs_at = 0.0, model.seconds_of(model.missing[:1])
     for stage in range(footprint.stages):
         if stage not in model.resident:
-            loaded_at += model.seconds_of((stage,))
+            loaded_at += footprint.seconds[stage]
             if loaded_at > runs_at:
                 return False
         runs_at += lane.estimate.unit(batch, stage)

@@ -149,11 +149,8 @@ class Machine:
     def _load(self, action: Load, now: float) -> None:
         """Schedule the end of a load, after the seconds that the hardware takes for it."""
         footprint = self._footprints[action.model]
-        there = action.there or (0,) * len(action.pieces)
-        shares = [1.0 - known / max(footprint.sizes[p], 1) for p, known in zip(action.pieces, there, strict=True)]
-        seconds_of_all = [footprint.seconds[p] * share for p, share in zip(action.pieces, shares, strict=True)]
-        expected = sum(seconds_of_all) + footprint.fixed * action.begins
-        size = sum([footprint.sizes[piece] for piece in action.pieces]) - sum(there)
+        expected = sum([footprint.seconds[piece] for piece in action.pieces]) + footprint.fixed * action.begins
+        size = sum([footprint.sizes[piece] for piece in action.pieces])
         seconds = self._hardware.load(size, expected, now)
         self.spent.loads += 1
         self.spent.loaded += seconds

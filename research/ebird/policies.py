@@ -5,8 +5,8 @@ one ("optimal wait"), and on a card that computes full batches (`research.ebird.
 """
 
 from latebind.batching.decisions import Decision, GoOn, Wait
-from latebind.batching.graph import Stacked
-from latebind.batching.policy import WorkView, launch
+from latebind.batching.policy import Stacked, launch
+from latebind.batching.workers import WorkView
 
 
 class Elastic(Stacked):

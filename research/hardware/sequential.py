@@ -13,8 +13,7 @@ from math import inf
 
 from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError, IllegalEvent, LatebindError
-from latebind.residency.memory import Memory
-from latebind.residency.model_state import ModelState
+from latebind.residency.memory import Memory, ModelState
 from latebind.residency.policy import EvictionPolicy
 from research.mcache.policies import Oracle
 from research.mcache.traces import Request
@@ -86,7 +85,7 @@ class SequentialReplay:
     def _serve(self, model: ModelState, now: float) -> Served:
         if model.complete:
             return self._hits[model.name]
-        fixed = model.footprint.fixed if model.absent or self._always else 0.0
+        fixed = model.footprint.fixed if not model.resident or self._always else 0.0
         return self._load(model, fixed, now)
 
     def _load_whole(self, model: ModelState, fixed: float, now: float) -> Served:
@@ -105,7 +104,7 @@ class SequentialReplay:
         for stage in stages:
             if stage not in model.resident:
                 rest = tuple([piece for piece in stages[stage:] if piece not in model.resident])
-                if model.missing_bytes(rest) > self.memory.free:
+                if model.size_of(rest) > self.memory.free:
                     bytes_before = model.bytes
                     self._find_room(model, stage, now)
                     rest = (stage,)
@@ -138,18 +137,18 @@ class SequentialReplay:
 
     def _made_room(self, model: ModelState, pieces: tuple[int, ...], now: float) -> bool:
         """Make room for pieces; in several rounds where parts of the pieces themselves are evicted."""
-        while (need := model.missing_bytes(pieces) - self.memory.free) > 0:
+        while (need := model.size_of(pieces) - self.memory.free) > 0:
             victims = self._policy.victims(self.memory.view(self._waiting), need, model, now)
             if not victims:
                 return False
             for victim in victims:
                 held = self.memory.evict(victim)
-                if held.absent:
+                if not held.resident:
                     self._policy.evicted(held, now)
         return True
 
     def _fetch(self, model: ModelState, pieces: tuple[int, ...], now: float) -> int:
-        size = model.missing_bytes(pieces)
+        size = model.size_of(pieces)
         self.memory.begin(model.name, pieces)
         self._policy.loaded(self.memory.loaded(model.name, pieces), now)
         return size

@@ -9,11 +9,10 @@ from functools import partial
 from math import ceil, inf
 
 from latebind.batching.decisions import Decision, GoOn
-from latebind.batching.graph import GraphBatching, Stacked
-from latebind.batching.lazy_plus import Slack
-from latebind.batching.policy import ModelView, WorkView, launch
-from latebind.batching.queue import Request
-from latebind.batching.table import BatchTable, Stack, SubBatch
+from latebind.batching.late import all_in_time
+from latebind.batching.policy import GraphBatching, Stacked, launch
+from latebind.batching.requests import ModelView, Request
+from latebind.batching.workers import BatchTable, Stack, SubBatch, WorkView
 from latebind.domain.config import PolicyConfig
 from latebind.domain.model import StageKind
 
@@ -106,23 +105,14 @@ class Oracle(Lazy):
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__(config)
         self.lengths: Mapping[int, int] = {}
-        self._slack = _Precise(self)
 
     def fitting(self, view: WorkView, model: ModelView, waiting: Sequence[Request], now: float) -> int:
         """Return the largest number of `waiting` that keeps all in time."""
         return bisect_left(
             range(1, len(waiting) + 1),
             True,
-            key=lambda count: not self._slack.all_in_time(view, model, waiting[:count], now),
+            key=lambda count: not all_in_time(view, model, waiting[:count], now, lambda r: self.lengths.get(r.id)),
         )
-
-
-class _Precise(Slack):
-    def __init__(self, oracle: Oracle) -> None:
-        self._oracle = oracle
-
-    def length(self, request: Request) -> int | None:
-        return self._oracle.lengths.get(request.id)
 
 
 class Waiting(GraphBatching):

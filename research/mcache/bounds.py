@@ -108,7 +108,7 @@ class _Part(NamedTuple):
 
 def _parts(footprint: Footprint) -> tuple[_Part, _Part]:
     """Return the smallest part that makes a model present, which saves the fixed part of a load, and the rest."""
-    smallest = min(footprint.grain or footprint.size, *footprint.sizes)
+    smallest = min(footprint.sizes)
     seconds = (footprint.penalty - footprint.fixed) / footprint.size
     rest = footprint.size - smallest
     return _Part(smallest, footprint.fixed + seconds * smallest), _Part(rest, seconds * rest)

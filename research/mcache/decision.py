@@ -10,10 +10,8 @@ from time import perf_counter
 from latebind.cli.console import Rows
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.costs import Footprint
-from latebind.residency.memory import Memory
-from latebind.residency.model_state import ModelState
+from latebind.residency.memory import Memory, ModelState
 from latebind.residency.policy import Victim, make_policy
-from research.mcache.models import GRAIN
 from research.mcache.policies import Oracle
 from research.policies import EVICTION
 
@@ -78,7 +76,7 @@ class _Play:
                 return seconds
 
     def _make_room(self, model: ModelState) -> float:
-        need = model.missing_bytes(model.missing) - self._memory.free
+        need = model.size_of(model.missing) - self._memory.free
         if need <= 0:
             self.policy.requested(model, self._now)
             return 0.0
@@ -110,7 +108,7 @@ class _Play:
         if model.complete:
             self._absent.append(victim.model)
         self._memory.evict(victim)
-        if model.absent:
+        if not model.resident:
             self.policy.evicted(model, self._now)
 
     def _times(self) -> list[float]:
@@ -120,4 +118,4 @@ class _Play:
 def _footprint(random: Random) -> Footprint:
     """Return stages of equal size that load at 110 MB/s, .15 s beside, 400 MB in all in the middle."""
     size = int(random.lognormvariate(0.0, 0.8) * 4e8 / STAGES)
-    return Footprint((size,) * STAGES, (size / 110e6,) * STAGES, fixed=0.15, grain=GRAIN)
+    return Footprint((size,) * STAGES, (size / 110e6,) * STAGES, fixed=0.15)

@@ -93,7 +93,6 @@ def _normalised(inside: int, outside: int, kernel: int) -> int:
 
 
 FLOAT = 4  # bytes of a parameter
-GRAIN = 4 << 20  # bytes: what of a stage comes and goes, where models are trimmed
 FIXED = 0.15  # seconds: what the smallest model of table 2 takes, most of which is not its 1.9 MB
 BANDWIDTH = 110e6  # bytes a second: LRU then loads for as long as in table 3, within a sixth; table 2 has about 100e6
 MEDIAN, SPREAD, BLOCKS = 0.4e9, 0.8, 25  # of many models: bytes, deviation of their logarithm; stages of each
@@ -183,7 +182,7 @@ class Storage:
         """Return a model of stages with such sizes in bytes."""
         seconds = tuple([self.seconds(size, factor) for size in sizes])
         runs = (self.execution / len(sizes),) * len(sizes)
-        return Footprint(tuple(sizes), seconds, fixed=factor * self.fixed, grain=GRAIN, runs=runs)
+        return Footprint(tuple(sizes), seconds, fixed=factor * self.fixed, runs=runs)
 
     def footprints(self, family: Family) -> dict[str, Footprint]:
         """Return the seven models, by name."""

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from latebind.domain.config import ResidencyConfig
 from latebind.residency.importance import ByImportance, Ranking, utility
 from latebind.residency.late import Late
-from latebind.residency.model_state import ModelState
+from latebind.residency.memory import ModelState
 from latebind.residency.policy import MemoryView, Victim, first_whole, may_evict_whole
 from latebind.residency.rates import SHORTEST
 

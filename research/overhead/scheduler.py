@@ -12,9 +12,9 @@ from statistics import median
 
 from latebind.batching.costs import Estimate
 from latebind.batching.decisions import Decision
-from latebind.batching.policy import BatchPolicy, ModelView, WorkView, make_policy
-from latebind.batching.queue import Queue
-from latebind.batching.table import BatchTable
+from latebind.batching.policy import BatchPolicy, make_policy
+from latebind.batching.requests import ModelView, Queue
+from latebind.batching.workers import BatchTable, WorkView
 from latebind.cli.console import Rows
 from latebind.domain.actions import Action, Load, Reply, Run
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel

@@ -184,7 +184,7 @@ class _Reader:
         self.answered: dict[int, tuple[float, int]] = {}
         self._running: dict[int, tuple[float, Run, bool]] = {}  # by worker, and whether it is fresh
         self._rests = Rests()
-        self._loading: dict[str, tuple[float, int]] = {}  # since when, and the bytes that were there
+        self._loading: dict[str, float] = {}  # since when
 
     def take(self, entry: Entry) -> None:
         """Take in the next entry."""
@@ -197,16 +197,16 @@ class _Reader:
                 self._rests.ends(worker, entry.now)
                 self.launches.append((begun, self._launch(run, entry.now - begun, fresh)))
             case Loaded(model=model, pieces=pieces):
-                begun, there = self._loading.pop(model)
+                begun = self._loading.pop(model)
                 size = sum([self._footprints[model].sizes[piece] for piece in pieces])
-                self.loads.append((begun, Loading(size - there, entry.now - begun)))
+                self.loads.append((begun, Loading(size, entry.now - begun)))
         place = 0
         for action in entry.actions:
             if isinstance(action, Run):
                 fresh = self._rests.begins(action.worker, (action.model, action.stage), entry.now)
                 self._running[action.worker] = entry.now, action, fresh
             elif isinstance(action, Load):
-                self._loading[action.model] = entry.now, sum(action.there)
+                self._loading[action.model] = entry.now
             elif isinstance(action, Reply) and action.outcome is Outcome.ANSWERED:
                 self.answered[action.request] = entry.now, place
                 place += 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from latebind.batching.policy import Models, ModelView
+from latebind.batching.requests import Models, ModelView
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from random import Random
 
-from latebind.batching.lazy_plus import BOUND, BOUND_PASSING
+from latebind.batching.late import BOUND, BOUND_PASSING
 from latebind.domain.actions import Outcome, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from latebind.batching.costs import Estimate
 from latebind.batching.decisions import GoOn, Launch, Wait
-from latebind.batching.policy import ModelView, WorkView, make_policy
-from latebind.batching.queue import Queue, Request
+from latebind.batching.policy import make_policy
+from latebind.batching.requests import ModelView, Queue, Request
+from latebind.batching.workers import WorkView
 from latebind.domain.actions import Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.errors import ConfigError

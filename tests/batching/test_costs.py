@@ -2,12 +2,10 @@
 
 import pytest
 
-from latebind.batching.admission import Lane
 from latebind.batching.costs import MOVED, Estimate, Pace
-from latebind.batching.lazy_plus import Slack
-from latebind.batching.policy import Models, ModelView, WorkView
-from latebind.batching.queue import Queue, Request
-from latebind.batching.table import SubBatch
+from latebind.batching.late import all_in_time
+from latebind.batching.requests import Lane, Models, ModelView, Queue, Request
+from latebind.batching.workers import SubBatch, WorkView
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
@@ -226,8 +224,9 @@ def test_aside_who_ran_a_stage_is_told_before_who_left_behind_it() -> None:
 def test_the_best_rate_looks_past_an_exit_that_few_take_and_counts_who_is_left() -> None:
     served = chain(*(STATIC,) * 5, curve=LINEAR, hit_rates={0: 0.1, 1: 0.8})
     found = Estimate(served.spec, served.costs)
-    assert [one.answers for one in found.prospects(0, 10)] == pytest.approx([1.0, 9.0, 10.0])
-    assert [one.seconds for one in found.prospects(0, 10)] == pytest.approx([10.0, 10.0 + 9.0, 10.0 + 9.0 + 3.0])
+    answers, seconds = zip(*found.prospects(0, 10), strict=True)
+    assert answers == pytest.approx((1.0, 9.0, 10.0))
+    assert seconds == pytest.approx((10.0, 10.0 + 9.0, 10.0 + 9.0 + 3.0))
     assert found.best_rate(0, 10) == pytest.approx(9.0 / 19.0)
 
 
@@ -277,14 +276,14 @@ def test_by_profile_a_flat_curve_lets_more_in_and_what_is_done_counts() -> None:
     waiting = [request(number, arrived=4, due=40) for number in range(2, 8)]
     running = request(1, arrived=0, due=16, started=2)
     seen, model = view(flat, running, stage=2)
-    assert Slack().all_in_time(seen, model, waiting, 4)  # two to catch up and six together end at 12
+    assert all_in_time(seen, model, waiting, 4)  # two to catch up and six together end at 12
     seen, model = view(steep, running, stage=2)
-    assert not Slack().all_in_time(seen, model, waiting[:1], 4)  # two to catch up and six of two seconds end at 18
+    assert not all_in_time(seen, model, waiting[:1], 4)  # two to catch up and six of two seconds end at 18
 
 
 def test_who_is_late_already_keeps_nobody_out() -> None:
     seen, model = view(chain(*(STATIC,) * 8), request(1, arrived=0, due=5, started=2), stage=2)
-    assert Slack().all_in_time(seen, model, [request(2, arrived=4, due=40)], 4)
+    assert all_in_time(seen, model, [request(2, arrived=4, due=40)], 4)
 
 
 def test_those_below_must_be_in_time_too() -> None:
@@ -296,7 +295,7 @@ def test_those_below_must_be_in_time_too() -> None:
         second = request(2, arrived=0, due=100)
         entries = [SubBatch(below.spec, {1: first}, 2), SubBatch(above.spec, {2: second}, 2)]
         newcomers = [request(3, arrived=0, due=100)]
-        assert Slack().all_in_time(WorkView(models_of(*models), entries), models[1], newcomers, 2.0) is fits
+        assert all_in_time(WorkView(models_of(*models), entries), models[1], newcomers, 2.0) is fits
 
 
 def test_who_has_written_for_long_is_taken_to_write_a_long_answer() -> None:
@@ -311,4 +310,4 @@ def test_nobody_is_let_past_who_would_make_a_long_answer_late() -> None:
     newcomer = request(2, arrived=0.0, due=100.0)
     for due, lets in ((6.5, False), (7.5, True)):
         seen, model = view(served, request(1, arrived=-4.0, due=due, steps=3), stage=1)
-        assert Slack().all_in_time(seen, model, [newcomer], 0.0) is lets
+        assert all_in_time(seen, model, [newcomer], 0.0) is lets

@@ -9,9 +9,8 @@ import pytest
 
 from latebind.batching.costs import Estimate
 from latebind.batching.late import Choice, earliest, hurries, together
-from latebind.batching.policy import ModelView
-from latebind.batching.queue import Queue, Request
-from latebind.batching.table import BatchTable, SubBatch
+from latebind.batching.requests import ModelView, Queue, Request
+from latebind.batching.workers import BatchTable, SubBatch
 from latebind.domain.actions import Outcome, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve

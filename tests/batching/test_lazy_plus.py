@@ -6,10 +6,9 @@ import pytest
 
 from latebind.batching.costs import Estimate
 from latebind.batching.decisions import Launch
-from latebind.batching.lazy_plus import LazyPlus, gathered, joining_pays, sharing
-from latebind.batching.policy import Models, ModelView, WorkView
-from latebind.batching.queue import Queue, Request
-from latebind.batching.table import SubBatch
+from latebind.batching.late import LazyPlus, gathered, joining_pays, sharing
+from latebind.batching.requests import Models, ModelView, Queue, Request
+from latebind.batching.workers import SubBatch, WorkView
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig
 from latebind.domain.costs import Curve, ModelCosts

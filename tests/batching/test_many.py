@@ -5,8 +5,9 @@ from random import Random
 import pytest
 
 from latebind.batching.decisions import Decision
-from latebind.batching.policy import BatchPolicy, ModelView, WorkView
-from latebind.batching.table import BatchTable
+from latebind.batching.policy import BatchPolicy
+from latebind.batching.requests import ModelView
+from latebind.batching.workers import BatchTable, WorkView
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Simulator
@@ -36,9 +37,8 @@ class LooksAtAll:
 
     def decide(self, view: WorkView, now: float) -> Decision:
         crew: list[WorkView] = []
-        all_of_them = WorkView(
-            models_of(*view.models.by_name.values()), view.entries, view.granularity, crew, view.aside
-        )
+        all_of_them = WorkView(models_of(*view.models.by_name.values()), view.entries, view.granularity, crew)
+        all_of_them.aside = view.aside
         crew += [all_of_them if one is view else one for one in view.crew]
         expected = self._policy.decide(all_of_them, now)
         assert self._policy.decide(view, now) == expected

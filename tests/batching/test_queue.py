@@ -1,14 +1,12 @@
 """Requests that wait, in the orders of arrival and of deadlines; and the work of all, beside a list sorted anew."""
 
-from collections.abc import Iterator
 from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latebind.batching import queue as queue_module
-from latebind.batching.queue import Backlog, Order, Queue, Request, Turn
+from latebind.batching.requests import Backlog, Order, Queue, Request, Turn
 
 
 def filled(*waiting: tuple[float, float, int]) -> Queue:
@@ -75,16 +73,6 @@ def test_a_newcomer_goes_behind_as_many_as_the_queue_names_before_it(
     assert numbers(named).index(99) == ahead
 
 
-@pytest.mark.parametrize("order", Order)
-def test_a_priority_comes_when_the_first_whom_it_passes_would_have_come(order: Order) -> None:
-    queue = filled((2.0, 5.0, 1), (3.0, 4.0, 1))
-    assert queue.passed(9.0, 1, order) == (4.0 if order is Order.DEADLINE else 2.0)
-    queue.add(Request(2, "net", 2, 1.0, 1.0, priority=2))
-    assert queue.passed(9.0, 2, order) == (4.0 if order is Order.DEADLINE else 2.0), "one of its own it does not pass"
-    assert queue.passed(9.0, 1, order) == 1.0
-    assert queue.passed(9.0, 0, order) == 9.0
-
-
 def test_with_the_most_urgent_go_those_of_its_length() -> None:
     queue = filled(*((0, due, length) for due, length in ((1, 20), (2, 50), (3, 21), (4, 5), (5, 19), (6, 20))))
     assert numbers(queue.alike(2)) == [0, 2]  # of the four most urgent
@@ -109,7 +97,7 @@ WAITING = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4), st.integers(-
 
 
 def turn(place: float, number: int) -> Turn:
-    return place, 256, place, number
+    return 256, place, number
 
 
 def backlog_of(waiting: list[tuple[int, int, int]], gone: set[int]) -> Backlog:
@@ -120,13 +108,6 @@ def backlog_of(waiting: list[tuple[int, int, int]], gone: set[int]) -> Backlog:
     for number in gone:
         found.remove(number)
     return found
-
-
-@pytest.fixture(autouse=True, scope="module")
-def short_blocks() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queue_module, "BLOCK", 3)
-        yield
 
 
 @given(WAITING, st.integers(0, 9), st.integers(1, 5), st.integers(0, 5), st.data())
@@ -157,19 +138,3 @@ def test_who_would_be_late_counts_all_that_goes_before_it_from_other_blocks() ->
     found = backlog_of([*[(1, 4, 100)] * 20, (2, 1, 42)], set())  # it may wait 2 s beside the 40 s of work before it
     assert found.spare(turn(0, 99), 4, 0.0) == inf
     assert found.spare(turn(0, 99), 5, 0.0) == -0.5
-
-
-@given(WAITING.filter(bool), st.integers(0, 9), st.data())
-def test_a_request_that_moves_or_weighs_more_counts_as_if_it_had_come_so(
-    waiting: list[tuple[int, int, int]], place: int, data: st.DataObject
-) -> None:
-    one = data.draw(st.sampled_from(range(len(waiting))))
-    found = backlog_of(waiting, set())
-    found.move(one, turn(place, one))
-    found.weigh(one, 7, 8)
-    found.check()
-    waiting[one] = place, 7, 8
-    same = backlog_of(waiting, set())
-    for at in range(10):
-        assert found.before(turn(at, 99)) == same.before(turn(at, 99))
-        assert found.spare(turn(at, 99), 3, 0.0) == same.spare(turn(at, 99), 3, 0.0)

@@ -6,9 +6,8 @@ from numpy.typing import NDArray
 from scipy.stats import poisson
 
 from latebind.batching.costs import Estimate
-from latebind.batching.lazy_plus import quickest
-from latebind.batching.policy import ModelView
-from latebind.batching.queue import Queue, Request
+from latebind.batching.late import quickest
+from latebind.batching.requests import ModelView, Queue, Request
 from latebind.domain.costs import Curve
 from tests.batching.chains import STATIC, chain
 

@@ -53,16 +53,6 @@ def test_all_that_may_be_infinite_or_missing_in_an_action_comes_back() -> None:
     assert [action.slack for action in others if isinstance(action, Reply)] == [inf, None]
 
 
-def test_an_older_log_that_has_null_for_an_infinite_deadline_is_read() -> None:
-    (entry,) = entries_of(
-        b'[1.0,["Arrived","net",null,[1],[0],[],[],0,0,false],[["Reply",1,"net",5,-1,0.0,0.0,null]]]\n'
-    )
-    assert entry.event == Arrived("net", inf, (1,), (0,))
-    (reply,) = entry.actions
-    assert isinstance(reply, Reply)
-    assert reply.slack is None
-
-
 def test_a_log_without_what_was_added_since_is_read() -> None:
     (entry,) = entries_of(b'[1.0,["Arrived","net",2.5,[1],[0]],[]]\n')
     assert entry == Entry(1.0, Arrived("net", 2.5, (1,), (0,)), ())

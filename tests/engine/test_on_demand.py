@@ -23,7 +23,6 @@ from latebind.engine.worker import Worker
 from latebind.program.backends import StageFunction
 from latebind.program.build import build_program
 from latebind.program.pieces import (
-    GRAIN,
     CompiledPiece,
     EvictableStage,
     MappedPiece,
@@ -290,7 +289,6 @@ def test_a_profile_of_another_machine_is_taken_anew_one_piece_at_a_time(wide: Pa
     model = measure(elsewhere, max(piece.size for piece in opened.pieces))
     assert [curve.batches for curve in model.costs.stages] == [(1, 2)] * model.spec.stages
     assert all(curve.seconds[0] > 0.0 for curve in model.costs.stages)
-    assert model.footprint.grain == GRAIN  # its stages can be trimmed
 
 
 def test_sequences_have_two_pieces_what_reads_and_the_step(models: Path) -> None:
@@ -299,34 +297,6 @@ def test_sequences_have_two_pieces_what_reads_and_the_step(models: Path) -> None
     model = measure(opened, 100 * MB)
     assert model.footprint.stages == model.spec.stages == len(opened.pieces) == 2
     assert mapped_bytes(os.getpid(), weights_of(opened)) == 0
-
-
-def test_of_a_stage_that_is_trimmed_the_first_bytes_stay_and_the_rest_alone_is_read_again(wide: Path) -> None:
-    opened = open_model(wide / "one" / "1", EngineConfig())
-    file, stays = weights_of(opened), 64 * 4096
-    rows = torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(1))
-    heard = SimpleQueue[Loaded | LoadFailed]()
-    loader = Loader({"one": opened.pieces})
-    everything = tuple(range(len(opened.pieces)))
-    actions = Load("one", everything), Evict("one", everything[1:], (0, stays)), Load("one", (0,), there=(stays,))
-    for action in actions[:2]:
-        loader.perform(action)
-    loader.start(heard.put)
-    heard.get()
-    loader.perform(actions[2])
-    loaded = heard.get()
-    assert isinstance(loaded, Loaded)
-    assert loaded.read == opened.pieces[0].size - stays
-    assert mapped_bytes(os.getpid(), file) == opened.pieces[0].size
-    loader.perform(Evict("one", (), (0, stays)))
-    loader.perform(Load("one", everything[1:]))
-    heard.get()
-    assert isinstance(opened.model.program, Program)
-    with pytest.raises(NotResident, match="not in memory"):
-        run(opened.model.program, rows)
-    loader.perform(Evict("one", (*everything[1:], 0)))
-    loader.close()
-    assert mapped_bytes(os.getpid(), file) == 0
 
 
 @pytest.mark.parametrize(("every", "times"), [(0.0, 5), (3600.0, 1)])

@@ -6,9 +6,8 @@ A stage takes one unit of time.
 from collections.abc import Sequence
 
 from latebind.batching.costs import Estimate
-from latebind.batching.policy import ModelView, WorkView
-from latebind.batching.queue import Queue, Request
-from latebind.batching.table import BatchTable, SubBatch
+from latebind.batching.requests import ModelView, Queue, Request
+from latebind.batching.workers import BatchTable, SubBatch, WorkView
 from latebind.domain.actions import Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
@@ -116,8 +115,8 @@ def test_figure_10_the_stack_after_each_push_and_merge() -> None:
         table.push(SubBatch(spec, {number: Request(number, "net", number, 1e3, now)}), now)
 
     def run(now: float) -> None:
-        table.top.advance()
-        table.settle(table.top, now)
+        table.entries[-1].advance()
+        table.settle(table.entries[-1], now)
 
     push(1, 2)
     assert rows() == [((1,), A)]
@@ -132,7 +131,7 @@ def test_figure_10_the_stack_after_each_push_and_merge() -> None:
     assert rows() == [((1,), C), ((2, 3), B)]
     run(7)
     assert rows() == [((1, 2, 3), C)]
-    first = table.top.members[1]
+    first = table.entries[-1].members[1]
     assert (first.preempted, first.delayed) == (1, 3)
 
 

@@ -122,14 +122,14 @@ def test_bounds_in_pieces_are_those_of_a_search_where_pieces_are_small_and_never
 
 
 def test_the_smallest_part_of_a_model_saves_the_fixed_part_of_its_load() -> None:
-    prints = dict.fromkeys("ab", Footprint((10,), (10.0,), fixed=5.0, grain=1))
+    prints = dict.fromkeys("ab", Footprint((1, 9), (1.0, 9.0), fixed=5.0))
     assert least_in_pieces("aba", prints, 11) == pytest.approx(15.0 + 15.0 + 9.0)
     whole = dict.fromkeys("ab", Footprint((10,), (10.0,), fixed=5.0))
     assert least_in_pieces("aba", whole, 11) == pytest.approx(15.0 + 15.0 + 13.5)
 
 
 def test_what_comes_while_stages_run_is_not_kept_and_never_waited_for() -> None:
-    prints = dict.fromkeys("ab", Footprint((10, 10), (10.0, 10.0), grain=10, runs=(4.0, 4.0)))
+    prints = dict.fromkeys("ab", Footprint((10, 10), (10.0, 10.0), runs=(4.0, 4.0)))
     assert least_streaming("aba", prints, 40) == pytest.approx(16.0 + 16.0)
     assert least_in_pieces("aba", prints, 40) == pytest.approx(20.0 + 20.0)
     assert least_streaming("aba", prints, 26) == pytest.approx(16.0 + 16.0)

@@ -13,13 +13,11 @@ from latebind.simulation.workloads import Arrival
 from research.policies import BATCHING
 
 
-def with_pieces(
-    model: ServedModel, sizes: tuple[int, ...], *, seconds: float = 1.0, fixed: float = 0.0, grain: int = 0
-) -> ServedModel:
+def with_pieces(model: ServedModel, sizes: tuple[int, ...], *, seconds: float = 1.0, fixed: float = 0.0) -> ServedModel:
     """Return the model with stages of these bytes, each of which takes `seconds` a byte to load."""
     assert len(sizes) == model.spec.stages
     each = tuple(size * seconds for size in sizes)
-    return replace(model, footprint=Footprint(sizes, each, fixed=fixed, grain=grain))
+    return replace(model, footprint=Footprint(sizes, each, fixed=fixed))
 
 
 def limited(
@@ -50,7 +48,6 @@ class Accounted(Simulator):
         self._fails = fails
         self.lies: dict[str, set[int]] = {name: set() for name in self._sizes}
         self.coming: dict[str, set[int]] = {name: set() for name in self._sizes}
-        self.parts: dict[str, dict[int, int]] = {name: {} for name in self._sizes}
         self.loads: list[Load] = []
         self.evicted: list[Evict] = []
         self.told: list[Load | Evict] = []
@@ -60,8 +57,7 @@ class Accounted(Simulator):
 
     @property
     def bytes(self) -> int:
-        parts = sum(sum(some.values()) for some in self.parts.values())
-        return parts + sum(
+        return sum(
             self._sizes[name][piece] for held in (self.lies, self.coming) for name in held for piece in held[name]
         )
 
@@ -79,8 +75,6 @@ class Accounted(Simulator):
     def _load(self, action: Load, now: float) -> None:
         assert not any(self.coming.values()), "two loads are under way"
         assert not set(action.pieces) & self.lies[action.model]
-        parts = self.parts[action.model]
-        assert (action.there or (0,) * len(action.pieces)) == tuple(parts.pop(piece, 0) for piece in action.pieces)
         self.coming[action.model] |= set(action.pieces)
         self.loads.append(action)
         self.told.append(action)
@@ -88,16 +82,8 @@ class Accounted(Simulator):
         super()._load(action, now)
 
     def _evict(self, action: Evict) -> None:
-        lies, parts = self.lies[action.model], self.parts[action.model]
-        assert set(action.pieces) <= lies | set(parts)
-        for piece in action.pieces:
-            parts.pop(piece, None)
-        if action.part is not None:
-            piece, stays = action.part
-            assert stays < (self._sizes[action.model][piece] if piece in lies else parts[piece])
-            parts[piece] = stays
-            lies.discard(piece)
-        lies -= set(action.pieces)
+        assert set(action.pieces) <= self.lies[action.model]
+        self.lies[action.model] -= set(action.pieces)
         self.evicted.append(action)
         self.told.append(action)
 

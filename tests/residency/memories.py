@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from latebind.domain.costs import Footprint
-from latebind.residency.memory import Memory
-from latebind.residency.model_state import ModelState
+from latebind.residency.memory import Memory, ModelState
 from latebind.residency.policy import EvictionPolicy
 
 
@@ -27,7 +26,7 @@ def evict(memory: Memory, policy: EvictionPolicy, need: int, wanted: str, now: f
     victims = policy.victims(memory.view(), need, memory.models[wanted], now)
     for victim in victims:
         model = memory.evict(victim)
-        if model.absent:
+        if not model.resident:
             policy.evicted(model, now)
     return [victim.model for victim in victims]
 

@@ -11,7 +11,6 @@ from latebind.domain.config import ResidencyConfig
 from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError
 from latebind.residency.memory import Memory
-from latebind.residency.model_state import LoadState
 from latebind.residency.policy import EvictionPolicy, Victim, make_policy
 from research.mcache.policies import Oracle
 from research.policies import EVICTION
@@ -58,7 +57,7 @@ class Play:
         model.queue_position = self.random.randint(0, 3)
         self.policy.requested(model, self.now)
         pieces = self._wanted(model.missing)
-        if pieces and not model.loading and model.phase is not LoadState.FAILED:
+        if pieces and not model.loading:
             self._make_room(model.name, model.size_of(pieces))
             if model.size_of(pieces) <= self.memory.free:
                 self.memory.begin(model.name, pieces)

@@ -23,9 +23,8 @@ def models(draw: st.DrawFn, name: str) -> ServedModel:
     curve = Curve((1, 4), (1.0, draw(st.sampled_from((1.0, 2.0, 4.0)))))
     sizes = tuple(draw(st.lists(SIZES, min_size=stages, max_size=stages)))
     seconds = draw(st.sampled_from((0.01, 0.5, 3.0)))
-    grain = draw(st.sampled_from((0, 1, 2)))
     model = chain(*[STATIC] * stages, name=name, max_batch=4, curve=curve)
-    return with_pieces(model, sizes, seconds=seconds, grain=grain)
+    return with_pieces(model, sizes, seconds=seconds)
 
 
 @st.composite

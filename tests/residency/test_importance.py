@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latebind.residency.importance import FEW, LOWEST, SLICE, ImportanceQueue, Ranking, utility
-from latebind.residency.model_state import ModelState
+from latebind.residency.memory import ModelState
 from tests.residency.memories import sized
 
 

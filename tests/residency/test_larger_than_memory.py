@@ -14,7 +14,7 @@ BUDGET = 41  # of which the last stages of a large model leave too little for it
 
 def served(name: str, sizes: tuple[int, ...]) -> ServedModel:
     costs = ModelCosts((Curve((1, 2), (0.01, 0.02)),) * len(sizes))
-    footprint = Footprint(sizes, tuple([size / 1000 for size in sizes]), fixed=0.01, grain=4)
+    footprint = Footprint(sizes, tuple([size / 1000 for size in sizes]), fixed=0.01)
     return ServedModel(ModelSpec(name, "1", (WORD,), (WORD,), len(sizes), 4), costs, 1 << 20, footprint)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.costs import Footprint
+from latebind.residency.importance import FEW
 from latebind.residency.late import Late
 from latebind.residency.memory import Memory
 from latebind.residency.policy import Victim
@@ -108,7 +109,7 @@ def test_a_learned_cache_that_is_not_there_makes_nobody_cheap() -> None:
 
 def test_a_model_that_goes_as_a_whole_is_worth_all_that_it_takes_to_load() -> None:
     policy = Late(ResidencyConfig(stages=False))
-    memory = Memory(100, {"a": Footprint((8,), (1.0,), fixed=3.0, grain=4)})
+    memory = Memory(100, {"a": Footprint((8,), (1.0,), fixed=3.0)})
     policy.requested(memory.models["a"], 0.0)
     load(memory, policy, "a", 0.0)
     assert policy.worth(memory.models["a"], 5.0) == policy.gain(memory.models["a"], 5.0)
@@ -126,3 +127,55 @@ def test_sizes_as_measured_count_from_then_on() -> None:
     memory.begin("b", (0, 1))
     policy.loaded(memory.loaded("b", (0, 1), (20, 20)), 9.0)  # as many seconds for ten times the bytes
     assert policy.victims(memory.view(), 1, memory.models["new"], 9.0) == [Victim("b", (1,))]
+
+
+def runs(*sizes: int, seconds: tuple[float, ...] = (), fixed: float = 0.0) -> Footprint:
+    """A model whose bytes take a second each to load; `seconds` are those that its stages run."""
+    return Footprint(sizes, tuple(map(float, sizes)), fixed=fixed, runs=seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "victims"),
+    [
+        ((), [Victim("rare", (2, 1))]),
+        ((5.0, 5.0, 5.0), [Victim("common", (2,)), Victim("rare", (2,))]),  # one stage is loaded while two run
+        ((20.0, 20.0, 5.0), [Victim("common", (2, 1))]),  # both are loaded while those before them run
+        ((1.0, 1.0, 1.0), [Victim("rare", (2, 1))]),
+    ],
+)
+def test_stages_that_are_loaded_while_earlier_ones_run_go_first(
+    seconds: tuple[float, ...], victims: list[Victim]
+) -> None:
+    policy = Late(ResidencyConfig())
+    memory = memory_of(policy, rare=runs(10, 10, 10), common=runs(10, 10, 10, seconds=seconds), new=sized())
+    assert policy.victims(memory.view(), 20, memory.models["new"], 100.0) == victims
+    # Where others wait, or the model itself is being loaded, nothing has time to be loaded meanwhile.
+    assert policy.victims(memory.view(waiting=1), 20, memory.models["new"], 100.0) == [Victim("rare", (2, 1))]
+    assert policy.victims(memory.view(), 20, memory.models["common"], 100.0) == [Victim("rare", (2, 1))]
+
+
+def test_the_stage_that_saves_the_fixed_part_of_a_load_goes_last() -> None:
+    policy = Late(ResidencyConfig())
+    memory = memory_of(policy, rare=runs(10, 10, fixed=99.0), common=runs(10, 10), new=sized())
+    assert policy.victims(memory.view(), 20, memory.models["new"], 100.0) == [
+        Victim("rare", (1,)),
+        Victim("common", (1,)),
+    ]
+
+
+def test_with_many_models_no_stages_are_told_apart_that_are_loaded_meanwhile() -> None:
+    policy = Late(ResidencyConfig())
+    rare = {f"rare-{place:02}": sized(20) for place in range(FEW)}
+    memory = memory_of(policy, 2000, **rare, common=runs(10, 10, seconds=(25.0, 25.0)), new=sized())
+    assert [one.model for one in policy.victims(memory.view(), 10, memory.models["new"], 100.0)] == ["rare-00"]
+
+
+def test_admission_counts_what_a_request_waits_for_where_stages_run_as_they_come() -> None:
+    memory = Memory(100, {"a": runs(50, 50, seconds=(25.0, 25.0), fixed=9.0)})
+    memory.begin("a", (0, 1))
+    model = memory.loaded("a", (0, 1))
+    assert model.wait_seconds == 0.0
+    memory.evict(Victim("a", (1,)))
+    assert model.wait_seconds == 50.0 - 25.0
+    memory.evict(Victim("a", (0,)))
+    assert model.wait_seconds == 9.0 + 100.0 - 25.0

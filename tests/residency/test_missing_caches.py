@@ -1,64 +1,65 @@
-"""Which learned cache comes next, where nobody else wants the place."""
+"""Which learned cache is loaded next, where no request waits for the place."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from latebind.domain.actions import Action, Load
+from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Footprint
-from latebind.residency.loading import MissingCaches
-from latebind.residency.memory import Memory
-from latebind.residency.policy import Victim
+from latebind.domain.events import Arrived, Loaded, LoadFailed, StageDone, Woke
+from latebind.scheduler import Scheduler
+from tests.models import served
 
-LEARNED = Footprint((4, 4, 3, 1), (1.0,) * 4, behind=(0, 1), gains=(0.5, 0.5))
-
-
-def memory() -> Memory:
-    return Memory(100, {"a": LEARNED, "b": LEARNED, "plain": Footprint((4,), (1.0,))})
+CACHES = Footprint((4, 4, 3, 1), (1.0,) * 4, behind=(0, 1), gains=(0.5, 0.5))
 
 
-def come(memory: Memory, caches: MissingCaches, name: str, *pieces: int) -> None:
-    memory.begin(name, pieces)
-    caches.update(memory.loaded(name, pieces))
+def model(name: str, footprint: Footprint = CACHES) -> ServedModel:
+    return replace(served(name, stages=2, hit_rates={0: 0.1}), footprint=footprint)
 
 
-def test_caches_come_one_by_one_once_all_stages_are_there() -> None:
-    there, caches = memory(), MissingCaches(1.0)
-    come(there, caches, "a", 0)
-    assert caches.next(100, 0.0) is None
-    come(there, caches, "a", 1)
-    assert caches.next(100, 0.0) == (there.models["a"], 2)
-    come(there, caches, "a", 2)
-    assert caches.next(100, 0.0) == (there.models["a"], 3)
-    come(there, caches, "a", 3)
-    assert caches.next(100, 0.0) is None
+def loads(actions: Sequence[Action]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(action.model, action.pieces) for action in actions if isinstance(action, Load)]
 
 
-def test_the_first_cache_comes_that_fits() -> None:
-    there, caches = memory(), MissingCaches(1.0)
-    come(there, caches, "plain", 0)
-    come(there, caches, "b", 0, 1, 2)
-    come(there, caches, "a", 0, 1)
-    assert [caches.next(free, 0.0) for free in (-1, 0)] == [None, None]
-    assert caches.next(1, 0.0) == (there.models["b"], 3)
-    come(there, caches, "b", 3)
-    assert caches.next(2, 0.0) == (there.models["a"], 3)
-    assert caches.next(3, 0.0) == (there.models["a"], 2)
+def in_use(budget: int, *names: str) -> tuple[Scheduler, list[tuple[str, tuple[int, ...]]]]:
+    """All stages of these models are in memory and each has answered a request; returns what is loaded then too."""
+    residency = ResidencyConfig(budget, back_off=1.0)
+    scheduler = Scheduler(SchedulerConfig(tuple(map(model, names)), policy=PolicyConfig("late"), residency=residency))
+    found: list[tuple[str, tuple[int, ...]]] = []
+    for number, name in enumerate(names):
+        actions = scheduler.handle(Arrived(name, 1e6, (number,), (number,)), 0.0)
+        for _ in range(2):
+            found = loads(actions) or found
+            actions = scheduler.handle(Loaded(*found[0], 1.0), 0.0)
+        for _ in range(2):
+            found = loads(actions) or found
+            actions = scheduler.handle(StageDone(0), 0.0)
+    scheduler.check()
+    return scheduler, loads(actions) or found
 
 
-def test_a_cache_that_has_gone_may_come_again_and_one_of_a_model_that_lost_a_stage_may_not() -> None:
-    there, caches = memory(), MissingCaches(1.0)
-    come(there, caches, "a", 0, 1, 2, 3)
-    caches.update(there.evict(Victim("a", (3,))))
-    assert caches.next(100, 0.0) == (there.models["a"], 3)
-    caches.update(there.evict(Victim("a", (1,))))
-    assert caches.next(100, 0.0) is None
+def test_caches_are_loaded_one_by_one_once_all_stages_are_in_memory() -> None:
+    scheduler, first = in_use(100, "a")
+    assert first == [("a", (2,))]
+    assert loads(scheduler.handle(Loaded("a", (2,), 1.0), 1.0)) == [("a", (3,))]
+    assert scheduler.handle(Loaded("a", (3,), 1.0), 2.0) == []
 
 
-def test_a_cache_that_cannot_be_loaded_is_left_alone_for_a_while_and_the_next_one_comes() -> None:
-    there, caches = memory(), MissingCaches(1.0)
-    come(there, caches, "a", 0, 1)
-    caches.failed(there.models["a"], (2,), 0.0)
-    assert caches.next(100, 0.5) == (there.models["a"], 3)
-    come(there, caches, "a", 3)
-    assert caches.next(100, 0.5) is None
-    assert caches.next(100, 1.0) == (there.models["a"], 2)
-    caches.failed(there.models["a"], (2,), 1.0)
-    assert caches.next(100, 2.5) is None
-    caches.loaded(there.models["a"], (2,))
-    assert caches.next(100, 2.5) == (there.models["a"], 2)
+@pytest.mark.parametrize(("free", "piece"), [(0, None), (2, 3), (3, 2)])
+def test_the_first_cache_that_fits_is_loaded(free: int, piece: int | None) -> None:
+    scheduler, first = in_use(8 + free, "a")
+    assert first[0][1] == ((piece,) if piece is not None else (1,))
+    scheduler.check()
+
+
+def test_a_cache_that_cannot_be_loaded_is_tried_again_later_and_the_next_one_is_loaded() -> None:
+    scheduler, first = in_use(100, "a")
+    assert first == [("a", (2,))]
+    assert loads(scheduler.handle(LoadFailed("a", (2,)), 1.0)) == [("a", (3,))]
+    assert scheduler.handle(Loaded("a", (3,), 1.0), 1.5) == []
+    assert loads(scheduler.handle(Woke(), 2.0)) == [("a", (2,))]
+    assert loads(scheduler.handle(LoadFailed("a", (2,)), 2.5)) == []
+    assert loads(scheduler.handle(Woke(), 4.4)) == []  # twice as long after the second time
+    assert loads(scheduler.handle(Woke(), 4.5)) == [("a", (2,))]

@@ -1,27 +1,24 @@
 """Gaps to the next request: what was seen counts, what is long silent is not expected, what is unseen is in between."""
 
-from collections.abc import Callable
 from math import exp
 
 import pytest
 
-from latebind.residency.rates import NEW, Gaps, JumpingGaps, MovingGaps
-
-KINDS: dict[str, Callable[[], Gaps]] = {
-    "moving": lambda: MovingGaps(0.1, 600.0),
-    "jumping": lambda: JumpingGaps(600.0, 0.03),
-}
+from latebind.residency.rates import NEW, JumpingGaps, MovingGap
 
 
-def observe_all(gaps: Gaps, *times: float, name: str = "a") -> Gaps:
+def observe_all(gaps: JumpingGaps, *times: float, name: str = "a") -> JumpingGaps:
     for time in times:
         gaps.observe(name, time)
     return gaps
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_whoever_is_asked_for_often_is_expected_sooner(kind: str) -> None:
-    gaps = KINDS[kind]()
+def jumping() -> JumpingGaps:
+    return JumpingGaps(600.0, 0.03)
+
+
+def test_a_model_that_is_requested_often_is_expected_sooner() -> None:
+    gaps = jumping()
     for second in range(0, 5000, 5):
         observe_all(gaps, float(second))
         if second % 50 == 0:
@@ -30,35 +27,35 @@ def test_whoever_is_asked_for_often_is_expected_sooner(kind: str) -> None:
     assert gaps.gap("b", 5000.0) == pytest.approx(50.0, rel=0.5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_model_nobody_asks_for_any_more_is_expected_ever_later(kind: str) -> None:
-    gaps = observe_all(KINDS[kind](), *map(float, range(200)))
+def test_a_model_that_is_not_requested_any_more_is_expected_ever_later() -> None:
+    gaps = observe_all(jumping(), *map(float, range(200)))
     waits = [gaps.gap("a", 200.0 + silence) for silence in (0, 10, 60, 600, 6000, 1e9)]
     assert waits == sorted(waits)
     assert waits[0] < 2.5
     assert waits[3] > 60.0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_unseen_model_and_one_given_up_come_behind_those_in_use(kind: str) -> None:
-    gaps = observe_all(KINDS[kind](), *map(float, range(0, 1000, 50)))
+def test_an_unknown_model_and_one_given_up_are_expected_later_than_those_in_use() -> None:
+    gaps = observe_all(jumping(), *map(float, range(0, 1000, 50)))
     observe_all(gaps, 5000.0, name="b")
     observe_all(gaps, *[5000.0 + 50 * i for i in range(50)], name="c")
     now = 7500.0
     assert gaps.gap("c", now) < 0.2 * min(gaps.gap("unseen", now), gaps.gap("a", now))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_requests_at_one_time_and_the_longest_silence_have_finite_gaps(kind: str) -> None:
-    gaps = observe_all(KINDS[kind](), *[5.0] * 100)
+def test_requests_at_one_time_and_the_longest_silence_have_finite_gaps() -> None:
+    gaps = observe_all(jumping(), *[5.0] * 100)
     assert 0.0 < gaps.gap("a", 5.0) < 1000.0
     assert gaps.gap("a", 1e12) < float("inf")
 
 
 def test_a_moving_mean_is_by_hand() -> None:
-    gaps = observe_all(MovingGaps(0.5, 8.0), 0.0, 4.0, 6.0)
-    assert gaps.gap("a", 6.0) == 4.0  # 8, then (8 + 4) / 2, then (6 + 2) / 2
-    assert gaps.gap("a", 11.0) == 5.0
+    gap = MovingGap(0.5, 8.0)
+    assert gap.gap(1.0) == 8.0
+    for time in (0.0, 4.0, 6.0):
+        gap.observe(time)
+    assert gap.gap(6.0) == 4.0  # 8, then (8 + 4) / 2, then (6 + 2) / 2
+    assert gap.gap(11.0) == 5.0
 
 
 def test_a_burst_counts_at_once_and_is_soon_over() -> None:

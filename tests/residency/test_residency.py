@@ -10,7 +10,7 @@ from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfi
 from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError, IllegalEvent
 from latebind.domain.events import Arrived, Loaded, LoadFailed, StageDone
-from latebind.residency.model_state import ModelState
+from latebind.residency.memory import ModelState
 from latebind.residency.policy import Lru, MemoryView, Victim
 from latebind.scheduler import Scheduler
 from tests.batching.chains import DECODER, STATIC, chain, ends

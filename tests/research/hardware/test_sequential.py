@@ -8,7 +8,7 @@ import pytest
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError, IllegalEvent
-from latebind.residency.model_state import ModelState
+from latebind.residency.memory import ModelState
 from latebind.residency.policy import Lru, MemoryView, Victim
 from research.hardware.sequential import SequentialReplay, Served
 from research.mcache.traces import Request

@@ -1,0 +1,594 @@
+"""Requests from arrival to reply: those of each model that wait, the work of all in the order of service, their ends.
+
+Requests of priority 1, 2, ... go first in this order; those of priority 0, which named none, go last. Only queues know
+of priorities: policies take the requests that these return. Without priorities, nothing has to be sorted. Pure.
+"""
+
+import sys
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum, IntEnum, auto
+from heapq import heappop, heappush
+from itertools import islice
+from math import inf, nextafter
+
+from latebind.batching.costs import Estimate
+from latebind.batching.decisions import Launch
+from latebind.domain.actions import Action, Outcome, Reply
+from latebind.domain.config import ServedModel
+from latebind.domain.costs import TYPICAL_STEPS, Outlook
+from latebind.domain.model import ModelSpec
+
+LAST = 256  # the rank of requests without a priority
+NOT_RUN = -1  # the last stage of a request that has run none
+NEWEST = 0.05  # weight of the newest gap between arrivals, or of the newest input's length, in their mean
+AMONG = 2  # requests of similar length are chosen among this many times the wanted number
+WEIGHED = 0.1  # relative change of the work of a request at which that of those who wait is corrected
+RETRY = 0.5  # seconds; so a model is tried again this long after the machine has been slow for up to ten seconds
+RETRY_SHARE = 0.05  # of the time for which a model has been refused, it waits until it is tried again
+RETRY_AT_MOST = 10.0  # seconds; no model is refused by an estimate alone for longer
+
+
+class State(IntEnum):
+    """The state of a request, which is forgotten when it has ended."""
+
+    QUEUED = auto()
+    RUNNING = auto()
+    LEAVING = auto()  # cancelled while a stage runs: it leaves when that stage has ended
+
+
+# Looking a member up in its class takes ten times as long.
+QUEUED, RUNNING, LEAVING = State.QUEUED, State.RUNNING, State.LEAVING
+
+
+class Request:
+    """One request. Times are in seconds. Not a dataclass, because mypyc compiles their constructors badly.
+
+    `inputs` is the number of steps of its input; `steps` is the number of decoder steps that have run. Among requests
+    that wait for its model, `priority` 1 goes first and 0 last. `slack` is the estimate made when it arrived. Other
+    requests that were let past it have delayed it `preempted` times, by `delayed` seconds in all.
+    """
+
+    def __init__(
+        self,
+        id: int,
+        model: str,
+        slot: int,
+        deadline: float,
+        arrived: float,
+        inputs: int = 1,
+        priority: int = 0,
+        slack: float | None = None,
+        started: float = inf,
+        steps: int = 0,
+    ) -> None:
+        self.id = id
+        self.model = model
+        self.slot = slot
+        self.deadline = deadline
+        self.arrived = arrived
+        self.inputs = inputs
+        self.priority = priority
+        self.slack = slack
+        self.started = started
+        self.steps = steps
+        self.delayed = 0.0
+        self.preempted = 0
+        self.state: State = QUEUED
+
+
+# When a request is served among those of all models, the lowest first: its rank, its place in the order, its number.
+Turn = tuple[int, float, int]
+
+
+class Order(Enum):
+    """What decides which model and which of its requests a policy serves next; those with a priority go first."""
+
+    ARRIVAL = "arrival"
+    DEADLINE = "deadline"
+
+    def place(self, deadline: float, arrived: float) -> float:
+        """Return the place of a request in this order, the lowest first."""
+        return deadline if self is Order.DEADLINE else arrived
+
+
+class Queue(Mapping[int, Request]):
+    """Waiting requests by number; iteration is in the order of arrival. Policies only read."""
+
+    def __init__(self) -> None:
+        self._requests: dict[int, Request] = {}
+        self._prior: dict[int, Request] = {}  # those with a priority
+        self._deadlines: list[tuple[float, int]] = []  # ascending, in which order most requests arrive anyway
+        self._arrivals = 0.0  # sum of arrival times
+        self._last = inf  # time of the last arrival
+        self._gap = inf  # mean seconds between arrivals, exponentially weighted
+
+    def __getitem__(self, number: int) -> Request:
+        return self._requests[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._requests)
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._requests
+
+    @property
+    def oldest(self) -> Request:
+        """The request that has waited longest; the queue must not be empty."""
+        return next(iter(self._requests.values()))
+
+    def first(self, count: int) -> list[Request]:
+        """Return `count` requests: by priority, then the oldest first."""
+        requests = sorted(self._requests.values(), key=_rank) if self._prior else self._requests.values()
+        return list(islice(requests, max(0, count)))
+
+    def turn(self, order: Order) -> Turn:
+        """Return the turn of the request that goes first, which is its model's; the queue must not be empty.
+
+        Requests that arrived in the same moment go by their numbers, of whichever models they are.
+        """
+        if self._prior:
+            return min([(r.priority, order.place(r.deadline, r.arrived), r.id) for r in self._prior.values()])
+        if order is Order.DEADLINE:
+            return LAST, *self._deadlines[0]
+        return LAST, self.oldest.arrived, self.oldest.id
+
+    def due_last(self, count: int) -> float:
+        """Return the earliest of the `count` latest deadlines; at least `count` requests must wait."""
+        return self._deadlines[-count][0]
+
+    def urgent(self, count: int, *, due: float = -inf) -> list[Request]:
+        """Return `count` requests: by priority, then the earliest deadline first.
+
+        Requests due before `due` are skipped, unless they have a priority.
+        """
+        first = 0 if due == -inf else bisect_left(self._deadlines, (due, -1))
+        if self._prior:
+            by_deadline = [self._requests[number] for _, number in self._deadlines]
+            eligible = [request for place, request in enumerate(by_deadline) if place >= first or request.priority]
+            return sorted(eligible, key=_rank)[: max(0, count)]
+        return [self._requests[number] for _, number in self._deadlines[first : first + max(0, count)]]
+
+    def alike(self, count: int) -> list[Request]:
+        """Return the most urgent request, and with it those of the next ones whose inputs are about as long.
+
+        They need the least padding. `count` are taken from the `AMONG * count` most urgent; requests that are left out
+        are more urgent the next time. Where a request has a priority, lengths do not count.
+        """
+        if len(self) <= count or count < 2 or self._prior:
+            return self.urgent(count)
+        candidates = self.urgent(AMONG * count)
+        length = candidates[0].inputs
+        return sorted(candidates, key=lambda request: abs(request.inputs - length))[:count]
+
+    def ahead(self, place: float, priority: int, order: Order) -> int:
+        """Return how many requests go before a new one at this place of the order."""
+        if priority or self._prior:
+            new = priority or LAST, place
+            before = [(_rank(r), order.place(r.deadline, r.arrived)) <= new for r in self._requests.values()]
+            return sum(before)
+        if order is Order.DEADLINE:
+            return bisect_right(self._deadlines, (place, sys.maxsize))
+        return len(self)
+
+    def rate(self, now: float) -> float:
+        """Return the recent arrivals per second, and no more than if the next request arrived now.
+
+        A pause alone says little: where many requests were answered together, many arrive together.
+        """
+        gap = self._gap
+        if gap < now - self._last < inf:
+            gap += NEWEST * (now - self._last - gap)
+        return 1.0 / gap if gap > 0.0 else inf
+
+    def waited(self, now: float) -> float:
+        """Return the sum of the seconds that the requests have waited."""
+        return len(self) * now - self._arrivals
+
+    def add(self, request: Request) -> None:
+        """Append a request."""
+        gap = request.arrived - self._last
+        if gap >= 0.0:
+            self._gap = gap if self._gap == inf else self._gap + NEWEST * (gap - self._gap)
+        self._last = request.arrived
+        self._arrivals += request.arrived
+        self._requests[request.id] = request
+        if request.priority:
+            self._prior[request.id] = request
+        insort(self._deadlines, (request.deadline, request.id))
+
+    def remove(self, number: int) -> Request:
+        """Remove a request and return it."""
+        request = self._requests.pop(number)
+        self._prior.pop(number, None)
+        self._arrivals = self._arrivals - request.arrived if self._requests else 0.0
+        del self._deadlines[bisect_left(self._deadlines, (request.deadline, number))]
+        return request
+
+
+def _rank(request: Request) -> int:
+    return request.priority or LAST
+
+
+class Backlog:
+    """The work of waiting requests in the order of their turns. `at_once` workers share it.
+
+    Each has the seconds of `work` that it takes of a worker, and the `latest` time at which it may start to be in time.
+    """
+
+    def __init__(self, at_once: int = 1) -> None:
+        self.at_once = at_once
+        self._of: dict[int, Turn] = {}  # by request
+        self._turns: list[Turn] = []  # ascending; the other lists are in the same order
+        self._works: list[float] = []
+        self._latest: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    @property
+    def seconds(self) -> float:
+        """The work of all requests, for one worker."""
+        return sum(self._works)
+
+    def add(self, request: int, turn: Turn, work: float, latest: float) -> None:
+        """Add a request that is not there."""
+        at = bisect_left(self._turns, turn)
+        self._of[request] = turn
+        self._turns.insert(at, turn)
+        self._works.insert(at, work)
+        self._latest.insert(at, latest)
+
+    def remove(self, request: int) -> None:
+        """Remove a request, which must be there."""
+        at = bisect_left(self._turns, self._of.pop(request))
+        del self._turns[at], self._works[at], self._latest[at]
+
+    def weigh(self, request: int, work: float, latest: float) -> None:
+        """Correct the figures of a request, which must be there."""
+        at = bisect_left(self._turns, self._of[request])
+        self._works[at], self._latest[at] = work, latest
+
+    def before(self, turn: Turn) -> float:
+        """Return the seconds of work of all whose turn comes before this one."""
+        return sum(self._works[: bisect_left(self._turns, turn)])
+
+    def spare(self, turn: Turn, work: float, now: float) -> float:
+        """Return the slack of the first request that would be late behind `work` more seconds at this turn; below 0.
+
+        It is infinite where no request is made late. One that is late already does not count: what it waits for
+        would otherwise be refused for nothing.
+        """
+        first = bisect_left(self._turns, turn)
+        if first == len(self._turns):
+            return inf
+        start, least = sum(self._works[:first]), now + work / self.at_once
+        for seconds, latest in zip(self._works[first:], self._latest[first:], strict=True):
+            slack = latest - start / self.at_once
+            if now <= slack < least:
+                return slack - least
+            start += seconds
+        return inf
+
+    def check(self) -> None:
+        """Raise `AssertionError` where an invariant does not hold."""
+        assert self._turns == sorted(self._of.values()), "the waiting work is out of order"
+        assert len(self._turns) == len(self._works) == len(self._latest), "the waiting work is incomplete"
+
+
+class ModelView:
+    """One model as policies see it: its waiting requests that may start, and the estimate of how long its work takes.
+
+    A batch has at most `most` requests; 0: as many as the model was built for.
+    """
+
+    def __init__(self, spec: ModelSpec, estimate: Estimate, queue: Queue, most: int = 0) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.estimate = estimate
+        self.queue = queue
+        self.most = min(most or spec.max_batch, spec.max_batch)
+        self.place = 0  # among all models
+
+    def launch(self, requests: Iterable[Request]) -> Launch:
+        """Return the decision to start these requests."""
+        return Launch(self.name, tuple([request.id for request in requests]))
+
+
+class Models:
+    """All models, in their order, with totals over their queues. Lanes update it; policies only read.
+
+    `waiting` are the models with requests that may start, in the same order; the cost of a decision is proportional to
+    their number. `requests` counts these requests, and `backlog` has their work, with learned caches the average work,
+    in the `order` in which they are served.
+    """
+
+    def __init__(self, models: Iterable[ModelView] = (), order: Order = Order.ARRIVAL) -> None:
+        self.order = order
+        self.backlog = Backlog()
+        self.by_name: dict[str, ModelView] = {}
+        self.waiting: list[ModelView] = []
+        self.requests = 0
+        self.decode = False  # whether any model has a decoder
+        self.exit = False  # whether any model has requests that leave early
+        for model in models:
+            self.append(model)
+
+    def append(self, model: ModelView) -> None:
+        """Add a model, whose queue must be empty."""
+        model.place = len(self.by_name)
+        self.by_name[model.name] = model
+        self.decode = self.decode or model.estimate.decoder is not None
+        self.exit = self.exit or model.estimate.exits
+
+    def enqueued(self, model: ModelView, count: int = 1) -> None:
+        """Note that `count` requests were added to the queue of a model."""
+        if count and len(model.queue) == count:
+            insort(self.waiting, model, key=_place)
+        self.requests += count
+
+    def dequeued(self, model: ModelView) -> None:
+        """Note that a request was removed from the queue of a model."""
+        if not model.queue:
+            self.waiting.remove(model)
+        self.requests -= 1
+
+    def check(self) -> None:
+        """Raise `AssertionError` where an invariant does not hold."""
+        assert self.waiting == [one for one in self.by_name.values() if one.queue], "the models with requests are off"
+        assert self.requests == sum([len(model.queue) for model in self.waiting]), "the count of requests is off"
+        assert len(self.backlog) == self.requests, "the count of requests whose work is known is off"
+        self.backlog.check()
+
+
+def _place(model: ModelView) -> int:
+    return model.place
+
+
+class Lane(ModelView):
+    """All requests of one model that wait, and their work, counting on exits where it `hopes` for them.
+
+    Those in `held` may not start yet, because their model is not in memory. It adds itself to `models` and keeps the
+    totals there up to date.
+    """
+
+    def __init__(self, served: ServedModel, models: Models, *, most: int = 0, hopes: bool = False) -> None:
+        super().__init__(served.spec, Estimate(served.spec, served.costs), Queue(), most)
+        self.max_queued = served.max_queued
+        self.held = Queue()
+        self.open = True
+        self.seconds_per_request = 0.0  # average work of a worker, in batches that the policy forms
+        self.changes = -1  # `Estimate.changes` when that was computed
+        self._weighed = 0.0  # `seconds_per_request` when the work of waiting requests was last corrected
+        self._limit = 1  # the largest batch that the policy forms
+        self._inputs = float(TYPICAL_STEPS)  # mean input steps of a model with a decoder, exponentially weighted
+        self._hopes = hopes and self.estimate.exits
+        self._refused_since = inf  # when a request was first refused for the estimate, if none was accepted since
+        self._doubted_at = -inf  # when the estimate was last doubted, or that was
+        self._models = models
+        models.append(self)
+
+    def __len__(self) -> int:
+        return len(self.queue) + len(self.held)
+
+    @property
+    def oldest(self) -> Request:
+        """The request that has waited longest; at least one must wait."""
+        if not self.queue or not self.held:
+            return (self.queue or self.held).oldest
+        return min(self.queue.oldest, self.held.oldest, key=lambda request: request.id)
+
+    def waited(self, now: float) -> float:
+        """Return the sum of the seconds that the requests have waited."""
+        return self.queue.waited(now) + self.held.waited(now)
+
+    # Requests that come and go --------------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Queue a request, or hold it while the lane is closed."""
+        if self.estimate.decoder is not None:
+            self._inputs += NEWEST * (request.inputs - self._inputs)
+        if self.open:
+            self._enqueue(request)
+        else:
+            self.held.add(request)
+
+    def remove(self, request: int) -> Request:
+        """Remove a waiting request, and return it."""
+        return self._dequeue(request) if request in self.queue else self.held.remove(request)
+
+    def release(self) -> None:
+        """Open the lane: all requests may start."""
+        self.open = True
+        for request in list(self.held):
+            self._enqueue(self.held.remove(request))
+
+    def withhold(self) -> None:
+        """Close the lane, and hold all requests that have not started."""
+        self.open = False
+        for request in list(self.queue):
+            self.held.add(self._dequeue(request))
+
+    def _enqueue(self, request: Request) -> None:
+        turn = self.turn(request.deadline, request.arrived, request.priority, request.id)
+        latest = request.deadline - self.least(request.inputs)
+        self.queue.add(request)
+        self._models.enqueued(self)
+        self._models.backlog.add(request.id, turn, self.seconds_per_request, latest)
+
+    def _dequeue(self, number: int) -> Request:
+        request = self.queue.remove(number)
+        self._models.dequeued(self)
+        self._models.backlog.remove(number)
+        return request
+
+    # What a new request has to expect ---------------------------------------------------------------------------------
+
+    def turn(self, deadline: float, arrived: float, priority: int, number: int) -> Turn:
+        """Return the turn of a new request among those of all models that may start."""
+        return priority or LAST, self._models.order.place(deadline, arrived), number
+
+    def ahead(self, place: float, priority: int) -> tuple[int, int]:
+        """Return how many queued and held requests of this model go before a new one at this place of the order."""
+        order = self._models.order
+        return self.queue.ahead(place, priority, order), self.held.ahead(place, priority, order)
+
+    def update_work(self, limit: int) -> None:
+        """Recompute the work of each request, in batches of `limit`, because costs have moved noticeably."""
+        self.changes, self._limit = self.estimate.changes, limit
+        if self._hopes:
+            seconds = self.estimate.work(limit)
+        else:
+            inputs = 1 if self.estimate.decoder is None else round(self._inputs)
+            seconds = self.estimate.whole(limit, inputs, self.estimate.mean_outputs) / limit
+        self.seconds_per_request = seconds
+        if abs(seconds - self._weighed) > WEIGHED * self._weighed:
+            self._weighed = seconds
+            for request in self.queue.values():
+                self._models.backlog.weigh(request.id, seconds, request.deadline - self.least(request.inputs))
+
+    def own(self, inputs: int, before: int) -> float:
+        """Return the seconds that a new request takes once it starts, with `before` requests waiting ahead of it.
+
+        With a decoder and at least a full batch ahead, it is taken to run in a full batch and to have a long answer,
+        because policies then start only requests that will be in time even so. Otherwise it may run alone.
+        """
+        if self.estimate.decoder is None or before < self._limit:
+            return self.least(inputs)
+        return self.estimate.whole(self._limit, inputs)
+
+    def least(self, inputs: int) -> float:
+        """Return the least seconds that a request takes."""
+        return self.estimate.least(inputs, self._hopes)
+
+    def outlook(self, wait: float) -> Outlook:
+        """Return what a request can expect that runs alone after waiting `wait` seconds."""
+        if self.estimate.decoder is not None:
+            return Outlook(wait, (self.estimate.whole(1, 1, self.estimate.mean_outputs),), (1.0,))
+        return Outlook(wait, *self.estimate.ends())
+
+    def accepted(self) -> None:
+        """Note that a request has been accepted."""
+        if not self.estimate.doubted:
+            self._refused_since = inf
+
+    def doubts(self, now: float) -> bool:
+        """Note that a request was refused for the estimate while nothing of the model ran; return whether to doubt it.
+
+        If so, until a launch shows more the model is taken to need the least that is believed of any. That happens
+        `RETRY` seconds after the first such refusal and then again and again, and less often the longer launches have
+        shown nothing better: what no request can meet should not cost others more and more work.
+        """
+        if self._refused_since == inf:
+            self._refused_since = self._doubted_at = now
+            return False
+        if now - self._doubted_at < min(RETRY_AT_MOST, max(RETRY, RETRY_SHARE * (now - self._refused_since))):
+            return False
+        self._doubted_at = now
+        self.estimate.doubt()
+        return True
+
+
+class LiveRequests:
+    """All requests between arrival and reply. Each ends once, with one reply, whatever ends it.
+
+    Where `sheds` is off, none is ever too late. `touch` is told the model of each that ends.
+    """
+
+    def __init__(self, lanes: Mapping[str, Lane], touch: Callable[[str], None], *, sheds: bool) -> None:
+        self.by_id: dict[int, Request] = {}
+        self.accepted = 0
+        self.ended = 0
+        self.queued = 0
+        self.leaving = 0  # their clients have left while a stage runs
+        self._lanes = lanes
+        self._touch = touch
+        self._sheds = sheds
+        self._last_starts: list[tuple[float, int]] = []  # heap: the latest time at which each queued one may start
+
+    @property
+    def next_late(self) -> float:
+        """The time at which the first queued request becomes too late, inf where none ever does."""
+        return nextafter(self._last_starts[0][0], inf) if self._last_starts else inf
+
+    def add(self, request: Request) -> None:
+        """Queue a request that has arrived."""
+        lane = self._lanes[request.model]
+        self.by_id[request.id] = request
+        self.accepted += 1
+        self.queued += 1
+        lane.add(request)
+        if self._sheds:
+            heappush(self._last_starts, (request.deadline - lane.least(request.inputs), request.id))
+
+    def start(self, model: str, requests: Sequence[int], now: float) -> dict[int, Request]:
+        """Take waiting requests, which run from now on, out of their lane; return them by number."""
+        lane = self._lanes[model]
+        members = {i: lane.remove(i) for i in requests}
+        self.queued -= len(members)
+        for request in members.values():
+            request.state, request.started = RUNNING, now
+        return members
+
+    def let_leave(self, request: Request) -> None:
+        """Note that the client of a running request has left: it ends when its stage has ended."""
+        request.state = LEAVING
+        self.leaving += 1
+
+    def end(self, request: Request, outcome: Outcome, now: float, actions: list[Action], stage: int = NOT_RUN) -> None:
+        """End a request that no lane and no sub-batch has any more; `stage` is the last stage that it ran."""
+        del self.by_id[request.id]
+        self.ended += 1
+        if request.state is LEAVING:
+            self.leaving -= 1
+        started = request.started if request.started < now else now
+        waited, ran = started - request.arrived, now - started
+        actions.append(Reply(request.id, request.model, outcome, stage, waited, ran, request.slack))
+        self._touch(request.model)
+
+    def end_queued(self, request: Request, outcome: Outcome, now: float, actions: list[Action]) -> None:
+        """End a request that has not started."""
+        self._lanes[request.model].remove(request.id)
+        self.queued -= 1
+        self.end(request, outcome, now, actions)
+
+    def end_all(
+        self, members: dict[int, Request], outcome: Outcome, now: float, actions: list[Action], stage: int
+    ) -> None:
+        """End all members of a sub-batch; `stage` is the last that they ran."""
+        for request in members.values():
+            self.end(request, Outcome.CANCELLED if request.state is LEAVING else outcome, now, actions, stage)
+        members.clear()
+
+    def end_leaving(self, members: dict[int, Request], now: float, actions: list[Action], stage: int) -> None:
+        """End members whose client has left or whose deadline has passed; `stage` is the last that they ran."""
+        earliest = now if self._sheds else -inf
+        for request in [r for r in members.values() if r.deadline < earliest or r.state is LEAVING]:
+            outcome = Outcome.CANCELLED if request.state is LEAVING else Outcome.EXPIRED
+            self.end(members.pop(request.id), outcome, now, actions, stage)
+
+    def end_late(self, now: float, actions: list[Action]) -> None:
+        """End the queued requests that would be too late even if each started now, alone."""
+        while self._last_starts:
+            start, number = self._last_starts[0]
+            request = self.by_id.get(number)
+            if request is not None and request.state is QUEUED:
+                if start >= now:
+                    return
+                self.end_queued(request, Outcome.EXPIRED, now, actions)
+            heappop(self._last_starts)
+
+    def check(self, members: set[int]) -> None:
+        """Raise `AssertionError` where an invariant does not hold; `members` are those of all sub-batches."""
+        queued = {i for lane in self._lanes.values() for i in (*lane.queue, *lane.held)}
+        requests = self.by_id.values()
+        assert self.accepted == self.ended + len(requests), "accepted is not queued + running + ended"
+        assert not members & queued, "a request is queued and running"
+        assert members | queued == set(self.by_id), "a live request is neither queued nor running"
+        assert len(queued) == self.queued, "the count of queued requests is off"
+        assert self.leaving == sum([r.state is LEAVING for r in requests]), "the count of those that leave is off"
+        assert queued == {r.id for r in requests if r.state is QUEUED}, "a request has the wrong state"
+        assert len({(r.model, r.slot) for r in requests}) == len(requests), "a slot has two owners"

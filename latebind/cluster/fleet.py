@@ -19,7 +19,8 @@ from latebind.domain.tracing import Trace
 from latebind.server.calls import CLIENT_HEADER, WAITED_HEADER
 from latebind.server.gateway import Claim
 from latebind.server.limits import Limits
-from latebind.server.rest.request import Body, Held, Reply, Request
+from latebind.server.rest.messages import Reply
+from latebind.server.rest.protocol import Request
 
 SUSPECT_SECONDS = 1.0  # for so long after a loss, a replica is asked only if there is no other
 TRIES = 3
@@ -110,19 +111,19 @@ class Fleet:
         return b"".join(lines), body
 
     @asynccontextmanager
-    async def read(self, request: Request, held: Held) -> AsyncIterator[Parts]:
-        """Give a client's request for a replica, once its body has arrived. Raises what `Body` raises.
+    async def read(self, request: Request) -> AsyncIterator[Parts]:
+        """Give a client's request for a replica, once its body has arrived. Raises what reading it raises.
 
-        The body is counted in `held` as it arrives, until the end of the block: it must be kept until there is an
+        The body is counted in `Held` as it arrives, until the end of the block: it must be kept until there is an
         answer, because another replica may have to be asked.
         """
         headers = [(CLIENT_HEADER, request.client.encode())]
-        headers += [header for header in request.headers if header[0] not in STAYS]
-        body = Body(request, self._limits, held, as_sent=True)  # the replica decompresses it
+        headers += [header for header in request.head.headers if header[0] not in STAYS]
+        request.as_sent = True  # the replica decompresses it
         try:
-            yield self.request(request.method, request.target, headers, await body.read())
+            yield self.request(request.head.method, request.head.target, headers, await request.read())
         finally:
-            body.release()
+            request.release()
 
     def require_room(self) -> None:
         """Raise `Unavailable` if no replica is there or answers, `Refused` if all have as many calls as they take."""

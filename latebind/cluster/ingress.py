@@ -4,6 +4,7 @@ Which HTTP routes one replica answers, which all replicas, and which the ingress
 """
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
@@ -21,9 +22,11 @@ from latebind.server.frontend import Frontend, Verbs
 from latebind.server.limits import Limits
 from latebind.server.rest import about
 from latebind.server.rest.about import TEXT, health_reply
-from latebind.server.rest.app import ROUTES, Route, Verb
 from latebind.server.rest.infer import Context, infer
-from latebind.server.rest.request import Reply, Request, json_reply
+from latebind.server.rest.messages import Reply, Verb, json_reply
+from latebind.server.rest.openapi import Route
+from latebind.server.rest.protocol import Request
+from latebind.server.rest.routes import ROUTES
 
 PERIOD = 0.2  # seconds between two updates of the list of replicas
 
@@ -100,7 +103,7 @@ def relayed_routes(fleet: Fleet) -> tuple[Route, ...]:
 
     async def one(context: Context, request: Request) -> Reply:
         """Have one replica answer. Making a call twice is harmless: it computes the same result again."""
-        async with fleet.read(request, context.held) as parts:
+        async with fleet.read(request) as parts:
             request.watch()
             return await fleet.one(request.names.get("model") or "", parts)
 
@@ -110,13 +113,13 @@ def relayed_routes(fleet: Fleet) -> tuple[Route, ...]:
 
     async def everywhere(context: Context, request: Request) -> Reply:
         """Have all replicas do something; the reply is the first failure, if there is one."""
-        async with fleet.read(request, context.held) as parts:
+        async with fleet.read(request) as parts:
             replies = await fleet.all(parts)
         return next((reply for reply in replies if reply.status != 200), replies[0])
 
     async def change(context: Context, request: Request) -> Reply:
         """Have all replicas load or unload a model, including those that start later."""
-        async with fleet.read(request, context.held) as parts:
+        async with fleet.read(request) as parts:
             replies = await fleet.change(request.model, parts)
         return next((reply for reply in replies if reply.status != 200), replies[0])
 
@@ -124,7 +127,7 @@ def relayed_routes(fleet: Fleet) -> tuple[Route, ...]:
         return await one(context, request) if context.service.ready() else health_reply("ready", False)
 
     async def each(context: Context, request: Request) -> dict[str, Reply]:
-        async with fleet.read(request, context.held) as parts:
+        async with fleet.read(request) as parts:
             return await fleet.each(parts)
 
     async def statistics(context: Context, request: Request) -> Reply:
@@ -159,4 +162,4 @@ def relayed_routes(fleet: Fleet) -> tuple[Route, ...]:
         about.load: change,
         about.unload: change,
     }
-    return tuple([(path, method, access, verbs.get(verb, one)) for path, method, access, verb in ROUTES])
+    return tuple([dataclasses.replace(route, verb=verbs.get(route.verb, one)) for route in ROUTES])

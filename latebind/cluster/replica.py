@@ -25,7 +25,7 @@ from latebind.server.access import Guard, Security
 from latebind.server.frontend import Frontend, Verbs
 from latebind.server.gateway import Snapshot
 from latebind.server.limits import Limits
-from latebind.server.rest.app import ROUTES
+from latebind.server.rest.routes import ROUTES
 
 if TYPE_CHECKING:
     from latebind.server.telemetry import SpanExport

@@ -3,7 +3,6 @@
 Thus one kind of connection carries everything, and lost or cancelled calls are treated the same in both protocols.
 """
 
-import re
 import time
 from collections.abc import Mapping
 
@@ -15,9 +14,10 @@ from latebind.cluster.upstream import STATUS, Parts
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, Refused, Unavailable, UserError
 from latebind.server.access import Access, Guard
 from latebind.server.calls import CLIENT_HEADER
-from latebind.server.rest.app import Route
 from latebind.server.rest.infer import Context as RestContext
-from latebind.server.rest.request import Body, Reply, Request
+from latebind.server.rest.messages import Reply
+from latebind.server.rest.openapi import Route
+from latebind.server.rest.protocol import Request
 from latebind.server.rpc.infer import STATUSES, TRACEPARENT, Caller, Context, InferStream, parse, read_request
 from latebind.server.rpc.messages import INFERENCE, from_json, service_pb2
 from latebind.server.rpc.server import CallFailed, Reception
@@ -102,23 +102,20 @@ def replica_route() -> Route:
     found = methods()
 
     async def verb(context: RestContext, request: Request) -> Reply:
-        method = found.get(request.names["method"])
+        method = found.get("/" + request.names["METHOD"])
         if method is None or method.answer is None:
             raise NotFound("there is no such method")
-        body = Body(request, context.limits, context.held)
         reception = Reception(Context(context.service, context.limits), Guard())
         try:
-            data = await body.read()
+            data = await request.read()
             request.watch()
             return Reply(await reception.answer(method, method.answer, data, _Relayed(request)))
         except Refused as refused:  # there are too many bodies already
             return _failure(CallFailed(refused))
         except CallFailed as failed:
             return _failure(failed)
-        finally:
-            body.release()
 
-    return re.compile(PATH + r"(?P<method>/[A-Za-z0-9.]+/[A-Za-z]+)"), "POST", Access.MUTATING, verb
+    return Route("POST", PATH + "/{METHOD}", Access.MUTATING, verb)
 
 
 def model_name(data: bytes, context: Context) -> str:

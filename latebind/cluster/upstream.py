@@ -11,7 +11,7 @@ import httptools
 
 from latebind.cluster.placement import Report
 from latebind.cluster.routing import Replica
-from latebind.server.rest.request import Headers, Reply
+from latebind.server.rest.messages import Headers, Reply
 
 Parts = Sequence[bytes]  # a request as it is written: its head, then its body
 

@@ -1,14 +1,10 @@
-"""A call of one model, over any transport: its tensors are checked before arrays are made, and its outputs chosen.
-
-What a client gets of each output is its values or the best classes: texts "value:index", as in the protocol's
-classification extension (datatype BYTES).
-"""
+"""A call of one model, over any transport: its tensors are checked before arrays are made, and its outputs chosen."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from struct import pack
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,14 +13,13 @@ from msgspec import structs
 from latebind.domain.errors import InvalidRequest
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.sequence.padding import room
-from latebind.server.gateway import Answer, Array
+from latebind.server.gateway import Array
 from latebind.server.limits import Limits
 from latebind.server.shared_memory import Place, Reference, Regions
 
 LONGEST_ID = 1024
 CLIENT_HEADER = b"latebind-client"  # the address that a call came from, set by an ingress that sends it on
 WAITED_HEADER = b"latebind-waited"  # seconds of its deadline that a call has already waited at the ingress
-TEXTS: Final = "BYTES"
 
 # numpy's name -> the protocol's. BF16 and BYTES are not served yet.
 DATATYPES = {
@@ -334,58 +329,6 @@ def check_priority(priority: int) -> int:
     if not 0 <= priority <= 255:
         raise InvalidRequest(f"priority is {priority!s:.40}: give 1 (first) to 255, or 0 for the default")
     return priority
-
-
-class Result(NamedTuple):
-    """One output to send. `values` is an array of this shape, or a sequence of texts in row-major order."""
-
-    datatype: str
-    shape: tuple[int, ...]
-    values: Array | Sequence[str]
-
-    def raw(self) -> memoryview:
-        """Return the values as the binary tensor extension has them; a text is its length in 4 bytes, then UTF-8."""
-        if isinstance(self.values, np.ndarray):
-            return self.values.data
-        texts = [text.encode() for text in self.values]
-        return memoryview(b"".join([len(text).to_bytes(4, "little") + text for text in texts]))
-
-    def flat(self) -> Array | Sequence[str]:
-        """Return the values without their shape, as they stand in JSON."""
-        return self.values.reshape(-1) if isinstance(self.values, np.ndarray) else self.values
-
-
-def result(wanted: CallOutput, answer: Answer) -> Result:
-    """Return one output of an answer in the form that the client wants."""
-    array = _array(wanted, answer)
-    if not wanted.classes:
-        return Result(wanted.tensor.datatype, array.shape, array)
-    rows = best_classes(array, wanted.classes)
-    return Result(TEXTS, (len(rows), len(rows[0])), [text for row in rows for text in row])
-
-
-def best_classes(array: Array, count: int) -> list[list[str]]:
-    """Return the `count` largest values of each row of `(N, ...)` with their indices, the best first, NaN last.
-
-    Of equal values, the one with the lower index comes first. A row with fewer values returns all of them.
-    """
-    form = "f" if array.dtype.kind == "f" else "d"
-    rows = array.reshape(len(array), -1)
-    return [[f"{row[index]:{form}}:{index}" for index in _best(row, count)] for row in rows]
-
-
-def _array(wanted: CallOutput, answer: Answer) -> Array:
-    tensor = wanted.tensor
-    return np.ascontiguousarray(answer.outputs[tensor.name], tensor.dtype)
-
-
-def _best(row: Array, count: int) -> list[int]:
-    """Return the indices of the largest values. Linear in the length of the row: only those are sorted."""
-    ranked = np.where(np.isnan(row), -np.inf, row) if row.dtype.kind == "f" else row
-    among = np.flatnonzero(ranked >= np.partition(ranked, -count)[-count]) if count < len(row) else np.arange(len(row))
-    backwards = among[::-1]  # of equal values the last one first, because the sorted result is reversed
-    found: list[int] = backwards[np.argsort(ranked[backwards], kind="stable")][::-1][:count].tolist()
-    return found
 
 
 def _known(tensors: Mapping[str, Tensor], name: str, kind: str, spec: ModelSpec) -> Tensor:

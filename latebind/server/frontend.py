@@ -21,8 +21,10 @@ from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.listening import BACKLOG, listen, waiting_at
-from latebind.server.rest.app import PAGE, ROUTES, RequestFilter, RestApp, Route
-from latebind.server.rest.protocol import HttpProtocol, Lines, Sweeper
+from latebind.server.rest.app import RestApp
+from latebind.server.rest.openapi import Route
+from latebind.server.rest.protocol import HttpProtocol, Sweeper
+from latebind.server.rest.routes import ROUTES
 from latebind.server.service import Service
 from latebind.server.shared_memory import Regions
 from latebind.server.tls import LATE_SECONDS, TlsServer
@@ -40,7 +42,7 @@ POLL_SECONDS = 0.05  # between two looks whether everything has ended
 class Verbs:
     """What a frontend answers: HTTP routes, and gRPC methods by path (None: the usual)."""
 
-    routes: Sequence[Route] = (*ROUTES, *PAGE)
+    routes: Sequence[Route] = ROUTES
     methods: "Mapping[str, Method] | None" = None
 
 
@@ -91,16 +93,16 @@ class Frontend:
         )
         verbs, security = verbs or Verbs(), security or Security.by(self._config)
         self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
-        request_filter = RequestFilter(self._config, security.guard)
-        self._app = app = RestApp(
+        self._app = RestApp(
             self._service,
             self._limits,
-            request_filter,
-            self._dashboard,
+            self._config,
+            security.guard,
+            dashboard=self._dashboard,
             routes=verbs.routes,
             behind_ingress=security.behind_ingress,
         )
-        self._http = HttpServer(app, self._limits, security.tls)
+        self._http = HttpServer(self._app, security.tls)
         self._rpc = _rpc_server(self._service, self._config, self._limits, security.guard, verbs.methods)
         self._socket: socket.socket | None = None
         self._told = asyncio.Event()  # to close
@@ -185,13 +187,13 @@ class Frontend:
 class HttpServer:
     """Accepts connections, behind TLS where there is a context, and ends them in good order."""
 
-    def __init__(self, app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> None:
-        self.lines = Lines()
+    def __init__(self, app: RestApp, tls: ssl.SSLContext | None) -> None:
+        self._app = app
         self.behind_tls: TlsServer | None = None
         self.hurried = False  # close without waiting for anybody
-        self._limits = limits
+        self._limits = app.context.limits
         self._tls = tls
-        self._made = partial(HttpProtocol, self.lines, answer=app, limits=limits, replies=app.replies)
+        self._made = partial(HttpProtocol, app)
         self._server: asyncio.AbstractServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -200,13 +202,15 @@ class HttpServer:
         loop, limits = asyncio.get_running_loop(), self._limits
         self._listening = listening
         sweeper = Sweeper(limits.idle_seconds)
-        self._tasks = [loop.create_task(self.lines.keep_date()), loop.create_task(sweeper.run(self.lines.open))]
+        self._tasks = [loop.create_task(self._app.keep_date()), loop.create_task(sweeper.run(self._app.connections))]
         await asyncio.sleep(0)  # the first reply has a date
         if self._tls is None:
             self._server = await loop.create_server(self._made, sock=listening, backlog=BACKLOG)
         else:
             most, patience = limits.connections, limits.idle_seconds
-            self.behind_tls = TlsServer(listening, self._tls, self._made, self.lines.open, most=most, patience=patience)
+            self.behind_tls = TlsServer(
+                listening, self._tls, self._made, self._app.connections, most=most, patience=patience
+            )
 
     async def close(self) -> None:
         """Close once everything that has arrived is answered, or the time to drain is over.
@@ -226,13 +230,13 @@ class HttpServer:
             for line in come:
                 self.behind_tls.take(line)
             await self.behind_tls.ended(seconds=LATE_SECONDS)
-        for connection in list(self.lines.open):
+        for connection in list(self._app.connections):
             connection.shutdown()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._limits.drain_seconds):
-                while (self.lines.open or self.lines.tasks) and not self.hurried:
+                while (self._app.connections or self._app.tasks) and not self.hurried:
                     await asyncio.sleep(POLL_SECONDS)
-        late = list(self.lines.tasks)
+        late = list(self._app.tasks)
         for task in late:
             task.cancel()
         if late and not self.hurried:  # each still sends its error

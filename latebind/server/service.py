@@ -5,7 +5,9 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import cast
+from typing import Final, NamedTuple, cast
+
+import numpy as np
 
 from latebind import __version__
 from latebind.domain.errors import InvalidRequest, NotFound, TurnedOff, Unavailable
@@ -13,7 +15,7 @@ from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.wording import instead
 from latebind.logs import REQUEST
-from latebind.server.calls import Call
+from latebind.server.calls import Call, CallOutput
 from latebind.server.description import statistics, steps_as_parameters
 from latebind.server.gateway import (
     AdaptationFigures,
@@ -45,6 +47,7 @@ MANAGEMENT = ("model_repository", "model_repository(unload_dependents)")  # only
 UPLOADS = "a model is loaded from the repository as it lies there: send no {!r:.100}, put it there instead"
 NOT_ANSWERING = "the engine stands still, or another one is starting: ask again later"
 MICROSECOND = 1e-6
+TEXTS: Final = "BYTES"
 NOT_FOLLOWED: AbstractContextManager[None] = nullcontext()
 
 Fill = Callable[[Mapping[str, Sequence[Array]]], Awaitable[None]]  # writes the rows of a `Claim`
@@ -345,3 +348,57 @@ def _check_same(asked: ModelSpec, there: ModelSpec, version: str | None) -> None
 
 def _no_version(spec: ModelSpec, version: str) -> NotFound:
     return NotFound(f"model {spec.name!r} has no version {version!r:.40}: it has {spec.version}")
+
+
+# What a client gets of an answer -------------------------------------------------------------------------------------
+
+
+class Result(NamedTuple):
+    """One output to send. `values` is an array of this shape, or a sequence of texts in row-major order."""
+
+    datatype: str
+    shape: tuple[int, ...]
+    values: Array | Sequence[str]
+
+    def raw(self) -> memoryview:
+        """Return the values as the binary tensor extension has them; a text is its length in 4 bytes, then UTF-8."""
+        if isinstance(self.values, np.ndarray):
+            return self.values.data
+        texts = [text.encode() for text in self.values]
+        return memoryview(b"".join([len(text).to_bytes(4, "little") + text for text in texts]))
+
+    def flat(self) -> Array | Sequence[str]:
+        """Return the values without their shape, as they stand in JSON."""
+        return self.values.reshape(-1) if isinstance(self.values, np.ndarray) else self.values
+
+
+def result(wanted: CallOutput, answer: Answer) -> Result:
+    """Return one output of an answer in the form that the client wants: its values, or the best classes.
+
+    Classes are texts "value:index", as in the protocol's classification extension (datatype BYTES).
+    """
+    tensor = wanted.tensor
+    array = np.ascontiguousarray(answer.outputs[tensor.name], tensor.dtype)
+    if not wanted.classes:
+        return Result(tensor.datatype, array.shape, array)
+    rows = best_classes(array, wanted.classes)
+    return Result(TEXTS, (len(rows), len(rows[0])), [text for row in rows for text in row])
+
+
+def best_classes(array: Array, count: int) -> list[list[str]]:
+    """Return the `count` largest values of each row of `(N, ...)` with their indices, the best first, NaN last.
+
+    Of equal values, the one with the lower index comes first. A row with fewer values returns all of them.
+    """
+    form = "f" if array.dtype.kind == "f" else "d"
+    rows = array.reshape(len(array), -1)
+    return [[f"{row[index]:{form}}:{index}" for index in _best(row, count)] for row in rows]
+
+
+def _best(row: Array, count: int) -> list[int]:
+    """Return the indices of the largest values. Linear in the length of the row: only those are sorted."""
+    ranked = np.where(np.isnan(row), -np.inf, row) if row.dtype.kind == "f" else row
+    among = np.flatnonzero(ranked >= np.partition(ranked, -count)[-count]) if count < len(row) else np.arange(len(row))
+    backwards = among[::-1]  # of equal values the last one first, because the sorted result is reversed
+    found: list[int] = backwards[np.argsort(ranked[backwards], kind="stable")][::-1][:count].tolist()
+    return found

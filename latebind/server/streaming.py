@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, aclosing
 
 from latebind.server.calls import Call
 from latebind.server.gateway import Answer, Claim
-from latebind.server.rest.request import reply_to
+from latebind.server.rest.messages import reply_to
 from latebind.server.tracing import TracedCall, note_sent
 
 Claimed = Callable[[], Awaitable[tuple[Claim, float]]]  # returns filled slots and the deadline

@@ -20,7 +20,7 @@ from latebind.domain.errors import LatebindError, NotFound
 from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.server.gateway import IndexEntry, ModelMetrics, Snapshot
-from latebind.server.rest.request import JSON, Headers, Reply
+from latebind.server.rest.messages import JSON, Headers, Reply
 from latebind.server.service import Service
 
 EVERY = 1.0  # seconds from one snapshot to the next

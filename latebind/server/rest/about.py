@@ -11,12 +11,12 @@ import msgspec
 import orjson
 
 from latebind.domain.errors import InvalidRequest, TooLarge, TurnedOff
-from latebind.server.dashboard.dashboard import Dashboard
+from latebind.server.dashboard.dashboard import PAGE, Dashboard
 from latebind.server.description import metadata, model_config
-from latebind.server.limits import Limits
 from latebind.server.metrics import prometheus_text
 from latebind.server.rest.infer import Context
-from latebind.server.rest.request import JSON, Body, Headers, Reply, Request, json_reply
+from latebind.server.rest.messages import JSON, Headers, Reply, json_reply
+from latebind.server.rest.protocol import Request
 from latebind.server.shared_memory import CudaRegions, Regions, Registration
 
 T = TypeVar("T")
@@ -49,15 +49,12 @@ class UnloadRequest(msgspec.Struct):
     parameters: UnloadParameters = msgspec.field(default_factory=UnloadParameters)
 
 
-class CudaRegistration(msgspec.Struct):
-    """The JSON of a CUDA registration; none of its fields is read."""
-
-
-async def read_json(request: Request, kind: type[T], limits: Limits) -> T:
-    """Read a small body as JSON of this type; an empty one is `{}`. Raises what `Body` raises and `InvalidRequest`."""
-    body = await Body(request, limits).read(limits.header_bytes + 1)
-    if len(body) > limits.header_bytes:
-        raise TooLarge(f"the body has more than {limits.header_bytes} bytes, the most that this call takes: send less")
+async def read_json(context: Context, request: Request, kind: type[T]) -> T:
+    """Read a small body as JSON of this type; an empty one is `{}`. Raises what reading raises and `InvalidRequest`."""
+    most = context.limits.header_bytes
+    body = await request.read(most + 1)
+    if len(body) > most:
+        raise TooLarge(f"the body has more than {most} bytes, the most that this call takes: send less")
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except (ValueError, RecursionError) as error:
@@ -151,20 +148,20 @@ async def metrics(context: Context, request: Request) -> Reply:
 
 async def index(context: Context, request: Request) -> Reply:
     """`POST /v2/repository[/NAME]/index`, with an empty body or an object."""
-    asked = await read_json(request, IndexRequest, context.limits)
+    asked = await read_json(context, request, IndexRequest)
     return json_reply(context.service.index(ready=asked.ready))
 
 
 async def load(context: Context, request: Request) -> Reply:
     """`POST /v2/repository[/NAME]/models/NAME/load`; answered once the model is served."""
-    asked = await read_json(request, LoadRequest, context.limits)
+    asked = await read_json(context, request, LoadRequest)
     await context.service.load(request.model, asked.parameters)
     return Reply()
 
 
 async def unload(context: Context, request: Request) -> Reply:
     """`POST /v2/repository[/NAME]/models/NAME/unload`; answered once no call uses the model any more."""
-    asked = await read_json(request, UnloadRequest, context.limits)
+    asked = await read_json(context, request, UnloadRequest)
     await context.service.unload(request.model, unload_dependents=asked.parameters.unload_dependents)
     return Reply()
 
@@ -176,7 +173,7 @@ async def trace_settings(context: Context, request: Request) -> Reply:
 
 async def update_trace_settings(context: Context, request: Request) -> Reply:
     """`POST /v2[/models/NAME]/trace/setting`; returns the settings that hold from then on."""
-    given = await read_json(request, dict[str, Any], context.limits)
+    given = await read_json(context, request, dict[str, Any])
     return json_reply(context.service.update_trace_settings(given, request.names.get("model")))
 
 
@@ -188,36 +185,36 @@ async def log_settings(context: Context, request: Request) -> Reply:
 
 async def update_log_settings(context: Context, request: Request) -> Reply:
     """`POST /v2/logging`; returns the settings that hold from then on."""
-    return json_reply(context.service.update_log_settings(await read_json(request, dict[str, Any], context.limits)))
+    return json_reply(context.service.update_log_settings(await read_json(context, request, dict[str, Any])))
 
 
 # Shared memory of clients ---------------------------------------------------------------------------------------------
 
 
 def _regions(context: Context, request: Request) -> Regions | CudaRegions:
-    return context.service.regions if request.names["kind"] == "system" else CUDA
+    return CUDA if request.head.target.startswith(b"/v2/cuda") else context.service.regions
 
 
 async def regions(context: Context, request: Request) -> Reply:
     """`GET /v2/(system|cuda)sharedmemory[/region/NAME]/status`."""
-    return json_reply(_regions(context, request).status(request.region))
+    return json_reply(_regions(context, request).status(request.names["region"]))
 
 
 async def register(context: Context, request: Request) -> Reply:
     """`POST /v2/(system|cuda)sharedmemory/region/NAME/register`."""
     kept = _regions(context, request)
-    assert request.region is not None
+    name = request.names["region"]
     if isinstance(kept, Regions):
-        kept.register(request.region, await read_json(request, Registration, context.limits))
+        kept.register(name, await read_json(context, request, Registration))
     else:
-        await read_json(request, CudaRegistration, context.limits)
-        kept.register(request.region)
+        await read_json(context, request, dict[str, object])
+        kept.register(name)
     return Reply()
 
 
 async def unregister(context: Context, request: Request) -> Reply:
     """`POST /v2/(system|cuda)sharedmemory[/region/NAME]/unregister`."""
-    _regions(context, request).unregister(request.region)
+    _regions(context, request).unregister(request.names["region"])
     return Reply()
 
 
@@ -232,19 +229,13 @@ async def to_the_page(context: Context, request: Request) -> Reply:
 
 
 async def page(context: Context, request: Request) -> Reply:
-    """`GET /dashboard/`."""
-    del request
-    return await _dashboard(context).file()
-
-
-async def file(context: Context, request: Request) -> Reply:
-    """`GET /dashboard/NAME`."""
-    return await _dashboard(context).file(request.names["file"])
+    """`GET /dashboard/[NAME]`: the page, or another of its files."""
+    return await _dashboard(context).file(request.names.get("FILE", PAGE))
 
 
 async def figures(context: Context, request: Request) -> Reply:
     """`GET /dashboard/data[/NUMBER]`: the figures, and the rows of the history after that number."""
-    return await _dashboard(context).figures(int(request.names["since"] or 0), context.replies)
+    return await _dashboard(context).figures(int(request.names["SINCE"] or 0), context.replies)
 
 
 async def picture(context: Context, request: Request) -> Reply:

@@ -8,7 +8,7 @@ is as its row is: a list even of one token, nested lists, or a single number if 
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
@@ -27,7 +27,6 @@ from latebind.server.calls import (
     Tensor,
     check_priority,
     check_timeout,
-    result,
     with_time_waited,
 )
 from latebind.server.dashboard.dashboard import Dashboard
@@ -44,8 +43,9 @@ from latebind.server.rest.infer_json import (
     RequestParameters,
     read_generate,
 )
-from latebind.server.rest.request import JSON, Body, Headers, Held, Reply, Request
-from latebind.server.service import Fill, Service
+from latebind.server.rest.messages import JSON, Headers, Reply
+from latebind.server.rest.protocol import Held, Request
+from latebind.server.service import Fill, Service, result
 from latebind.server.shared_memory import Regions
 from latebind.server.streaming import events
 
@@ -61,6 +61,7 @@ EVENTS: Headers = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
+SHORT: Final = 1 << 12  # bytes of JSON
 NUMBER: Final = re.compile(rb"[0-9]{1,18}")
 NO_NUMBER: Final = re.compile(rb"[\[,:]\s*-?(?:NaN|Infinity)")
 
@@ -86,15 +87,11 @@ async def infer(context: Context, request: Request) -> Reply:
     service, fields = context.service, request.fields
     spec = service.model(request.model, request.version)
     codec = _codec(context, spec)
-    body = Body(request, context.limits, context.held)
-    try:
-        call = with_time_waited(await read_call(codec, body, _json_bytes(fields)), fields.get(WAITED_HEADER))
-        request.watch()
-        answer = await service.infer(
-            spec, call, partial(fill, call, body), request.client, request.version, _parent(fields)
-        )
-    finally:
-        body.release()
+    call = await read_call(codec, request)
+    request.watch()
+    answer = await service.infer(
+        spec, call, partial(fill, call, request), request.client, request.version, _parent(fields)
+    )
     waited, ran = service.milliseconds(answer)
     text, blobs = codec.encode(answer, call, service.reply_parameters(spec, answer))
     if blobs:
@@ -148,9 +145,9 @@ def _parent(fields: Mapping[bytes, bytes]) -> str:
     return "" if given is None else given.decode("latin-1")
 
 
-def _json_bytes(fields: Mapping[bytes, bytes]) -> int | None:
+@lru_cache(256)
+def _json_bytes(given: bytes | None) -> int | None:
     """Return the number in `Inference-Header-Content-Length`, None without that header."""
-    given = fields.get(JSON_LENGTH)
     if given is None:
         return None
     if not NUMBER.fullmatch(given):
@@ -161,38 +158,39 @@ def _json_bytes(fields: Mapping[bytes, bytes]) -> int | None:
 # From a body to a call, and to slots ----------------------------------------------------------------------------------
 
 
-async def read_call(codec: "Codec", body: Body, json_bytes: int | None) -> Call:
-    """Read the call's description: the first `json_bytes` of the body (None: the whole body, 0: no JSON).
+async def read_call(codec: "Codec", request: Request) -> Call:
+    """Read the call's description: as much of the body as the header says is JSON; without that header all of it.
 
-    Raises what `Body` and `Codec` raise.
+    Raises what reading and `Codec` raise.
     """
+    json_bytes = _json_bytes(request.fields.get(JSON_LENGTH))
     if json_bytes is None:
-        return codec.decode(await body.read())
-    if json_bytes == 0:
-        await body.available()  # a client that has sent nothing yet gets no slots
-        return codec.decode_raw(await body.measure())
-    if body.size is not None and json_bytes > body.size:
-        raise _no_json(json_bytes, body.size)
-    codec.check_json_size(json_bytes)
-    text = await body.read(json_bytes)
-    if len(text) < json_bytes:
-        raise _no_json(json_bytes, len(text))
-    return codec.decode(text, None if body.size is None else body.size - json_bytes)
+        call = codec.decode(await request.read())
+    elif json_bytes == 0:
+        await request.available()  # a client that has sent nothing yet gets no slots
+        call = codec.decode_raw(await request.measure())
+    else:
+        size = request.size
+        if size is not None and json_bytes > size:
+            raise _no_json(json_bytes, size)
+        codec.check_json_size(json_bytes)
+        text = await request.read(json_bytes)
+        if len(text) < json_bytes:
+            raise _no_json(json_bytes, len(text))
+        call = codec.decode(text, None if size is None else size - json_bytes)
+    return with_time_waited(call, request.fields.get(WAITED_HEADER))
 
 
 async def _read_row(context: Context, request: Request) -> tuple["Codec", Call, Fill]:
     """Read a call of one row."""
     codec = _codec(context, context.service.model(request.model, request.version))
-    body = Body(request, context.limits, context.held)
-    try:
-        call = with_time_waited(codec.decode_row(await body.read()), request.fields.get(WAITED_HEADER))
-    finally:
-        body.release()
+    call = with_time_waited(codec.decode_row(await request.read()), request.fields.get(WAITED_HEADER))
+    request.release()
     request.watch()
-    return codec, call, partial(fill, call, body)
+    return codec, call, partial(fill, call, request)
 
 
-async def fill(call: Call, body: Body, rows: Mapping[str, Sequence[Array]]) -> None:
+async def fill(call: Call, request: Request, rows: Mapping[str, Sequence[Array]]) -> None:
     """Write the inputs into `rows`, those of a claim: each chunk of binary data once, as it arrives.
 
     What came as bytes is checked. Raises `InvalidRequest`.
@@ -205,9 +203,9 @@ async def fill(call: Call, body: Body, rows: Mapping[str, Sequence[Array]]) -> N
             await given.place.read_into(places)
         else:
             for place in places:
-                if not await body.read_into(place.data.cast("B")):
-                    raise _wrong_size(call.size, body.arrived)
-    if await body.available():
+                if not await request.read_into(place.data.cast("B")):
+                    raise _wrong_size(call.size, request.arrived)
+    if await request.available():
         raise _wrong_size(call.size, "more")
     for given in call.inputs:
         if given.rows is None and given.tensor.is_bounded:
@@ -226,10 +224,17 @@ class Codec:
         self.calls = Calls(spec, limits, regions)
         self._limits = limits
         self._request = msgspec.json.Decoder(InferRequest)
+        self._described = lru_cache(64)(self._decode)
 
     def decode(self, text: bytes, following: int | None = 0) -> Call:
         """Return the call that this JSON describes; `following` is how many bytes follow it, None if not known yet."""
         self.check_json_size(len(text))
+        # What describes bytes that follow is the same from call to call. Regions may be registered anew in between.
+        if following == 0 or len(text) > SHORT or b"shared_memory" in text:
+            return self._decode(text, following)
+        return self._described(text, following)
+
+    def _decode(self, text: bytes, following: int | None) -> Call:
         check_depth(text, self._limits.json_depth)
         try:
             request = self._request.decode(text)

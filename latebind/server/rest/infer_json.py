@@ -1,4 +1,4 @@
-"""The JSON of an infer call as clients write it, and an encoded reply. Only classes: mypyc would drop their options."""
+"""The JSON of an infer call as clients write it. Only classes: mypyc would drop their options."""
 
 from typing import Annotated
 
@@ -97,10 +97,3 @@ def read_generate(text: bytes) -> GenerateRequest:
     about = {key: msgspec.json.decode(given.pop(key)) for key in ABOUT if key in given}
     inputs = {name: bytes(value) for name, value in given.items()}
     return msgspec.convert({**about, "inputs": inputs}, GenerateRequest)
-
-
-class Encoded(msgspec.Struct, frozen=True):
-    """The body of a reply; `json_bytes` is the length of its JSON part where binary data follows, else None."""
-
-    body: bytes
-    json_bytes: int | None = None

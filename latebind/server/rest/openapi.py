@@ -1,14 +1,14 @@
-"""The OpenAPI description of all routes of the protocol, written by hand; a test compares it with `rest/app.py`."""
+"""What a route is, and the OpenAPI description of routes."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from latebind import __version__
 from latebind.repository.directory import NAME
+from latebind.server.access import Access
 from latebind.server.calls import DATATYPES
-from latebind.server.rest.infer import Context
-from latebind.server.rest.request import Reply, Request, json_reply
+from latebind.server.rest.messages import Verb
 from latebind.server.settings import NUMBERS
 from latebind.server.shared_memory import LONGEST_NAME
 
@@ -34,11 +34,15 @@ STATUSES = {
 }
 ALWAYS = (400, 401, 403, 431, 503)
 READING = (408, 413, 415)  # of calls with a body
-NAMES: dict[str, Json] = {
-    "repository": {"type": "string", "pattern": f"^{NAME.pattern}$"},
-    "model": {"type": "string", "pattern": f"^{NAME.pattern}$"},
-    "version": {"type": "string", "pattern": "^[0-9]{1,18}$"},
-    "region": {"type": "string", "pattern": "^[^/]+$", "maxLength": LONGEST_NAME},
+# The named parts of paths. Those in capitals are no part of the protocol.
+PARTS = {
+    "repository": NAME.pattern,
+    "model": NAME.pattern,
+    "version": "[0-9]{1,18}",
+    "region": "[^/]+",
+    "SINCE": "[0-9]{1,15}",
+    "FILE": "[a-z]+[.][a-z]+",
+    "METHOD": "[A-Za-z0-9.]+/[A-Za-z]+",
 }
 JSON_LENGTH: Json = {
     "name": "Inference-Header-Content-Length",
@@ -162,20 +166,23 @@ SCHEMAS: dict[str, Schema] = {
 }
 
 
-# The operations ------------------------------------------------------------------------------------------------------
+# A route and its description -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """One operation of the description. `reply` and `body` name schemas; brackets in `path` are optional parts.
+class Route:
+    """A route: who may have it, the verb that answers, and what `/v2/openapi.json` says of it if it has a `summary`.
 
-    A `health` operation has the same schema for 400 as for 200. `reply_media` are those of the reply, where they are
-    not those of the body.
+    Braces in `path` name parts (`PARTS`), brackets are optional parts. `reply` and `body` name schemas. A `health`
+    route has the same schema for 400 as for 200. `reply_media` are those of the reply, where they are not those of the
+    body.
     """
 
     method: str
     path: str
-    summary: str
+    access: Access
+    verb: Verb
+    summary: str = ""
     reply: str | None = None
     body: str | None = None
     statuses: tuple[int, ...] = ()
@@ -183,59 +190,18 @@ class Operation:
     health: bool = False
     reply_media: tuple[str, ...] = ()
 
-
-MODEL = "/v2/models/{model}[/versions/{version}]"
-REPOSITORY = "/v2/repository[/{repository}]"
-OPERATIONS = (
-    Operation("GET", "/v2", "What the server is, and which extensions it has", "ServerMetadata"),
-    Operation("GET", "/v2/openapi.json", "This description", "Any"),
-    Operation("GET", "/v2/health/live", "Whether the server and its engine run", "Live", health=True),
-    Operation("GET", "/v2/health/ready", "Whether every model can be asked", "Ready", health=True),
-    Operation("GET", "/v2/models", "The names of all models and queries", "Models"),
-    Operation("GET", "/v2/models/stats", "Statistics of all models", "Statistics"),
-    Operation("GET", MODEL, "What a model takes and gives", "ModelMetadata"),
-    Operation("GET", f"{MODEL}/config", "The configuration of a model", "ModelConfig"),
-    Operation("GET", f"{MODEL}/ready", "Whether a model can be asked", "ModelReady", health=True),
-    Operation("GET", f"{MODEL}/stats", "Statistics of a model", "Statistics"),
-    Operation("POST", f"{MODEL}/infer", "Ask a model", "InferReply", "InferRequest", (500, 504), (JSON, BYTES)),
-    Operation("POST", f"{MODEL}/generate", "Ask a model with one row", "GenerateReply", "GenerateRequest", (500, 504)),
-    Operation(
-        *("POST", f"{MODEL}/generate_stream", "Ask a model with one row, for its tokens as they are written"),
-        *("Event", "GenerateRequest", (500, 504)),
-        reply_media=(EVENTS,),
-    ),
-    Operation("POST", f"{REPOSITORY}/index", "Every model and its state", "Index", "IndexRequest"),
-    Operation("POST", f"{REPOSITORY}/models/{{model}}/load", "Serve a model's newest version", None, "Load"),
-    Operation("POST", f"{REPOSITORY}/models/{{model}}/unload", "Serve a model no more", None, "Unload"),
-    Operation("GET", "/v2/traces", "What became of the last calls that were traced", "Traces"),
-    Operation("GET", "/v2[/models/{model}]/trace/setting", "Which calls are traced", "TraceSettings"),
-    Operation("POST", "/v2[/models/{model}]/trace/setting", "Trace other calls", "TraceSettings", "TraceChange"),
-    Operation("GET", "/v2/logging", "What the log has", "LogSettings"),
-    Operation("POST", "/v2/logging", "Log something else", "LogSettings", "LogChange"),
-    Operation("GET", "/v2/systemsharedmemory[/region/{region}]/status", "What is registered", "Regions"),
-    Operation(
-        "POST", "/v2/systemsharedmemory/region/{region}/register", "Register a region", None, "Registration", (409,)
-    ),
-    Operation("POST", "/v2/systemsharedmemory[/region/{region}]/unregister", "Forget regions; calls go on"),
-    Operation("GET", "/v2/cudasharedmemory[/region/{region}]/status", "Nothing is registered, ever", "Regions"),
-    Operation("POST", "/v2/cudasharedmemory/region/{region}/register", "It is not served", None, "Object", (501,)),
-    Operation("POST", "/v2/cudasharedmemory[/region/{region}]/unregister", "Nothing is there to forget"),
-    Operation("GET", "/metrics", "Figures for Prometheus", "Text", media=(TEXT,)),
-)
+    def pattern(self) -> re.Pattern[str]:
+        """Return a pattern for paths that lead here."""
+        optional = self.path.replace("[", "(?:").replace("]", ")?").replace(".", r"\.")
+        return re.compile(re.sub(r"{(\w+)}", lambda found: f"(?P<{found[1]}>{PARTS[found[1]]})", optional))
 
 
-async def description(context: Context, request: Request) -> Reply:
-    """`GET /v2/openapi.json`."""
-    del context, request
-    return json_reply(document())
-
-
-def document() -> Json:
-    """Return the description as plain types."""
+def document(routes: Iterable[Route]) -> Json:
+    """Return the description of routes as plain types."""
     paths: dict[str, Json] = {}
-    for operation in OPERATIONS:
-        for path in _variants(operation.path):
-            paths.setdefault(path, {})[operation.method.lower()] = _described(operation, path)
+    for route in routes:
+        for path in _variants(route.path) if route.summary else ():
+            paths.setdefault(path, {})[route.method.lower()] = _described(route, path)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -248,7 +214,7 @@ def document() -> Json:
         "components": {
             "schemas": SCHEMAS,
             "responses": {f"Status{status}": _reply(text, "Error") for status, text in STATUSES.items()},
-            "parameters": {name: _in_path(name, schema) for name, schema in NAMES.items()},
+            "parameters": {name: _in_path(name, part) for name, part in PARTS.items() if name.islower()},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -261,28 +227,28 @@ def _variants(path: str) -> Iterator[str]:
         yield re.sub(r"\[.*?\]", "", path)
 
 
-def _described(operation: Operation, path: str) -> Json:
+def _described(route: Route, path: str) -> Json:
     names = re.findall(r"{(\w+)}", path)
     parameters: list[Json] = [{"$ref": f"#/components/parameters/{name}"} for name in names]
-    found: Json = {"summary": operation.summary, "responses": _responses(operation, named=bool(names))}
-    if BYTES in operation.media:
+    found: Json = {"summary": route.summary, "responses": _responses(route, named=bool(names))}
+    if BYTES in route.media:
         parameters.append(JSON_LENGTH)
     if parameters:
         found["parameters"] = parameters
-    if operation.body is not None:
-        found["requestBody"] = {"content": _content(operation.body, operation.media)}
+    if route.body is not None:
+        found["requestBody"] = {"content": _content(route.body, route.media)}
     return found
 
 
-def _responses(operation: Operation, *, named: bool) -> Json:
-    statuses = {*ALWAYS, *operation.statuses, *([404] if named else [])}
-    if operation.body is not None:
+def _responses(route: Route, *, named: bool) -> Json:
+    statuses = {*ALWAYS, *route.statuses, *([404] if named else [])}
+    if route.body is not None:
         statuses |= {*READING}
     found: Json = {str(status): {"$ref": f"#/components/responses/Status{status}"} for status in sorted(statuses)}
-    if operation.health:
-        found["400"] = _reply("Not so, or the request is none.", operation.reply, "Error")
-    media = operation.reply_media or operation.media
-    return {"200": _reply(operation.summary, operation.reply, media=media), **found}
+    if route.health:
+        found["400"] = _reply("Not so, or the request is none.", route.reply, "Error")
+    media = route.reply_media or route.media
+    return {"200": _reply(route.summary, route.reply, media=media), **found}
 
 
 def _reply(text: str, *schemas: str | None, media: tuple[str, ...] = (JSON,)) -> Json:
@@ -297,5 +263,8 @@ def _content(name: str, media: tuple[str, ...], *others: str) -> Json:
     return {kind: {"schema": {"type": "string", "format": "binary"} if kind == BYTES else schema} for kind in media}
 
 
-def _in_path(name: str, schema: Json) -> Json:
+def _in_path(name: str, part: str) -> Json:
+    schema: Json = {"type": "string", "pattern": f"^{part}$"}
+    if name == "region":
+        schema["maxLength"] = LONGEST_NAME
     return {"name": name, "in": "path", "required": True, "schema": schema}

@@ -1,25 +1,27 @@
 """HTTP/1.1 on one connection: httptools parses, requests are answered in order, limits are counted as bytes arrive.
 
-uvicorn's protocol, with ASGI in between, took a third of what a small request costs the frontend; this one takes an
-eighth.
+What a request's head says, its route and whether it is let in are looked up by the bytes of the head
+(`RestApp.head`): clients send the same heads again and again.
 """
 
+import sys
+import time
 from asyncio import CancelledError, Future, Protocol, Task, Transport, get_running_loop, sleep
-from collections import Counter, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from email.utils import formatdate
 from http import HTTPStatus
-from time import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import httptools
 
-from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge, Unavailable, UserError
-from latebind.server.limits import HeadTooLarge, Limits, TooManyConnections
-from latebind.server.rest.request import Header, Reply, Request, error_reply, head_of
+from latebind.domain.errors import InvalidRequest, LatebindError, Refused, TooLarge, Unavailable, UserError
+from latebind.server.limits import BodyTimeout, HeadTooLarge, Limits, TooManyConnections, body_too_large
+from latebind.server.rest.compression import Inflater, Receive
+from latebind.server.rest.messages import ClientGone, Header, Reply, error_reply, reply_to
 
-Answer = Callable[[Request], Awaitable[Reply | None]]
+if TYPE_CHECKING:
+    from latebind.server.rest.app import Head, RestApp
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -31,46 +33,246 @@ TOGETHER: Final = 1 << 15  # a body of up to so many bytes is joined with the he
 NO_HTTP = "the request is no HTTP/1.1 that this server understands"
 PIPELINED: Final = 16  # requests that may wait for the one before them on their connection
 UNREAD_SECONDS: Final = 0.05  # an idle connection stays open so long when the frontend closes, to read what has arrived
+NOTHING: Final = memoryview(b"")
+HIGH_WATER: Final = 1 << 16  # unread bytes of a body beyond which reading from the client stops
 
 
-class Lines:
-    """What all connections of a server share: those that are open, the tasks that answer, and the `Date` of replies."""
+class Held:
+    """Counts the bytes in memory of all bodies that are collected before they can be read, such as JSON."""
 
-    def __init__(self) -> None:
-        self.open: set[HttpProtocol] = set()
-        self.tasks: set[Task[None]] = set()
-        self.date = b""  # a line of a head
+    def __init__(self, most: int) -> None:
+        self.bytes = 0
+        self._most = most
 
-    async def keep_date(self) -> None:
-        """Keep the date until cancelled; replies of one second share the line."""
-        while True:
-            self.date = b"date: %b\r\n" % formatdate(time(), usegmt=True).encode()
-            await sleep(1.0)
+    def take(self, size: int) -> None:
+        """Count `size` more bytes. Raises `Refused`, and counts none of them, if that would be too many."""
+        if self.bytes + size > self._most:
+            raise Refused(f"the requests that are under way have more than {self._most} bytes: try again later")
+        self.bytes += size
+
+    def give_back(self, size: int) -> None:
+        """Count `size` fewer bytes: they are not needed any more."""
+        self.bytes -= size
+
+
+class Request:
+    """A request whose head is complete; its body may still be on its way.
+
+    `fields` are its headers by name, several values of one joined by commas (RFC 9110, 5.3). `names` are the named
+    parts of the path, `client` is the address it came from.
+
+    The body is read piece by piece, and nothing before it is asked for, so TCP holds back a client whose body has to
+    wait. `arrived` is how many bytes have come; those of a compressed body count as they are after decompression,
+    unless it is wanted `as_sent`. The client has `Limits.body_seconds` to send it; time in which nobody waits for it
+    does not count. What `read` collects from several pieces is counted in `Held` until `release`.
+
+    Reading raises `ClientGone`, `BodyTimeout`, `TooLarge`, `UnsupportedEncoding`, `Refused`, `InvalidRequest` and the
+    error of `refuse`.
+    """
+
+    # What most requests never change stands here, and costs them nothing.
+    task: Task[None] | None = None  # that answers it
+    answered = False
+    disconnected = False
+    as_sent = False
+    was_told = False  # to go on and send its body
+    arrived = 0
+    _begun = False  # something of the body has come
+    _to_come = True  # more of it, from the client
+    _more = True  # there may be more of it to read
+    _unparsed = 0  # bytes of it that have come and are not read
+    _collected = 0  # bytes, counted in `Held`
+    _waited = 0.0  # of the seconds that the client has for it
+    _unread = NOTHING
+    _receive: Receive | None = None
+    _news: Future[None] | None = None
+    _is_watched = False
+
+    def __init__(self, connection: "HttpProtocol", head: "Head", client: str, *, keep_alive: bool) -> None:
+        self.head = head
+        self.names = head.names
+        self.fields = head.fields
+        self.client = client
+        self.keep_alive = keep_alive
+        self._connection = connection
+        self._parts: list[bytes] = []
+
+    # What the connection tells ---------------------------------------------------------------------------------------
+
+    def feed(self, part: bytes) -> None:
+        """Take the next part of the body; it is dropped once there is an answer."""
+        if self.answered:
+            return
+        self._begun = True
+        self._parts.append(part)
+        self._unparsed += len(part)
+        if self._unparsed > HIGH_WATER:
+            self._connection.hold()
+        if self._news is not None:
+            self._wake()
+
+    def complete(self) -> None:
+        """Note that the body is complete."""
+        self._to_come = False
+        if self._news is not None:
+            self._wake()
+
+    @property
+    def has_not_begun(self) -> bool:
+        """Whether somebody waits for the body and nothing of it has come."""
+        return not self._begun and self._news is not None and not self._news.done()
+
+    def refuse(self, error: LatebindError) -> None:
+        """Raise this error in whoever waits for the body. The connection is closed after the reply."""
+        if self._news is not None and not self._news.done():
+            self.keep_alive = False
+            self._news.set_exception(error)
+
+    def disconnect(self) -> None:
+        """Note that the client has hung up."""
+        self.disconnected = True
+        self._wake()
+        if self._is_watched and self.task is not None:
+            self.task.cancel()
+
+    # What verbs ask --------------------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> str:
+        """The model of the path."""
+        model: str = self.names["model"]
+        return model
+
+    @property
+    def version(self) -> str | None:
+        """The version of the path, if it names one."""
+        version: str | None = self.names.get("version")
+        return version
+
+    def watch(self) -> None:
+        """From now on, cancel the task that answers when the client hangs up, and not only when it reads the body."""
+        self._is_watched = True
+
+    @property
+    def size(self) -> int | None:
+        """How many bytes the body will have, if its head tells: it does not for one that is to be decompressed."""
+        return None if self.head.encoding and not self.as_sent else self.head.length
+
+    async def read(self, size: int | None = None) -> bytes:
+        """Return the next `size` bytes, or all; fewer if the body ends before."""
+        missing = sys.maxsize if size is None else size
+        # A piece has at most what is read of a connection at once, and connections are bounded.
+        if await self.available() and (len(self._unread) >= missing or not self._more):
+            return bytes(self._cut(missing))
+        parts: list[memoryview] = []
+        while missing and await self.available():
+            part = self._cut(missing)
+            self._connection.app.context.held.take(len(part))
+            self._collected += len(part)
+            parts.append(part)
+            missing -= len(part)
+        return b"".join(parts)
+
+    def release(self) -> None:
+        """Stop counting what was collected."""
+        if self._collected:
+            self._connection.app.context.held.give_back(self._collected)
+            self._collected = 0
+
+    async def read_into(self, place: memoryview) -> bool:
+        """Fill `place` with the next bytes, and tell whether the body had that many."""
+        filled = 0
+        while filled < len(place) and (self._unread or await self.available()):
+            part = self._cut(len(place) - filled)
+            place[filled : filled + len(part)] = part
+            filled += len(part)
+        return filled == len(place)
+
+    async def measure(self) -> int:
+        """Return how many bytes the body has. If its head does not say, the whole body is read first."""
+        size = self.size
+        if size is None:
+            whole = await self.read()
+            self._unread, size = memoryview(whole), len(whole)
+        return size
+
+    async def available(self) -> bool:
+        """Tell whether there is more of the body; waits until that is known."""
+        while not self._unread and self._more:
+            if self._receive is None:
+                self._receive = self._begin()
+            piece, self._more = await self._receive()
+            self._unread = memoryview(piece)
+            self.arrived += len(piece)
+            if self.arrived > self._connection.limits.body_bytes:
+                raise body_too_large(self._connection.limits)
+        return bool(self._unread)
+
+    def _begin(self) -> Receive:
+        """Return what gives the pieces of the body."""
+        limits, head = self._connection.limits, self.head
+        if head.length is not None and head.length > limits.body_bytes:
+            raise body_too_large(limits)
+        if not head.encoding or self.as_sent:
+            return self._pieces
+        return Inflater(self._pieces, head.encoding, limits).receive
+
+    async def _pieces(self) -> tuple[bytes, bool]:
+        """Return what has arrived of the body, and whether there may be more; waits while there is nothing new."""
+        if not self._parts and self._to_come and not self.disconnected:
+            self._connection.go_on()
+            await self._wait()
+        if self.disconnected:
+            raise ClientGone
+        parts, self._parts, self._unparsed = self._parts, [], 0
+        if not self._to_come:
+            self._connection.read_on()  # otherwise a hang-up of the client would not be noticed
+        return parts[0] if len(parts) == 1 else b"".join(parts), self._to_come
+
+    async def _wait(self) -> None:
+        """Wait for news of the body. Only who has to wait gets a timer: a usual body comes with its head."""
+        loop, seconds = get_running_loop(), self._connection.limits.body_seconds
+        self._news = news = loop.create_future()
+        late = BodyTimeout(f"the body did not arrive within {seconds:g} s")
+        timer = loop.call_later(max(0.0, seconds - self._waited), self.refuse, late)
+        begun = time.monotonic()
+        try:
+            await news
+        finally:
+            timer.cancel()
+            self._waited += time.monotonic() - begun
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def _cut(self, most: int) -> memoryview:
+        unread = self._unread
+        if len(unread) <= most:
+            self._unread = NOTHING
+            return unread
+        self._unread = unread[most:]
+        return unread[:most]
 
 
 class HttpProtocol(Protocol):
-    """Serves one connection. `answer` returns the reply to a request, or None if its client has gone.
-
-    Replies that nobody else knows of are counted in `replies`, by status.
+    """Serves one connection of an application.
 
     A request that exceeds a limit or is not HTTP gets `{"error": ...}`, and the connection is closed. Bytes that do not
     let the parser make progress (an incomplete head, chunk extension or trailer) are bounded here, because the parser
     keeps them and has no limit of its own. Connections beyond their limit are refused; `Sweeper` closes idle ones.
     """
 
-    def __init__(self, lines: Lines, *, answer: Answer, limits: Limits, replies: Counter[int]) -> None:
+    def __init__(self, app: "RestApp") -> None:
+        self.app = app
+        self.limits: Limits = app.context.limits
         self._loop = get_running_loop()
-        self._lines = lines
-        self._answer = answer
-        self._limits = limits
-        self._replies = replies
         self._parser = httptools.HttpRequestParser(self)
         # Data behind a request that closes the connection are ignored; they must not prevent its answer.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._client = ""
         self._target = b""
         self._headers: list[Header] = []
-        self._head_bytes = 0
         self._incoming: Request | None = None  # the request whose body is arriving
         self._current: Request | None = None  # the request that is being answered
         self._pipelined: deque[Request] = deque()
@@ -89,17 +291,17 @@ class HttpProtocol(Protocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin."""
         self._transport = transport
-        connections = self._lines.open
+        connections = self.app.connections
         connections.add(self)
         address = transport.get_extra_info("peername")
         self._client = str(address[0]) if isinstance(address, tuple) else ""
-        if len(connections) > self._limits.connections:
-            self._refuse(TooManyConnections(f"the server has {self._limits.connections} connections: try again later"))
+        if len(connections) > self.limits.connections:
+            self._refuse(TooManyConnections(f"the server has {self.limits.connections} connections: try again later"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what is under way for the client."""
         del exc
-        self._lines.open.discard(self)
+        self.app.connections.discard(self)
         self._open()
         for request in (self._current, *self._pipelined):
             if request is not None:
@@ -117,8 +319,8 @@ class HttpProtocol(Protocol):
             self._refuse(self._refusal or InvalidRequest(NO_HTTP))
             return
         self._unfinished_bytes = 0 if self._progressed else self._unfinished_bytes + len(data)
-        if self._unfinished_bytes > self._limits.header_bytes:
-            self._refuse(self._head_too_large())
+        if self._unfinished_bytes > self.limits.header_bytes:
+            self._refuse(head_too_large(self.limits))
 
     def pause_writing(self) -> None:
         """Start no other reply until the client has taken what was written."""
@@ -136,55 +338,33 @@ class HttpProtocol(Protocol):
         """Begin a request."""
         self._target = b""
         self._headers = []
-        self._head_bytes = 0
         self._chunks = 0
 
     def on_url(self, url: bytes) -> None:
         """Take in a part of the request's target."""
         self._target += url
-        self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take in a header; trailers are ignored, as nothing that is decided by the head may change behind it."""
-        if self._incoming is not None:
-            return
+        """Take in a header. Those behind a body go nowhere: nothing that is decided by the head may change later."""
         self._headers.append((name, value))
-        self._head_bytes += len(name) + len(value)
 
     def on_headers_complete(self) -> None:
         """Start the request, unless its head is too large or asks for more than plain HTTP/1."""
         self._progressed = True
         self._heads += 1
         parser = self._parser
-        version = parser.get_http_version()
-        is_old = version == "1.0"
-        method = parser.get_method()
-        if self._head_bytes > self._limits.header_bytes:
-            self._refusal = self._head_too_large()
-        elif parser.should_upgrade():  # the parser would take all that follows, also the body, for another protocol
+        if parser.should_upgrade():  # the parser would take all that follows, also the body, for another protocol
             self._refusal = InvalidRequest("this server speaks HTTP/1.1 alone: send the request without Upgrade")
-        else:
-            try:
-                head = head_of(version, self._target, tuple(self._headers))
-            except UserError as error:
-                self._refusal = error
-        if self._refusal is not None:
             raise self._refusal  # the parser stops
-        self._incoming = Request(
-            self,
-            self._loop,
-            "GET" if method == b"HEAD" else method.decode("ascii"),
-            head.path,
-            head.headers,
-            fields=head.fields,
-            client=self._client,
-            keep_alive=parser.should_keep_alive() and not is_old,
-            expects=head.expects,
-            chunked=not is_old,
-            head_only=method == b"HEAD",
-            body_seconds=self._limits.body_seconds,
-        )
-        self._pipelined.append(self._incoming)
+        try:
+            head = self.app.head(parser.get_http_version(), parser.get_method(), self._target, tuple(self._headers))
+        except UserError as error:
+            self._refusal = error
+            raise
+        client = self._client if head.client is None else head.client
+        keep_alive = head.chunked and parser.should_keep_alive()
+        self._incoming = request = Request(self, head, client, keep_alive=keep_alive)
+        self._pipelined.append(request)
         if self._current is None:
             self._next()
         elif len(self._pipelined) > PIPELINED:
@@ -198,8 +378,8 @@ class HttpProtocol(Protocol):
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body on; the verb that reads it counts its bytes."""
         self._progressed = True
-        if self._chunks > self._limits.chunks:  # found here, since the chunk that ends a body has nothing in it
-            self._refusal = TooLarge(f"the body has more than {self._limits.chunks} chunks: send fewer, larger ones")
+        if self._chunks > self.limits.chunks:  # found here, since the chunk that ends a body has nothing in it
+            self._refusal = TooLarge(f"the body has more than {self.limits.chunks} chunks: send fewer, larger ones")
             raise self._refusal
         assert self._incoming is not None, "the parser has a body without a head"
         self._incoming.feed(body)
@@ -228,8 +408,9 @@ class HttpProtocol(Protocol):
     def go_on(self) -> None:
         """Read again, and send `100 Continue` to a client that waits for it before it sends its body."""
         self.read_on()
-        if self._current is not None and self._current.expects:
-            self._current.expects = False
+        current = self._current
+        if current is not None and current.head.expects and not current.was_told:
+            current.was_told = True
             self._transport.write(CONTINUE)
 
     # What the server and `Sweeper` need -----------------------------------------------------------------------------
@@ -266,28 +447,39 @@ class HttpProtocol(Protocol):
             return
         self._current = request = self._pipelined.popleft()
         request.task = task = self._loop.create_task(self._serve(request))
-        self._lines.tasks.add(task)
+        self.app.tasks.add(task)
         if self._ending:  # its body may never come
             self._loop.call_later(UNREAD_SECONDS, self._close_idle)
 
     async def _serve(self, request: Request) -> None:
-        """The root of a request's task; `answer` does not raise."""
+        """The root of a request's task: exactly one reply, whatever happens; none if its client has gone."""
         try:
-            reply = await self._answer(request)
-            request.answered = True
+            try:
+                reply = await request.head.verb(self.app.context, request)
+            except ClientGone:
+                return
+            except CancelledError:
+                if request.disconnected:
+                    return
+                # The time to drain is over; the task ends with this reply.
+                reply = error_reply(Unavailable("the server shut down before it had the answer"))
+            except Exception as error:  # report, answer, go on serving
+                reply = reply_to(error)
+            if not request.answered:  # the connection may have refused the rest of it meanwhile
+                self.app.context.replies[reply.status] += 1
+                request.answered = True
             if request.disconnected or self._transport.is_closing():
                 return
-            if reply is None:
-                self._transport.close()
-            elif reply.pieces is not None:
+            if reply.pieces is not None:
                 await self._send_pieces(request, reply, reply.pieces)
             else:
                 goes_on = self._goes_on(request.keep_alive)
-                self._write(reply, head_only=request.head_only, goes_on=goes_on)
+                self._write(reply, head_only=request.head.head_only, goes_on=goes_on)
                 self._done(goes_on)
         finally:
+            request.release()
             assert request.task is not None
-            self._lines.tasks.discard(request.task)
+            self.app.tasks.discard(request.task)
 
     async def _send_pieces(self, request: Request, reply: Reply, pieces: AsyncGenerator[bytes]) -> None:
         """Send a reply in pieces: each when it is there, and no sooner than its client has taken those before it.
@@ -295,7 +487,7 @@ class HttpProtocol(Protocol):
         A client of HTTP/1.1 gets chunks (RFC 9112, 7.1), an older one plain bytes up to the end of the connection. The
         reply is cut off if its client hangs up, or when the time to drain is over; then the last chunk is missing.
         """
-        transport, chunked = self._transport, request.chunked
+        transport, chunked = self._transport, request.head.chunked
         goes_on = chunked and self._goes_on(request.keep_alive)
         head = (*self._head_lines(reply), CHUNKED if chunked else b"", b"" if goes_on else b"connection: close\r\n")
         transport.write(b"".join((*head, b"\r\n")))
@@ -329,7 +521,7 @@ class HttpProtocol(Protocol):
 
     def _head_lines(self, reply: Reply) -> list[bytes]:
         """Return the lines of a head, but for those on its length."""
-        lines = [STATUS_LINES[reply.status], self._lines.date, reply.lines]
+        lines = [STATUS_LINES[reply.status], self.app.date, reply.lines]
         for header in reply.headers:
             lines.append(b"%b: %b\r\n" % header)
         return lines
@@ -360,14 +552,16 @@ class HttpProtocol(Protocol):
         if self._current in (None, self._incoming) and not has_reply and not self._transport.is_closing():
             reply = error_reply(error)
             self._write(reply, head_only=False, goes_on=False)
-            self._replies[reply.status] += 1
+            self.app.context.replies[reply.status] += 1
             if self._incoming is not None:
                 self._incoming.answered = True
         self._transport.close()
 
-    def _head_too_large(self) -> HeadTooLarge:
-        most = self._limits.header_bytes
-        return HeadTooLarge(f"request line and headers have more than {most} bytes: send fewer or shorter headers")
+
+def head_too_large(limits: Limits) -> HeadTooLarge:
+    """Return the error for a head past its limit."""
+    most = limits.header_bytes
+    return HeadTooLarge(f"request line and headers have more than {most} bytes: send fewer or shorter headers")
 
 
 class Sweeper:

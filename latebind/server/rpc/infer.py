@@ -26,7 +26,6 @@ from latebind.server.calls import (
     check_id,
     check_priority,
     check_timeout,
-    result,
     with_time_waited,
 )
 from latebind.server.faults import for_clients
@@ -39,7 +38,7 @@ from latebind.server.rpc.messages import (
     ModelInferResponse,
     ModelStreamInferResponse,
 )
-from latebind.server.service import Service
+from latebind.server.service import Service, result
 from latebind.server.shared_memory import Reference, Regions
 
 Raw = Sequence[bytes | memoryview]

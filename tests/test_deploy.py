@@ -15,7 +15,7 @@ from latebind.cluster.application import check
 from latebind.cluster.declared import Arguments
 from latebind.domain.config import ServeConfig
 from latebind.server.access import Access
-from latebind.server.rest.app import ROUTES
+from latebind.server.rest.routes import ROUTES
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -100,7 +100,7 @@ def test_containers_have_no_rights_and_write_to_nothing_but_what_is_mounted(path
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
 def test_probes_ask_for_what_needs_no_token(path: Path) -> None:
-    open_to_all = [pattern for pattern, method, access, _ in ROUTES if access is Access.OPEN and method == "GET"]
+    open_to_all = [route.pattern() for route in ROUTES if route.access is Access.OPEN and route.method == "GET"]
     for _, container in containers(path):
         probes = [value for key, value in container.items() if key.endswith("Probe")]
         assert len(probes) >= 2 or container["name"] == "ray-head"  # that one's are the operator's

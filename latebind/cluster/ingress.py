@@ -20,13 +20,12 @@ from latebind.cluster.upstream import Lost, Peer, ReplicaInfo
 from latebind.domain.errors import Unavailable
 from latebind.server.frontend import Frontend, Verbs
 from latebind.server.limits import Limits
-from latebind.server.rest import about
-from latebind.server.rest.about import TEXT, health_reply
+from latebind.server.rest import routes
 from latebind.server.rest.infer import Context, infer
 from latebind.server.rest.messages import Reply, Verb, json_reply
 from latebind.server.rest.openapi import Route
 from latebind.server.rest.protocol import Request
-from latebind.server.rest.routes import ROUTES
+from latebind.server.rest.routes import ROUTES, TEXT, health_reply
 
 PERIOD = 0.2  # seconds between two updates of the list of replicas
 
@@ -150,16 +149,16 @@ def relayed_routes(fleet: Fleet) -> tuple[Route, ...]:
 
     verbs: dict[Any, Verb] = {
         infer: infer_there,
-        about.live: about.live,
-        about.ready: ready,
-        about.statistics: statistics,
-        about.traces: traces,
-        about.metrics: metrics,
-        about.update_trace_settings: everywhere,
-        about.update_log_settings: everywhere,
-        about.register: everywhere,
-        about.unregister: everywhere,
-        about.load: change,
-        about.unload: change,
+        routes.live: routes.live,
+        routes.ready: ready,
+        routes.statistics: statistics,
+        routes.traces: traces,
+        routes.metrics: metrics,
+        routes.update_trace_settings: everywhere,
+        routes.update_log_settings: everywhere,
+        routes.register: everywhere,
+        routes.unregister: everywhere,
+        routes.load: change,
+        routes.unload: change,
     }
     return tuple([dataclasses.replace(route, verb=verbs.get(route.verb, one)) for route in ROUTES])

@@ -43,6 +43,7 @@ class Tensor:
 
     def __init__(self, spec: TensorSpec) -> None:
         self.name = spec.name
+        self.title = f"tensor {spec.name!r}"  # in error messages
         self.datatype = DATATYPES[spec.dtype]
         self.shape = spec.shape
         self.dtype = np.dtype(spec.dtype).newbyteorder("<")
@@ -67,7 +68,8 @@ class Tensor:
         if not shape or not self._fits(tuple(shape[1:])):
             most = f", and rows of 1 to {self.shape[0]}" if self.is_padded else ""
             alone = f": one row is {[1, *shape]}" if shape and self._fits(tuple(shape)) else ""
-            wanted = f"{self._wanted()}, -1 being the batch{most}{alone}"
+            sides = [-1, *(-1 if self.is_padded else size for size in self.shape)]
+            wanted = f"{sides}, -1 being the batch{most}{alone}"
             raise InvalidRequest(f"{self.title} has shape {list(shape)!s:.80}: it must be {wanted}")
         if not 1 <= shape[0] <= max_rows:
             raise InvalidRequest(f"{self.title} has a batch of {shape[0]!s:.40} rows: send 1 to {max_rows}")
@@ -114,7 +116,8 @@ class Tensor:
         except FloatingPointError:
             raise InvalidRequest(f"{self.title} has a number that is too large for {self.datatype}") from None
         except (ValueError, OverflowError, RecursionError) as error:
-            why = self._range() if isinstance(error, OverflowError) else error
+            known: Any = np.iinfo(self.dtype) if self.dtype.kind in "iu" else np.finfo(self.dtype)
+            why = f"values must be {known.min} to {known.max}" if isinstance(error, OverflowError) else error
             raise InvalidRequest(f"{self.title} has data that is not {self.datatype}: {why}") from None
         if array.size != items or (is_nested and array.shape != tuple(shape)):
             raise InvalidRequest(f"{self.title}: data has shape {list(array.shape)}, but `shape` says {list(shape)}")
@@ -134,14 +137,6 @@ class Tensor:
         except OverflowError:
             raise FloatingPointError from None
 
-    def _range(self) -> str:
-        """Return what values of this datatype must be."""
-        known = np.iinfo(self.dtype) if self.dtype.kind in "iu" else np.finfo(self.dtype)
-        return f"values must be {known.min} to {known.max}"
-
-    def _wanted(self) -> list[int]:
-        return [-1, *(-1 if self.is_padded else size for size in self.shape)]
-
     def _fits(self, row: tuple[int, ...]) -> bool:
         """Tell whether rows of this shape are rows of the tensor."""
         return row == self.shape or (self.is_padded and len(row) == 1 and 1 <= row[0] <= self.shape[0])
@@ -152,11 +147,6 @@ class Tensor:
         if self._is_limited and array.size and not self._spec.allows(array.min().item(), array.max().item()):
             found = f"{array.min()} to {array.max()}"
             raise InvalidRequest(f"{self.title} has values from {found}: they must be {self._spec.range()}")
-
-    @property
-    def title(self) -> str:
-        """The name of the tensor in error messages."""
-        return f"tensor {self.name!r}"
 
 
 class CallInput(msgspec.Struct, frozen=True):
@@ -177,12 +167,6 @@ class CallInput(msgspec.Struct, frozen=True):
         """
         tensor, places = self.tensor, rows[self.tensor.name]
         return [tensor.room(row, self.shape) for row in places] if tensor.is_padded else places
-
-    def write(self, places: Sequence[Array]) -> None:
-        """Copy `self.rows` to their places."""
-        assert self.rows is not None, "the rows follow as bytes"
-        for place, row in zip(places, self.rows, strict=True):
-            place[...] = row
 
 
 class OutputRequest(msgspec.Struct, frozen=True):
@@ -289,7 +273,13 @@ class Calls:
             tensor = _known(self.outputs, one.name, "output", self.spec)
             if one.name in wanted:
                 raise InvalidRequest(f"output {one.name!r} is asked for twice")
-            self._check_classes(one.classes, tensor)
+            if not 0 <= one.classes <= self._limits.classes:
+                most = self._limits.classes
+                raise InvalidRequest(
+                    f"{tensor.title}: classification is {one.classes!s:.40}: ask for 1 to {most} classes"
+                )
+            if one.classes and tensor.datatype == "BOOL":
+                raise InvalidRequest(f"{tensor.title} is BOOL, of which no class is best: leave classification out")
             place = None if one.reference is None else self._regions.place(one.reference)
             wanted[one.name] = CallOutput(tensor, binary if one.binary is None else one.binary, one.classes, place)
         found = tuple(wanted.values()) or self._all[binary]
@@ -301,34 +291,15 @@ class Calls:
                 )
         return found
 
-    def _check_classes(self, count: int, tensor: Tensor) -> None:
-        """Raise `InvalidRequest` unless that many classes can be returned; 0 stands for all values in order."""
-        most = self._limits.classes
-        if not 0 <= count <= most:
-            raise InvalidRequest(f"{tensor.title}: classification is {count!s:.40}: ask for 1 to {most} classes")
-        if count and tensor.datatype == "BOOL":
-            raise InvalidRequest(f"{tensor.title} is BOOL, of which no class is best: leave classification out")
 
-
-def check_id(name: str) -> str:
-    """Return the id of a request, which the reply repeats. Raises `InvalidRequest` if it is too long."""
-    if len(name) > LONGEST_ID:
-        raise InvalidRequest(f"the id of the request has {len(name)} letters: {LONGEST_ID} at most")
-    return name
-
-
-def check_timeout(timeout: int) -> int:
-    """Return a time-out in microseconds. Raises `InvalidRequest` if the protocol's 64 bits do not hold it."""
+def check_schedule(timeout: int, priority: int, sequence_id: object) -> None:
+    """Raise `InvalidRequest` for a time-out that 64 bits do not hold, or a priority or sequence that there is not."""
+    if sequence_id:
+        raise InvalidRequest("sequences are not served: leave sequence_id out")
     if not 0 <= timeout < 1 << 64:
         raise InvalidRequest(f"timeout is {timeout!s:.40}: send 0 (the default) to {(1 << 64) - 1} microseconds")
-    return timeout
-
-
-def check_priority(priority: int) -> int:
-    """Return a priority: 1 goes first, 0 is the default. Raises `InvalidRequest` if it is out of range."""
     if not 0 <= priority <= 255:
         raise InvalidRequest(f"priority is {priority!s:.40}: give 1 (first) to 255, or 0 for the default")
-    return priority
 
 
 def _known(tensors: Mapping[str, Tensor], name: str, kind: str, spec: ModelSpec) -> Tensor:

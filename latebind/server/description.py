@@ -26,8 +26,10 @@ def metadata(spec: ModelSpec) -> dict[str, object]:
         "name": spec.name,
         "versions": [spec.version],
         "platform": platform(spec),
-        "inputs": [_wanted(tensor) for tensor in spec.inputs],
-        "outputs": [_wanted(tensor) for tensor in spec.outputs],
+        **{
+            kind: [{"name": one.name, "datatype": DATATYPES[one.dtype], "shape": [-1, *_dims(one)]} for one in tensors]
+            for kind, tensors in (("inputs", spec.inputs), ("outputs", spec.outputs))
+        },
     }
 
 
@@ -43,8 +45,12 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec], *, max_rows: int)
         "platform": platform(spec),
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": min(spec.max_batch, max_rows),
-        "input": [_tensor(tensor) for tensor in spec.inputs],
-        "output": [_tensor(tensor) for tensor in spec.outputs],
+        **{
+            kind: [
+                {"name": one.name, "data_type": f"TYPE_{DATATYPES[one.dtype]}", "dims": _dims(one)} for one in tensors
+            ]
+            for kind, tensors in (("input", spec.inputs), ("output", spec.outputs))
+        },
         "model_transaction_policy": {"decoupled": False},
         "response_cache": {"enable": False},
     }
@@ -61,21 +67,20 @@ def steps_as_parameters(rows: Sequence[Sequence[StepAnswer]], models: Mapping[st
 
     A row in which a step did not run has null in the lists of that step.
     """
-    told = [_told(steps, models) for steps in rows]
+    told: list[dict[str, object]] = []
+    for steps in rows:
+        told.append({"steps": ",".join([step.step for step in steps])})
+        for step in steps:
+            told[-1] |= {
+                f"{step.step}.model": step.model,
+                f"{step.step}.left_at": step.left_at,
+                f"{step.step}.stages": models[step.model].stages,
+                f"{step.step}.budget_ms": round(step.budget * 1e3, 3),
+                f"{step.step}.spent_ms": round(step.spent * 1e3, 3),
+            }
     if len(told) == 1:
         return told[0]
     return {key: [row.get(key) for row in told] for key in dict.fromkeys(key for row in told for key in row)}
-
-
-def _told(steps: Sequence[StepAnswer], models: Mapping[str, ModelSpec]) -> dict[str, object]:
-    told: dict[str, object] = {"steps": ",".join([step.step for step in steps])}
-    for step in steps:
-        told[f"{step.step}.model"] = step.model
-        told[f"{step.step}.left_at"] = step.left_at
-        told[f"{step.step}.stages"] = models[step.model].stages
-        told[f"{step.step}.budget_ms"] = round(step.budget * 1e3, 3)
-        told[f"{step.step}.spent_ms"] = round(step.spent * 1e3, 3)
-    return told
 
 
 def _steps(spec: ModelSpec, models: Mapping[str, ModelSpec]) -> list[dict[str, object]]:
@@ -93,15 +98,8 @@ def _steps(spec: ModelSpec, models: Mapping[str, ModelSpec]) -> list[dict[str, o
     ]
 
 
-def _wanted(spec: TensorSpec) -> dict[str, object]:
-    dims = [-1 if spec.padding is not None else size for size in spec.shape]
-    return {"name": spec.name, "datatype": DATATYPES[spec.dtype], "shape": [-1, *dims]}
-
-
-def _tensor(spec: TensorSpec) -> dict[str, object]:
-    """Describe a tensor without its batch dimension; -1 stands for rows that may be shorter, as in the metadata."""
-    dims = [-1 if spec.padding is not None else size for size in spec.shape]
-    return {"name": spec.name, "data_type": f"TYPE_{DATATYPES[spec.dtype]}", "dims": dims}
+def _dims(spec: TensorSpec) -> list[int]:
+    return [-1 if spec.padding is not None else size for size in spec.shape]
 
 
 # Statistics ----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from latebind.domain.config import FrontendConfig
 from latebind.prompt import be_prompt, be_usual
-from latebind.server.access import Guard, Security
+from latebind.server.access import Security
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
@@ -103,7 +103,11 @@ class Frontend:
             behind_ingress=security.behind_ingress,
         )
         self._http = HttpServer(self._app, security.tls)
-        self._rpc = _rpc_server(self._service, self._config, self._limits, security.guard, verbs.methods)
+        self._rpc: RpcServer | None = None
+        if self._config.grpc_port is not None:  # raises `ConfigError` if its packages are not installed
+            from latebind.server.rpc import server as rpc  # noqa: PLC0415  (optional dependencies)
+
+            self._rpc = rpc.RpcServer(self._service, self._config, self._limits, security.guard, verbs.methods)
         self._socket: socket.socket | None = None
         self._told = asyncio.Event()  # to close
         self._closing: asyncio.Task[None] | None = None
@@ -125,8 +129,12 @@ class Frontend:
         """Listen; when this returns, requests are answered. Raises `ConfigError` if the address is not available."""
         self._socket = listen(self._config.host, self._config.port)
         be_prompt()
-        if self._rpc is not None:
-            await self._open_rpc(self._rpc)
+        try:
+            if self._rpc is not None:
+                await self._rpc.open()
+        except BaseException:
+            self._socket.close()
+            raise
         await self._http.open(self._socket)
 
     def close(self) -> None:
@@ -150,7 +158,7 @@ class Frontend:
         if self.hurried:
             self._http.hurried = True
             if self._rpc is not None:
-                self._rpc.hurry()
+                self._rpc.reception.give_up()
 
     async def closed(self) -> None:
         """Return when the frontend is closed and everything under way has ended."""
@@ -163,15 +171,6 @@ class Frontend:
             await self._rpc.closed()
         await self._service.close()
         be_usual()
-
-    async def _open_rpc(self, rpc: "RpcServer") -> None:
-        """Open the gRPC frontend too; if that fails, close this one and raise."""
-        try:
-            await rpc.open()
-        except BaseException:
-            assert self._socket is not None, "the frontend is not open"
-            self._socket.close()
-            raise
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -243,14 +242,3 @@ class HttpServer:
             await asyncio.wait(late, timeout=1.0)
         for task in self._tasks:
             task.cancel()
-
-
-def _rpc_server(
-    service: Service, config: FrontendConfig, limits: Limits, guard: Guard, methods: "Mapping[str, Method] | None"
-) -> "RpcServer | None":
-    """Return the gRPC server if one is configured. Raises `ConfigError` if its packages are not installed."""
-    if config.grpc_port is None:
-        return None
-    from latebind.server.rpc.server import RpcServer  # noqa: PLC0415  (optional dependencies)
-
-    return RpcServer(service, config, limits, guard, methods)

@@ -132,31 +132,20 @@ class StepMetrics(TypedDict):
     spent_seconds: Distribution
 
 
-class Tally(TypedDict):
-    """How the sub-batches of one model changed since the start.
-
-    `merges` counts two sub-batches that became one, `preemptions` sub-batches that had to rest so that newer requests
-    could catch up, `refills` requests that began on a worker which was still running others.
-    """
-
-    merges: int
-    preemptions: int
-    refills: int
-
-
 class Snapshot(TypedDict):
     """All metrics at one moment, by model and query.
 
-    `memory` is there where memory is limited. `age` is there if the engine has not answered: the figures are those that
-    it told last, so many seconds ago. `steps` are those of each query, by name. `now` is the moment, in seconds
-    of `time.monotonic()`. `restarts` counts how often the engine was replaced; `gpu` is the UUID of the GPU that it
-    computes on.
+    `batching` counts how sub-batches of each model changed: `merges` of two that became one, `preemptions` of those
+    that rested so that newer requests could catch up, `refills` of workers that still ran others. `memory` is there
+    where memory is limited. `age` is there if the engine has not answered: the figures are those that it told last, so
+    many seconds ago. `steps` are those of each query, by name. `now` is the moment, in seconds of `time.monotonic()`.
+    `restarts` counts how often the engine was replaced; `gpu` is the UUID of the GPU that it computes on.
     """
 
     models: dict[str, ModelMetrics]
     now: NotRequired[float]
     age: NotRequired[float]
-    batching: NotRequired[dict[str, Tally]]
+    batching: NotRequired[dict[str, dict[str, int]]]
     restarts: NotRequired[int]
     gpu: NotRequired[str]
     memory: NotRequired[Memory]

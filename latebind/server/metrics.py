@@ -4,24 +4,30 @@ Those of the machine are its processor and memory, and the GPU that the engine c
 (NVML), which comes with the driver. What NVML does not know, as for a part of a GPU, is left out.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from ctypes import CDLL, Structure, byref, c_char_p, c_uint, c_ulonglong, c_void_p
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-    UnknownMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily as Counter
+from prometheus_client.core import GaugeMetricFamily as Gauge
+from prometheus_client.core import HistogramMetricFamily as Histogram
+from prometheus_client.core import InfoMetricFamily as Info
+from prometheus_client.core import Metric
+from prometheus_client.core import UnknownMetricFamily as Untyped
 from prometheus_client.registry import Collector
 
 from latebind.server.description import executions
-from latebind.server.gateway import AdaptationFigures, Distribution, Memory, ModelMetrics, Snapshot
+from latebind.server.gateway import (
+    AdaptationFigures,
+    Distribution,
+    MemoryMetrics,
+    ModelMetrics,
+    Snapshot,
+    StepMetrics,
+)
 
 MICROSECONDS = 1e6
 MILLISECONDS = 1e3
@@ -32,19 +38,104 @@ GUEST = 8  # times from this position on are counted elsewhere too
 KIBIBYTE = 1024
 LIBRARY = "libnvidia-ml.so.1"
 Figures = Mapping[str, float]
+Labels = tuple[str, ...]
 FAILURES = {
     "REJECTED": ("refused_full", "refused_late", "refused_loading"),
     "CANCELED": ("cancelled",),
     "BACKEND": ("failed",),
     "OTHER": ("expired", "not_loaded"),
 }
-DURATIONS = {  # inputs and outputs take no time: stages read and write them in the slots themselves
-    "request": "Time to answer",
-    "queue": "Time in the queue",
-    "compute_input": "Time in which inputs were moved: none",
-    "compute_infer": "Time with a worker",
-    "compute_output": "Time in which outputs were moved: none",
+# Every family: its kind, what it is, and its labels. Those of Triton are of no kind, for a counter's name would get the
+# suffix `_total`.
+SIZE, STEP = (*MODEL, "size"), (*MODEL, "step")
+FAMILIES: dict[str, tuple[Any, str, Sequence[str]]] = {
+    "latebind_requests": (Counter, "Requests by how they ended", (*MODEL, "outcome")),
+    "latebind_left_at": (Counter, "Answers by the stage they left at", (*MODEL, "stage")),
+    "latebind_batches": (Counter, "Batches by size at their start", SIZE),
+    "latebind_stage_runs": (Counter, "Stages run, once per batch", MODEL),
+    "latebind_row_stages": (Counter, "Stages run, once per request", MODEL),
+    "latebind_stage_failures": (Counter, "Stages that raised, once per batch", MODEL),
+    "latebind_pending_requests": (Gauge, "Requests accepted and not yet ended", MODEL),
+    "latebind_http_replies": (Counter, "HTTP replies by status", ("status",)),
+    "latebind_engine_restarts": (Counter, "Times the engine was replaced", ()),
+    "latebind_figures_age_seconds": (Gauge, "Age of these figures; 0 while the engine answers", ()),
+    "latebind_latency_seconds": (Histogram, "Arrival to answer", MODEL),
+    "latebind_queue_seconds": (Histogram, "Arrival to first stage", MODEL),
+    "latebind_admission_slack_seconds": (Histogram, "Deadline left beyond the estimate, at arrival", MODEL),
+    "latebind_tokens": (Counter, "Tokens written", MODEL),
+    "latebind_first_token_seconds": (Histogram, "Arrival to first token", MODEL),
+    "latebind_runs": (Counter, "Stages run, by how many requests were in it", SIZE),
+    "latebind_run_seconds": (Counter, "Time of stages, by their requests", SIZE),
+    "latebind_merges": (Counter, "Times two sub-batches became one", MODEL),
+    "latebind_preemptions": (Counter, "Times one rested for newcomers", MODEL),
+    "latebind_refills": (Counter, "Requests that joined a worker at work", MODEL),
+    "latebind_query_steps": (Counter, "Steps of queries by the model that answered", (*STEP, "answered_by")),
+    "latebind_query_step_budget_seconds": (Counter, "Time planned for steps", STEP),
+    "latebind_query_step_seconds": (Histogram, "Time that steps took", STEP),
+    "latebind_query_replans": (Counter, "Steps planned behind others", STEP),
+    "latebind_memory_budget_bytes": (Gauge, "What models may take together", ()),
+    "latebind_resident_bytes": (Gauge, "What is in memory", MODEL),
+    "latebind_model_bytes": (Gauge, "What all of a model takes in memory", MODEL),
+    "latebind_evictions": (Counter, "Times pieces gave their memory back", MODEL),
+    "latebind_load_failures": (Counter, "Loads that failed", MODEL),
+    "latebind_load_bytes": (Counter, "What loads read, by where it lay", (*MODEL, "tier")),
+    "latebind_load_seconds": (Histogram, "Loads that ended well", MODEL),
+    "latebind_fidelity": (Gauge, "Share of the last samples answered as the base model does", (*MODEL, "bound")),
+    "latebind_fidelity_samples": (Counter, "Requests run to the end beside", MODEL),
+    "latebind_fidelity_alarms": (Counter, "Times fidelity fell or inputs came to look different", MODEL),
+    "latebind_retrainings": (Counter, "Retrainings by outcome", (*MODEL, "outcome")),
+    "latebind_learned_caches": (Info, "The version in use", MODEL),
+    "nv_inference_request_success": (Untyped, "Requests answered", MODEL),
+    "nv_inference_request_failure": (Untyped, "Requests not answered", (*MODEL, "reason")),
+    "nv_inference_count": (Untyped, "Inferences (rows) answered", MODEL),
+    "nv_inference_exec_count": (Untyped, "Batches started, queries answered", MODEL),
+    "nv_inference_pending_request_count": (Gauge, "Requests under way", MODEL),
+    # Inputs and outputs take no time: stages read and write them in the slots themselves.
+    "nv_inference_request_duration_us": (Untyped, "Time to answer, summed", MODEL),
+    "nv_inference_queue_duration_us": (Untyped, "Time in the queue, summed", MODEL),
+    "nv_inference_compute_input_duration_us": (Untyped, "Time in which inputs were moved: none", MODEL),
+    "nv_inference_compute_infer_duration_us": (Untyped, "Time with a worker, summed", MODEL),
+    "nv_inference_compute_output_duration_us": (Untyped, "Time in which outputs were moved: none", MODEL),
+    "nv_inference_first_response_histogram_ms": (Histogram, "Time to the first answer", MODEL),
 }
+MACHINE = "Of the machine, since the metrics were asked for last; of the GPU, as its driver tells"
+
+
+class Exposition(Collector):
+    """Metric families that are there once they have a value."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Any] = {}
+
+    def describe(self) -> Iterable[Metric]:
+        """Describe nothing: a family is what it is given."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families in the order in which they had their first value."""
+        return self._found.values()
+
+    def add(self, name: str, value: object, *labels: str) -> None:
+        """Add a value of a family of `FAMILIES`."""
+        kind, text, names = FAMILIES[name]
+        family = self._found.get(name)
+        if family is None:
+            family = self._found[name] = kind(name, text, labels=names)
+        family.add_metric(labels, value)
+
+    def histogram(self, name: str, values: Distribution, *labels: str, unit: float = 1.0) -> None:
+        """Add a distribution; `unit` is how many units of the family a second has."""
+        counts = accumulate(values["counts"][: len(values["le"])])
+        bounds = [str(le * unit) for le in values["le"]]
+        buckets = [*zip(bounds, counts, strict=True), ("+Inf", values["count"])]
+        kind, text, names = FAMILIES[name]
+        family = self._found.setdefault(name, kind(name, text, labels=names))
+        family.add_metric(labels, buckets, values["sum"] * unit)
+
+    def of_machine(self, name: str, value: float, **labels: str) -> None:
+        """Add a figure of the machine."""
+        family = self._found.setdefault(name, Gauge(name, MACHINE, labels=tuple(labels)))
+        family.add_metric(tuple(labels.values()), value)
 
 
 def prometheus_text(
@@ -58,254 +149,110 @@ def prometheus_text(
 ) -> bytes:
     """Return the exposition of `snapshot`, of `replies` (HTTP replies by status), and of the rest.
 
-    Labels come from `versions`, the models that are served, never from what a client sent. `queries` are those of them
-    that are queries.
+    Labels come from `versions`, the models that are served, never from what a client sent: what was unloaded while the
+    engine told this is left out. `queries` are those of them that are queries.
     """
+    found = Exposition()
+    for status, count in sorted(replies.items()):
+        found.add("latebind_http_replies", count, str(status))
+    found.add("latebind_engine_restarts", snapshot.get("restarts", 0))
+    found.add("latebind_figures_age_seconds", snapshot.get("age", 0.0))
+    memory, steps = snapshot.get("memory"), snapshot.get("steps", {})
+    if memory is not None:
+        found.add("latebind_memory_budget_bytes", memory["budget_bytes"])
+    for name, version in sorted(versions.items()):
+        labels = name, version
+        if name in snapshot["models"]:
+            _add_model(found, snapshot["models"][name], labels)
+            _add_triton(found, snapshot["models"][name], labels, is_query=name in queries)
+        for kind, times in snapshot.get("batching", {}).get(name, {}).items():
+            found.add(f"latebind_{kind}", times, *labels)
+        for step, figures in steps.get(name, {}).items():
+            _add_step(found, figures, (*labels, step))
+        if memory is not None and name in memory["models"]:
+            _add_memory(found, memory["models"][name], labels)
+        if adaptation and name in adaptation:
+            _add_adaptation(found, adaptation[name], labels)
+    for what, value in (machine or {}).get("cpu", {}).items():
+        found.of_machine(f"nv_cpu_{what}", value)
+    for what, value in (machine or {}).get("gpu", {}).items():
+        whole = what if what == "energy_consumption" else f"gpu_{what}"
+        found.of_machine(f"nv_{whole}", value, gpu_uuid=snapshot.get("gpu", ""))
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshot(snapshot, versions, replies, queries, adaptation or {}))
-    if machine:
-        registry.register(_Machine(machine, snapshot.get("gpu", "")))
+    registry.register(found)
     return generate_latest(registry)
 
 
-class _Snapshot(Collector):
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        versions: Mapping[str, str],
-        replies: Mapping[int, int],
-        queries: Collection[str],
-        adaptation: Mapping[str, AdaptationFigures],
-    ) -> None:
-        models = snapshot["models"]
-        self._models = [((name, versions[name]), models[name]) for name in sorted(models) if name in versions]
-        self._restarts, self._age = snapshot.get("restarts", 0), snapshot.get("age", 0.0)
-        tallies = snapshot.get("batching", {})
-        self._tallies = [((name, versions[name]), tallies[name]) for name in sorted(tallies) if name in versions]
-        self._memory = snapshot.get("memory")
-        steps = snapshot.get("steps", {})
-        self._steps = [
-            ((name, versions[name], step), figures)
-            for name in sorted(steps)
-            if name in versions
-            for step, figures in steps[name].items()
-        ]
-        self._versions = versions
-        self._replies = replies
-        self._query_names = queries
-        self._adaptation = [((name, versions[name]), adaptation[name]) for name in adaptation if name in versions]
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._latebind_counters()
-        yield from self._latebind_histograms()
-        yield from self._sequences()
-        yield from self._batching()
-        if self._steps:
-            yield from self._queries()
-        if self._memory is not None:
-            yield from self._residency(self._memory)
-        yield from self._learned_caches()
-        yield from self._triton()
-
-    def _latebind_counters(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily("latebind_requests", "Requests by how they ended", labels=[*MODEL, "outcome"])
-        left_at = CounterMetricFamily("latebind_left_at", "Answers by the stage they left at", labels=[*MODEL, "stage"])
-        batches = CounterMetricFamily("latebind_batches", "Batches by size at their start", labels=[*MODEL, "size"])
-        stage_runs = CounterMetricFamily("latebind_stage_runs", "Stages run, once per batch", labels=MODEL)
-        row_stages = CounterMetricFamily("latebind_row_stages", "Stages run, once per request", labels=MODEL)
-        failures = CounterMetricFamily("latebind_stage_failures", "Stages that raised, once per batch", labels=MODEL)
-        pending = GaugeMetricFamily("latebind_pending_requests", "Requests accepted and not yet ended", labels=MODEL)
-        replies = CounterMetricFamily("latebind_http_replies", "HTTP replies by status", labels=["status"])
-        for labels, model in self._models:
-            for outcome, count in model["requests"].items():
-                requests.add_metric([*labels, outcome], count)
-            for stage, count in enumerate(model["left_at"]):
-                left_at.add_metric([*labels, str(stage)], count)
-            for size, count in sorted(model["batches"].items(), key=lambda item: int(item[0])):
-                batches.add_metric([*labels, size], count)
-            stage_runs.add_metric(labels, model["stage_runs"])
-            row_stages.add_metric(labels, model["row_stages"])
-            failures.add_metric(labels, model["stage_failures"])
-            pending.add_metric(labels, model["pending"])
-        for status, count in sorted(self._replies.items()):
-            replies.add_metric([str(status)], count)
-        restarts = CounterMetricFamily("latebind_engine_restarts", "Times the engine was replaced", self._restarts)
-        age = GaugeMetricFamily("latebind_figures_age_seconds", "Age of these figures; 0 while the engine answers")
-        age.add_metric([], self._age)
-        yield from (requests, left_at, batches, stage_runs, row_stages, failures, pending, replies, restarts, age)
-
-    def _latebind_histograms(self) -> Iterator[Metric]:
-        latency = HistogramMetricFamily("latebind_latency_seconds", "Arrival to answer", labels=MODEL)
-        queue = HistogramMetricFamily("latebind_queue_seconds", "Arrival to first stage", labels=MODEL)
-        slack = HistogramMetricFamily(
-            "latebind_admission_slack_seconds", "Deadline left beyond the estimate, at arrival", labels=MODEL
-        )
-        for labels, model in self._models:
-            latency.add_metric(labels, _buckets(model["latency_seconds"]), model["latency_seconds"]["sum"])
-            queue.add_metric(labels, _buckets(model["queue_seconds"]), model["queue_seconds"]["sum"])
-            slack.add_metric(labels, _buckets(model["slack_seconds"]), model["slack_seconds"]["sum"])
-        yield from (latency, queue, slack)
-
-    def _sequences(self) -> Iterator[Metric]:
-        tokens = CounterMetricFamily("latebind_tokens", "Tokens written", labels=MODEL)
-        first = HistogramMetricFamily("latebind_first_token_seconds", "Arrival to first token", labels=MODEL)
-        for labels, model in self._models:
-            if "first_token_seconds" in model:
-                tokens.add_metric(labels, model["tokens"])
-                values = model["first_token_seconds"]
-                first.add_metric(labels, _buckets(values), values["sum"])
-        yield from (tokens, first)
-
-    def _batching(self) -> Iterator[Metric]:
-        by_size = [*MODEL, "size"]
-        runs = CounterMetricFamily("latebind_runs", "Stages run, by how many requests were in it", labels=by_size)
-        seconds = CounterMetricFamily("latebind_run_seconds", "Time of stages, by their requests", labels=by_size)
-        for labels, model in self._models:
-            for size, count in sorted(model["runs"].items(), key=lambda item: int(item[0])):
-                runs.add_metric([*labels, size], count)
-            for size, spent in sorted(model["run_seconds"].items(), key=lambda item: int(item[0])):
-                seconds.add_metric([*labels, size], spent)
-        merges = CounterMetricFamily("latebind_merges", "Times two sub-batches became one", labels=MODEL)
-        preemptions = CounterMetricFamily("latebind_preemptions", "Times one rested for newcomers", labels=MODEL)
-        refills = CounterMetricFamily("latebind_refills", "Requests that joined a worker at work", labels=MODEL)
-        for labels, tally in self._tallies:
-            merges.add_metric(labels, tally["merges"])
-            preemptions.add_metric(labels, tally["preemptions"])
-            refills.add_metric(labels, tally["refills"])
-        yield from (runs, seconds, merges, preemptions, refills)
-
-    def _queries(self) -> Iterator[Metric]:
-        labels = [*MODEL, "step"]
-        answered = CounterMetricFamily(
-            "latebind_query_steps", "Steps of queries by the model that answered", labels=[*labels, "answered_by"]
-        )
-        budget = CounterMetricFamily("latebind_query_step_budget_seconds", "Time planned for steps", labels=labels)
-        spent = HistogramMetricFamily("latebind_query_step_seconds", "Time that steps took", labels=labels)
-        replans = CounterMetricFamily("latebind_query_replans", "Steps planned behind others", labels=labels)
-        for step, figures in self._steps:
-            for model, count in figures["answered"].items():
-                answered.add_metric([*step, model], count)
-            budget.add_metric(step, figures["budget_seconds"])
-            spent.add_metric(step, _buckets(figures["spent_seconds"]), figures["spent_seconds"]["sum"])
-            replans.add_metric(step, figures["replanned"])
-        yield from (answered, budget, spent, replans)
-
-    def _residency(self, memory: Memory) -> Iterator[Metric]:
-        budget = GaugeMetricFamily("latebind_memory_budget_bytes", "What models may take together")
-        resident = GaugeMetricFamily("latebind_resident_bytes", "What is in memory", labels=MODEL)
-        whole = GaugeMetricFamily("latebind_model_bytes", "What all of a model takes in memory", labels=MODEL)
-        evictions = CounterMetricFamily("latebind_evictions", "Times pieces gave their memory back", labels=MODEL)
-        failures = CounterMetricFamily("latebind_load_failures", "Loads that failed", labels=MODEL)
-        read = CounterMetricFamily("latebind_load_bytes", "What loads read, by where it lay", labels=[*MODEL, "tier"])
-        loads = HistogramMetricFamily("latebind_load_seconds", "Loads that ended well", labels=MODEL)
-        budget.add_metric([], memory["budget_bytes"])
-        for name, model in sorted(memory["models"].items()):
-            if name not in self._versions:  # unloaded while the engine told this
-                continue
-            labels = (name, self._versions[name])
-            resident.add_metric(labels, model["resident_bytes"])
-            whole.add_metric(labels, model["bytes"])
-            evictions.add_metric(labels, model["evictions"])
-            failures.add_metric(labels, model["failures"])
-            read.add_metric([*labels, "page-cache"], model["cached_bytes"])
-            read.add_metric([*labels, "disk"], model["read_bytes"] - model["cached_bytes"])
-            loads.add_metric(labels, _buckets(model["load_seconds"]), model["load_seconds"]["sum"])
-        yield from (budget, resident, whole, evictions, failures, read, loads)
-
-    def _learned_caches(self) -> Iterator[Metric]:
-        fidelity = GaugeMetricFamily(
-            "latebind_fidelity", "Share of the last samples answered as the base model does", labels=[*MODEL, "bound"]
-        )
-        samples = CounterMetricFamily("latebind_fidelity_samples", "Requests run to the end beside", labels=MODEL)
-        alarms = CounterMetricFamily(
-            "latebind_fidelity_alarms", "Times fidelity fell or inputs came to look different", labels=MODEL
-        )
-        retrained = CounterMetricFamily("latebind_retrainings", "Retrainings by outcome", labels=[*MODEL, "outcome"])
-        version = InfoMetricFamily("latebind_learned_caches", "The version in use", labels=MODEL)
-        for labels, found in self._adaptation:
-            if found["fidelity"] is not None:
-                for bound, value in (("", found["fidelity"]), ("lower", found["lower"]), ("upper", found["upper"])):
-                    fidelity.add_metric([*labels, bound], value)
-            samples.add_metric(labels, found["sampled"])
-            alarms.add_metric(labels, found["alarms"])
-            retrained.add_metric([*labels, "published"], found["retrained"] - found["refused"])
-            retrained.add_metric([*labels, "nothing_shown"], found["refused"])
-            version.add_metric(labels, {"number": found["version"]})
-        yield from (fidelity, samples, alarms, retrained, version)
-
-    def _triton(self) -> Iterator[Metric]:
-        """Yield metrics under Triton's names, untyped, because a counter's name would get the suffix `_total`."""
-        success = UnknownMetricFamily("nv_inference_request_success", "Requests answered", labels=MODEL)
-        failure = UnknownMetricFamily(
-            "nv_inference_request_failure", "Requests not answered", labels=[*MODEL, "reason"]
-        )
-        count = UnknownMetricFamily("nv_inference_count", "Inferences (rows) answered", labels=MODEL)
-        executed = UnknownMetricFamily("nv_inference_exec_count", "Batches started, queries answered", labels=MODEL)
-        pending = GaugeMetricFamily("nv_inference_pending_request_count", "Requests under way", labels=MODEL)
-        summed = {
-            part: UnknownMetricFamily(f"nv_inference_{part}_duration_us", f"{what}, summed", labels=MODEL)
-            for part, what in DURATIONS.items()
-        }
-        first = HistogramMetricFamily(
-            "nv_inference_first_response_histogram_ms", "Time to the first answer", labels=MODEL
-        )
-        for labels, model in self._models:
-            outcomes = model["requests"]
-            success.add_metric(labels, outcomes["answered"])
-            for reason, kinds in FAILURES.items():
-                failure.add_metric([*labels, reason], sum(outcomes[kind] for kind in kinds))
-            count.add_metric(labels, outcomes["answered"])
-            executed.add_metric(labels, executions(model, is_query=labels[0] in self._query_names))
-            pending.add_metric(labels, model["pending"])
-            for part, seconds in _durations(model).items():
-                summed[part].add_metric(labels, round(seconds * MICROSECONDS))
-            latency = model.get("first_token_seconds", model["latency_seconds"])
-            first.add_metric(labels, _buckets(latency, MILLISECONDS), latency["sum"] * MILLISECONDS)
-        yield from (success, failure, count, executed, pending, *summed.values(), first)
-
-
-class _Machine(Collector):
-    """The figures of the machine, under Triton's names."""
-
-    def __init__(self, figures: Mapping[str, Figures], gpu: str) -> None:
-        self._figures = figures
-        self._gpu = gpu
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        for name, value in self._figures.get("cpu", {}).items():
-            gauge = GaugeMetricFamily(f"nv_cpu_{name}", "Of the machine, since the metrics were asked for last")
-            gauge.add_metric([], value)
-            yield gauge
-        for name, value in self._figures.get("gpu", {}).items():
-            whole = name if name == "energy_consumption" else f"gpu_{name}"
-            gauge = GaugeMetricFamily(f"nv_{whole}", "Of the GPU, as its driver tells", labels=["gpu_uuid"])
-            gauge.add_metric([self._gpu], value)
-            yield gauge
-
-
-def _durations(model: ModelMetrics) -> dict[str, float]:
-    """Return the total seconds of answered requests, by what they were spent on."""
-    spent, queued = model["latency_seconds"]["sum"], model["queue_seconds"]["sum"]
-    return {
-        "request": spent,
-        "queue": queued,
-        "compute_input": 0.0,
-        "compute_infer": spent - queued,
-        "compute_output": 0.0,
+def _add_model(found: Exposition, model: ModelMetrics, labels: Labels) -> None:
+    for outcome, count in model["requests"].items():
+        found.add("latebind_requests", count, *labels, outcome)
+    for stage, count in enumerate(model["left_at"]):
+        found.add("latebind_left_at", count, *labels, str(stage))
+    by_size: dict[str, Mapping[str, float]] = {
+        "latebind_batches": model["batches"],
+        "latebind_runs": model["runs"],
+        "latebind_run_seconds": model["run_seconds"],
     }
+    for name, values in by_size.items():
+        for size, value in sorted(values.items(), key=lambda item: int(item[0])):
+            found.add(name, value, *labels, size)
+    found.add("latebind_stage_runs", model["stage_runs"], *labels)
+    found.add("latebind_row_stages", model["row_stages"], *labels)
+    found.add("latebind_stage_failures", model["stage_failures"], *labels)
+    found.add("latebind_pending_requests", model["pending"], *labels)
+    found.histogram("latebind_latency_seconds", model["latency_seconds"], *labels)
+    found.histogram("latebind_queue_seconds", model["queue_seconds"], *labels)
+    found.histogram("latebind_admission_slack_seconds", model["slack_seconds"], *labels)
+    if "first_token_seconds" in model:
+        found.add("latebind_tokens", model["tokens"], *labels)
+        found.histogram("latebind_first_token_seconds", model["first_token_seconds"], *labels)
 
 
-def _buckets(values: Distribution, unit: float = 1.0) -> list[tuple[str, float]]:
-    """Return Prometheus's cumulative buckets; `unit` is how many units of the result a second has."""
-    counts = accumulate(values["counts"][: len(values["le"])])
-    bounds = [str(le * unit) for le in values["le"]]
-    return [*zip(bounds, counts, strict=True), ("+Inf", values["count"])]
+def _add_triton(found: Exposition, model: ModelMetrics, labels: Labels, *, is_query: bool) -> None:
+    """Add what a model has under Triton's names."""
+    outcomes: Mapping[str, int] = model["requests"]
+    found.add("nv_inference_request_success", outcomes["answered"], *labels)
+    for reason, kinds in FAILURES.items():
+        found.add("nv_inference_request_failure", sum(outcomes[kind] for kind in kinds), *labels, reason)
+    found.add("nv_inference_count", outcomes["answered"], *labels)
+    found.add("nv_inference_exec_count", executions(model, is_query=is_query), *labels)
+    found.add("nv_inference_pending_request_count", model["pending"], *labels)
+    spent, queued = model["latency_seconds"]["sum"], model["queue_seconds"]["sum"]
+    for part, seconds in (("request", spent), ("queue", queued), ("compute_infer", spent - queued)):
+        found.add(f"nv_inference_{part}_duration_us", round(seconds * MICROSECONDS), *labels)
+    for part in ("compute_input", "compute_output"):
+        found.add(f"nv_inference_{part}_duration_us", 0, *labels)
+    first = model.get("first_token_seconds", model["latency_seconds"])
+    found.histogram("nv_inference_first_response_histogram_ms", first, *labels, unit=MILLISECONDS)
+
+
+def _add_step(found: Exposition, step: StepMetrics, labels: Labels) -> None:
+    for model, count in step["answered"].items():
+        found.add("latebind_query_steps", count, *labels, model)
+    found.add("latebind_query_step_budget_seconds", step["budget_seconds"], *labels)
+    found.histogram("latebind_query_step_seconds", step["spent_seconds"], *labels)
+    found.add("latebind_query_replans", step["replanned"], *labels)
+
+
+def _add_memory(found: Exposition, model: MemoryMetrics, labels: Labels) -> None:
+    found.add("latebind_resident_bytes", model["resident_bytes"], *labels)
+    found.add("latebind_model_bytes", model["bytes"], *labels)
+    found.add("latebind_evictions", model["evictions"], *labels)
+    found.add("latebind_load_failures", model["failures"], *labels)
+    found.add("latebind_load_bytes", model["cached_bytes"], *labels, "page-cache")
+    found.add("latebind_load_bytes", model["read_bytes"] - model["cached_bytes"], *labels, "disk")
+    found.histogram("latebind_load_seconds", model["load_seconds"], *labels)
+
+
+def _add_adaptation(found: Exposition, figures: AdaptationFigures, labels: Labels) -> None:
+    if figures["fidelity"] is not None:
+        for bound, value in (("", figures["fidelity"]), ("lower", figures["lower"]), ("upper", figures["upper"])):
+            found.add("latebind_fidelity", value, *labels, bound)
+    found.add("latebind_fidelity_samples", figures["sampled"], *labels)
+    found.add("latebind_fidelity_alarms", figures["alarms"], *labels)
+    found.add("latebind_retrainings", figures["retrained"] - figures["refused"], *labels, "published")
+    found.add("latebind_retrainings", figures["refused"], *labels, "nothing_shown")
+    found.add("latebind_learned_caches", {"number": figures["version"]}, *labels)
 
 
 # The machine ---------------------------------------------------------------------------------------------------------

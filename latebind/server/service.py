@@ -31,7 +31,7 @@ from latebind.server.gateway import (
 from latebind.server.settings import Log, Traces, TraceSettings
 from latebind.server.shared_memory import Regions
 from latebind.server.streaming import stream
-from latebind.server.tracing import TracedCall, Tracing, note_sent
+from latebind.server.tracing import TracedCall, Tracing
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -81,7 +81,7 @@ class Service:
     ) -> None:
         self.regions = regions or Regions()
         self._trace_settings = Traces(TraceSettings.of_share(trace_rate))
-        self._log = Log()
+        self.log = Log()
         self._gateway = gateway
         self._tracing = Tracing(gateway.traces, self._trace_settings, export=export)
         self._deadline = deadline
@@ -184,7 +184,7 @@ class Service:
             claim, deadline = await self._claim_filled(spec, call, fill, version)
             try:
                 answer = await claim.send(
-                    deadline=deadline, priority=call.priority, trace=0 if followed is None else note_sent(followed)
+                    deadline=deadline, priority=call.priority, trace=0 if followed is None else followed.sends()
                 )
             except BaseException:
                 claim.release()
@@ -289,22 +289,9 @@ class Service:
         self._trace_settings.update(given, None if name is None else self.model(name).name)
         return self.trace_settings(name)
 
-    def log_settings(self) -> dict[str, object]:
-        """Return the log settings."""
-        return self._log.as_dict()
-
-    def update_log_settings(self, given: Mapping[str, object]) -> dict[str, object]:
-        """Change log settings and return those that hold from now on. Raises `InvalidRequest`."""
-        self._log.update(given)
-        return self._log.as_dict()
-
     def adaptation(self) -> Mapping[str, AdaptationFigures]:
         """Return the figures of learned caches that adapt to the traffic, by model."""
         return {} if self._observer is None else self._observer.figures()
-
-    def versions(self) -> dict[str, str]:
-        """Return every model's version, by name."""
-        return {spec.name: spec.version for spec in self.models()}
 
     def _show(self, observer: Observer, claim: Claim, answer: Answer, client: str) -> None:
         """Let the observer see rows and answer while the slots still hold them."""

@@ -16,7 +16,6 @@ LEVELS = ("OFF", "TIMESTAMPS")
 NUMBERS = {"trace_rate": r"[1-9][0-9]{0,17}", "trace_count": r"-1|0|[1-9][0-9]{0,17}"}  # settings that are numbers
 TRACE_SETTINGS = ("trace_level", "trace_rate", "trace_count", "log_frequency")
 NO_FILE = "0"  # the only log_frequency: traces are not written to files, but perf_analyzer sends it
-LOG_SETTINGS = ("log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format")
 SWITCHES = {"log_info": logging.INFO, "log_warning": logging.WARNING, "log_error": logging.ERROR}
 LOGGER = "latebind"
 
@@ -60,10 +59,6 @@ class Traces:
         self.any = False  # whether calls of any model are traced
         self._take_effect()
 
-    def on(self, model: str) -> bool:
-        """Tell whether any calls of this model are traced."""
-        return (self._counted.get(model) or self._counted[None])[0].level != LEVELS[0]
-
     def wanted(self, model: str) -> bool:
         """Count a call of this model and tell whether to trace it."""
         settings, numbers = self._counted.get(model) or self._counted[None]
@@ -99,36 +94,33 @@ class Log:
     """The log settings of the frontend's process. They switch Python's logging for all of latebind."""
 
     def __init__(self) -> None:
-        self._on = dict.fromkeys(SWITCHES, True)
-        self._verbose = 0
+        self._settings: dict[str, object] = {"log_file": "", **dict.fromkeys(SWITCHES, True)}
+        self._settings |= {"log_verbose_level": 0, "log_format": "default"}
         self._filter = _Hiding()
 
     def as_dict(self) -> dict[str, object]:
         """Return the settings in the protocol's form."""
-        return {"log_file": "", **self._on, "log_verbose_level": self._verbose, "log_format": "default"}
+        return dict(self._settings)
 
     def update(self, given: Mapping[str, object]) -> None:
         """Change settings. Raises `InvalidRequest`, and then changes nothing."""
-        _check_known(given, LOG_SETTINGS)
-        for key in ("log_file", "log_format"):
-            if given.get(key, self.as_dict()[key]) != self.as_dict()[key]:
+        _check_known(given, tuple(self._settings))
+        for key, value in given.items():
+            if key in ("log_file", "log_format") and value != self._settings[key]:
                 raise InvalidRequest(f"{key} is not changed while the server runs: leave it out")
-        switches = {key: given[key] for key in SWITCHES if key in given}
-        verbose = given.get("log_verbose_level", self._verbose)
-        for key, value in switches.items():
-            if not isinstance(value, bool):
+            if key in SWITCHES and not isinstance(value, bool):
                 raise InvalidRequest(f"{key} is {value!r:.40}: give true or false")
-        if not isinstance(verbose, int) or isinstance(verbose, bool) or not 0 <= verbose < 1 << 32:
-            raise InvalidRequest(f"log_verbose_level is {verbose!r:.40}: give 0 for nothing more, or 1")
-        self._on |= {key: bool(value) for key, value in switches.items()}
-        self._verbose = verbose
-        self._take_effect()
-
-    def _take_effect(self) -> None:
-        """Set the lowest level that is on; a filter on the log's handlers hides higher levels that are off."""
-        on = [level for key, level in SWITCHES.items() if self._on[key]]
+            if key == "log_verbose_level" and (
+                not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 32
+            ):
+                raise InvalidRequest(f"log_verbose_level is {value!r:.40}: give 0 for nothing more, or 1")
+        if not given:
+            return
+        self._settings |= given
+        # The lowest level that is on; a filter on the log's handlers hides higher levels that are off.
+        on = [level for key, level in SWITCHES.items() if self._settings[key]]
         lowest = min(on, default=logging.CRITICAL)
-        logging.getLogger(LOGGER).setLevel(logging.DEBUG if self._verbose else lowest)
+        logging.getLogger(LOGGER).setLevel(logging.DEBUG if self._settings["log_verbose_level"] else lowest)
         self._filter.hidden = frozenset(set(SWITCHES.values()) - set(on))
         for handler in logging.getLogger().handlers:
             handler.addFilter(self._filter)  # adding it twice has no effect

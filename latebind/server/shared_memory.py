@@ -137,7 +137,9 @@ class Regions:
             raise Exists(f"there is a region {name!r:.140} already: unregister it first")
         if len(self._regions) >= self._limits.regions:
             raise TooLarge(f"there are {self._limits.regions} regions already: unregister one first")
-        _check_numbers(registration)
+        for about, value, least in (("offset", registration.offset, 0), ("byte_size", registration.byte_size, 1)):
+            if not least <= value <= MOST:
+                raise InvalidRequest(f"{about} is {value!s:.40}: give {least} or more bytes")
         if registration.byte_size > self._limits.region_bytes:
             raise TooLarge(f"byte_size is {registration.byte_size}: a region has at most {self._limits.region_bytes}")
         found = KEY.fullmatch(registration.key)
@@ -207,12 +209,6 @@ def _open(path: str) -> int:
         os.close(file)
         raise refused
     return file
-
-
-def _check_numbers(registration: Registration) -> None:
-    for name, value, least in (("offset", registration.offset, 0), ("byte_size", registration.byte_size, 1)):
-        if not least <= value <= MOST:
-            raise InvalidRequest(f"{name} is {value!s:.40}: give {least} or more bytes")
 
 
 def _lost() -> InvalidRequest:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, aclosing
 from latebind.server.calls import Call
 from latebind.server.gateway import Answer, Claim
 from latebind.server.rest.messages import reply_to
-from latebind.server.tracing import TracedCall, note_sent
+from latebind.server.tracing import TracedCall
 
 Claimed = Callable[[], Awaitable[tuple[Claim, float]]]  # returns filled slots and the deadline
 
@@ -18,7 +18,9 @@ async def stream(
     with following as followed:
         claim, deadline = await claim_filled()
         try:
-            pieces = claim.stream(deadline=deadline, priority=call.priority, trace=note_sent(followed))
+            pieces = claim.stream(
+                deadline=deadline, priority=call.priority, trace=0 if followed is None else followed.sends()
+            )
             async with aclosing(pieces):
                 async for piece in pieces:
                     yield piece

@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_contex
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from latebind import __version__
-from latebind.domain.tracing import Span, Trace
+from latebind.domain.tracing import Trace
 from latebind.server.tracing import TracedCall
 
 NANOSECONDS = 1e9
@@ -69,22 +69,15 @@ class SpanExport:
         """Export a row: directly below the call or, if the call has several rows, below a span of its own."""
         self._span(call, "receive", call.began, row.arrived, within)
         if call.count > 1:
-            row_span = self._tracer.start_span(f"row {place}", within, start_time=_time(call, row.arrived))
-            within = set_span_in_context(row_span, within)
-            row_span.end(_time(call, row.ended))
-        steps = {}
-        for span in row.spans:
+            within = self._span(call, f"row {place}", row.arrived, row.ended, within)
+        steps: dict[str, Context] = {}
+        for span in sorted(row.spans, key=lambda span: span.what != "step"):  # the others lie below theirs
+            facts = {f"latebind.{name}": fact for name, fact in span.facts.items()}
+            name = f"{span.what} {span.facts['stage']}" if span.what in NUMBERED else span.what
             if span.what == "step":
-                facts = {f"latebind.{name}": fact for name, fact in span.facts.items()}
-                made = self._tracer.start_span(
-                    f"step {span.step}", within, attributes=facts, start_time=_time(call, span.start)
-                )
-                steps[span.step] = set_span_in_context(made, within)
-                made.end(_time(call, span.end))
-        for span in row.spans:
-            if span.what != "step":
-                facts = {f"latebind.{name}": fact for name, fact in span.facts.items()}
-                self._span(call, _name(span), span.start, span.end, steps.get(span.step, within), facts)
+                steps[span.step] = self._span(call, f"step {span.step}", span.start, span.end, within, facts)
+            else:
+                self._span(call, name, span.start, span.end, steps.get(span.step, within), facts)
         self._span(call, "reply", row.ended, call.ended, within)
 
     def _span(
@@ -95,13 +88,11 @@ class SpanExport:
         end: float,
         within: Context,
         facts: dict[str, int | float | str | bool] | None = None,
-    ) -> None:
+    ) -> Context:
+        """Export a span and return the context of those below it."""
         made = self._tracer.start_span(name, within, attributes=facts, start_time=_time(call, start))
         made.end(_time(call, max(start, end)))
-
-
-def _name(span: Span) -> str:
-    return f"{span.what} {span.facts['stage']}" if span.what in NUMBERED else span.what
+        return set_span_in_context(made, within)
 
 
 def _time(call: TracedCall, seconds: float) -> int:

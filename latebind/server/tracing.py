@@ -55,6 +55,11 @@ class TracedCall(msgspec.Struct):
         """Whether the engine has reported every row that was sent to it."""
         return not self.sent or len(self.rows) == self.count
 
+    def sends(self) -> int:
+        """Note that the call is sent, and return its number for the engine."""
+        self.sent = True
+        return self.number
+
     def as_dict(self) -> dict[str, object]:
         """Return the call as plain types; the times of spans are seconds since the call began."""
         return {
@@ -68,28 +73,14 @@ class TracedCall(msgspec.Struct):
         }
 
     def _row(self, trace: Trace) -> dict[str, object]:
+        at = self.began
+        times = {"arrived": trace.arrived - at, "deadline": trace.deadline - at, "ended": trace.ended - at}
+        about = {name: getattr(trace, name) for name in ("priority", "slack", "outcome", "left_at", "dropped")}
         spans = [
-            {
-                "what": span.what,
-                "step": span.step,
-                "start": span.start - self.began,
-                "end": span.end - self.began,
-                **span.facts,
-            }
+            {"what": span.what, "step": span.step, "start": span.start - at, "end": span.end - at, **span.facts}
             for span in trace.spans
         ]
-        return {
-            "request": trace.request,
-            "arrived": trace.arrived - self.began,
-            "deadline": trace.deadline - self.began,
-            "ended": trace.ended - self.began,
-            "priority": trace.priority,
-            "slack": trace.slack,
-            "outcome": trace.outcome,
-            "left_at": trace.left_at,
-            "dropped": trace.dropped,
-            "spans": spans,
-        }
+        return {"request": trace.request, **times, **about, "spans": spans}
 
 
 class Tracing:
@@ -180,14 +171,6 @@ class Tracing:
                 self._kept.append(call)
                 if self._export is not None:
                     self._export(call)
-
-
-def note_sent(followed: TracedCall | None) -> int:
-    """Note that a traced call is sent, and return its number for the engine; 0 for a call that is not traced."""
-    if followed is None:
-        return 0
-    followed.sent = True
-    return followed.number
 
 
 def _sampled(parent: str) -> bool:

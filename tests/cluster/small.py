@@ -26,7 +26,7 @@ from latebind.server.access import Guard, Security
 from latebind.server.frontend import Frontend, Verbs
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 from latebind.server.limits import Limits
-from latebind.server.rest.app import ROUTES
+from latebind.server.rest.routes import ROUTES
 from tests.server.arithmetic import Arithmetic
 from tests.server.conftest import PATIENCE, Response, Site
 from tests.server.shelf import Shelf

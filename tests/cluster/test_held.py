@@ -8,18 +8,17 @@ from latebind.cluster.rpc import replica_route
 from latebind.cluster.upstream import STATUS
 from latebind.server.limits import Limits
 from latebind.server.rest.infer import Context
-from latebind.server.rest.request import Request
 from latebind.server.service import Service
 from tests.cluster.small import small
 from tests.server.arithmetic import Arithmetic
 from tests.server.bodies import SCALAR, request
 from tests.server.conftest import scalar
-from tests.server.rest.test_exchange import Line
 from tests.server.rpc.conftest import request as message
+from tests.server.taking import arriving
 from tests.server.watched import watched
 
 CALL = message(raw=[bytes(64)], inputs=[]).SerializeToString()
-PATH = "/inference.GRPCInferenceService/ModelInfer"
+PATH = "inference.GRPCInferenceService/ModelInfer"
 
 
 def test_bodies_that_the_ingress_collects_are_bounded_over_all_connections() -> None:
@@ -41,11 +40,9 @@ def test_bodies_that_the_ingress_collects_are_bounded_over_all_connections() -> 
 def test_messages_that_a_replica_collects_are_counted_with_other_bodies(most: int, status: bytes) -> None:
     async def test() -> None:
         context = Context(Service(Arithmetic()), Limits(held_bytes=most))
-        called = Request(Line(), asyncio.get_running_loop(), "POST", b"/rpc" + PATH.encode(), [])
-        called.feed(CALL)
-        called.complete()
-        called.names = {"method": PATH}
-        reply = await replica_route()[3](context, called)
+        called = arriving([CALL[:1], CALL[1:]], context=context, METHOD=PATH)
+        reply = await replica_route().verb(context, called)
+        called.release()
         assert dict(reply.headers)[STATUS] == status
         assert context.held.bytes == 0
 

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import grpc
 import pytest
 import uvloop
+from tritonclient.grpc import service_pb2
 
 from latebind.domain.config import FrontendConfig
 from latebind.server.frontend import Frontend, Verbs
@@ -22,6 +24,9 @@ from tests.server.arithmetic import Arithmetic
 from tests.server.shelf import Shelf
 
 T = TypeVar("T")
+SERVICE = "/inference.GRPCInferenceService/"
+ANY_SIZE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+BOTH = FrontendConfig(port=0, grpc_port=0)  # HTTP and gRPC, each on any free port
 PATIENCE = 60.0  # with a machine that has much else to do
 
 
@@ -157,5 +162,35 @@ def logging_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def site() -> Iterator[Site]:
-    with opened() as found:
+    with opened(BOTH) as found:
         yield found
+
+
+def address(site: Site) -> str:
+    return f"127.0.0.1:{site.frontend.grpc_port}"
+
+
+class Raw:
+    """Sends bytes that may be no message at all to a method, and returns the bytes of the response."""
+
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
+
+    def infer(self, message: Any, **options: Any) -> Any:
+        return service_pb2.ModelInferResponse.FromString(self.call(message.SerializeToString(), **options))
+
+    def call(self, data: bytes, method: str = SERVICE + "ModelInfer", **options: Any) -> bytes:
+        answer: bytes = self.channel.unary_unary(method)(data, **{"timeout": 10.0, **options})
+        return answer
+
+    def refusal(self, data: bytes, method: str = SERVICE + "ModelInfer", **options: Any) -> tuple[str, str]:
+        """Return status and message of a call that must fail."""
+        with pytest.raises(grpc.RpcError) as caught:
+            self.call(data, method, **options)
+        return caught.value.code().name, caught.value.details()
+
+
+@pytest.fixture
+def raw(site: Site) -> Iterator["Raw"]:
+    with grpc.insecure_channel(address(site), ANY_SIZE) as channel:
+        yield Raw(channel)

@@ -1,9 +1,9 @@
-"""Takes a body as the frontend does, without HTTP: what describes the call first, then every tensor into its rows."""
+"""Takes a body as the frontend does, without a socket: what describes the call, then every tensor into its rows."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -11,8 +11,11 @@ from latebind.domain.errors import LatebindError
 from latebind.server.calls import Call
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
-from latebind.server.rest.infer import Codec, fill, read_call
-from latebind.server.rest.request import Body, Request
+from latebind.server.rest.infer import Codec, Context, fill, infer, read_call
+from latebind.server.rest.messages import Head
+from latebind.server.rest.protocol import HttpProtocol, Request
+from latebind.server.service import Service
+from tests.server.arithmetic import Arithmetic
 
 
 @dataclass(frozen=True)
@@ -21,23 +24,48 @@ class Taken:
     rows: dict[str, Array]  # as the engine would find them
 
 
-class Arriving:
-    """A request of whose body one part comes after another."""
+class Line:
+    """A connection on which the next part of a body comes whenever somebody waits for it."""
 
-    def __init__(self, parts: list[bytes], fields: Mapping[bytes, bytes]) -> None:
-        self.fields = fields
-        self._parts = parts
+    def __init__(self, context: Context, parts: Sequence[bytes] = ()) -> None:
+        self.app = self
+        self.context = context
+        self.limits = context.limits
+        self.held = False
+        self.request: Request | None = None
+        self._left = list(parts)
 
-    async def receive(self) -> tuple[bytes, bool]:
-        first, *self._parts = self._parts
-        return first, bool(self._parts)
+    def hold(self) -> None:
+        self.held = True
+
+    def read_on(self) -> None:
+        self.held = False
+
+    def go_on(self) -> None:
+        self.held = False
+        asyncio.get_running_loop().call_soon(self._bring)
+
+    def _bring(self) -> None:
+        assert self.request is not None
+        self.request.feed(self._left.pop(0))
+        if not self._left:
+            self.request.complete()
 
 
-def body_of(content: bytes, *, chunk: int = 1 << 30, told: bool = True, limits: Limits | None = None) -> Body:
-    """A body that arrives in chunks of so many bytes; its headers may tell its size."""
-    parts = [content[start : start + chunk] for start in range(0, len(content), chunk)] or [b""]
-    fields = {b"content-length": b"%d" % len(content)} if told else {}
-    return Body(cast(Request, Arriving(parts, fields)), limits or Limits())
+def arriving(
+    parts: Sequence[bytes],
+    *,
+    fields: Mapping[bytes, bytes] | None = None,
+    length: int | None = None,
+    context: Context | None = None,
+    kind: type[Request] = Request,
+    **names: Any,
+) -> Request:
+    """A request of whose body one part comes after another; its head may tell the `length`."""
+    line = Line(context or Context(Service(Arithmetic()), Limits()), parts)
+    head = Head("POST", b"/", [], fields or {}, names, infer, length=length)
+    line.request = kind(cast(HttpProtocol, line), head, "", keep_alive=True)
+    return line.request
 
 
 def take(codec: Codec, content: bytes, json_bytes: int | None = None, *, chunk: int = 1 << 30) -> Taken:
@@ -56,12 +84,15 @@ def take(codec: Codec, content: bytes, json_bytes: int | None = None, *, chunk: 
 def _attempt(
     codec: Codec, content: bytes, json_bytes: int | None, chunk: int, told: bool
 ) -> tuple[Taken | None, Exception | None]:
+    parts = [content[start : start + chunk] for start in range(0, len(content), chunk)] or [b""]
+    fields = {} if json_bytes is None else {b"inference-header-content-length": b"%d" % json_bytes}
+
     async def attempt() -> Taken:
-        body = body_of(content, chunk=chunk, told=told)
-        call = await read_call(codec, body, json_bytes)
+        request = arriving(parts, fields=fields, length=len(content) if told else None)
+        call = await read_call(codec, request)
         inputs = codec.spec.inputs
         rows = {tensor.name: np.zeros((call.rows, *tensor.shape), tensor.dtype) for tensor in inputs}
-        await fill(call, body, {name: [array[i, ...] for i in range(call.rows)] for name, array in rows.items()})
+        await fill(call, request, {name: [array[i, ...] for i in range(call.rows)] for name, array in rows.items()})
         return Taken(call, rows)
 
     try:

@@ -26,14 +26,3 @@ def test_dims_are_the_shapes_of_the_metadata_without_their_batch() -> None:
 def test_rows_that_may_be_shorter_have_no_fixed_dim() -> None:
     config = model_config(WORDS, [WORDS], max_rows=MAX_ROWS)
     assert config["input"] == [{"name": "tokens", "data_type": "TYPE_INT64", "dims": [-1]}]
-
-
-def test_the_metadata_say_what_the_protocol_wants() -> None:
-    spec = ModelSpec("m", "3", (TensorSpec("x", "uint8", (2, 4)),), (TensorSpec("y", "float32", ()),), 1, 1)
-    assert metadata(spec) == {
-        "name": "m",
-        "versions": ["3"],
-        "platform": "latebind",
-        "inputs": [{"name": "x", "datatype": "UINT8", "shape": [-1, 2, 4]}],
-        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1]}],
-    }

@@ -86,7 +86,7 @@ def test_who_is_there_as_the_frontend_closes_is_refused_and_not_reset(accepted: 
         async with Frontend(Arithmetic(), FrontendConfig(port=0)) as frontend:
             assert frontend._socket is not None
             with socket.create_connection(("127.0.0.1", frontend.port), timeout=60.0) as connection:
-                while accepted and not frontend._http.lines.open:
+                while accepted and not frontend._app.connections:
                     await asyncio.sleep(0)
                 connection.sendall(STUCK_CALL)  # from here on the loop sees nothing until the frontend closes
                 frontend.close()

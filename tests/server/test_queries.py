@@ -12,7 +12,7 @@ import tritonclient.http.aio as triton_aio
 from tests.querying import rows_going, traffic
 from tests.server.bodies import request
 from tests.server.conftest import Site, scalar
-from tests.server.real import json_body, read_reply, real_frontend, until_all_is_free, written
+from tests.server.real import real_frontend
 
 TRAFFIC = "/v2/models/traffic/infer"
 
@@ -33,12 +33,6 @@ def test_an_answer_tells_who_answered_each_step_where_it_left_and_what_it_took(s
         "cars.budget_ms": 30.0,
         "cars.spent_ms": 12.346,
     }
-
-
-def test_who_asks_is_told_which_step_raised(site: Site) -> None:
-    reply = site.post("/v2/models/jammed/infer", request(scalar(1.0)))
-    assert reply.status == 500
-    assert reply.json() == {"error": "step 'gate' of jammed raised"}
 
 
 def test_its_configuration_lists_each_model_that_may_answer_a_step(site: Site) -> None:
@@ -84,24 +78,3 @@ def test_tritonclient_gets_what_the_models_of_a_query_would_answer(queried: Path
             assert config["ensemble_scheduling"]["step"][3]["input_map"] == {"x": "x"}
 
     run(test())
-
-
-def test_a_step_that_raises_is_named_to_who_asked(queried: Path) -> None:
-    async def test() -> None:
-        async with real_frontend(queried, "spelling") as (client, frontend):
-            status, body = await _asked(frontend.port, "spelling", rows_going([0]) * 100)
-            assert status == 500
-            assert b"step 'words' of spelling raised" in body
-            assert (await _asked(frontend.port, "spelling", rows_going([0])))[0] == 200
-            await until_all_is_free(client)
-
-    run(test())
-
-
-async def _asked(port: int, query: str, rows: Any) -> tuple[int, bytes]:
-    """Send rows as JSON; return the status and body of the reply."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.writelines(written(query, [json_body({"x": rows})], None, chunked=False))
-    reply = await read_reply(reader)
-    writer.close()
-    return reply.status, bytes(reply.data)

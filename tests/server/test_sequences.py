@@ -47,15 +47,6 @@ def test_rows_of_any_length_are_taken(length: int) -> None:
         assert call.rows["tokens"].tolist() == np.hstack([rows, np.array(padding, np.int64)]).tolist()
 
 
-@pytest.mark.parametrize(
-    ("shape", "data"),
-    [([1, 7], [1] * 7), ([1, 0], []), ([1], [1]), ([1, 2, 3], [1] * 6), ([1, -2], [1, 1])],
-)
-def test_rows_that_are_too_long_or_none_are_refused(shape: list[int], data: list[int]) -> None:
-    with pytest.raises(InvalidRequest, match=r"rows of 1 to 6|batch"):
-        CODEC.decode(body(shape, data))
-
-
 @pytest.mark.parametrize("token", [-1, 10, 2**62])
 def test_tokens_that_the_model_does_not_know_are_refused(token: int) -> None:
     for call in ((body([1, 2], [3, token]),), binary(np.array([[3, token]]))):

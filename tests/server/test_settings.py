@@ -5,12 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import tritonclient.http as triton
-from tritonclient.utils import InferenceServerException
 
 from latebind.domain.errors import InvalidRequest
 from latebind.server.settings import Log, Traces, TraceSettings
-from tests.server.conftest import logging_as_before, opened
+from tests.server.conftest import logging_as_before
 
 OFF = {"trace_level": ["OFF"], "trace_rate": "1000", "trace_count": "-1", "log_frequency": "0"}
 log = logging.getLogger("latebind.tests.settings")
@@ -70,21 +68,6 @@ def test_a_trace_setting_that_is_none_is_refused_and_changes_nothing(given: dict
     assert traces.as_dict() == OFF
 
 
-def test_tritonclient_reads_and_changes_trace_settings() -> None:
-    with opened() as site, triton.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
-        assert client.get_trace_settings() == OFF
-        changed = client.update_trace_settings("double", {"trace_level": ["TIMESTAMPS"], "trace_rate": "1"})
-        assert changed == client.get_trace_settings("double")
-        assert changed == {**OFF, "trace_level": ["TIMESTAMPS"], "trace_rate": "1"}
-        assert client.get_trace_settings() == client.get_trace_settings("half") == OFF
-        assert client.update_trace_settings(settings={"trace_count": "5"})["trace_count"] == "5"
-        assert client.update_trace_settings("double", {"trace_level": None, "trace_rate": None})["trace_count"] == "5"
-        for wrong, status in ((("none", {}), "404"), (("double", {"colour": "red"}), "400")):
-            with pytest.raises(InferenceServerException) as caught:
-                client.update_trace_settings(*wrong)
-            assert caught.value.status() == status
-
-
 # The log ------------------------------------------------------------------------------------------------------------
 
 
@@ -100,29 +83,6 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
         log.log(level, logging.getLevelName(level))
     return caplog.messages
-
-
-CASES: list[tuple[dict[str, Any], list[str]]] = [
-    ({}, ["INFO", "WARNING", "ERROR"]),
-    ({"log_info": False}, ["WARNING", "ERROR"]),
-    ({"log_warning": False}, ["INFO", "ERROR"]),
-    ({"log_error": False}, ["INFO", "WARNING"]),
-    ({"log_info": False, "log_warning": False, "log_error": False}, []),
-    ({"log_verbose_level": 1}, ["DEBUG", "INFO", "WARNING", "ERROR"]),
-    ({"log_verbose_level": 2, "log_info": False}, ["DEBUG", "WARNING", "ERROR"]),
-    ({"log_file": "", "log_format": "default"}, ["INFO", "WARNING", "ERROR"]),
-]
-
-
-@pytest.mark.parametrize(("given", "expected"), CASES)
-def test_settings_switch_what_is_logged(
-    log_at_info: pytest.LogCaptureFixture, given: dict[str, Any], expected: list[str]
-) -> None:
-    log = Log()
-    log.update(given)
-    assert logged(log_at_info) == expected
-    log.update({"log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0})
-    assert logged(log_at_info) == ["INFO", "WARNING", "ERROR"]
 
 
 @pytest.mark.parametrize(

@@ -57,13 +57,6 @@ def test_what_belongs_to_a_step_lies_under_it() -> None:
     assert spans["step cars"].parent == spans["map"].parent
 
 
-def test_the_callers_span_is_the_parent() -> None:
-    root = exported(call([STAGE], parent=PARENT))["infer net"]
-    assert root.parent is not None
-    assert f"{root.context.trace_id:032x}" == PARENT.split("-")[1]
-    assert f"{root.parent.span_id:016x}" == PARENT.split("-")[2]
-
-
 def test_rows_of_one_call_lie_under_spans_of_their_own() -> None:
     spans = exported(call([STAGE], [STAGE, LOOKUP]))
     parent = spans["lookup 2"].parent

@@ -2,7 +2,7 @@
 
 from threading import Condition
 
-from latebind.server.rest.request import Held
+from latebind.server.rest.protocol import Held
 from tests.server.conftest import PATIENCE, Site
 
 
@@ -31,5 +31,5 @@ class Watched(Held):
 
 def watched(site: Site, most: int) -> Watched:
     """Have a frontend that is idle count in this way, up to `most` bytes."""
-    site.frontend._app._context.held = held = Watched(most)
+    site.frontend._app.context.held = held = Watched(most)
     return held

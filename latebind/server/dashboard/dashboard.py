@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import astuple
 
 from latebind import __version__
 from latebind.domain.errors import LatebindError, NotFound
@@ -54,40 +55,104 @@ logger = logging.getLogger(__name__)
 
 
 class Dashboard:
-    """The dashboard of one frontend."""
+    """The dashboard of one frontend: its files, figures with their recent history, and pictures, the same for all.
 
-    def __init__(self, service: Service) -> None:
+    A snapshot is taken `every` so many seconds until nobody has looked for `linger` seconds. The engine has `patience`
+    seconds to answer when the frontend closes.
+    """
+
+    def __init__(
+        self, service: Service, *, every: float = EVERY, linger: float = LINGER, patience: float = PATIENCE
+    ) -> None:
+        self.history = History()
+        self.snapshot: Snapshot = {"models": {}}
+        self.watching: asyncio.Task[None] | None = None  # None: no snapshots are taken, because nobody looks
         self._service = service
-        self._watch = Watch(service)
-        self._files = Files()
+        self._every = every
+        self._linger = linger
+        self._patience = patience
+        self._looked = 0.0
+        self._seen = asyncio.Event()
+        self._closed = asyncio.Event()
+        self._drawing = asyncio.Lock()
+        self._drawn = 0.0
+        self._picture = Picture()
+        self._files: dict[str, bytes] = {}  # read once, when the first is asked for
 
     async def file(self, name: str = PAGE) -> Reply:
-        """Return a file of the page. Raises `NotFound`."""
-        return await self._files.reply(name)
+        """Return a file of the page; no other path can be read. Raises `NotFound`."""
+        if name == PLOTLY:
+            return await _plotly()
+        if not self._files:
+            self._files = await asyncio.to_thread(_read)
+        if name not in self._files:
+            raise NotFound("there is no such file of the dashboard")
+        kind = TYPES[Path(name).suffix]
+        return Reply(self._files[name], ((b"content-type", kind), AGAIN, *SAFE))
 
     async def figures(self, since: int, replies: Mapping[int, int]) -> Reply:
         """Return all figures, and the rows of the history after number `since`; `replies` are counted by status."""
-        await self._watch.look()
+        await self.look()
         service = self._service
         listed = {entry["name"]: entry for entry in service.index()}
         served = {spec.name: spec for spec in service.models()}
         told = {
             "server": {"version": __version__, "live": service.live(), "ready": service.ready()},
             "models": [_described(listed.get(name), served.get(name)) for name in sorted({*listed, *served})],
-            "snapshot": self._watch.snapshot,
+            "snapshot": self.snapshot,
             "adaptation": service.adaptation(),
             "replies": {str(status): count for status, count in replies.items()},
-            "rows": self._watch.history.since(since),
+            "rows": self.history.since(since),
         }
         return Reply(msgspec.json.encode(told), FRESH)
 
     async def picture(self) -> Reply:
-        """Return what the engine is doing. Raises `Unavailable`."""
-        return Reply(msgspec.json.encode(await self._watch.picture()), FRESH)
+        """Return what the engine is doing; calls at about the same time get the same picture. Raises `Unavailable`."""
+        async with self._drawing:
+            if time.monotonic() - self._drawn >= SOONEST:
+                self._picture = await self._service.picture()
+                self._drawn = time.monotonic()
+            return Reply(msgspec.json.encode(self._picture), FRESH)
+
+    async def look(self) -> None:
+        """Return once the snapshot is at most about a second old, and keep taking snapshots for a while."""
+        self._looked = time.monotonic()
+        if self._closed.is_set():
+            return
+        if self.watching is None:
+            self.watching = asyncio.create_task(self._watch())
+        await self._seen.wait()
 
     async def close(self) -> None:
-        """Stop watching."""
-        await self._watch.close()
+        """Stop taking snapshots, but wait a while for one that was asked for.
+
+        Otherwise its reply would be taken for that to a later question.
+        """
+        self._closed.set()
+        if self.watching is not None:
+            await asyncio.wait({self.watching}, timeout=self._patience)
+        if self.watching is not None:
+            self.watching.cancel()
+
+    async def _watch(self) -> None:
+        """Take snapshots while anybody looks; without an engine, keep the last one. The history only has new ones."""
+        self.history.pause()
+        try:
+            while not self._closed.is_set() and time.monotonic() - self._looked < self._linger:
+                try:
+                    self.snapshot = await self._service.metrics()
+                except LatebindError as error:
+                    logger.debug("no snapshot for the dashboard: %s", error)
+                else:
+                    if "age" not in self.snapshot:
+                        self.history.add(self.snapshot, time.time())
+                self._seen.set()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closed.wait(), self._every)
+        finally:
+            self._seen.set()  # so that nobody waits for a watch that has failed
+            self._seen = asyncio.Event()
+            self.watching = None
 
 
 def _described(entry: IndexEntry | None, spec: ModelSpec | None) -> dict[str, object]:
@@ -104,87 +169,6 @@ def _described(entry: IndexEntry | None, spec: ModelSpec | None) -> dict[str, ob
         "lookups": spec.lookups,
         "steps": [{"name": step.name, "models": step.models, "after": step.after} for step in spec.steps],
     }
-
-
-class Watch:
-    """The last snapshot, the history of those before, and pictures, shared by everybody who looks."""
-
-    def __init__(
-        self, service: Service, *, every: float = EVERY, linger: float = LINGER, patience: float = PATIENCE
-    ) -> None:
-        self.history = History()
-        self.snapshot: Snapshot = {"models": {}}
-        self._service = service
-        self._every = every
-        self._linger = linger
-        self._patience = patience
-        self._looked = 0.0
-        self._watching: asyncio.Task[None] | None = None
-        self._seen = asyncio.Event()
-        self._closed = asyncio.Event()
-        self._drawing = asyncio.Lock()
-        self._drawn = 0.0
-        self._picture = Picture()
-
-    @property
-    def idle(self) -> bool:
-        """Whether no snapshots are taken at the moment, because nobody looks."""
-        return self._watching is None
-
-    async def look(self) -> None:
-        """Return once the snapshot is at most about a second old, and keep taking snapshots for a while."""
-        self._looked = time.monotonic()
-        if self._closed.is_set():
-            return
-        if self._watching is None:
-            self._watching = asyncio.create_task(self._watch())
-        await self._seen.wait()
-
-    async def picture(self) -> Picture:
-        """Return what the engine is doing; calls at about the same time get the same picture. Raises `Unavailable`."""
-        async with self._drawing:
-            if time.monotonic() - self._drawn >= SOONEST:
-                self._picture = await self._service.picture()
-                self._drawn = time.monotonic()
-            return self._picture
-
-    async def close(self) -> None:
-        """Stop taking snapshots, but wait a while for one that was asked for.
-
-        Otherwise its reply would be taken for that to a later question.
-        """
-        self._closed.set()
-        if self._watching is not None:
-            await asyncio.wait({self._watching}, timeout=self._patience)
-        if self._watching is not None:
-            self._watching.cancel()
-
-    async def _watch(self) -> None:
-        self.history.pause()
-        try:
-            while not self._closed.is_set() and time.monotonic() - self._looked < self._linger:
-                await self._take()
-                self._seen.set()
-                await self._rest()
-        finally:
-            self._seen.set()  # so that nobody waits for a watch that has failed
-            self._seen = asyncio.Event()
-            self._watching = None
-
-    async def _rest(self) -> None:
-        """Return after a while, or as soon as the frontend closes."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._closed.wait(), self._every)
-
-    async def _take(self) -> None:
-        """Take a snapshot; if there is no engine, keep the last one. The history only has new ones."""
-        try:
-            self.snapshot = await self._service.metrics()
-        except LatebindError as error:
-            logger.debug("no snapshot for the dashboard: %s", error)
-            return
-        if "age" not in self.snapshot:
-            self.history.add(self.snapshot, time.time())
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True):
@@ -225,7 +209,7 @@ class History:
             then, before = self._before
             changes = {name: _change(figures, before.get(name)) for name, figures in models.items()}
             self._number += 1
-            told = {name: change for name, change in changes.items() if _has_something(change)}
+            told = {name: change for name, change in changes.items() if any(astuple(change)[:-1])}
             self._rows.append(Row(self._number, at, at - then, told))
         self._before = at, models
         while self._rows and not at - KEPT_SECONDS <= self._rows[0].at <= at:  # too old, or the clock was set back
@@ -257,28 +241,6 @@ def _change(now: ModelMetrics, before: ModelMetrics | None) -> Change:
         now["pending"],
         list(latency),
     )
-
-
-def _has_something(change: Change) -> bool:
-    return any((change.answered, change.refused, change.lost, change.cancelled, change.pending))
-
-
-class Files:
-    """Reads the page's files once, when the first is asked for. No other path can be read."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, bytes] = {}
-
-    async def reply(self, name: str) -> Reply:
-        """Return a file. Raises `NotFound`."""
-        if name == PLOTLY:
-            return await _plotly()
-        if not self._files:
-            self._files = await asyncio.to_thread(_read)
-        if name not in self._files:
-            raise NotFound("there is no such file of the dashboard")
-        kind = TYPES[Path(name).suffix]
-        return Reply(self._files[name], ((b"content-type", kind), AGAIN, *SAFE))
 
 
 def _read() -> dict[str, bytes]:

@@ -25,8 +25,7 @@ from latebind.server.calls import (
     Calls,
     OutputRequest,
     Tensor,
-    check_priority,
-    check_timeout,
+    check_schedule,
     with_time_waited,
 )
 from latebind.server.dashboard.dashboard import Dashboard
@@ -40,7 +39,6 @@ from latebind.server.rest.infer_json import (
     InferRequest,
     InputTensor,
     RequestedOutput,
-    RequestParameters,
     read_generate,
 )
 from latebind.server.rest.messages import JSON, Headers, Reply
@@ -171,12 +169,11 @@ async def read_call(codec: "Codec", request: Request) -> Call:
         call = codec.decode_raw(await request.measure())
     else:
         size = request.size
-        if size is not None and json_bytes > size:
-            raise _no_json(json_bytes, size)
-        codec.check_json_size(json_bytes)
-        text = await request.read(json_bytes)
+        codec.check_json_size(min(json_bytes, json_bytes if size is None else size))
+        text = b"" if size is not None and json_bytes > size else await request.read(json_bytes)
         if len(text) < json_bytes:
-            raise _no_json(json_bytes, len(text))
+            has = len(text) if size is None else size
+            raise InvalidRequest(f"the JSON part is said to have {json_bytes} bytes, but the body has {has}")
         call = codec.decode(text, None if size is None else size - json_bytes)
     return with_time_waited(call, request.fields.get(WAITED_HEADER))
 
@@ -198,7 +195,8 @@ async def fill(call: Call, request: Request, rows: Mapping[str, Sequence[Array]]
     for given in call.inputs:
         places = given.places(rows)
         if given.rows is not None:
-            given.write(places)
+            for place, row in zip(places, given.rows, strict=True):
+                place[...] = row
         elif given.place is not None:
             await given.place.read_into(places)
         else:
@@ -241,7 +239,7 @@ class Codec:
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             raise InvalidRequest(f"the JSON is not an infer request: {error}{_hint(text)}") from None
         parameters = request.parameters or NO_PARAMETERS
-        timeout, priority = _checked(parameters) if request.parameters else (0, 0)
+        check_schedule(parameters.timeout, parameters.priority, parameters.sequence_id)
         outputs = [_asked(one) for one in request.outputs] if request.outputs else ()
         wanted = self.calls.wanted(outputs, binary=parameters.binary_data_output)
         tensors, rows = self.calls.match([(one.name, one.datatype, one.shape) for one in request.inputs])
@@ -257,7 +255,7 @@ class Codec:
         inputs = tuple(
             [CallInput(tensor, given.shape) if binary else self._given(tensor, given) for tensor, given, binary in plan]
         )
-        return Call(inputs, rows, wanted, size, request.id or "", timeout, priority)
+        return Call(inputs, rows, wanted, size, request.id or "", parameters.timeout, parameters.priority)
 
     def decode_raw(self, size: int) -> Call:
         """Return the call of a body of `size` bytes without JSON: one row of the only input, all outputs in binary."""
@@ -275,7 +273,8 @@ class Codec:
             request = read_generate(text)
         except (ValueError, RecursionError) as error:
             raise InvalidRequest(f"the JSON is not a generate request: {error}{_hint(text)}") from None
-        timeout, priority = _checked(request.parameters or NO_PARAMETERS)
+        about = request.parameters or NO_PARAMETERS
+        check_schedule(about.timeout, about.priority, about.sequence_id)
         for tensor in (*self.calls.inputs.values(), *self.calls.outputs.values()):
             if not tensor.has_json:
                 stated = f"{tensor.title} is {tensor.datatype}, which has no JSON form"
@@ -286,7 +285,8 @@ class Codec:
             CallInput(tensor, shape, tensor.from_json(data, shape=shape))
             for tensor, (_, shape, data) in zip(tensors, rows.values(), strict=True)
         ]
-        return Call(tuple(inputs), 1, self.calls.wanted((), binary=False), 0, request.id or "", timeout, priority)
+        wanted = self.calls.wanted((), binary=False)
+        return Call(tuple(inputs), 1, wanted, 0, request.id or "", about.timeout, about.priority)
 
     def check_json_size(self, size: int) -> None:
         """Raise `TooLarge` for a JSON part that has more bytes than the limit."""
@@ -360,13 +360,6 @@ def _hint(text: bytes) -> str:
     return ""
 
 
-def _checked(parameters: RequestParameters) -> tuple[int, int]:
-    """Return time-out and priority of a call. Raises `InvalidRequest`."""
-    if parameters.sequence_id:
-        raise InvalidRequest("sequences are not served: leave sequence_id out")
-    return check_timeout(parameters.timeout), check_priority(parameters.priority)
-
-
 def _asked(output: RequestedOutput) -> OutputRequest:
     """Return an output as the client asks for it. Raises `InvalidRequest`."""
     parameters = output.parameters
@@ -393,10 +386,6 @@ def _is_binary(given: InputTensor, needed: int) -> bool:
 def _wrong_size(stated: int, size: int | str) -> InvalidRequest:
     """Return the error for a body whose parts do not add up; `size` may be words for an unknown number."""
     return InvalidRequest(f"JSON and binary data are said to have {stated} bytes, but the body has {size}")
-
-
-def _no_json(said: int, size: int) -> InvalidRequest:
-    return InvalidRequest(f"the JSON part is said to have {said} bytes, but the body has {size}")
 
 
 MARKS = b'[]{}"'

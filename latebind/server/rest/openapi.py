@@ -52,117 +52,90 @@ JSON_LENGTH: Json = {
 }
 
 
-# The bodies of calls and replies ------------------------------------------------------------------------------------
-
-STRING: Schema = {"type": "string"}
-COUNT: Schema = {"type": "integer", "minimum": 0}
-TRUTH: Schema = {"type": "boolean"}
-ANYTHING: Schema = {}
-SHAPE: Schema = {"type": "array", "items": {"type": "integer"}}
-DATATYPE: Schema = {"enum": sorted(set(DATATYPES.values()))}
-
-
-def _list(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
-
-
-def _object(required: Mapping[str, Schema] | None = None, /, **optional: Schema) -> Schema:
-    """Describe an object with these properties. It may have more, both from clients and in replies."""
-    found: dict[str, object] = {"type": "object", "properties": {**(required or {}), **optional}}
-    if required:
-        found["required"] = list(required)
-    return found
-
-
-def _to(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-PLACE: dict[str, Schema] = {
-    "shared_memory_region": STRING,
-    "shared_memory_byte_size": COUNT,
-    "shared_memory_offset": COUNT,
+# The bodies of calls and replies: fields with their kinds, `?` behind those that may be left out. There may be more
+# fields, both from clients and in replies. Kinds in capitals are other bodies, brackets make a list.
+PLACE = "shared_memory_region?: text, shared_memory_byte_size?: count, shared_memory_offset?: count"
+SWITCHES = "log_info?: truth, log_warning?: truth, log_error?: truth, log_verbose_level?: count"
+TIMES = ["success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss"]
+BODIES = {
+    "Object": "",
+    "Error": "error: text",
+    "Live": "live: truth",
+    "Ready": "ready: truth",
+    "ModelReady": "name: text, ready: truth",
+    "ServerMetadata": "name: text, version: text, extensions: [text]",
+    "Models": "models: [text]",
+    "Tensor": "name: text, datatype: datatype, shape: [number]",
+    "ModelMetadata": "name: text, versions: [text], platform: text, inputs: [Tensor], outputs: [Tensor]",
+    "ModelConfig": "name: text, platform: text, max_batch_size: count, input: [Object]",
+    "Duration": "count: count, ns: count",
+    "Times": ", ".join(f"{kind}: Duration" for kind in TIMES),
+    "Batch": "batch_size: count, compute_infer: Duration",
+    "MemoryUse": "type: text, id: count, byte_size: count",
+    "ModelStatistics": "name: text, version: text, last_inference: count, inference_count: count, "
+    "execution_count: count, inference_stats: Times, response_stats: Object, batch_stats: [Batch], "
+    "memory_usage: [MemoryUse]",
+    "Statistics": "model_stats: [ModelStatistics]",
+    "InputParameters": f"binary_data_size?: count, {PLACE}",
+    "InputTensor": "name: text, datatype: text, shape: [number], data?: [any], parameters?: InputParameters",
+    "OutputParameters": f"binary_data?: truth, classification?: count, {PLACE}",
+    "RequestedOutput": "name: text, parameters?: OutputParameters",
+    "RequestParameters": "timeout?: count, priority?: count, binary_data_output?: truth",
+    "InferRequest": "inputs: [InputTensor], id?: text, outputs?: [RequestedOutput], parameters?: RequestParameters",
+    "OutputTensor": "name: text, datatype: text, shape: [number], data?: [any], parameters?: Object",
+    "Schedule": "timeout?: count, priority?: count",
+    "GenerateRequest": "id?: text, parameters?: Schedule",
+    "Event": "data: text",  # a server-sent event; its data are a GenerateReply or an Error, as JSON
+    "GenerateReply": "model_name: text, model_version: text, id?: text",
+    "InferReply": "model_name: text, model_version: text, outputs: [OutputTensor], id?: text, parameters?: Object",
+    "IndexRequest": "ready?: truth",
+    "IndexEntry": "name: text, version?: text, state?: text, reason?: text",
+    "LoadParameters": "version?: text",
+    "Load": "parameters?: LoadParameters",
+    "UnloadParameters": "unload_dependents?: truth",
+    "Unload": "parameters?: UnloadParameters",
+    "Trace": "id: text, model: text, outcome: text",
+    "Traces": "traces: [Trace]",
+    "TraceSettings": "trace_level: trace_level, trace_rate: text, trace_count: text, log_frequency: text",
+    "TraceChange": "trace_level?: trace_level, trace_rate?: trace_rate, trace_count?: trace_count",
+    "LogSettings": f"{SWITCHES}, log_file: text, log_format: text".replace("?", ""),
+    "LogChange": SWITCHES,
+    "Region": "name: text, key: text, offset: count, byte_size: count",
+    "Registration": "key: text, byte_size: count, offset?: count",
 }
-KINDS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
-SWITCHES: dict[str, Schema] = {"log_info": TRUTH, "log_warning": TRUTH, "log_error": TRUTH, "log_verbose_level": COUNT}
-TRACE_LEVEL: Schema = _list({"enum": ["OFF", "TIMESTAMPS"]})
-TRACE_NUMBERS: dict[str, Schema] = {
-    name: {"type": ["string", "null"], "pattern": f"^(?:{pattern})$"} for name, pattern in NUMBERS.items()
+KINDS: dict[str, Schema] = {
+    "any": {},
+    "text": {"type": "string"},
+    "count": {"type": "integer", "minimum": 0},
+    "number": {"type": "integer"},
+    "truth": {"type": "boolean"},
+    "datatype": {"enum": sorted(set(DATATYPES.values()))},
+    "trace_level": {"type": "array", "items": {"enum": ["OFF", "TIMESTAMPS"]}},
+    **{name: {"type": ["string", "null"], "pattern": f"^(?:{pattern})$"} for name, pattern in NUMBERS.items()},
 }
+
+
+def _kind(name: str) -> Schema:
+    """Return the schema of a kind."""
+    if name.startswith("["):
+        return {"type": "array", "items": _kind(name[1:-1])}
+    return KINDS.get(name, {"$ref": f"#/components/schemas/{name}"})
+
+
+def _body(fields: str) -> Schema:
+    """Return the schema of an object with these fields."""
+    found = dict(field.split(": ") for field in fields.split(", ") if field)
+    required = [name for name in found if not name.endswith("?")]
+    properties = {name.removesuffix("?"): _kind(kind) for name, kind in found.items()}
+    return {"type": "object", "properties": properties, **({"required": required} if required else {})}
+
 
 SCHEMAS: dict[str, Schema] = {
-    "Any": ANYTHING,
-    "Object": _object(),
-    "Text": STRING,
-    "Error": _object({"error": STRING}),
-    "Live": _object({"live": TRUTH}),
-    "Ready": _object({"ready": TRUTH}),
-    "ModelReady": _object({"name": STRING, "ready": TRUTH}),
-    "ServerMetadata": _object({"name": STRING, "version": STRING, "extensions": _list(STRING)}),
-    "Models": _object({"models": _list(STRING)}),
-    "Tensor": _object({"name": STRING, "datatype": DATATYPE, "shape": SHAPE}),
-    "ModelMetadata": _object(
-        {
-            "name": STRING,
-            "versions": _list(STRING),
-            "platform": STRING,
-            "inputs": _list(_to("Tensor")),
-            "outputs": _list(_to("Tensor")),
-        }
-    ),
-    "ModelConfig": _object({"name": STRING, "platform": STRING, "max_batch_size": COUNT, "input": _list(_object())}),
-    "Duration": _object({"count": COUNT, "ns": COUNT}),
-    "ModelStatistics": _object(
-        {
-            "name": STRING,
-            "version": STRING,
-            "last_inference": COUNT,
-            "inference_count": COUNT,
-            "execution_count": COUNT,
-            "inference_stats": _object(dict.fromkeys(KINDS, _to("Duration"))),
-            "response_stats": _object(),
-            "batch_stats": _list(_object({"batch_size": COUNT, "compute_infer": _to("Duration")})),
-            "memory_usage": _list(_object({"type": STRING, "id": COUNT, "byte_size": COUNT})),
-        }
-    ),
-    "Statistics": _object({"model_stats": _list(_to("ModelStatistics"))}),
-    "InputTensor": _object(
-        {"name": STRING, "datatype": STRING, "shape": SHAPE},
-        data=_list(ANYTHING),
-        parameters=_object(binary_data_size=COUNT, **PLACE),
-    ),
-    "RequestedOutput": _object({"name": STRING}, parameters=_object(binary_data=TRUTH, classification=COUNT, **PLACE)),
-    "InferRequest": _object(
-        {"inputs": _list(_to("InputTensor"))},
-        id=STRING,
-        outputs=_list(_to("RequestedOutput")),
-        parameters=_object(timeout=COUNT, priority=COUNT, binary_data_output=TRUTH),
-    ),
-    "OutputTensor": _object(
-        {"name": STRING, "datatype": STRING, "shape": SHAPE}, data=_list(ANYTHING), parameters=_object()
-    ),
-    "GenerateRequest": _object(id=STRING, parameters=_object(timeout=COUNT, priority=COUNT)),
-    "Event": _object({"data": STRING}),  # a server-sent event; its data are a GenerateReply or an Error, as JSON
-    "GenerateReply": _object({"model_name": STRING, "model_version": STRING}, id=STRING),
-    "InferReply": _object(
-        {"model_name": STRING, "model_version": STRING, "outputs": _list(_to("OutputTensor"))},
-        id=STRING,
-        parameters=_object(),
-    ),
-    "IndexRequest": _object(ready=TRUTH),
-    "Index": _list(_object({"name": STRING}, version=STRING, state=STRING, reason=STRING)),
-    "Load": _object(parameters=_object(version=STRING)),
-    "Unload": _object(parameters=_object(unload_dependents=TRUTH)),
-    "Traces": _object({"traces": _list(_object({"id": STRING, "model": STRING, "outcome": STRING}))}),
-    "TraceSettings": _object(
-        {"trace_level": TRACE_LEVEL, "trace_rate": STRING, "trace_count": STRING, "log_frequency": STRING}
-    ),
-    "TraceChange": _object(trace_level=TRACE_LEVEL, **TRACE_NUMBERS),
-    "LogSettings": _object({**SWITCHES, "log_file": STRING, "log_format": STRING}),
-    "LogChange": _object(**SWITCHES),
-    "Region": _object({"name": STRING, "key": STRING, "offset": COUNT, "byte_size": COUNT}),
-    "Regions": _list(_to("Region")),
-    "Registration": _object({"key": STRING, "byte_size": COUNT}, offset=COUNT),
+    **{name: _body(fields) for name, fields in BODIES.items()},
+    "Any": _kind("any"),
+    "Text": _kind("text"),
+    "Index": _kind("[IndexEntry]"),
+    "Regions": _kind("[Region]"),
 }
 
 

@@ -18,10 +18,10 @@ import httptools
 from latebind.domain.errors import InvalidRequest, LatebindError, Refused, TooLarge, Unavailable, UserError
 from latebind.server.limits import BodyTimeout, HeadTooLarge, Limits, TooManyConnections, body_too_large
 from latebind.server.rest.compression import Inflater, Receive
-from latebind.server.rest.messages import ClientGone, Header, Reply, error_reply, reply_to
+from latebind.server.rest.messages import ClientGone, Head, Header, Reply, error_reply, reply_to
 
 if TYPE_CHECKING:
-    from latebind.server.rest.app import Head, RestApp
+    from latebind.server.rest.app import RestApp
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -88,7 +88,7 @@ class Request:
     _news: Future[None] | None = None
     _is_watched = False
 
-    def __init__(self, connection: "HttpProtocol", head: "Head", client: str, *, keep_alive: bool) -> None:
+    def __init__(self, connection: "HttpProtocol", head: Head, client: str, *, keep_alive: bool) -> None:
         self.head = head
         self.names = head.names
         self.fields = head.fields

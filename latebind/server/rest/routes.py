@@ -1,18 +1,255 @@
-"""All routes over HTTP: each with who may have it, its verb, and what `/v2/openapi.json` says of it."""
+"""All routes over HTTP, and their verbs but those that ask a model: what there is, what is loaded, set and registered.
 
+There is only one repository, so the name of a repository in the path has no effect.
+"""
+
+import asyncio
+from collections.abc import Callable
+from math import ceil
+from typing import Any, TypeVar
+
+import msgspec
+import orjson
+
+from latebind.domain.errors import InvalidRequest, TooLarge, TurnedOff
 from latebind.server.access import Access
-from latebind.server.rest import about
+from latebind.server.dashboard.dashboard import PAGE, Dashboard
+from latebind.server.description import metadata, model_config
+from latebind.server.metrics import prometheus_text
 from latebind.server.rest.infer import Context, generate, generate_stream, infer
-from latebind.server.rest.messages import Reply, json_reply
-from latebind.server.rest.openapi import BYTES, EVENTS, JSON, TEXT, Route, document
+from latebind.server.rest.messages import JSON, Headers, Reply, Verb, json_reply
+from latebind.server.rest.openapi import BYTES, EVENTS, Route, document
+from latebind.server.rest.openapi import JSON as JSON_TYPE
+from latebind.server.rest.openapi import TEXT as TEXT_TYPE
 from latebind.server.rest.protocol import Request
+from latebind.server.shared_memory import CudaRegions, Regions, Registration
+
+T = TypeVar("T")
+
+TEXT: Headers = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
+NO_REGIONS = CudaRegions()
+
+
+class IndexRequest(msgspec.Struct):
+    """The JSON of an index call; `ready` asks only for models that are ready."""
+
+    ready: bool = False
+
+
+class LoadRequest(msgspec.Struct):
+    """The JSON of a load call; `version` is the only parameter with an effect."""
+
+    parameters: dict[str, object] = {}
+
+
+class UnloadParameters(msgspec.Struct):
+    """Whether to unload the queries that need the model too; other parameters are ignored."""
+
+    unload_dependents: bool = False
+
+
+class UnloadRequest(msgspec.Struct):
+    """The JSON of an unload call."""
+
+    parameters: UnloadParameters = msgspec.field(default_factory=UnloadParameters)
+
+
+async def read_json(context: Context, request: Request, kind: type[T]) -> T:
+    """Read a small body as JSON of this type; an empty one is `{}`. Raises what reading raises and `InvalidRequest`."""
+    most = context.limits.header_bytes
+    body = await request.read(most + 1)
+    if len(body) > most:
+        raise TooLarge(f"the body has more than {most} bytes, the most that this call takes: send less")
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the JSON is not what this call takes: {error}") from None
+
+
+def tells(told: Callable[[Context, Request], object]) -> Verb:
+    """Return a verb that answers with what `told` returns, as JSON."""
+
+    async def verb(context: Context, request: Request) -> Reply:
+        return json_reply(told(context, request))
+
+    return verb
+
+
+# The server and its models --------------------------------------------------------------------------------------------
+
+server_metadata = tells(lambda context, _: context.service.server_metadata())
+models = tells(lambda context, _: {"models": [spec.name for spec in context.service.models()]})  # as KServe has it
+model_metadata = tells(lambda context, asked: metadata(context.service.model(asked.model, asked.version)))
+
+
+@tells
+def configuration(context: Context, request: Request) -> object:
+    """The protocol's configuration of a model."""
+    spec = context.service.model(request.model, request.version)
+    return model_config(spec, context.service.models(), max_rows=context.limits.max_rows)
+
+
+def health_reply(word: str, well: bool, **about: str) -> Reply:
+    """Return the reply to a health check: 200 or 400, as Triton does, with KServe's body."""
+    return Reply(orjson.dumps({**about, word: well}), JSON, 200 if well else 400)
+
+
+async def live(context: Context, request: Request) -> Reply:
+    """Whether the server and its engine run."""
+    del request
+    return health_reply("live", context.service.live())
+
+
+async def ready(context: Context, request: Request) -> Reply:
+    """Whether every model can be asked."""
+    del request
+    return health_reply("ready", context.service.ready())
+
+
+async def model_ready(context: Context, request: Request) -> Reply:
+    """Whether a model can be asked."""
+    well = context.service.model_ready(request.model, request.version)
+    return health_reply("ready", well, name=request.model)
+
+
+# How they fare --------------------------------------------------------------------------------------------------------
+
+
+async def statistics(context: Context, request: Request) -> Reply:
+    """The protocol's statistics; `Age` says that the figures are not new."""
+    found, age = await context.service.statistics(request.names.get("model"), request.version)
+    reply = json_reply(found)
+    return Reply(reply.body, (*JSON, (b"age", b"%d" % ceil(age)))) if age else reply
+
+
+traces = tells(lambda context, _: {"traces": context.service.traces()})  # the last calls that were traced
+
+
+async def metrics(context: Context, request: Request) -> Reply:
+    """The figures for Prometheus."""
+    del request
+    service = context.service
+    snapshot, adaptation = await service.metrics(), service.adaptation()
+    versions = {spec.name: spec.version for spec in service.models()}
+    replies = dict(context.replies)
+    queries = {spec.name for spec in service.models() if spec.steps}
+
+    def written() -> bytes:  # of a thousand models it takes half a second of a core
+        machine = context.machine.figures(snapshot.get("gpu"))
+        return prometheus_text(
+            snapshot, versions=versions, replies=replies, queries=queries, adaptation=adaptation, machine=machine
+        )
+
+    return Reply(await asyncio.to_thread(written), TEXT)
+
+
+# What clients change --------------------------------------------------------------------------------------------------
+
+
+async def index(context: Context, request: Request) -> Reply:
+    """Every model and its state; the body may be empty."""
+    asked = await read_json(context, request, IndexRequest)
+    return json_reply(context.service.index(ready=asked.ready))
+
+
+async def load(context: Context, request: Request) -> Reply:
+    """Serve a model; answered once it is served."""
+    asked = await read_json(context, request, LoadRequest)
+    await context.service.load(request.model, asked.parameters)
+    return Reply()
+
+
+async def unload(context: Context, request: Request) -> Reply:
+    """Stop serving a model; answered once no call uses it any more."""
+    asked = await read_json(context, request, UnloadRequest)
+    await context.service.unload(request.model, unload_dependents=asked.parameters.unload_dependents)
+    return Reply()
+
+
+trace_settings = tells(lambda context, asked: context.service.trace_settings(asked.names.get("model")))
+log_settings = tells(lambda context, _: context.service.log.as_dict())
+
+
+async def update_trace_settings(context: Context, request: Request) -> Reply:
+    """Change trace settings; returns those that hold from then on."""
+    given = await read_json(context, request, dict[str, Any])
+    return json_reply(context.service.update_trace_settings(given, request.names.get("model")))
+
+
+async def update_log_settings(context: Context, request: Request) -> Reply:
+    """Change log settings; returns those that hold from then on."""
+    context.service.log.update(await read_json(context, request, dict[str, Any]))
+    return json_reply(context.service.log.as_dict())
+
+
+# Shared memory of clients ---------------------------------------------------------------------------------------------
+
+
+def _regions(context: Context, request: Request) -> Regions | CudaRegions:
+    return NO_REGIONS if request.head.target.startswith(b"/v2/cuda") else context.service.regions
+
+
+regions = tells(lambda context, asked: _regions(context, asked).status(asked.names["region"]))
+
+
+async def register(context: Context, request: Request) -> Reply:
+    """Register a region of shared memory."""
+    kept = _regions(context, request)
+    name = request.names["region"]
+    if isinstance(kept, Regions):
+        kept.register(name, await read_json(context, request, Registration))
+    else:
+        await read_json(context, request, dict[str, object])
+        kept.register(name)
+    return Reply()
+
+
+async def unregister(context: Context, request: Request) -> Reply:
+    """Forget a region of shared memory, or all."""
+    _regions(context, request).unregister(request.names["region"])
+    return Reply()
+
+
+# The dashboard --------------------------------------------------------------------------------------------------------
+
+
+async def to_the_page(context: Context, request: Request) -> Reply:
+    """Redirect to the page, since paths in the page are relative, so that a proxy may put it anywhere."""
+    del request
+    _dashboard(context)
+    return Reply(headers=((b"location", b"dashboard/"),), status=307)
+
+
+async def page(context: Context, request: Request) -> Reply:
+    """The page, or another of its files."""
+    return await _dashboard(context).file(request.names.get("FILE", PAGE))
+
+
+async def figures(context: Context, request: Request) -> Reply:
+    """All figures, and the rows of the history after that number."""
+    return await _dashboard(context).figures(int(request.names["SINCE"] or 0), context.replies)
+
+
+async def picture(context: Context, request: Request) -> Reply:
+    """What the engine is doing."""
+    del request
+    return await _dashboard(context).picture()
+
+
+def _dashboard(context: Context) -> Dashboard:
+    if context.dashboard is None:
+        raise TurnedOff("the dashboard is off: start the server with --dashboard")
+    return context.dashboard
+
+
+# The routes -----------------------------------------------------------------------------------------------------------
 
 OPEN, ORDINARY, MUTATING = Access.OPEN, Access.ORDINARY, Access.MUTATING
 MODEL = "/v2/models/{model}[/versions/{version}]"
 REPOSITORY = "/v2/repository[/{repository}]"
 SYSTEM, CUDA = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
 TRACES = "/v2[/models/{model}]/trace/setting"
-BOTH = (JSON, BYTES)
+BOTH = (JSON_TYPE, BYTES)
 
 
 async def description(context: Context, request: Request) -> Reply:
@@ -32,48 +269,48 @@ ROUTES: tuple[Route, ...] = (
         *("Ask a model with one row, for its tokens as they are written", "Event", "GenerateRequest", (500, 504)),
         reply_media=(EVENTS,),
     ),
-    Route("GET", "/v2/health/live", OPEN, about.live, "Whether the server and its engine run", "Live", health=True),
-    Route("GET", "/v2/health/ready", OPEN, about.ready, "Whether every model can be asked", "Ready", health=True),
-    Route("GET", "/v2", ORDINARY, about.server_metadata, "What the server is, and its extensions", "ServerMetadata"),
+    Route("GET", "/v2/health/live", OPEN, live, "Whether the server and its engine run", "Live", health=True),
+    Route("GET", "/v2/health/ready", OPEN, ready, "Whether every model can be asked", "Ready", health=True),
+    Route("GET", "/v2", ORDINARY, server_metadata, "What the server is, and its extensions", "ServerMetadata"),
     Route("GET", "/v2/openapi.json", ORDINARY, description, "This description", "Any"),
-    Route("GET", "/v2/models", ORDINARY, about.models, "The names of all models and queries", "Models"),
+    Route("GET", "/v2/models", ORDINARY, models, "The names of all models and queries", "Models"),
     # Before the model of this name:
-    Route("GET", "/v2/models/stats", ORDINARY, about.statistics, "Statistics of all models", "Statistics"),
-    Route("GET", f"{MODEL}/stats", ORDINARY, about.statistics, "Statistics of a model", "Statistics"),
-    Route("GET", f"{MODEL}/ready", ORDINARY, about.model_ready, "Whether it can be asked", "ModelReady", health=True),
-    Route("GET", f"{MODEL}/config", ORDINARY, about.configuration, "The configuration of a model", "ModelConfig"),
-    Route("GET", MODEL, ORDINARY, about.model_metadata, "What a model takes and gives", "ModelMetadata"),
-    Route("POST", f"{REPOSITORY}/index", ORDINARY, about.index, "Every model and its state", "Index", "IndexRequest"),
+    Route("GET", "/v2/models/stats", ORDINARY, statistics, "Statistics of all models", "Statistics"),
+    Route("GET", f"{MODEL}/stats", ORDINARY, statistics, "Statistics of a model", "Statistics"),
+    Route("GET", f"{MODEL}/ready", ORDINARY, model_ready, "Whether it can be asked", "ModelReady", health=True),
+    Route("GET", f"{MODEL}/config", ORDINARY, configuration, "The configuration of a model", "ModelConfig"),
+    Route("GET", MODEL, ORDINARY, model_metadata, "What a model takes and gives", "ModelMetadata"),
+    Route("POST", f"{REPOSITORY}/index", ORDINARY, index, "Every model and its state", "Index", "IndexRequest"),
     Route(
-        *("POST", f"{REPOSITORY}/models/{{model}}/load", MUTATING, about.load),
+        *("POST", f"{REPOSITORY}/models/{{model}}/load", MUTATING, load),
         *("Serve a model's newest version", None, "Load"),
     ),
     Route(
-        *("POST", f"{REPOSITORY}/models/{{model}}/unload", MUTATING, about.unload),
+        *("POST", f"{REPOSITORY}/models/{{model}}/unload", MUTATING, unload),
         *("Serve a model no more", None, "Unload"),
     ),
-    Route("GET", "/v2/traces", ORDINARY, about.traces, "What became of the last calls that were traced", "Traces"),
-    Route("GET", TRACES, ORDINARY, about.trace_settings, "Which calls are traced", "TraceSettings"),
-    Route("POST", TRACES, MUTATING, about.update_trace_settings, "Trace other calls", "TraceSettings", "TraceChange"),
-    Route("GET", "/v2/logging", ORDINARY, about.log_settings, "What the log has", "LogSettings"),
-    Route("POST", "/v2/logging", MUTATING, about.update_log_settings, "Log something else", "LogSettings", "LogChange"),
-    Route("GET", f"{SYSTEM}[/region/{{region}}]/status", ORDINARY, about.regions, "What is registered", "Regions"),
+    Route("GET", "/v2/traces", ORDINARY, traces, "What became of the last calls that were traced", "Traces"),
+    Route("GET", TRACES, ORDINARY, trace_settings, "Which calls are traced", "TraceSettings"),
+    Route("POST", TRACES, MUTATING, update_trace_settings, "Trace other calls", "TraceSettings", "TraceChange"),
+    Route("GET", "/v2/logging", ORDINARY, log_settings, "What the log has", "LogSettings"),
+    Route("POST", "/v2/logging", MUTATING, update_log_settings, "Log something else", "LogSettings", "LogChange"),
+    Route("GET", f"{SYSTEM}[/region/{{region}}]/status", ORDINARY, regions, "What is registered", "Regions"),
     Route(
-        *("POST", f"{SYSTEM}/region/{{region}}/register", MUTATING, about.register),
+        *("POST", f"{SYSTEM}/region/{{region}}/register", MUTATING, register),
         *("Register a region", None, "Registration", (409,)),
     ),
-    Route("POST", f"{SYSTEM}[/region/{{region}}]/unregister", MUTATING, about.unregister, "Forget; calls go on"),
-    Route("GET", f"{CUDA}[/region/{{region}}]/status", ORDINARY, about.regions, "Nothing, ever", "Regions"),
+    Route("POST", f"{SYSTEM}[/region/{{region}}]/unregister", MUTATING, unregister, "Forget; calls go on"),
+    Route("GET", f"{CUDA}[/region/{{region}}]/status", ORDINARY, regions, "Nothing, ever", "Regions"),
     Route(
-        *("POST", f"{CUDA}/region/{{region}}/register", MUTATING, about.register),
+        *("POST", f"{CUDA}/region/{{region}}/register", MUTATING, register),
         *("It is not served", None, "Object", (501,)),
     ),
-    Route("POST", f"{CUDA}[/region/{{region}}]/unregister", MUTATING, about.unregister, "Nothing is there to forget"),
-    Route("GET", "/metrics", ORDINARY, about.metrics, "Figures for Prometheus", "Text", media=(TEXT,)),
+    Route("POST", f"{CUDA}[/region/{{region}}]/unregister", MUTATING, unregister, "Nothing is there to forget"),
+    Route("GET", "/metrics", ORDINARY, metrics, "Figures for Prometheus", "Text", media=(TEXT_TYPE,)),
     # The page is no part of the protocol and is not described. Its files tell nothing.
-    Route("GET", "/dashboard", OPEN, about.to_the_page),
-    Route("GET", "/dashboard/", OPEN, about.page),
-    Route("GET", "/dashboard/data[/{SINCE}]", ORDINARY, about.figures),
-    Route("GET", "/dashboard/picture", ORDINARY, about.picture),
-    Route("GET", "/dashboard/{FILE}", OPEN, about.page),
+    Route("GET", "/dashboard", OPEN, to_the_page),
+    Route("GET", "/dashboard/", OPEN, page),
+    Route("GET", "/dashboard/data[/{SINCE}]", ORDINARY, figures),
+    Route("GET", "/dashboard/picture", ORDINARY, picture),
+    Route("GET", "/dashboard/{FILE}", OPEN, page),
 )

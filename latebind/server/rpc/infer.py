@@ -5,7 +5,7 @@ appended to one.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from math import inf
@@ -17,15 +17,14 @@ import orjson
 from latebind.domain.errors import Expired, InvalidRequest, LatebindError, TooLarge, Unavailable
 from latebind.domain.model import ModelSpec
 from latebind.server.calls import (
+    LONGEST_ID,
     WAITED_HEADER,
     Call,
     CallInput,
     Calls,
     OutputRequest,
     Tensor,
-    check_id,
-    check_priority,
-    check_timeout,
+    check_schedule,
     with_time_waited,
 )
 from latebind.server.faults import for_clients
@@ -66,7 +65,6 @@ CONTENTS = {
 }
 
 RAW_INPUT = 7 << 3 | 2  # ModelInferRequest.raw_input_contents
-RAW_OUTPUT = b"\x32"  # ModelInferResponse.raw_output_contents, field 6
 INFER_RESPONSE = b"\x12"  # ModelStreamInferResponse.infer_response, field 2
 SMALL = 1 << 16  # up to this size protobuf's own parser is faster, and its result cannot be large
 MOST_FIELDS = 4096
@@ -154,7 +152,9 @@ async def _fill(call: Call, rows: Mapping[str, Sequence[Array]]) -> None:
     for given in call.inputs:
         places = given.places(rows)
         if given.place is None:
-            given.write(places)
+            assert given.rows is not None, "nothing follows"
+            for place, row in zip(places, given.rows, strict=True):
+                place[...] = row
         else:
             await given.place.read_into(places)
             given.tensor.check(places)
@@ -284,7 +284,9 @@ class RpcCodec:
         given = tuple([self._given(tensor, one, contents) for tensor, one in zip(tensors, inputs, strict=True)])
         if contents is not None and next(contents, None) is not None:
             raise InvalidRequest(f"raw_input_contents has {len(raw)} entries: more than there are inputs for")
-        return Call(given, rows, wanted, 0, check_id(request.id), sooner(timeout, seconds), priority)
+        if len(request.id) > LONGEST_ID:
+            raise InvalidRequest(f"the id of the request has {len(request.id)} letters: {LONGEST_ID} at most")
+        return Call(given, rows, wanted, 0, request.id, sooner(timeout, seconds), priority)
 
     def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> bytes:
         """Return the serialised response with these `parameters` and the outputs that the client wants."""
@@ -292,16 +294,15 @@ class RpcCodec:
         reply = ModelInferResponse(model_name=spec.name, model_version=spec.version, id=call.id)
         for key, value in parameters.items():
             _tell(reply.parameters[key], value)
-        raw: list[bytes | memoryview] = []
         for wanted in call.wanted:
             found = result(wanted, answer)
             reply.outputs.add(name=wanted.tensor.name, datatype=found.datatype, shape=found.shape)
-            if wanted.place is None:
-                raw.append(found.raw())
-            else:
+            if wanted.place is not None:
                 wanted.place.write(found.raw())
-                raw.append(b"")  # clients expect an entry for each output
-        return joined(reply.SerializeToString(), raw)
+            # Clients expect an entry for each output.
+            reply.raw_output_contents.append(b"" if wanted.place is not None else found.raw().tobytes())
+        written: bytes = reply.SerializeToString()
+        return written
 
     def _given(self, tensor: Tensor, given: Message, contents: Iterator[bytes | memoryview] | None) -> CallInput:
         """Return an input: a view of the next raw contents, its typed contents, or its place in shared memory."""
@@ -326,9 +327,9 @@ def _schedule(parameters: Mapping[str, Message]) -> tuple[int, int]:
     """Return time-out and priority of a request; unknown parameters are ignored."""
     if not parameters:
         return 0, 0
-    if "sequence_id" in parameters and parameter(parameters["sequence_id"]):
-        raise InvalidRequest("sequences are not served: leave sequence_id out")
-    return check_timeout(_number(parameters, "timeout")), check_priority(_number(parameters, "priority"))
+    timeout, priority = _number(parameters, "timeout"), _number(parameters, "priority")
+    check_schedule(timeout, priority, "sequence_id" in parameters and parameter(parameters["sequence_id"]))
+    return timeout, priority
 
 
 def _number(parameters: Mapping[str, Message], name: str) -> int:
@@ -460,14 +461,6 @@ def split(data: bytes) -> tuple[bytes, list[memoryview]]:
         if at > len(data) or len(raw) + len(described) > MOST_FIELDS:
             raise _broken()
     return b"".join(described), raw
-
-
-def joined(described: bytes, raw: Iterable[bytes | memoryview]) -> bytes:
-    """Return a serialised infer response with these raw contents appended."""
-    parts: list[bytes | memoryview] = [described]
-    for content in raw:
-        parts += (RAW_OUTPUT, varint(memoryview(content).nbytes), content)
-    return b"".join(parts)
 
 
 def in_stream(reply: bytes) -> bytes:

@@ -8,7 +8,7 @@ with a library of the system. gRPC's synchronous server takes as long as this on
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -164,7 +164,7 @@ class RpcServer:
         self._server = grpc.aio.server(options=_options(self._limits))
         for method in self._methods.values():
             service, name = method.path[1:].split("/")
-            self._server.add_registered_method_handlers(service, {name: self._handler(method)})
+            self._server.add_registered_method_handlers(service, {name: _handler(self.reception, method)})
         host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
         try:
             self.port = self._add_port(f"{host}:{self._config.grpc_port}")
@@ -178,10 +178,6 @@ class RpcServer:
         """Begin to close: refuse new calls; calls under way get `Limits.drain_seconds` to end. Await `closed()`."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
-
-    def hurry(self) -> None:
-        """Give calls that are under way no more time."""
-        self.reception.give_up()
 
     async def closed(self) -> None:
         """Return when the server is closed and everything under way has ended."""
@@ -197,12 +193,6 @@ class RpcServer:
         authority = Path(config.tls_client_ca).read_bytes() if config.tls_client_ca else None
         credentials = grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
         return int(self._server.add_secure_port(address, credentials))
-
-    def _handler(self, method: Method) -> Any:
-        """Return the handler that the server calls for a method."""
-        if method.answer is None:
-            return grpc.stream_stream_rpc_method_handler(_following(self.reception, method))
-        return grpc.unary_unary_rpc_method_handler(_answering(self.reception, method, method.answer))
 
     async def _close(self) -> None:
         """Answer until no call is under way and no more arrive; while it stops, the server cancels calls that arrive.
@@ -220,7 +210,20 @@ class RpcServer:
         sys.setswitchinterval(self._usual_switch)
 
 
-def _answering(reception: Reception, method: Method, answer: Answer) -> Callable[[bytes, Any], Awaitable[bytes]]:
+def _handler(reception: Reception, method: Method) -> Any:
+    """Return the handler that gRPC's server calls for a method."""
+    answer = method.answer
+
+    async def follow(requests: Any, context: Any) -> None:
+        del requests  # they are read by the context
+        try:
+            await reception.follow(method, _Caller(context))
+        except CallFailed as failed:
+            await _abort(context, failed)
+
+    if answer is None:
+        return grpc.stream_stream_rpc_method_handler(follow)
+
     async def serve(data: bytes, context: Any) -> bytes:
         try:
             return await reception.answer(method, answer, data, _Caller(context))
@@ -228,18 +231,7 @@ def _answering(reception: Reception, method: Method, answer: Answer) -> Callable
             await _abort(context, failed)
             raise
 
-    return serve
-
-
-def _following(reception: Reception, method: Method) -> Callable[[Any, Any], Awaitable[None]]:
-    async def serve(requests: Any, context: Any) -> None:
-        del requests  # they are read by the context
-        try:
-            await reception.follow(method, _Caller(context))
-        except CallFailed as failed:
-            await _abort(context, failed)
-
-    return serve
+    return grpc.unary_unary_rpc_method_handler(serve)
 
 
 async def _abort(context: Any, failed: CallFailed) -> None:

@@ -3,38 +3,28 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from inspect import isawaitable
+from typing import Any
 
 from latebind.domain.errors import NotFound, Unsupported
+from latebind.domain.model import ModelSpec
 from latebind.server.access import Access
 from latebind.server.description import metadata, model_config
 from latebind.server.rpc.infer import Caller, Context, InferStream, Streaming, infer, parameter, parse
 from latebind.server.rpc.messages import HEALTH, INFERENCE, Message, from_json, health_pb2, message_class
-from latebind.server.shared_memory import CudaRegions, Registration
+from latebind.server.shared_memory import CudaRegions, Regions, Registration
 
 Json = Mapping[str, object]
-Verb = Callable[[Context, Message], Awaitable[Json]]
+Verb = Callable[[Context, Message], Json | Awaitable[Json | None] | None]  # returns its response in JSON's form
 Answer = Callable[[Context, bytes, Caller], Awaitable[bytes]]
 
 SERVICES = ("", INFERENCE.full_name)  # that health checks may ask for
 WATCH_SECONDS = 0.25  # between two checks of the health that is watched
 CUDA = CudaRegions()
+OPEN, ORDINARY, MUTATING = Access.OPEN, Access.ORDINARY, Access.MUTATING
 
 
-# Verbs: each returns its response in JSON's form ----------------------------------------------------------------------
-
-
-async def _server_live(context: Context, request: Message) -> Json:
-    del request
-    return {"live": context.service.live()}
-
-
-async def _server_ready(context: Context, request: Message) -> Json:
-    del request
-    return {"ready": context.service.ready()}
-
-
-async def _model_ready(context: Context, request: Message) -> Json:
+def _model_ready(context: Context, request: Message) -> Json:
     """A model that does not exist is not ready."""
     try:
         return {"ready": context.service.model_ready(request.name, request.version or None)}
@@ -42,17 +32,12 @@ async def _model_ready(context: Context, request: Message) -> Json:
         return {"ready": False}
 
 
-async def _server_metadata(context: Context, request: Message) -> Json:
-    del request
-    return context.service.server_metadata()
+def _model(context: Context, request: Message) -> ModelSpec:
+    return context.service.model(request.name, request.version or None)
 
 
-async def _model_metadata(context: Context, request: Message) -> Json:
-    return metadata(context.service.model(request.name, request.version or None))
-
-
-async def _model_config(context: Context, request: Message) -> Json:
-    spec = context.service.model(request.name, request.version or None)
+def _model_config(context: Context, request: Message) -> Json:
+    spec = _model(context, request)
     return {"config": model_config(spec, context.service.models(), max_rows=context.limits.max_rows)}
 
 
@@ -61,55 +46,37 @@ async def _statistics(context: Context, request: Message) -> Json:
     return found
 
 
-async def _index(context: Context, request: Message) -> Json:
-    return {"models": context.service.index(ready=request.ready)}
-
-
-async def _load(context: Context, request: Message) -> Json:
+async def _load(context: Context, request: Message) -> None:
     await context.service.load(request.model_name, _given(request.parameters))
-    return {}
 
 
-async def _unload(context: Context, request: Message) -> Json:
+async def _unload(context: Context, request: Message) -> None:
     dependents = _given(request.parameters).get("unload_dependents", False) is True
     await context.service.unload(request.model_name, unload_dependents=dependents)
-    return {}
 
 
-async def _regions(context: Context, request: Message) -> Json:
-    return {"regions": {str(region["name"]): region for region in context.service.regions.status(request.name or None)}}
+def _regions(context: Context, request: Message) -> Regions | CudaRegions:
+    return CUDA if request.DESCRIPTOR.name.startswith("Cuda") else context.service.regions
 
 
-async def _register(context: Context, request: Message) -> Json:
-    context.service.regions.register(request.name, Registration(request.key, request.byte_size, request.offset))
-    return {}
+def _status(context: Context, request: Message) -> Json:
+    found = _regions(context, request).status(request.name or None)
+    return {"regions": {str(region["name"]): region for region in found}}
 
 
-async def _unregister(context: Context, request: Message) -> Json:
-    context.service.regions.unregister(request.name or None)
-    return {}
+def _register(context: Context, request: Message) -> None:
+    kept = _regions(context, request)
+    if isinstance(kept, Regions):
+        kept.register(request.name, Registration(request.key, request.byte_size, request.offset))
+    else:
+        kept.register(request.name)
 
 
-async def _cuda_regions(context: Context, request: Message) -> Json:
-    del context
-    CUDA.status(request.name or None)
-    return {}
+def _unregister(context: Context, request: Message) -> None:
+    _regions(context, request).unregister(request.name or None)
 
 
-async def _cuda_register(context: Context, request: Message) -> Json:
-    del context
-    CUDA.register(request.name)
-    return {}
-
-
-async def _cuda_unregister(context: Context, request: Message) -> Json:
-    """Some clients call it whatever they use."""
-    del context
-    CUDA.unregister(request.name or None)
-    return {}
-
-
-async def _trace_settings(context: Context, request: Message) -> Json:
+def _trace_settings(context: Context, request: Message) -> Json:
     """Of one model where the request names one; changed first if the request has any."""
     name = request.model_name or None
     given = {key: list(value.value) for key, value in request.settings.items()}
@@ -118,20 +85,20 @@ async def _trace_settings(context: Context, request: Message) -> Json:
     return {"settings": {key: {"value": value} for key, value in values.items()}}
 
 
-async def _log_settings(context: Context, request: Message) -> Json:
-    given = _given(request.settings)
-    held = context.service.update_log_settings(given) if given else context.service.log_settings()
+def _log_settings(context: Context, request: Message) -> Json:
+    log, given = context.service.log, _given(request.settings)
+    log.update(given)
     fields = {bool: "bool_param", int: "uint32_param", str: "string_param"}
-    return {"settings": {key: {fields[type(value)]: value} for key, value in held.items()}}
+    return {"settings": {key: {fields[type(value)]: value} for key, value in log.as_dict().items()}}
 
 
-async def _check(context: Context, request: Message) -> Json:
+def _check(context: Context, request: Message) -> Json:
     if request.service not in SERVICES:
         raise NotFound(f"there is no service {request.service!r:.140}")
     return {"status": _health(context)}
 
 
-async def _unsupported(context: Context, request: Message) -> Json:
+def _unsupported(context: Context, request: Message) -> Json:
     del context
     raise Unsupported(f"{request.DESCRIPTOR.name.removesuffix('Request')} is not served")
 
@@ -142,6 +109,35 @@ def _given(parameters: Mapping[str, Message]) -> dict[str, object]:
 
 def _health(context: Context) -> str:
     return "SERVING" if context.service.ready() else "NOT_SERVING"
+
+
+VERBS: dict[str, tuple[Access, Verb]] = {
+    "ServerLive": (OPEN, lambda context, _: {"live": context.service.live()}),
+    "ServerReady": (OPEN, lambda context, _: {"ready": context.service.ready()}),
+    "Check": (OPEN, _check),
+    "ModelReady": (ORDINARY, _model_ready),
+    "ServerMetadata": (ORDINARY, lambda context, _: context.service.server_metadata()),
+    "ModelMetadata": (
+        ORDINARY,
+        lambda context, asked: metadata(context.service.model(asked.name, asked.version or None)),
+    ),
+    "ModelConfig": (ORDINARY, _model_config),
+    "ModelStatistics": (ORDINARY, _statistics),
+    "RepositoryIndex": (ORDINARY, lambda context, asked: {"models": context.service.index(ready=asked.ready)}),
+    "RepositoryModelLoad": (MUTATING, _load),
+    "RepositoryModelUnload": (MUTATING, _unload),
+    "SystemSharedMemoryStatus": (ORDINARY, _status),
+    "SystemSharedMemoryRegister": (MUTATING, _register),
+    "SystemSharedMemoryUnregister": (MUTATING, _unregister),
+    "CudaSharedMemoryStatus": (ORDINARY, _status),
+    "CudaSharedMemoryRegister": (MUTATING, _register),
+    "CudaSharedMemoryUnregister": (MUTATING, _unregister),  # some clients call it whatever they use
+    "TraceSetting": (MUTATING, _trace_settings),
+    "LogSettings": (MUTATING, _log_settings),
+}
+
+
+# Methods --------------------------------------------------------------------------------------------------------------
 
 
 class HealthWatch:
@@ -176,39 +172,7 @@ class HealthWatch:
         self._closing.set()
 
 
-# Methods --------------------------------------------------------------------------------------------------------------
-
-VERBS: dict[str, tuple[Access, Verb]] = {
-    "ServerLive": (Access.OPEN, _server_live),
-    "ServerReady": (Access.OPEN, _server_ready),
-    "Check": (Access.OPEN, _check),
-    "ModelReady": (Access.ORDINARY, _model_ready),
-    "ServerMetadata": (Access.ORDINARY, _server_metadata),
-    "ModelMetadata": (Access.ORDINARY, _model_metadata),
-    "ModelConfig": (Access.ORDINARY, _model_config),
-    "ModelStatistics": (Access.ORDINARY, _statistics),
-    "RepositoryIndex": (Access.ORDINARY, _index),
-    "RepositoryModelLoad": (Access.MUTATING, _load),
-    "RepositoryModelUnload": (Access.MUTATING, _unload),
-    "SystemSharedMemoryStatus": (Access.ORDINARY, _regions),
-    "SystemSharedMemoryRegister": (Access.MUTATING, _register),
-    "SystemSharedMemoryUnregister": (Access.MUTATING, _unregister),
-    "CudaSharedMemoryStatus": (Access.ORDINARY, _cuda_regions),
-    "CudaSharedMemoryRegister": (Access.MUTATING, _cuda_register),
-    "CudaSharedMemoryUnregister": (Access.MUTATING, _cuda_unregister),
-    "TraceSetting": (Access.MUTATING, _trace_settings),
-    "LogSettings": (Access.MUTATING, _log_settings),
-}
-
-
-class Stream(Protocol):
-    """A call with a stream of requests and responses."""
-
-    async def serve(self) -> None:
-        """Serve it until it ends."""
-
-    def end(self) -> None:
-        """Come to an end soon: the server closes."""
+Stream = InferStream | HealthWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,18 +194,20 @@ def methods() -> dict[str, Method]:
 def _method(service: Any, method: Any) -> Method:
     path = f"/{service.full_name}/{method.name}"
     if method.name == "ModelInfer":
-        return Method(path, Access.ORDINARY, infer)
+        return Method(path, ORDINARY, infer)
     if method.name == "ModelStreamInfer":
-        return Method(path, Access.ORDINARY, stream=InferStream)
+        return Method(path, ORDINARY, stream=InferStream)
     if method.name == "Watch":
-        return Method(path, Access.OPEN, stream=HealthWatch)
+        return Method(path, OPEN, stream=HealthWatch)
     # A method that is not known here counts as changing something.
-    access, verb = VERBS.get(method.name, (Access.MUTATING, _unsupported))
+    access, verb = VERBS.get(method.name, (MUTATING, _unsupported))
     requests, responses = message_class(method.input_type), message_class(method.output_type)
 
     async def answer(context: Context, data: bytes, caller: Caller) -> bytes:
         del caller
-        written: bytes = from_json(await verb(context, parse(requests, data)), responses()).SerializeToString()
+        told = verb(context, parse(requests, data))
+        response = from_json((await told if isawaitable(told) else told) or {}, responses())
+        written: bytes = response.SerializeToString()
         return written
 
     return Method(path, access, answer)

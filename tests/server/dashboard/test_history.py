@@ -42,13 +42,6 @@ def test_rows_are_forgotten_after_five_minutes() -> None:
     assert rows[0].at == 699.0
 
 
-def test_rows_do_not_pile_up_where_the_clock_is_set_back() -> None:
-    history = History()
-    for second in (*range(5000, 5010), *range(1000)):
-        history.add(snapshot(a=model(second)), float(second))
-    assert len(history.since(0)) == 301
-
-
 def test_what_happens_in_a_pause_is_in_no_row() -> None:
     history = History()
     history.add(snapshot(a=model(1)), 1.0)

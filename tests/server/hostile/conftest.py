@@ -6,9 +6,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.server.conftest import Site
-from tests.server.rpc.conftest import raw, rpc_site
-
-__all__ = ["raw", "rpc_site"]
 
 LONGEST = 20.0  # seconds of a core that frontend and client may take for any of them; far more than any takes
 

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from latebind.domain.config import EngineConfig
-from latebind.domain.errors import LatebindError, QueryError, RepositoryError
+from latebind.domain.errors import LatebindError, RepositoryError
 from latebind.engine.crew import load_model
 from latebind.repository.directory import ModelDirectory, write_bytes
 from latebind.repository.listing import Repository, find_queries
-from tests.queries.file.test_language import tensor
 from tests.server.hostile.handmade import GRAPH, MODEL, PROFILE, Files, good, tensors
 
 
@@ -219,36 +218,7 @@ def test_a_model_behind_a_link_that_leads_out_is_not_served(repository: Path) ->
         Repository(repository).open("linked")
 
 
-def test_a_link_within_the_repository_is_followed(repository: Path) -> None:
-    (repository / "tiny" / "2").symlink_to(repository / "tiny" / "1")
-    assert Repository(repository).open("tiny").path == repository / "tiny" / "2"
-
-
 def test_a_query_behind_a_link_that_leads_out_is_refused(repository: Path) -> None:
     (repository / "passwd.query.toml").symlink_to("/etc/passwd")
     with pytest.raises(RepositoryError, match="leads out of the repository"):
         find_queries(repository)
-
-
-EXPRESSIONS = [
-    "image.__class__",
-    "__import__('os').system('true')",
-    "().__class__.__bases__[0].__subclasses__()",
-    "open('/etc/passwd')",
-    "eval('1')",
-    "(lambda: 1)()",
-    "[c for c in [1]]",
-    "9 ** 9 ** 9 ** 9",
-    "'a' * 10 ** 10",
-    "flag if flag else flag; import os",
-    "f'{image.__init__.__globals__}'",
-    "image := 1",
-    "(" * 5000 + "flag" + ")" * 5000,
-    "flag" + " and flag" * 100_000,
-]
-
-
-@pytest.mark.parametrize("expression", EXPRESSIONS, ids=lambda text: text[:40])
-def test_a_query_with_python_for_an_expression_is_refused(expression: str) -> None:
-    with pytest.raises(QueryError):
-        tensor(expression)

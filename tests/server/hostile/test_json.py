@@ -88,43 +88,6 @@ def test_a_value_that_is_no_number_of_the_tensor_is_refused(site: Site, number: 
     check_clean(reply)
 
 
-SHAPES: dict[str, bytes] = {
-    "none": b"null",
-    "empty": b"[]",
-    "a number": b"16",
-    "a string": b'"[1,16]"',
-    "an object": b'{"0":1,"1":16}',
-    "fractions": b"[1.5,16]",
-    "numbers as strings": b'["1","16"]',
-    "truth": b"[true,16]",
-    "no rows": b"[0,16]",
-    "rows below zero": b"[-1,16]",
-    "two sides below zero": b"[-1,-16]",
-    "a side below zero": b"[1,-16]",
-    "no columns": b"[1,0]",
-    "2 to the 31": b"[2147483648,16]",
-    "2 to the 32, whose product with 16 is 0 in 32 bits": b"[4294967296,16]",
-    "2 to the 60, whose product with 16 is 0 in 64 bits": b"[1152921504606846976,16]",
-    "2 to the 63": b"[9223372036854775808,16]",
-    "2 to the 64 and one": b"[18446744073709551617,16]",
-    "minus 2 to the 63": b"[-9223372036854775808,16]",
-    "sides whose product is 16 in 64 bits": b"[4294967296,4294967296,16]",
-    "a side of 5000 digits": b"[" + b"9" * 5000 + b",16]",
-    "a side of 1e400": b"[1e400,16]",
-    "a thousand sides": b"[" + b"1," * 1000 + b"16]",
-    "100,000 sides": b"[" + b"1," * 100_000 + b"16]",
-    "one row more than are taken": b"[65,16]",
-    "the right number in another shape": b"[2,8]",
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-def test_a_shape_that_is_not_the_tensors_is_refused(site: Site, shape: bytes) -> None:
-    reply = site.post(DOUBLE, written(shape=shape))
-    assert reply.status == 400
-    check_clean(reply)
-
-
 FIELDS: dict[str, Any] = {
     "inputs": [None, {}, "x", 1, [None], [[]], ["x"], [1]],
     "id": [1, [], {}, True, 1.5],

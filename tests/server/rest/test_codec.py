@@ -80,13 +80,6 @@ def test_an_encoded_answer_decodes_to_the_same_arrays(array: Array, as_binary: b
     np.testing.assert_array_equal(found, array)
 
 
-def test_not_a_number_in_an_answer_is_null_in_json() -> None:
-    subject = codec("float32", (2,))
-    call = subject.decode(body({"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [0, 0]}))
-    text, _ = subject.encode(Answer({"y": np.array([[np.nan, 1.5]], np.float32)}, (0,)), call, {})
-    assert json.loads(text)["outputs"][0]["data"] == [None, 1.5]
-
-
 def test_a_body_without_json_is_one_row_of_the_only_input_and_wants_binary() -> None:
     taken = take(codec(), np.array([1, 2, 3], np.int16).tobytes(), 0)
     np.testing.assert_array_equal(taken.rows["x"], [[1, 2, 3]])
@@ -109,40 +102,6 @@ def test_requested_outputs_override_the_binary_default() -> None:
     b = {"name": "b", "shape": [1, 3], "datatype": "INT64", "data": [1, 2, 3]}
     call = Codec(MODELS["pair"], LIMITS).decode(body(a, b, outputs=outputs))
     assert [(output.tensor.name, output.binary) for output in call.wanted] == [("sum", True), ("b", False)]
-
-
-@pytest.mark.parametrize(
-    ("rest", "reason"),
-    [
-        ({"outputs": [{"name": "z"}]}, "no output 'z'"),
-        ({"outputs": [{"name": "y"}, {"name": "y"}]}, "asked for twice"),
-        ({"outputs": [{"name": "y", "parameters": {"classification": -1}}]}, "ask for 1 to 1024"),
-        ({"outputs": [{"name": "y", "parameters": {"classification": 2**64}}]}, "ask for 1 to 1024"),
-        ({"outputs": [{"name": "y", "parameters": {"shared_memory_offset": 8}}]}, "without its shared_memory_region"),
-        ({"parameters": {"timeout": -1}}, "timeout"),
-        ({"parameters": {"timeout": 0.5}}, "Expected `int`"),
-        ({"parameters": {"sequence_id": 7, "sequence_start": True}}, "sequences"),
-        ({"id": 5}, "Expected `str | null`"),
-    ],
-)
-def test_a_request_that_asks_for_what_is_not_there_is_refused(rest: dict[str, Any], reason: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        codec().decode(body(PLAIN, **rest))
-    assert reason in str(caught.value)
-
-
-def test_missing_and_doubled_inputs_and_batches_that_differ_are_refused() -> None:
-    subject = Codec(MODELS["pair"], LIMITS)
-    a = {"name": "a", "shape": [1, 2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}
-    b = {"name": "b", "shape": [2, 3], "datatype": "INT64", "data": [1, 2, 3, 4, 5, 6]}
-    for inputs, reason in (
-        ([a], "'b' is missing"),
-        ([a, a], "given twice"),
-        ([a, b], "the one before"),
-        ([], "'a' is"),
-    ):
-        with pytest.raises(InvalidRequest, match=reason):
-            subject.decode(body(*inputs))
 
 
 def test_binary_sizes_that_do_not_add_up_are_refused() -> None:

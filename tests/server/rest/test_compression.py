@@ -16,7 +16,6 @@ from latebind.server.limits import Limits
 from latebind.server.rest.compression import Inflater, accepted
 from tests.server.bodies import DOUBLE, request
 from tests.server.conftest import Site
-from tests.server.taking import Arriving
 
 PACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
 LARGE = np.tile(np.arange(1024, dtype=np.float32), (1, 1024, 1))
@@ -24,8 +23,13 @@ LARGE = np.tile(np.arange(1024, dtype=np.float32), (1, 1024, 1))
 
 def undone(parts: list[bytes], encoding: str = "gzip", limits: Limits | None = None) -> bytes:
     async def read() -> bytes:
-        sender = Arriving([*parts, b""], {})
-        inflating = Inflater(sender.receive, encoding.encode(), limits or Limits())
+        coming = iter([*parts, b""])
+
+        async def receive() -> tuple[bytes, bool]:
+            part = next(coming)
+            return part, part != b""
+
+        inflating = Inflater(receive, encoding.encode(), limits or Limits())
         found, more = bytearray(), True
         while more:
             piece, more = await inflating.receive()

@@ -49,34 +49,6 @@ def ask(connection: socket.socket, *requests: bytes) -> list[Response]:
     return replies
 
 
-@pytest.mark.parametrize("model", ["failing", "crashing"])
-def test_a_failure_goes_by_the_clients_id(model: str, caplog: pytest.LogCaptureFixture) -> None:
-    with opened() as site, site.connect() as connection:
-        (reply,) = ask(connection, one(model, id="order-17"))
-    assert reply.json() == {"error": "internal error, request id order-17"}
-    assert "request order-17 failed" in caplog.messages
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        binary(1.0).replace(b'"FP32"', b'"FP64"'),
-        binary(1.0).replace(b"[1, 16]", b"[1, 61]"),
-        numbers(1.0).replace(b"1.0, 1.0", b'"1", 1.0'),
-        numbers(1.0).replace(b'"inputs"', b'"output"'),
-        numbers(1.0).replace(b"[1.0, 1.0, 1.0", b'[1.0],"b":[1.0'),
-    ],
-)
-def test_what_is_wrong_with_a_body_is_told_and_its_places_come_back(site: Site, wrong: bytes) -> None:
-    with site.connect() as connection:
-        ask(connection, binary(1.0), numbers(1.0))
-        taken = site.taken
-        (reply,) = ask(connection, wrong)
-        assert reply.error
-        assert site.taken == taken
-        assert ask(connection, binary(1.0))[0].status == 200
-
-
 def test_requests_are_answered_in_their_turn(site: Site) -> None:
     last = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     with site.connect() as connection:

@@ -1,41 +1,30 @@
 """From the bytes that the HTTP library hands over to the first stage a tensor is copied once, into its slots.
 
-What the library does before is said in `server/rest/body.py`; here a call comes chunk by chunk.
+Here a call comes chunk by chunk.
 """
 
 import asyncio
 import json
-import os
-import time
 import tracemalloc
-from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from latebind.domain.config import EngineConfig, FrontendConfig, PolicyConfig
-from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.engine.claim import Claims, Engine
+from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
-from latebind.engine.slots import SlotMemory, create_file, file_bytes
-from latebind.server.access import Guard
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
-from latebind.server.rest.app import RequestFilter, RestApp
-from latebind.server.rest.infer import Codec, fill, read_call
-from latebind.server.rest.request import Body, Request
+from latebind.server.rest.infer import Context, infer
 from latebind.server.service import Service
 from tests.building import build_stages
 from tests.engine.started import Started, started
 from tests.server.real import binary_body, frontend_before, read_reply, until_all_is_free, written
-from tests.server.taking import Arriving
+from tests.server.taking import arriving
 
 SIDE = 512
 CHUNK = 1 << 16
@@ -70,42 +59,18 @@ def images(rows: int) -> Array:
     return np.random.default_rng(rows).random((rows, 3, SIDE, SIDE), np.float32)
 
 
-class Chunks:
-    """A connection on which the next chunk of a body comes whenever somebody wants it."""
-
-    def __init__(self, chunks: list[bytes], json_bytes: int) -> None:
-        self._left = list(chunks)
-        self._loop = asyncio.get_running_loop()
-        headers = [(b"inference-header-content-length", b"%d" % json_bytes)]
-        self.request = Request(self, self._loop, "POST", b"/v2/models/brightness/infer", headers)
-
-    def hold(self) -> None:
-        pass
-
-    def read_on(self) -> None:
-        """Nobody is held."""
-
-    def go_on(self) -> None:
-        self._loop.call_soon(self._bring)
-
-    def _bring(self) -> None:
-        self.request.feed(self._left.pop(0))
-        if not self._left:
-            self.request.complete()
-
-
 def test_nothing_of_a_tensors_size_is_allocated_between_its_bytes_and_the_answer(large_engine: Started) -> None:
-    async def peak(app: RestApp, image: Array, chunk: int) -> int:
+    async def peak(context: Context, image: Array, chunk: int) -> int:
         """The bytes that this process has allocated at once by the time the call is answered, whoever wanted them."""
         body, json_bytes = binary_body({"image": image})
         chunks = [body[start : start + chunk] for start in range(0, len(body), chunk)]
         tracemalloc.start()
         try:
-            reply = await app(Chunks(chunks, json_bytes).request)
+            fields = {b"inference-header-content-length": b"%d" % json_bytes}
+            reply = await infer(context, arriving(chunks, fields=fields, context=context, model="brightness"))
             _, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert reply is not None
         assert reply.status == 200
         found = np.array(json.loads(reply.body)["outputs"][0]["data"]).reshape(-1, 3)
         np.testing.assert_allclose(found, image.mean(axis=(2, 3)), rtol=1e-4)
@@ -114,61 +79,13 @@ def test_nothing_of_a_tensors_size_is_allocated_between_its_bytes_and_the_answer
     async def test() -> None:
         engine = large_engine.client
         async with frontend_before(engine):
-            app = RestApp(Service(engine, deadline=30.0), Limits(), RequestFilter(FrontendConfig(), Guard()))
+            context = Context(Service(engine, deadline=30.0), Limits())
             for rows, chunk in ((1, CHUNK), (1, WHOLE), (3, CHUNK), (3, WHOLE)):
                 image = images(rows)
-                least = min(
-                    [await peak(app, image, chunk) for _ in range(3)]
-                )  # other threads allocate too, now and then
+                least = min([await peak(context, image, chunk) for _ in range(3)])  # other threads allocate too
                 assert least < image.nbytes / 10
 
     large_engine.run(test())
-
-
-class Counting(Body):
-    """Notes which bytes of memory are written, and how many bytes of the body are taken for each."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.written: Counter[tuple[int, int]] = Counter()
-        self.cut = 0
-
-    async def read_into(self, place: memoryview) -> bool:
-        array = np.frombuffer(place, np.uint8)
-        self.written[array.ctypes.data, array.nbytes] += 1
-        return await super().read_into(place)
-
-    def _cut(self, most: int) -> memoryview:
-        part = super()._cut(most)
-        self.cut += len(part)
-        return part
-
-
-def test_every_byte_goes_once_to_its_place_in_the_slots_themselves() -> None:
-    tensor = TensorSpec("image", "float32", (3, SIDE, SIDE))
-    spec = ModelSpec("brightness", "1", (tensor,), (TensorSpec("output", "float32", (3,)),), 1, 2)
-    fd = create_file()
-    os.ftruncate(fd, file_bytes([spec], {spec.name: SLOTS}))
-    (shared,) = SlotMemory(fd, [spec], {spec.name: SLOTS}).models
-    (as_the_engine_sees_it,) = SlotMemory(fd, [spec], {spec.name: SLOTS}).models
-    os.close(fd)
-    claims = Claims(cast(Engine, None), 0, spec, shared, count(1))
-    image = images(2)
-    content, json_bytes = binary_body({"image": image})
-    parts = [content[start : start + CHUNK] for start in range(0, len(content), CHUNK)]
-
-    async def test() -> None:
-        sender = Arriving(parts, {b"content-length": b"%d" % len(content)})
-        body = Counting(cast(Request, sender), Limits())
-        described = await read_call(Codec(spec, Limits()), body, json_bytes)
-        claim = await claims.claim(described.rows, deadline=time.monotonic() + 30)
-        await fill(described, body, claim.rows)
-        first, size = shared.inputs[0].ctypes.data, tensor.row_bytes
-        assert dict(body.written) == {(first, size): 1, (first + size, size): 1}
-        assert body.cut == len(content)
-
-    asyncio.run(test())
-    np.testing.assert_array_equal(as_the_engine_sees_it.inputs[0][:2], image)
 
 
 # Who does not send all of it, and who has to wait --------------------------------------------------------------------

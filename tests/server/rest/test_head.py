@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from latebind.domain.errors import InvalidRequest
-from latebind.server.limits import Limits, UnsupportedEncoding
-from latebind.server.rest.request import Header, read_head
+from latebind.server.limits import Limits
 from tests.server.bodies import SCALAR, request
 from tests.server.conftest import Site, scalar
 from tests.server.hostile.wire import send_raw
@@ -19,10 +17,6 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 def in_chunks(count: int) -> bytes:
     """A chunked body of `count` chunks of one byte."""
     return b"".join([b"1\r\n%c\r\n" % byte for byte in BODY.ljust(count)]) + b"0\r\n\r\n"
-
-
-def path_of(version: str, target: bytes, headers: list[Header]) -> bytes:
-    return read_head(version, target, headers)[0]
 
 
 # HEAD ---------------------------------------------------------------------------------------------------------------
@@ -55,28 +49,11 @@ def test_a_whole_url_is_as_good_a_target_as_its_path(site: Site, target: str) ->
     assert reply.json()["name"] == "latebind"
 
 
-@pytest.mark.parametrize(
-    "target",
-    [b"", b"*", b"v2", b"localhost:80", b"ftp://localhost/v2", b"http:/v2", b"http://", b"http://a b/", b"http://a@b/"],
-)
-def test_a_target_that_is_neither_path_nor_url_is_refused(target: bytes) -> None:
-    with pytest.raises(InvalidRequest):
-        path_of("1.1", target, [(b"host", b"localhost")])
-
-
 def test_a_slash_that_is_written_otherwise_is_told_from_one_that_is_not(site: Site) -> None:
     assert site.get("/v2%2Fmodels").error == "'%2F' is not accepted in a path; send '/'"
 
 
 # Headers ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("coding", [b"gzip, chunked", b"chunked;a=b", b"", b"identity"])
-def test_no_transfer_coding_but_chunked_is_taken(coding: bytes) -> None:
-    given: list[Header] = [(b"host", b"a"), (b"transfer-encoding", coding)]
-    with pytest.raises(UnsupportedEncoding, match="chunked"):
-        path_of("1.1", b"/", given)
-    assert path_of("1.1", b"/", [(b"host", b"a"), (b"transfer-encoding", b"Chunked")]) == b"/"
 
 
 @pytest.mark.parametrize(

@@ -21,21 +21,6 @@ def the_frontend_still_answers(site: Site) -> Iterator[None]:
 # What the frontend refuses ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["load", "unload"])
-def test_loading_and_unloading_are_off_unless_they_are_turned_on(site: Site, verb: str) -> None:
-    refused = site.post(f"/v2/repository/models/double/{verb}", {})
-    assert refused.status == 403
-    assert "--manage" in refused.error
-
-
-def test_a_large_body_is_refused_by_its_length_before_it_is_sent(site: Site) -> None:
-    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-    for size in ((64 << 20) + 1, 10**15):
-        reply = site.send(head % (DOUBLE.encode(), size))
-        assert reply.status == 413
-        assert "more than 67108864 bytes" in reply.error
-
-
 def test_a_large_chunked_body_is_refused_while_it_arrives() -> None:
     with opened(limits=Limits(body_bytes=100_000)) as site:
         endless = itertools.repeat(b"10000\r\n" + b" " * 0x10000 + b"\r\n")

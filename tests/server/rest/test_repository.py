@@ -24,27 +24,6 @@ def states(site: Site, asked: bytes = b"") -> dict[str, str]:
     return {entry["name"]: entry["state"] for entry in entries}
 
 
-@pytest.mark.parametrize("verb", ["load", "unload"])
-def test_nothing_changes_unless_it_was_turned_on(site: Site, verb: str) -> None:
-    reply = site.post(f"{HALF_MODEL}/{verb}", {})
-    assert (reply.status, "--manage" in reply.error) == (403, True)
-    assert states(site)["half"] == "READY"
-    assert "model_repository" not in site.get("/v2").json()["extensions"]
-
-
-@pytest.mark.parametrize("path", ["/v2/repository", "/v2/repository/main"])
-def test_a_model_goes_and_comes_back(managed: Site, path: str) -> None:
-    reply = managed.post(f"{path}/models/half/unload", {"parameters": {"unload_dependents": False}})
-    assert (reply.status, reply.body) == (200, b"")
-    assert states(managed)["half"] == "UNAVAILABLE"
-    assert "half" not in states(managed, b'{"ready": true}')
-    reply = managed.get("/v2/models/half")
-    assert (reply.status, reply.error) == (404, "model 'half' is not served (unloaded): load it")
-    reply = managed.post(f"{path}/models/half/load", b"")
-    assert (reply.status, reply.body) == (200, b"")
-    assert managed.get("/v2/models/half/ready").status == 200
-
-
 def test_a_model_that_the_engine_does_not_answer_for_is_not_listed_as_ready() -> None:
     with opened(FrontendConfig(port=0)) as site:
         site.gateway.unready.add("half")
@@ -77,12 +56,6 @@ def test_what_cannot_be_done_is_refused_with_the_reason(
 ) -> None:
     reply = managed.post(path, body)
     assert (reply.status, text in reply.error) == (status, True), reply.error
-
-
-def test_a_query_goes_with_what_it_needs_where_that_is_said(managed: Site) -> None:
-    asked = {"parameters": {"unload_dependents": True}}
-    assert managed.post(f"{SCALAR_MODEL}/unload", asked).status == 200
-    assert {states(managed)[name] for name in ("scalar", "traffic")} == {"UNAVAILABLE"}
 
 
 def test_a_model_that_is_down_answers_503_with_the_reason_and_is_not_ready(site: Site) -> None:

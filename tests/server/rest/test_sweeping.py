@@ -54,7 +54,7 @@ def impatient() -> Iterator[Site]:
 
 def until_all_are_closed(site: Site) -> None:
     last = time.monotonic() + PATIENCE
-    while site.frontend._http.lines.open:
+    while site.frontend._app.connections:
         assert time.monotonic() < last, "a connection is still open"
         time.sleep(0.01)
 
@@ -118,7 +118,7 @@ def idle_state(site: Site) -> object:
     """Return what the sweeper is told of the only connection, in the frontend's own time."""
 
     async def told() -> object:
-        (connection,) = site.frontend._http.lines.open
+        (connection,) = site.frontend._app.connections
         return connection.idle_state()
 
     return site.await_(told())

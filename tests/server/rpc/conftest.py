@@ -3,42 +3,29 @@
 from collections.abc import Iterator
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2
 
-from latebind.domain.config import FrontendConfig
 from latebind.server.gateway import Array
-from tests.server.conftest import Site, opened
+from tests.server.conftest import Site, address
 
-GRPC = FrontendConfig(port=0, grpc_port=0)
-SERVICE = "/inference.GRPCInferenceService/"
-ANY_SIZE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+# datatype -> the field of typed contents with its values
+CONTENTS = {
+    "BOOL": "bool_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+}
 X = np.arange(32, dtype=np.float32).reshape(2, 16)
 
 
-@pytest.fixture(scope="session")
-def rpc_site() -> Iterator[Site]:
-    with opened(GRPC) as found:
-        yield found
-
-
 @pytest.fixture
-def client(rpc_site: Site) -> Iterator[Any]:
-    with triton.InferenceServerClient(address(rpc_site)) as found:
+def client(site: Site) -> Iterator[Any]:
+    with triton.InferenceServerClient(address(site)) as found:
         yield found
-
-
-@pytest.fixture
-def raw(rpc_site: Site) -> Iterator["Raw"]:
-    with grpc.insecure_channel(address(rpc_site), ANY_SIZE) as channel:
-        yield Raw(channel)
-
-
-def address(site: Site) -> str:
-    return f"127.0.0.1:{site.frontend.grpc_port}"
 
 
 def tensor(array: Array, name: str = "x", datatype: str = "FP32") -> Any:
@@ -57,26 +44,6 @@ def given(name: str = "x", datatype: str = "FP32", shape: tuple[int, ...] = (2, 
     if contents:
         contents = {"contents": service_pb2.InferTensorContents(**contents)}
     return service_pb2.ModelInferRequest.InferInputTensor(name=name, datatype=datatype, shape=shape, **contents)
-
-
-class Raw:
-    """Sends bytes that may be no message at all to a method, and returns the bytes of the response."""
-
-    def __init__(self, channel: Any) -> None:
-        self.channel = channel
-
-    def infer(self, message: Any, **options: Any) -> Any:
-        return service_pb2.ModelInferResponse.FromString(self.call(message.SerializeToString(), **options))
-
-    def call(self, data: bytes, method: str = SERVICE + "ModelInfer", **options: Any) -> bytes:
-        answer: bytes = self.channel.unary_unary(method)(data, **{"timeout": 10.0, **options})
-        return answer
-
-    def refusal(self, data: bytes, method: str = SERVICE + "ModelInfer", **options: Any) -> tuple[str, str]:
-        """Return status and message of a call that must fail."""
-        with pytest.raises(grpc.RpcError) as caught:
-            self.call(data, method, **options)
-        return caught.value.code().name, caught.value.details()
 
 
 def outputs(response: Any) -> list[Array]:

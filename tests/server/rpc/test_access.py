@@ -12,9 +12,9 @@ from latebind.domain.config import FrontendConfig
 from latebind.server.access import Access
 from latebind.server.rpc.messages import INFERENCE
 from latebind.server.rpc.verbs import _method, methods
-from tests.server.conftest import PATIENCE, Site, opened
+from tests.server.conftest import PATIENCE, Raw, Site, address, opened
 from tests.server.rest.test_request_filter import ADMIN, USER, token_files
-from tests.server.rpc.conftest import Raw, address, request
+from tests.server.rpc.conftest import request
 from tests.server.test_tls import OPENSSL, make_pair
 
 METHODS = methods()

@@ -12,12 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-import tritonclient.grpc.aio as triton_aio
 import tritonclient.http as plain
 import uvloop
-from tritonclient.utils import InferenceServerException
 
-from latebind.domain.config import PolicyConfig
 from latebind.engine.client import EngineClient
 from latebind.server.gateway import Array
 from tests.sequences import backwards, some_sentences
@@ -107,24 +104,3 @@ def test_tokens_of_many_come_in_pieces_that_make_up_their_answers(served: Served
     assert list(said.values()) == [backwards(sentence) for sentence in known]
     assert pieces > len(known) + 10  # on a machine with much to do, several tokens share a piece
     served.forget_nothing()
-
-
-def test_who_cancels_and_who_waits_too_long_free_their_slots(models: Path) -> None:
-    async def test() -> None:
-        policy = PolicyConfig("graph", 8, window=20.0)  # it holds requests in the queue
-        async with (
-            real_frontend(models, "chain", grpc_port=0, policy=policy) as (engine, frontend),
-            triton_aio.InferenceServerClient(f"127.0.0.1:{frontend.grpc_port}") as client,
-        ):
-            row = [tensor(images(1), "image")]
-            begun = asyncio.create_task(client.infer("chain", row, client_timeout=20.0))
-            while not (await engine.metrics())["models"]["chain"]["pending"]:
-                pass
-            begun.cancel()
-            await until_all_is_free(engine)
-            with pytest.raises(InferenceServerException) as caught:
-                await client.infer("chain", row, client_timeout=0.2)
-            assert caught.value.status() in ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.RESOURCE_EXHAUSTED")
-            await until_all_is_free(engine)
-
-    asyncio.run(asyncio.wait_for(test(), 200))

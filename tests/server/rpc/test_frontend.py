@@ -1,9 +1,7 @@
 """The gRPC frontend opens and closes cleanly, sees who goes, and tells each what became of the call."""
 
 import asyncio
-import builtins
 import logging
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +15,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from msgspec.structs import replace
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from latebind.domain.errors import ConfigError, Refused
+from latebind.domain.errors import ConfigError
 from latebind.server.frontend import Frontend
 from latebind.server.limits import Limits
-from latebind.server.rpc.server import CallFailed, _abort
 from tests.server.arithmetic import Arithmetic
-from tests.server.conftest import PATIENCE, Site, opened
-from tests.server.rpc.conftest import GRPC, X, address, given, outputs, request
+from tests.server.conftest import BOTH, PATIENCE, Site, address, opened
+from tests.server.rpc.conftest import X, given, outputs, request
 
 STUCK = request("stuck", inputs=[given(shape=(1, 1))], raw=[np.ones((1, 1), np.float32).tobytes()])
 DOUBLE = request(raw=[X.tobytes()])
@@ -44,7 +41,7 @@ def begin_stuck_call(site: Site, stub: Any, **options: Any) -> Any:
 
 
 def test_a_client_that_cancels_gives_its_place_back() -> None:
-    with opened(GRPC) as site, calling(site) as stub:
+    with opened(BOTH) as site, calling(site) as stub:
         begin_stuck_call(site, stub).cancel()
         site.await_(site.gateway.cancelled.wait())
         site.await_(site.gateway.until_taken(0))
@@ -52,7 +49,7 @@ def test_a_client_that_cancels_gives_its_place_back() -> None:
 
 
 def test_a_deadline_ends_a_call_on_both_sides() -> None:
-    with opened(GRPC) as site, calling(site) as stub:
+    with opened(BOTH) as site, calling(site) as stub:
         stub.ModelInfer(DOUBLE)  # so that there is a connection: to make one may take long
         call = begin_stuck_call(site, stub, timeout=1.0)
         assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -61,7 +58,7 @@ def test_a_deadline_ends_a_call_on_both_sides() -> None:
 
 
 def test_closing_tells_those_under_way_that_there_is_no_time_left() -> None:
-    with opened(GRPC, Limits(drain_seconds=0)) as site, calling(site) as stub:
+    with opened(BOTH, Limits(drain_seconds=0)) as site, calling(site) as stub:
         call = begin_stuck_call(site, stub)
         site.loop.call_soon_threadsafe(site.frontend.close)
         assert call.code() is grpc.StatusCode.UNAVAILABLE
@@ -70,7 +67,7 @@ def test_closing_tells_those_under_way_that_there_is_no_time_left() -> None:
 
 
 def test_closing_waits_for_those_under_way_and_takes_nobody_new() -> None:
-    with opened(GRPC) as site, calling(site) as stub:
+    with opened(BOTH) as site, calling(site) as stub:
         call = begin_stuck_call(site, stub)
         site.loop.call_soon_threadsafe(site.frontend.close)
         while stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=PATIENCE).ready:
@@ -83,7 +80,7 @@ def test_closing_waits_for_those_under_way_and_takes_nobody_new() -> None:
 
 
 def test_who_asks_again_and_again_as_the_frontend_closes_is_told_and_not_cancelled() -> None:
-    with opened(GRPC) as site, ExitStack() as open_:
+    with opened(BOTH) as site, ExitStack() as open_:
         stubs = [open_.enter_context(calling(site)) for _ in range(8)]
         begun = threading.Barrier(1 + len(stubs))
 
@@ -102,7 +99,7 @@ def test_who_asks_again_and_again_as_the_frontend_closes_is_told_and_not_cancell
 
 
 def test_closing_answers_what_a_stream_has_taken_and_ends_it() -> None:
-    with opened(GRPC) as site, calling(site) as stub:
+    with opened(BOTH) as site, calling(site) as stub:
         asked, more = threading.Event(), threading.Event()
 
         def requests() -> Iterator[Any]:
@@ -120,18 +117,8 @@ def test_closing_answers_what_a_stream_has_taken_and_ends_it() -> None:
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_client_that_leaves_its_stream_cancels_all_calls_of_it() -> None:
-    with opened(GRPC) as site, calling(site) as stub:
-        answers = stub.ModelStreamInfer(iter([DOUBLE, STUCK, STUCK]))
-        assert outputs(next(answers).infer_response)
-        site.await_(site.gateway.stuck.wait())
-        answers.cancel()
-        site.await_(site.gateway.cancelled.wait())
-        site.await_(site.gateway.until_taken(0))
-
-
 def test_more_calls_than_the_limit_are_refused_at_once() -> None:
-    with opened(GRPC, Limits(calls=1)) as site, calling(site) as stub, calling(site) as other:
+    with opened(BOTH, Limits(calls=1)) as site, calling(site) as stub, calling(site) as other:
         begun = begin_stuck_call(site, stub)
         with pytest.raises(grpc.RpcError) as caught:
             other.ModelInfer(DOUBLE, timeout=PATIENCE)
@@ -141,7 +128,7 @@ def test_more_calls_than_the_limit_are_refused_at_once() -> None:
 
 def test_more_bytes_than_the_limit_are_refused_while_others_are_held() -> None:
     with (
-        opened(GRPC, Limits(held_bytes=STUCK.ByteSize() + DOUBLE.ByteSize() - 1)) as site,
+        opened(BOTH, Limits(held_bytes=STUCK.ByteSize() + DOUBLE.ByteSize() - 1)) as site,
         calling(site) as stub,
     ):
         begun = begin_stuck_call(site, stub)
@@ -155,7 +142,7 @@ def test_more_bytes_than_the_limit_are_refused_while_others_are_held() -> None:
 
 
 def test_health_follows_the_gateway_and_the_drain() -> None:
-    with opened(GRPC) as site, grpc.insecure_channel(address(site)) as channel:
+    with opened(BOTH) as site, grpc.insecure_channel(address(site)) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         check = health_pb2.HealthCheckRequest
         assert health.Check(check()).status == health_pb2.HealthCheckResponse.SERVING
@@ -174,28 +161,13 @@ def test_health_follows_the_gateway_and_the_drain() -> None:
         assert [word.status for word in watch] == [health_pb2.HealthCheckResponse.NOT_SERVING]
 
 
-def test_a_port_that_is_taken_is_a_clear_error(rpc_site: Site) -> None:
+def test_a_port_that_is_taken_is_a_clear_error(site: Site) -> None:
     async def open_again() -> None:
-        frontend = Frontend(Arithmetic(), replace(GRPC, grpc_port=rpc_site.frontend.grpc_port))
+        frontend = Frontend(Arithmetic(), replace(BOTH, grpc_port=site.frontend.grpc_port))
         await frontend.open()
 
-    with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1 port {rpc_site.frontend.grpc_port}"):
+    with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1 port {site.frontend.grpc_port}"):
         asyncio.run(open_again())
-
-
-def test_without_its_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith(("latebind.server.rpc", "tritonclient"))]:
-        monkeypatch.delitem(sys.modules, name)
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name.startswith("tritonclient"):
-            raise ImportError(f"No module named {name!r}", name=name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfigError, match=r"tritonclient.*pip install 'latebind\[grpc\]'"):
-        Frontend(Arithmetic(), GRPC)
 
 
 def test_a_call_that_is_gone_leaves_no_traceback_and_a_fault_of_the_server_does(
@@ -203,17 +175,8 @@ def test_a_call_that_is_gone_leaves_no_traceback_and_a_fault_of_the_server_does(
 ) -> None:
     """gRPC's server logs a call as a fault that was cancelled before its task began, which no test can bring about."""
     log = logging.getLogger("grpc._cython.cygrpc")
-    with opened(GRPC):
+    with opened(BOTH):
         log.error("not handled", exc_info=asyncio.CancelledError())
         log.error("not handled", exc_info=ValueError("a fault"))
     assert "CancelledError" not in caplog.text
     assert "a fault" in caplog.text
-
-
-def test_a_status_for_a_call_that_is_gone_cancels_it() -> None:
-    class Gone:
-        async def abort(self, code: object, text: str) -> None:
-            raise grpc.aio.InternalError("the call is over")
-
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(_abort(Gone(), CallFailed(Refused("full"))))

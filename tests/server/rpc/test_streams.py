@@ -5,15 +5,13 @@ from collections.abc import Iterator
 from queue import Queue
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
 from latebind.domain.errors import Expired
-from latebind.server.rpc.server import _Caller
-from tests.server.conftest import PATIENCE, Site, opened
-from tests.server.rpc.conftest import GRPC, address, tensor
+from tests.server.conftest import BOTH, PATIENCE, Site, address, opened
+from tests.server.rpc.conftest import tensor
 
 FINAL = "triton_final_response"
 ROW = np.array([[5, 8, 2]])
@@ -22,7 +20,7 @@ ROW = np.array([[5, 8, 2]])
 @pytest.fixture
 def paced() -> Iterator[Site]:
     """A frontend whose gateway says a token when a test lets it."""
-    with opened(GRPC) as site:
+    with opened(BOTH) as site:
         site.gateway.pace = asyncio.Queue()
         yield site
 
@@ -111,12 +109,3 @@ def test_who_goes_between_tokens_frees_the_places(paced: Site) -> None:
     stream.client.stop_stream(cancel_requests=True)
     paced.await_(asyncio.wait_for(paced.gateway.cancelled.wait(), PATIENCE))
     paced.await_(asyncio.wait_for(paced.gateway.until_taken(0), PATIENCE))
-
-
-def test_a_response_that_cannot_be_sent_any_more_cancels_its_call() -> None:
-    class Gone:
-        async def write(self, reply: bytes) -> None:
-            raise grpc.aio.InternalError
-
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(_Caller(Gone()).write(b""))

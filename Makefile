@@ -24,7 +24,6 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m research scheduler
-	$(BIN)/python -m research stages
 
 compiled: $(INSTALLED)
 	rm -rf out/compiled

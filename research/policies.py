@@ -18,7 +18,6 @@ BATCHING = {
 EVICTION = {
     **{name: name for name in RESIDENCY_POLICIES},
     "lfu": f"{_MCACHE}:Lfu",
-    "lfu-in-memory": f"{_MCACHE}:LfuInMemory",
     "arc": f"{_MCACHE}:Arc",
     "srrip": f"{_MCACHE}:Srrip",
     "gdsf": f"{_MCACHE}:Gdsf",

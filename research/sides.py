@@ -1,7 +1,6 @@
 """A side of a comparison: the engine or scheduler that is measured, its policy and settings, and what it stands for."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,8 +12,6 @@ from latebind.domain.config import EngineConfig, PolicyConfig, ServedModel
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import PlannerConfig
-from latebind.engine.client import EngineClient
-from latebind.engine.order import EngineOrder
 from research.policies import BATCHING
 
 SLOTS = 4096
@@ -83,47 +80,25 @@ def chosen(every: Mapping[str, S], wanted: Sequence[str], *, always: Sequence[st
     return {name: side for name, side in every.items() if name in kept}
 
 
-async def begun(stack: AsyncExitStack, order: EngineOrder) -> EngineClient:
-    """Start an engine, which ends with the stack."""
-    engine = await EngineClient.start(order)
-    stack.push_async_callback(engine.close)
-    return engine
-
-
 def alone(served: ServedModel, lengths: Lengths) -> float:
     """Return the mean seconds that rows of these lengths take alone, by profile."""
     estimate = Estimate(served.spec, served.costs)
     return float(np.mean([estimate.whole(1, inputs, outputs) for inputs, outputs in lengths]))
 
 
-def of_kind(sides: Mapping[str, Side], kind: str) -> list[str]:
-    """Return the names of the sides with this role."""
-    return [name for name, side in sides.items() if kind in side.kinds]
+def least(sides: Mapping[str, Figures]) -> Figures:
+    """Return for each round the figure of the side with the least mean in all others, as one tunes on past traffic.
 
-
-def chosen_elsewhere(sides: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return for each round the side with the least mean in all others, as one would tune on past traffic.
-
-    `sides` has a figure for each round. A side chosen by the rounds that it is then judged by would look better than it
-    is, the more so the more there are. Of a side whose figure is infinite in some round, the others count so too.
+    A side chosen by the rounds that it is then judged by would look better than it is, the more so the more there are.
+    Of a side whose figure is infinite in some round, the others count so too.
     """
     figures = np.array(list(sides.values()), dtype=np.float64)
     with np.errstate(invalid="ignore"):
         others = figures.sum(axis=1, keepdims=True) - figures if figures.shape[1] > 1 else figures
     others[np.isnan(others)] = np.inf
-    names = list(sides)
-    return [names[best] for best in others.argmin(axis=0)]
-
-
-def least(sides: Mapping[str, Figures]) -> Figures:
-    """Return for each round the figure of the side that has the least mean in all others."""
-    return _of(sides, chosen_elsewhere({name: figures.tolist() for name, figures in sides.items()}))
+    return figures[others.argmin(axis=0), np.arange(figures.shape[1])]
 
 
 def most(sides: Mapping[str, Figures]) -> Figures:
     """Return for each round the figure of the side that has the greatest mean in all others."""
-    return _of(sides, chosen_elsewhere({name: (-figures).tolist() for name, figures in sides.items()}))
-
-
-def _of(sides: Mapping[str, Figures], best: Sequence[str]) -> Figures:
-    return np.array([sides[name][number] for number, name in enumerate(best)])
+    return -least({name: -figures for name, figures in sides.items()})

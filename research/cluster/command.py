@@ -17,7 +17,7 @@ from research.cluster.agreement import compared
 from research.cluster.placement import Scene, asked, contest
 from research.cluster.report import contest_figure, gain_rows, side_rows
 from research.evaluation import Floats, Found, Output, Rounds, Seeds, evaluate
-from research.mcache.azure import services_of
+from research.mcache.traces import services_of
 
 SHARES = (0.75, 1.0, 1.5, 2.0, 4.0)
 SERVICES = 386  # that are drawn: as many as HTTP and timers call in a sample of 500 of the trace

@@ -1,6 +1,7 @@
 """`python -m research elastic` and `elastic-live`."""
 
 from dataclasses import replace
+from enum import StrEnum
 from functools import partial
 from typing import Annotated
 
@@ -9,23 +10,28 @@ from typer import Option
 from latebind.bench.rounds import Progress
 from latebind.cli.console import reporting
 from latebind.cli.options import Processes, numbers
+from latebind.domain.config import PolicyConfig
 from latebind.domain.errors import ConfigError
-from research import plots
-from research.ebird import live, parts
-from research.evaluation import (
-    Conditions,
-    Found,
-    Load,
-    Output,
-    Rounds,
-    Seconds,
-    Seeds,
-    SideName,
-    Subject,
-    Words,
-    evaluate,
-)
-from research.hardware.chip import SIX, TITAN_RTX, Sharing
+from research.contest import Report, Turns
+from research.ebird import parts
+from research.ebird.policies import GRANULARITIES
+from research.evaluation import Conditions, Found, Output, Seconds, Seeds, Subject, Words, evaluate
+from research.hardware.chip import SIX, TITAN_RTX
+from research.policies import BATCHING
+from research.sides import SERIAL, Side, chosen, graph
+
+WINDOWS = (0.005, 0.010, 0.020, 0.030)  # seconds; the best of them is TF-Serving's optimal wait (Ebird, section III)
+LOADS, DEADLINE = (0.1, 0.25, 0.5, 0.75, 1.0, 1.2), (10.0,)
+
+
+class Kind(StrEnum):
+    """The role of a live side; `BASELINE` is what the unit of load is taken from."""
+
+    NO_WAIT = "no wait"
+    OPTIMAL_WAIT = "optimal wait"
+    ELASTIC = "elastic"
+    LATE = "late"
+    BASELINE = "a baseline"
 
 
 def elastic(
@@ -33,17 +39,16 @@ def elastic(
     network: Annotated[Words, Option(help=f"A network: {', '.join(SIX)}; may be repeated.")] = None,
     seeds: Seeds = 5,
     seconds: Seconds = 10,
-    low: Annotated[float, Option(help="The low load of bursts and day, as a share of the high load.")] = 0.1,
+    low: Annotated[float, Option(help="The low load of bursts, as a share of the high load.")] = 0.1,
     launch_ms: Annotated[float, Option(help="What batching on the host needs between batches.")] = TITAN_RTX.launch
     * 1e3,
-    sharing: Annotated[Sharing, Option(help="How runs share the GPU if they want more than all.")] = TITAN_RTX.sharing,
     processes: Processes = 0,
     output: Output,
 ) -> None:
     """Simulate Ebird's evaluation: six networks on a Titan RTX, batches of 32, 99 % of answers within 200 ms.
 
-    Parts: rising (figure 2), split (6), bursts (8), throughput (9), ablations (each technique of Ebird by itself), day
-    (a load that rises and falls), gaps (throughput by the time between two batches). Searches and days last --seconds.
+    Parts: bursts (figure 8), throughput (9), ablations (each technique of Ebird by itself), gaps (throughput by the
+    time between two batches). Searches last --seconds.
 
     Elastic batches (algorithm 1, workers of 1, 1, 2, 4, 8 and 16, a pool of inputs on the GPU) are compared with
     batches made on the host (no window, the best of six windows, padded), and with batches without a window that use
@@ -57,53 +62,55 @@ def elastic(
     with reporting():
         if unknown := [name for name in network or () if name not in SIX]:
             raise ConfigError(f"there is no network {unknown[0]!r}: take some of {', '.join(SIX)}")
-        chip = replace(TITAN_RTX, launch=launch_ms / 1e3, sharing=sharing)
+        chip = replace(TITAN_RTX, launch=launch_ms / 1e3)
         plan = parts.Plan(tuple(network or SIX), seeds, seconds, low, chip, processes)
-        every = (
-            parts.rising,
-            parts.split,
-            parts.bursts,
-            parts.throughput,
-            parts.ablations,
-            parts.day,
-            parts.gaps,
-        )
+        every = (parts.bursts, parts.throughput, parts.ablations, parts.gaps)
         evaluate({part.__name__: partial(part, plan) for part in every}, output)
+
+
+def contenders(cores: int) -> dict[str, Side]:
+    """Return all live sides by name, each for an engine on so many cores."""
+    crews = {f"1 x {cores}": (1, cores), f"{cores} x 1": (cores, 1)} if cores > 1 else {"1 x 1": (1, 1)}
+    found: list[Side] = []
+    for label, (workers, threads) in crews.items():
+        for window in (0.0, *WINDOWS):
+            kind = Kind.OPTIMAL_WAIT if window else Kind.NO_WAIT
+            name = f"wait {window * 1e3:g} ms, {label}" if window else f"no wait, {label}"
+            policy = graph(window=window, shed=True)
+            found.append(Side(name, policy, (kind, Kind.BASELINE), workers=workers, threads=threads))
+    for kind in (Kind.ELASTIC, Kind.LATE):
+        name = f"{kind}, {' '.join(map(str, GRANULARITIES))}"
+        found.append(Side(name, PolicyConfig(BATCHING[kind]), (kind,), granularities=GRANULARITIES))
+    found.append(Side(f"late, {cores} x 1", PolicyConfig("late"), (Kind.LATE,), workers=cores))
+    return {side.label: side for side in found}
 
 
 def elastic_live(
     subject: Subject,
     *,
-    load: Load = None,
-    target: Annotated[float, Option(help="Late is what takes longer than so many times one request alone.")] = 10.0,
-    side: SideName = None,
     engine_cores: Annotated[str, Option(help="The cores that the engines run on, such as 0,1.")] = "0,1",
-    rounds: Rounds = 6,
-    seconds: Seconds = 2.0,
+    turns: Turns,
     conditions: Conditions,
     output: Output,
 ) -> None:
     """Compare elastic batches (Ebird) with TF-Serving's policies on the live engine, on several cores. Exits are off.
 
     Loads are multiples of the best baseline's highest throughput. Each baseline takes part twice: with one worker that
-    has all cores, and with one worker for each core. Where the engines have all cores, the frontend shares one,
-    for all sides alike; --engine-core counts for nothing.
+    has all cores, and with one worker for each core. All sides refuse and drop requests that cannot be answered within
+    the deadline. Where the engines have all cores, the frontend shares one, for all sides alike; --engine-core counts
+    for nothing. `--simulated` plays the same on a virtual clock, where a worker has one core.
 
     Example: `python -m research elastic-live models --model resnet56 --data images.npz --load 0.1 --load 1`
     """
     with reporting():
-        plan = live.Plan(tuple(load or live.LOADS), target, rounds, seconds, tuple(side or ()))
-        asked, cores = subject.load(), numbers("--engine-cores", engine_cores)
+        cores = numbers("--engine-cores", engine_cores)
 
         def loads(tell: Progress) -> Found:
-            found = live.run(asked, setting=conditions.setting(), cores=cores, plan=plan, progress=tell)
-            rows, name = found.rows(), "in time a second"
-            tables = {
-                f"by load, a multiple of {found.capacity:.0f} a second; late after {found.allowed * 1e3:.1f} ms": rows,
-                f"always enough to do, and within the target; {found.limit:.0f} a second fit on the cores "
-                f"({found.fits:.0f} by the profile)": found.saturated_rows(),
-                "against the best of each kind, chosen by the other rounds": found.judged_rows(),
-            }
-            return Found(tables, lambda: [plots.curves("Answers in time", rows, by="side", x="load", y=name)])
+            sides = {SERIAL: Side(SERIAL, graph(1)), **chosen(contenders(len(cores)), tuple(turns.side or ()))}
+            ours = [name for name, side in sides.items() if {Kind.ELASTIC, Kind.LATE} & set(side.kinds)] or [SERIAL]
+            report = Report(sides, ours, (Kind.NO_WAIT, Kind.OPTIMAL_WAIT), conditions.seed)
+            plan = turns.plan(LOADS, DEADLINE, Kind.BASELINE)
+            turns.hold(subject, sides, partial(report.measure, plan), conditions, tell, cores=cores)
+            return report.found()
 
         evaluate({"loads": loads}, output)

@@ -1,4 +1,4 @@
-"""The parts of Ebird's evaluation: a rising load (figure 2), splitting (6), two loads (8), throughput (9), others."""
+"""The parts of Ebird's evaluation: two loads (figure 8), throughput (9), each technique alone, time between batches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,28 +8,20 @@ import numpy as np
 from latebind.bench.rounds import Progress, in_parallel
 from latebind.bench.statistics import ratio_of_means
 from latebind.cli.console import Row, Rows
-from latebind.simulation.hardware import Agenda
 from research import plots
 from research.ebird.simulated import (
     AT_LOW,
     ELASTIC,
     EVALUATED,
-    LATE,
-    NO_WAIT,
     OPTIMAL,
     PAPERS_WINDOW,
     PARTS,
-    POOL_WORKERS,
     POOL_ZERO,
-    QOS,
-    STATIC,
     Burst,
-    Day,
     Kind,
     Result,
     Search,
     Stable,
-    Steps,
     Task,
     highest,
     run,
@@ -37,21 +29,12 @@ from research.ebird.simulated import (
 )
 from research.evaluation import Found
 from research.hardware.chip import SIX, TITAN_RTX, Chip
-from research.hardware.gpu import CopyEngine, Multiprocessors
-from research.hardware.npu import Product
 from research.sides import Figures, Side
 
-RISING = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # of what optimal wait carries: figure 2 has no numbers in its text
-STEP = 150  # requests (section III-A)
-PAPERS_NETWORK = "resnet152"
 LAUNCHES = (0.0, 0.001, 0.005, 0.010, 0.020, 0.040)  # seconds between two batches
-SPLIT = 256  # inferences, and copies (section VI-B)
-FAKE = (Product(128 * 9, 128, 28 * 28),) * 50  # FakeNet: a convolution 50 times (section VI-B); its shape is ours
 BASELINES = (Kind.OPTIMAL, Kind.NO_WAIT, Kind.POOL_ZERO, Kind.POOL_WORKERS)
 OURS = (Kind.ELASTIC, Kind.LATE)
-WHOLE = slice(None)
 PHASES = {"low": slice(0, AT_LOW), "high": slice(AT_LOW, None)}
-MEAN = "mean ms"
 
 ByNetwork = Mapping[str, Mapping[Side, Figures]]  # figures by network and side, one for each seed
 
@@ -70,7 +53,7 @@ class Plan:
     low: float = 0.1
     chip: Chip = TITAN_RTX
     processes: int = 0
-    known: dict[tuple[str, Stable | Burst], float] = field(default_factory=dict, hash=False)
+    known: dict[str, float] = field(default_factory=dict, hash=False)
 
     def highest(
         self, networks: Sequence[str], sides: Sequence[Side], tell: Progress, load: Stable | Burst | None = None
@@ -95,13 +78,12 @@ class Plan:
         every = [replace(task, seed=seed) for task in tasks for seed in range(self.seeds)]
         return in_parallel(run, every, name="latency of {0.network}".format, progress=tell, processes=self.processes)
 
-    def carried(self, networks: Sequence[str], load: Stable | Burst, tell: Progress) -> dict[str, float]:
-        """Return the highest load of this kind that optimal wait sustains on each network, at its best window."""
-        missing = [network for network in networks if (network, load) not in self.known]
-        if missing:
-            for network, sides in self.highest(missing, OPTIMAL, tell, load).items():
-                self.known[network, load] = max(float(loads.mean()) for loads in sides.values())
-        return {network: self.known[network, load] for network in networks}
+    def carried(self, tell: Progress) -> dict[str, float]:
+        """Return the high load of bursts that optimal wait sustains on each network, at its best window."""
+        if missing := [network for network in self.networks if network not in self.known]:
+            for network, sides in self.highest(missing, OPTIMAL, tell, Burst(self.low)).items():
+                self.known[network] = max(float(loads.mean()) for loads in sides.values())
+        return self.known
 
 
 def throughput(plan: Plan, tell: Progress) -> Found:
@@ -126,40 +108,6 @@ def throughput(plan: Plan, tell: Progress) -> Found:
     return Found(tables, lambda: [plots.across("Throughput with 99 % within 200 ms", rows, by="network", names=names)])
 
 
-def rising(plan: Plan, tell: Progress) -> Found:
-    """Run the policies of figure 2, and those with a pool, on ResNet-152 while the load rises."""
-    (capacity,) = plan.carried([PAPERS_NETWORK], Stable(plan.seconds), tell).values()
-    papers = tuple(side for side in (*OPTIMAL, *STATIC) if side.policy.window == PAPERS_WINDOW)
-    sides = (NO_WAIT, *papers, POOL_ZERO, *POOL_WORKERS, ELASTIC, *LATE)
-    load = Steps(tuple((share * capacity, STEP) for share in RISING))
-    (by_side,) = grouped(plan.run([Task(PAPERS_NETWORK, side, load, plan.chip) for side in sides], tell)).values()
-    steps = {f"{share:g}": slice(STEP * i, STEP * (i + 1)) for i, share in enumerate(RISING)}
-    rows: Rows = [
-        {"policy": side.label, **{step: f"{np.stack(some)[:, part].mean() * 1e3:.1f}" for step, part in steps.items()}}
-        for side, some in by_side.items()
-    ]
-    title = f"{PAPERS_NETWORK}: mean ms at shares of {capacity:.0f}/s, {STEP} requests each (figure 2)"
-    return Found({title: rows}, lambda: [plots.across(title, rows, by="policy", names=list(steps), y=MEAN)])
-
-
-def split(plan: Plan, tell: Progress) -> Found:
-    """Split computation and copies of 256 inferences into 1 to 256 pieces (figure 6)."""
-    del tell
-    rows: Rows = []
-    for pieces in (2**power for power in range(9)):
-        agenda, computed, copied = Agenda(), list[float](), list[float]()
-        shared, batch = Multiprocessors(agenda, plan.chip), SPLIT // pieces
-        busy, alone = (sum(of(layer, batch) for layer in FAKE) for of in (plan.chip.busy, plan.chip.seconds))
-        for _ in range(pieces):
-            shared.begin(busy, alone, 0.0, computed.append)
-        size = SPLIT * SIX[PAPERS_NETWORK].footprint(plan.chip).input_bytes
-        CopyEngine(agenda, plan.chip).copy(size, 0.0, copied.append, pieces=pieces)
-        agenda.run_until()
-        told = {"computed ms": f"{max(computed) * 1e3:.1f}", "copied ms": f"{max(copied) * 1e3:.2f}"}
-        rows.append({"pieces": pieces, **told})
-    return Found({f"{SPLIT} inferences by so many workers, {SPLIT} copies (figure 6)": rows})
-
-
 def bursts(plan: Plan, tell: Progress) -> Found:
     """Run a low and then a high load (figure 8), and compare also with the window that the paper names."""
     runs = _bursts(plan, [side for side in EVALUATED if Kind.STATIC not in side.kinds], tell)
@@ -181,9 +129,12 @@ def bursts(plan: Plan, tell: Progress) -> Found:
 
 
 def _bursts(plan: Plan, sides: Sequence[Side], tell: Progress) -> list[Result]:
-    burst = Burst(plan.low)
-    high = plan.carried(plan.networks, burst, tell)
-    tasks = [Task(network, side, burst.at(load)[0], plan.chip) for network, load in high.items() for side in sides]
+    high = plan.carried(tell)
+    tasks = [
+        Task(network, side, Burst(plan.low).at(high[network])[0], plan.chip)
+        for network in plan.networks
+        for side in sides
+    ]
     return plan.run(tasks, tell)
 
 
@@ -201,33 +152,6 @@ def ablations(plan: Plan, tell: Progress) -> Found:
                 row[f"less at {phase} load"] = less(means[network], kind, Kind.OPTIMAL)
             rows.append(row)
     return Found({"each thing of Ebird alone, against optimal wait": rows})
-
-
-def day(plan: Plan, tell: Progress) -> Found:
-    """Run a day, as long as a search, between the low and the high load: each kind at its window of the least mean."""
-    tasks = [
-        Task(network, side, Day(plan.low * high, high, plan.seconds), plan.chip)
-        for network, high in plan.carried(plan.networks, Stable(plan.seconds), tell).items()
-        for side in EVALUATED
-        if Kind.STATIC not in side.kinds
-    ]
-    runs = plan.run(tasks, tell)
-    rows, every = Rows(), grouped(runs)
-    for network, means in mean_latencies(runs).items():
-        for kind in (*BASELINES, *OURS):
-            side, seconds = best(means, kind, min)
-            latencies = np.concatenate(every[network][side])
-            rows.append(
-                {
-                    "network": network,
-                    "policy": side.label,
-                    MEAN: f"{seconds.mean() * 1e3:.1f}",
-                    "p99 ms": f"{np.percentile(latencies, 99) * 1e3:.1f}",
-                    "late": f"{(latencies > QOS).mean():.2%}",
-                    "elastic takes less": "" if kind is Kind.ELASTIC else less(means, Kind.ELASTIC, kind),
-                }
-            )
-    return Found({f"a day of {plan.seconds:g} s between low and high load": rows})
 
 
 def gaps(plan: Plan, tell: Progress) -> Found:
@@ -248,7 +172,7 @@ def gaps(plan: Plan, tell: Progress) -> Found:
     return Found({"elastic carries more than optimal wait, by what this needs between two batches": rows})
 
 
-def mean_latencies(runs: Sequence[Result], part: slice = WHOLE) -> ByNetwork:
+def mean_latencies(runs: Sequence[Result], part: slice) -> ByNetwork:
     """Return the mean latency of a part of each run by network and side, one for each seed."""
     return {
         network: {side: np.array([latencies[part].mean() for latencies in some]) for side, some in sides.items()}

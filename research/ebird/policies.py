@@ -8,6 +8,8 @@ from latebind.batching.decisions import Decision, GoOn, Wait
 from latebind.batching.policy import Stacked, launch
 from latebind.batching.workers import WorkView
 
+GRANULARITIES = (1, 1, 2, 4, 8, 16)  # of the paper's workers (section VI-C)
+
 
 class Elastic(Stacked):
     """A worker takes as many of the oldest requests as its granularity says, where that many are ready.

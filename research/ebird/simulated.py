@@ -3,7 +3,6 @@
 The sides are those of Ebird's evaluation, some that it lacks, `late`, and Ebird in parts.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, partial
@@ -15,7 +14,8 @@ from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.simulation.driver import Simulator
 from latebind.simulation.hardware import After, Work
-from latebind.simulation.workloads import Arrival, diurnal, stepped
+from latebind.simulation.workloads import stepped
+from research.ebird.policies import GRANULARITIES
 from research.hardware.chip import LARGEST, SIX, Chip, Footprint
 from research.hardware.gpu import HostBatched, Pooled
 from research.policies import BATCHING
@@ -23,7 +23,6 @@ from research.sides import Figures, Side, graph
 
 WINDOWS = (0.005, 0.010, 0.020, 0.030, 0.050, 0.075)  # seconds
 PAPERS_WINDOW = 0.030  # that of ResNet-152 (section III-A)
-GRANULARITIES = (1, 1, 2, 4, 8, 16)  # section VI-C
 QOS = 0.200  # seconds (Ebird, section VIII-B)
 AT_LOW, AT_HIGH = 150, 250  # requests (the same)
 WARM_UP = 0.05  # of the requests of a search: nobody is there when they come
@@ -84,28 +83,7 @@ PARTS = (  # each is optimal wait with one thing of Ebird; a window of 0 may be 
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """So many requests at each rate, in turn; gaps are exponential."""
-
-    steps: tuple[tuple[float, int], ...]
-
-    def arrivals(self, served: ServedModel, random: Random) -> Iterator[Arrival]:
-        """Yield them."""
-        return stepped(served, steps=self.steps, allowed=QOS, random=random)
-
-
-@dataclass(frozen=True, slots=True)
-class Day:
-    """A rate that goes from `low` to `high` and back, in so many seconds."""
-
-    low: float
-    high: float
-    seconds: float
-
-    def arrivals(self, served: ServedModel, random: Random) -> Iterator[Arrival]:
-        """Yield them."""
-        return diurnal(served, low=self.low, high=self.high, day=self.seconds, days=1, allowed=QOS, random=random)
+Steps = tuple[tuple[float, int], ...]  # so many requests at each rate, in turn; gaps are exponential
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +92,7 @@ class Task:
 
     network: str
     side: Side
-    load: Steps | Day
+    load: Steps
     chip: Chip
     seed: int = 0
 
@@ -137,7 +115,7 @@ class Stable:
     def at(self, load: float) -> tuple[Steps, int]:
         """Return the load, and after how many requests latencies count."""
         requests = max(1, round(load * self.seconds))
-        return Steps(((load, requests),)), int(WARM_UP * requests)
+        return ((load, requests),), int(WARM_UP * requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +127,7 @@ class Burst:
 
     def at(self, load: float) -> tuple[Steps, int]:
         """Return the load, and after how many requests latencies count."""
-        return Steps(((self.low * load, AT_LOW), (load, AT_HIGH))), AT_LOW
+        return ((self.low * load, AT_LOW), (load, AT_HIGH)), AT_LOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +151,8 @@ def run(task: Task) -> Result:
     settings = SchedulerConfig((served,), side.workers, side.policy, side.granularities, side.at_once)
     card = Pooled if side.pool else Static if static else HostBatched
     simulator = Simulator(settings, hardware=partial(card, task.chip, {task.network: footprint}))
-    records = simulator.run(task.load.arrivals(served, Random(task.seed)))
+    arrivals = stepped(served, steps=task.load, allowed=QOS, random=Random(task.seed))
+    records = simulator.run(arrivals)
     simulator.scheduler.check()
     return Result(task, np.array([record.latency for record in sorted(records, key=lambda record: record.request)]))
 

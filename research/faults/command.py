@@ -7,12 +7,11 @@ from typer import Option
 from latebind.bench.rounds import Progress
 from latebind.cli.console import reporting
 from research.evaluation import Found, Output, evaluate
-from research.faults import changes, mixed
+from research.faults import mixed
 
 
 def faults(
     times: Annotated[int, Option(min=1, help="How often each fault is caused, and the server told to end.")] = 20,
-    hang_ups: Annotated[int, Option(min=1, help="For hang-up: how often six clients leave.")] = 5,
     fault: Annotated[list[mixed.Fault] | None, Option(help="For mixed: which; may be repeated.")] = None,
     pause: Annotated[float, Option(help="For mixed: seconds without a fault before each.")] = 1.0,
     patience: Annotated[float, Option(help="For mixed: seconds for which an engine may stand still.")] = 1.0,
@@ -22,9 +21,7 @@ def faults(
     """Cause faults in a real `latebind serve` and count what its clients get.
 
     Parts: mixed (the engine killed, stopped for 10 s, stuck in a stage, and rows that raise, all under load), terminate
-    (SIGTERM with 32 requests in flight), hang-up (clients that leave while a slow model runs: late is who then waits
-    for more than one stage, the one that ran as the others left). New versions under load:
-    `latebind bench ledger --inject reload`.
+    (SIGTERM with 32 requests in flight). New versions under load: `latebind bench ledger --inject reload`.
 
     Example: `python -m research faults --part mixed --fault killed --times 5`
     """
@@ -35,9 +32,6 @@ def faults(
             return Found({f"faults under a mixed load on four models, calls of {mixed.TIMEOUT:g} s": rows})
 
         def terminate(tell: Progress) -> Found:
-            return Found({f"SIGTERM with {changes.IN_FLIGHT} requests in flight": [changes.terminate(times, tell)]})
+            return Found({f"SIGTERM with {mixed.IN_FLIGHT} requests in flight": [mixed.terminate(times, tell)]})
 
-        def hang_up(tell: Progress) -> Found:
-            return Found({f"{changes.LEAVING} clients leave a slow model": [changes.hang_up(hang_ups, tell)]})
-
-        evaluate({"mixed": under_load, "terminate": terminate, "hang-up": hang_up}, output)
+        evaluate({"mixed": under_load, "terminate": terminate}, output)

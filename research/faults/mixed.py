@@ -1,7 +1,7 @@
 """Faults under a mixed load on four models: the engine killed, stopped, stuck in a stage, and rows that raise.
 
 Every answer is recomputed, and the figures, health and dashboard are asked all the while. What the engines decided is
-replayed from their event logs.
+replayed from their event logs. And a server that is told to end while requests wait and run.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,20 +26,22 @@ import torch
 from torch import nn
 
 from latebind.bench.rounds import Progress
-from latebind.bench.server import launched
+from latebind.bench.server import Launched, launched, tree
 from latebind.cli.console import Row, Rows
 from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import read_log
 from latebind.queries.scheduler import replayed
-from research.faults.changes import counted
 from research.faults.freeze import Frozen
-from research.faults.models import NO_ANSWER, PICKED, SLOW_WIDTH, WIDTH, build_mixed
+from research.faults.models import PICKED, Pick, Scale, Slow, build_models, width_of
 
 CLIENTS = 3  # of each model
 KNOWN = 32  # inputs of each model whose answers are known
 TIMEOUT = 1.0  # seconds that a call may take
 GRACE = 1.0  # seconds after its deadline by which a call must have an answer
 HANGS = 30.0  # seconds after which a client gives up
+IN_FLIGHT = 32  # requests of a server that is told to end
+LEFT_SECONDS = 1.0  # after the exit in which children may still end
+NO_ANSWER = 0
 PAUSE = 0.02  # seconds between an answer and the next call of a client
 LOOKS = 0.2  # seconds between two looks at the control plane
 STOPPED_SECONDS = 10.0
@@ -68,15 +70,9 @@ class Fault(StrEnum):
     POISONED = "a poisoned row"
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
-    """What the server's log tells of its processes."""
-
-    file: Path
-
-    def serves(self) -> int:
-        """Return the process that serves now."""
-        return int(SERVES.findall(self.file.read_text())[-1])
+def serving_process(log: Path) -> int:
+    """Return the process that serves now, by the server's log."""
+    return int(SERVES.findall(log.read_text())[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +111,18 @@ class Report:
 
 def row(report: Report) -> Row:
     """Return a report as a row of a table."""
+    found = totals(report.statuses)
     return {
         "fault": report.fault,
         "times": len(report.seconds),
-        **{name: totals(report.statuses)[name] for name in ("answered", "refused", "failed")},
+        **{name: found[name] for name in ("answered", "refused", "failed")},
         "wrong": report.wrong,
         f"no answer {GRACE:g} s after the deadline": report.late,
         "longest call s": f"{report.longest:.2f}",
         "longest look s": f"{max(report.control.values()):.2f}",
         "all answered again after s, median": f"{median(report.seconds):.2f}",
         "longest": f"{max(report.seconds):.2f}",
-        "poisoned rows got": counted(report.poisoned),
+        "poisoned rows got": _counted(report.poisoned),
         "threads stopped that had no stage": report.idle,
         "logs": report.logs,
         "events": report.events,
@@ -137,7 +134,8 @@ def rows(faults: Sequence[Fault], times: int, tell: Progress, *, pause: float, p
     """Cause each fault so many times, `pause` seconds after the one before was over."""
     with tempfile.TemporaryDirectory() as folder:
         tell("four models are built", 0.0)
-        modules = build_mixed(Path(folder) / "models")
+        models: dict[str, nn.Module] = {"twice": Scale(2.0), "thrice": Scale(3.0), "slow": Slow(64), "pick": Pick()}
+        modules = build_models(Path(folder) / "models", models)
         found = []
         for number, fault in enumerate(faults):
 
@@ -162,7 +160,7 @@ def _cause(
     with tempfile.TemporaryDirectory(dir=folder) as logs:
         options = ("--config", str(settings), "--event-log", str(Path(logs) / "events"), "--dashboard")
         with launched(folder / "models", *options, log=log) as server:
-            asyncio.run(_run(server.url, Log(log), report, times, modules, pause, told))
+            asyncio.run(_run(server.url, log, report, times, modules, pause, told))
         for file in sorted(Path(logs).iterdir()):
             _replay(file, report)
     return report
@@ -180,7 +178,7 @@ def _replay(file: Path, report: Report) -> None:
 
 async def _run(
     url: str,
-    log: Log,
+    log: Path,
     report: Report,
     times: int,
     modules: dict[str, nn.Module],
@@ -190,7 +188,9 @@ async def _run(
     timeout, connector = aiohttp.ClientTimeout(total=HANGS), aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(url, timeout=timeout, connector=connector) as session:
         clients = {name: Client(session, name, module) for name, module in modules.items()}
-        async with _until_done([_looking(session, report), *_loads(clients, report)]):
+        load = [asyncio.create_task(_ask_on(client, report)) for client in clients.values() for _ in range(CLIENTS)]
+        load.append(asyncio.create_task(_look_on(session, report)))
+        try:
             for done in range(times):
                 told(done)
                 await asyncio.sleep(pause)
@@ -198,11 +198,18 @@ async def _run(
                 await _act(report, log, clients)
                 await _all_answered(report, clients)
                 report.seconds.append(time.monotonic() - begun)
+        finally:
+            for task in load:
+                task.cancel()
+            await asyncio.wait(load)
+    for task in load:
+        if not task.cancelled():
+            task.result()
 
 
-async def _act(report: Report, log: Log, clients: "dict[str, Client]") -> None:
+async def _act(report: Report, log: Path, clients: "dict[str, Client]") -> None:
     """Cause the fault, and return once it is over or another engine serves."""
-    engine = log.serves()
+    engine = serving_process(log)
     match report.fault:
         case Fault.KILLED:
             os.kill(engine, signal.SIGKILL)
@@ -219,16 +226,16 @@ async def _act(report: Report, log: Log, clients: "dict[str, Client]") -> None:
             report.poisoned[call.status] = report.poisoned.get(call.status, 0) + 1
             return
     async with _within("no other engine served"):
-        while log.serves() == engine:
+        while serving_process(log) == engine:
             await asyncio.sleep(0.05)
 
 
-async def _stick(report: Report, log: Log, engine: int, clients: "dict[str, Client]") -> None:
+async def _stick(report: Report, log: Path, engine: int, clients: "dict[str, Client]") -> None:
     """Stop threads of the engine, one at a time, until one was in a stage: then nobody is answered any more."""
     for _ in range(TRIES):
         frozen = await asyncio.to_thread(Frozen, engine)
         await _all_answered(report, clients)
-        if log.serves() != engine:
+        if serving_process(log) != engine:
             return
         report.idle += 1
         await asyncio.to_thread(frozen.thaw)
@@ -254,9 +261,10 @@ async def _within(what: str) -> AsyncIterator[None]:
 class Client:
     """Calls one model with inputs whose answers are known."""
 
-    def __init__(self, session: aiohttp.ClientSession, model: str, module: nn.Module) -> None:
-        random, width = np.random.default_rng(len(model)), SLOW_WIDTH if model == "slow" else WIDTH
+    def __init__(self, session: aiohttp.ClientSession, model: str, module: nn.Module, timeout: float = TIMEOUT) -> None:
+        random, width = np.random.default_rng(len(model)), width_of(model)
         self.model = model
+        self._timeout = timeout
         self._session = session
         self._rows: list[dict[str, Any]] = [{"x": row} for row in random.standard_normal((KNOWN, width), np.float32)]
         if model == "pick":
@@ -273,7 +281,7 @@ class Client:
         if poisoned:
             row["i"] = row["i"] + 10**6
         name, tensors = f"{self.model}-{number}", [_tensor(name, values) for name, values in row.items()]
-        body = {"id": name, "inputs": tensors, "parameters": {"timeout": round(TIMEOUT * 1e6)}}
+        body = {"id": name, "inputs": tensors, "parameters": {"timeout": round(self._timeout * 1e6)}}
         try:
             async with self._session.post(f"/v2/models/{self.model}/infer", json=body) as response:
                 reply = await response.json()
@@ -305,20 +313,14 @@ async def _answered(client: Client, report: Report) -> None:
         await asyncio.sleep(PAUSE)
 
 
-def _loads(clients: dict[str, Client], report: Report) -> list[Callable[[asyncio.Event], Awaitable[None]]]:
-    def of(client: Client) -> Callable[[asyncio.Event], Awaitable[None]]:
-        async def ask_on(done: asyncio.Event) -> None:
-            while not done.is_set():
-                _note(report, await client.ask())
-                await asyncio.sleep(PAUSE)
-
-        return ask_on
-
-    return [of(client) for client in clients.values() for _ in range(CLIENTS)]
+async def _ask_on(client: Client, report: Report) -> None:
+    while True:
+        _note(report, await client.ask())
+        await asyncio.sleep(PAUSE)
 
 
-def _looking(session: aiohttp.ClientSession, report: Report) -> Callable[[asyncio.Event], Awaitable[None]]:
-    """Return what asks the control plane again and again."""
+async def _look_on(session: aiohttp.ClientSession, report: Report) -> None:
+    """Ask the control plane again and again."""
 
     async def look(method: str, path: str) -> None:
         begun = time.monotonic()
@@ -327,24 +329,9 @@ def _looking(session: aiohttp.ClientSession, report: Report) -> Callable[[asynci
                 await response.read()
         report.control[path] = max(report.control.get(path, 0.0), time.monotonic() - begun)
 
-    async def look_on(done: asyncio.Event) -> None:
-        while not done.is_set():
-            await asyncio.gather(*[look(method, path) for method, path in CONTROL])
-            await asyncio.sleep(LOOKS)
-
-    return look_on
-
-
-@asynccontextmanager
-async def _until_done(works: Sequence[Callable[[asyncio.Event], Awaitable[None]]]) -> AsyncIterator[None]:
-    """Do all this inside the block, and end it then."""
-    done = asyncio.Event()
-    tasks = [asyncio.ensure_future(work(done)) for work in works]
-    try:
-        yield
-    finally:
-        done.set()
-        await asyncio.gather(*tasks)
+    while True:
+        await asyncio.gather(*[look(method, path) for method, path in CONTROL])
+        await asyncio.sleep(LOOKS)
 
 
 def totals(statuses: dict[int, int]) -> Counter[str]:
@@ -354,3 +341,56 @@ def totals(statuses: dict[int, int]) -> Counter[str]:
     for status, number in statuses.items():
         found[names.get(status, "failed")] += number
     return found
+
+
+def _counted(counts: dict[int, int]) -> str:
+    """Write each value with how often it came, as `0: 20`."""
+    return ", ".join(f"{value}: {count}" for value, count in sorted(counts.items())) or "0"
+
+
+# A server that is told to end -----------------------------------------------------------------------------------------
+
+
+def terminate(times: int, tell: Progress, *, in_flight: int = IN_FLIGHT) -> Row:
+    """Start a server, send so many requests for a slow model, and tell it to end while they run; so many times."""
+    statuses, codes, seconds, processes = Counter[int](), Counter[int](), list[float](), 0
+    with tempfile.TemporaryDirectory() as folder:
+        (module,) = build_models(Path(folder), {"slow": Slow(128)}, max_batch=1).values()
+        for number in range(times):
+            tell(f"{number} of {times}", number / times)
+            with launched(Path(folder), "--deadline-ms", "30000") as server:
+                children = [one.pid for one in tree(server.process.pid)[1:]]
+                some, begun = asyncio.run(_ask_and_end(server, module, in_flight))
+                codes[server.process.wait(timeout=60)] += 1
+                seconds.append(time.monotonic() - begun)
+                processes += _left(children)
+                statuses += some
+    return {
+        "answered": statuses[200],
+        "not answered": statuses.total() - statuses[200],
+        "exit codes": _counted(codes),
+        "seconds to the end, median": f"{median(seconds):.2f}",
+        "longest": f"{max(seconds):.2f}",
+        "processes left": processes,
+    }
+
+
+async def _ask_and_end(server: Launched, module: nn.Module, in_flight: int) -> tuple[Counter[int], float]:
+    """Tell the server to end as soon as the first of the requests has its answer; the others wait or run then."""
+    timeout, connector = aiohttp.ClientTimeout(total=HANGS), aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(server.url, timeout=timeout, connector=connector) as session:
+        client = Client(session, "slow", module, HANGS)
+        tasks = [asyncio.create_task(client.ask()) for _ in range(in_flight)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        server.process.terminate()
+        begun = time.monotonic()
+        calls = await asyncio.gather(*tasks)
+    return Counter(one.status if one.right else NO_ANSWER for one in calls), begun
+
+
+def _left(processes: list[int]) -> int:
+    """Return how many of them are there yet, after a while."""
+    until = time.monotonic() + LEFT_SECONDS
+    while (left := sum(Path(f"/proc/{one}").exists() for one in processes)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return left

@@ -1,7 +1,6 @@
 """`python -m research caches`, `calibration`, `locality`, `drift`, `queries` and `queries-live`."""
 
 import asyncio
-from enum import StrEnum
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -20,9 +19,8 @@ from latebind.cli.sources import load_rows, load_samples
 from latebind.domain.errors import ConfigError
 from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
 from latebind.learned.samples import Samples, checked
-from latebind.learned.train import DISTILLATION
 from research import plots
-from research.evaluation import Conditions, Data, Floats, Found, Output, Part, Rounds, Subject, Words, evaluate
+from research.evaluation import Conditions, Data, Floats, Found, Output, Part, SideName, Subject, Words, evaluate
 from research.gati import baselines, networks
 from research.gati import drift as watch
 from research.gati import engine as alone
@@ -31,8 +29,8 @@ from research.gati import queries as simulated
 from research.gati import queries_live as live
 from research.gati.models import load_model
 from research.gati.routes import Plan, Standings
-from research.gati.traffic import Traffic
 from research.live import Rows
+from research.sides import chosen
 
 Confidence = Annotated[float, Option(help="The confidence with which calibration must show that share.")]
 
@@ -60,10 +58,10 @@ def caches(
     seed: Seed = 0,
     output: Output,
 ) -> None:
-    """Compare learned caches with fewer bits, smaller models, cascades and traditional caches, and ablate them.
+    """Compare learned caches with fewer bits, smaller models, cascades, traditional caches, and rules of composition.
 
-    Parts: baselines; and, with --fit, traditional (k-NN, k-means, hashing), variants (networks for a lookup),
-    composition (rules under limits of memory, and weights of hit rates against gains), ablations.
+    Parts: baselines; and, with --fit, traditional (k-NN, k-means, hashing) and composition (rules under limits of
+    memory).
 
     Latency is that of calls in this process, with batch 1 and one thread, without a server. Thresholds for each fold
     are calibrated on the others.
@@ -87,20 +85,12 @@ def caches(
         given = {name: torch.from_numpy(array) for name, array in inputs.items()}
         rows = Samples(given, None if labels is None else torch.from_numpy(labels))
         ranges, samples = baselines.set_aside(checked(rows, spec), seed)
-        plan, known = Plan(promise, folds, seed), dict[float, networks.Explored]()
+        plan = Plan(promise, folds, seed)
 
         def taught() -> networks.Lessons:
             assert fit is not None
             some = checked(load_samples(fit, fit_option, seed=seed)[0], spec)
             return networks.Lessons(some, tuple(kind or networks.KINDS), lessons, folder=explored)
-
-        def trained(tell: Progress, distillation: float = DISTILLATION) -> networks.Explored:
-            """Return the networks that several parts need, trained once."""
-            if distillation not in known:
-                known[distillation] = networks.explore(
-                    base, stages, taught(), samples, seed, tell=tell, distillation=distillation
-                )
-            return known[distillation]
 
         def beside(tell: Progress) -> Found:
             found = baselines.compare(base, other, ranges, samples, plan, tell=tell)
@@ -112,24 +102,15 @@ def caches(
             found = baselines.traditional(base, stages[-1], some, samples, plan, tell=tell)
             return Found({f"caches behind stage {stages[-1]}": found})
 
-        def variants(tell: Progress) -> Found:
-            return Found({"networks for a lookup": networks.variants(trained(tell), samples, plan)})
-
         def composition(tell: Progress) -> Found:
-            under = networks.under_limits(base, trained(tell), samples, plan, budgets=budgets, tell=tell)
-            weighed = networks.alphas(base, trained(tell), samples, plan, tell=tell)
-            tables = {"rules under limits of memory": under.rows(), "by weight of hit rates (alpha)": weighed.rows()}
+            explored = networks.explore(base, stages, taught(), samples, seed, tell=tell)
+            under = networks.under_limits(base, explored, samples, plan, budgets=budgets, tell=tell)
+            tables = {"rules under limits of memory": under.rows()}
             names = [f"{budget / 1e6:g} MB, ms" for budget in budgets]
             title = "Rules of composition by memory, mean ms"
             return Found(tables, lambda: [plots.across(title, under.rows(), by="rule", names=names)])
 
-        def ablations(tell: Progress) -> Found:
-            undistilled = trained(tell, 0.0)
-            found = networks.ablations(base, trained(tell), undistilled, samples, plan, tell=tell)
-            return Found({"without one part": found.rows()})
-
-        parts: dict[str, Part] = {"baselines": beside, "traditional": traditional, "variants": variants}
-        parts |= {"composition": composition, "ablations": ablations}
+        parts: dict[str, Part] = {"baselines": beside, "traditional": traditional, "composition": composition}
         told = f"{len(samples)} of {spec.name} on {base.program.backend}, batch 1, one thread, in process"
         evaluate(parts, output, {"rows": told})
 
@@ -154,7 +135,9 @@ def engine(
     conditions: Conditions,
     output: Output,
 ) -> None:
-    """Measure what leaving early is worth in the live engine alone: by rows of a call, and in throughput.
+    """Measure what leaving early is worth in the live engine alone, by rows of a call.
+
+    In throughput: `joint --part batches`.
 
     Example: `python -m research engine models --model resnet56 --data examples.cifar10.data:unseen --data-option
     data=cifar10/ --folds 5`
@@ -165,11 +148,7 @@ def engine(
         def exits(tell: Progress) -> Found:
             batches = batch or alone.BATCHES
             found = alone.run(asked, setting=setting, folds=folds, batches=batches, progress=tell)
-            tables = {
-                "latency of rows in the engine, closed loop": found.rows(),
-                "throughput with more waiting than a batch takes": found.throughput_rows(),
-            }
-            return Found(tables)
+            return Found({"latency of rows in the engine, closed loop": found.rows()})
 
         evaluate({"exits": exits}, output)
 
@@ -271,59 +250,33 @@ def drift(
 def queries(
     *,
     deadline_ms: Annotated[
-        Floats, Option(help="A deadline; may be repeated. Default: 60 to 200 in steps of 20.")
+        Floats, Option(help="A deadline; may be repeated. Default: 75, and 60 to 200 in steps of 20.")
     ] = None,
-    requests: Annotated[int, Option(min=1, help="How many each planner gets at each deadline.")] = 20_000,
-    price: Annotated[Floats, Option(help="Also `expected` with this price of a second; may be repeated.")] = None,
-    gain: Annotated[float, Option(help="How much faster caches make the gate. Default: as the paper reports.")] = 0.0,
-    places: Annotated[int, Option(help="How many learned caches the gate has.")] = 8,
-    wrong: Annotated[Floats, Option(help="The share of early exits that are wrong; may be repeated.")] = None,
-    load: Annotated[Floats, Option(help="For loaded; may be repeated. Default: 0.3, 0.6 and 0.9.")] = None,
-    loaded_requests: Annotated[int, Option(min=1, help="How many each planner gets at each load.")] = 4000,
+    load: Annotated[Floats, Option(help="A load; may be repeated. Default: one request after another.")] = None,
+    requests: Annotated[int, Option(min=1, help="How many each planner gets at each deadline and load.")] = 5_000,
     seed: Seed = 0,
     processes: Processes = 0,
     output: Output,
 ) -> None:
     """Simulate GATI's section 7.3: a gate, then faces (46 %) or vehicles (45 %), each with the models of table 5.
 
-    Parts: gains (figure 11, and the planners against each other), tight (deadlines of 60 to 100 ms in steps of 5),
-    models (figure 12), wrong (what is left of the gain when learned caches err), loaded (Poisson arrivals into the
-    scheduler; load 1 is what 4 workers sustain with the baseline that splits the deadline equally), decision (how long
-    the planner takes to pick a model).
-
-    The planners are: the deadline split equally or in proportion, each with and without replanning, and `expected`.
-    That one maximises the expected accuracy of the whole query, less the price of its time. Without `--price` it takes
-    the price that divides what learned caches earn between accuracy and latency, and 0 and 1 are shown beside it.
+    The planners are: the deadline split equally or in proportion, and `expected`, which maximises the expected accuracy
+    of the whole query, less the price of its time. Each is played static, without learned caches and with all models
+    picked as a query arrives (the paper's baseline), and as it replans (figures 11 and 12).
 
     A request is right if all of its steps are right and it is in time; it counts with the probability of that, given
-    the models that ran. `research/gati/traffic.py` says where the gate's learned caches are. Requests come one after
-    another, as in the paper, except in the part `loaded`. Intervals (95 %) are over requests, paired.
+    the models that ran. `research/gati/queries.py` says where the gate's learned caches are. Requests come one after
+    another, as in the paper, or with --load at Poisson times; load 1 is what 4 workers sustain with the static equal
+    split. Intervals (95 %) are over requests, paired.
 
-    Example: `python -m research queries --part gains --price 1`
+    Example: `python -m research queries --deadline-ms 75 --load 0.6`
     """
     with reporting():
-        loads = tuple(load or (0.3, 0.6, 0.9))
-        deadlines = tuple(ms / 1e3 for ms in deadline_ms or ()) or simulated.sweep(0.020)
-        if not all(number > 0 for number in (*deadlines, *loads)):
+        loads, deadlines = tuple(load or (0.0,)), tuple(deadline_ms or (60, 75, *range(80, 201, 20)))
+        if min(deadlines) <= 0 or min(loads) < 0:
             raise ConfigError("deadlines and loads: give more than 0 of each")
-        traffic, prices = Traffic(places, gain), tuple(price or (0.0, 1.0))
-        plan = simulated.Plan(deadlines, prices, traffic, requests, loads, loaded_requests, seed, processes)
-        parts: dict[str, Part] = {
-            "gains": partial(simulated.gains, plan),
-            "tight": partial(simulated.tight, plan),
-            "models": partial(simulated.models, plan),
-            "wrong": partial(simulated.wrong, plan, tuple(wrong or (0.003, 0.01))),
-            "loaded": partial(simulated.loaded, plan),
-            "decision": simulated.decision,
-        }
-        evaluate(parts, output)
-
-
-class Split(StrEnum):
-    """How the deadline is split over the steps, by the sides that split it."""
-
-    EQUAL = "equal"
-    PROPORTIONAL = "proportional"
+        plan = simulated.Plan([ms / 1e3 for ms in deadlines], loads, requests, seed, processes)
+        evaluate({"replanning": partial(simulated.simulated, plan)}, output)
 
 
 def queries_live(
@@ -333,27 +286,19 @@ def queries_live(
     data_option: DataOption = None,
     query: Annotated[str | None, Option(help="A query of the folder. Default: the only one.")] = None,
     deadline_ms: Annotated[Floats, Option(help="A deadline; may be repeated. Default: three useful ones.")] = None,
-    split: Annotated[Split, Option(help="How planners that split the deadline do it.")] = Split.PROPORTIONAL,
+    side: SideName = None,
     requests: Annotated[int, Option(min=1, help="How many rows each side is sent at each deadline.")] = 2000,
     rate: Annotated[float, Option(min=0.0, help="Requests a second; 0: one after another, as in the paper.")] = 0.0,
-    rounds: Rounds = 5,
-    clients: Annotated[int, Option(min=1, help="For overhead: clients that always wait.")] = live.CLIENTS,
-    caches: Annotated[bool, Option(help="For overhead: use learned caches.")] = False,
-    other_core: Annotated[int | None, Option(help="For overhead: of a second worker. Default: the frontend's.")] = None,
     conditions: Conditions,
     output: Output,
 ) -> None:
-    """Compare planners of a query on live engines, and measure what a query takes beyond its models.
+    """Compare planners of a query on live engines: the sides of `queries`, on a query that was built.
 
-    Parts: replanning, overhead. `static` has no learned caches and picks all models when the query arrives. `replanned`
-    splits the deadline in the same way, but picks each model when its step begins, with the time that learned caches
-    have saved. `expected` picks by expected accuracy. Nothing is refused or dropped for being late, so that every row
-    counts on every side; late answers are counted. Differences are paired by row, with 95 % intervals. Deadlines by
-    default are three at which a plan made in advance just misses the best models, by less time than caches save.
-
-    On one worker, a query runs all of its steps on the same core, so its throughput can be no more than that of its
-    models one after another. With a worker and a core for each step, it is compared with the slower step alone, on one
-    worker and on the same workers. CPU time stands beside it, because other load on the machine changes it less.
+    The static sides have no learned caches and pick all models when the query arrives; the others pick each model when
+    its step begins, with the time that learned caches have saved. Nothing is refused or dropped for being late, so that
+    every row counts on every side; late answers are counted. Differences are paired by row, with 95 % intervals.
+    Deadlines by default are three at which a plan made in advance just misses the best models, by less time than caches
+    save.
 
     Example: `python -m research queries-live out/query/models --data examples.query.scenes:unseen`
     """
@@ -366,16 +311,10 @@ def queries_live(
         if labels is None:
             raise ConfigError(f"--data {data!r} gives no labels: accuracy is what sides differ in")
         served, rows, setting = live.find_query(repository, query), Rows(inputs, labels), conditions.setting()
-        deadlines = tuple([one / 1e3 for one in deadline_ms or ()])
-        plan = live.Plan(requests, deadlines, rate, setting.seed)
-        cores = (conditions.engine_core, conditions.frontend_core if other_core is None else other_core)
+        sides = chosen(simulated.sides(live.UNSHED), tuple(side or ()), always=(live.BASE, live.OURS))
+        plan = live.Plan(requests, tuple([one / 1e3 for one in deadline_ms or ()]), rate, setting.seed)
 
         def replanning(tell: Progress) -> Found:
-            run = live.replanning(served, live.sides(split), rows, plan, setting, tell)
-            return asyncio.run(run).found(setting.seed)
+            return asyncio.run(live.replanning(served, sides, rows, plan, setting, tell))
 
-        def overhead(tell: Progress) -> Found:
-            how = partial(live.overhead, requests=requests, rounds=rounds, caches=caches, clients=clients)
-            return asyncio.run(how(served, rows, setting, tell, own_cores=cores)).found(setting.seed)
-
-        evaluate({"replanning": replanning, "overhead": overhead}, output, {"of": served.name})
+        evaluate({"replanning": replanning}, output, {"of": served.name})

@@ -1,9 +1,8 @@
-"""Measures what leaving early gains in the live engine, without the frontend: by rows of a call, and when saturated.
+"""Measures what leaving early gains in the live engine, without the frontend, by rows of a call.
 
 Two engines with the same model directory, backend and core, one with exits, are asked in turn, block by block. The
 seconds of a row run from when the engine hears of it to its answer: of the rows of one call, those that hit leave
-first. Throughput is measured with more single rows waiting than a batch holds, for the smallest and the largest batch
-size asked for; each side is given the better of the two.
+first.
 """
 
 import asyncio
@@ -22,26 +21,23 @@ from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.bench.subject import Folds, Setting, Subject, answerable
 from latebind.cli.console import Row, Rows
 from latebind.engine.client import EngineClient
-from research.live import WAITING, Asked, started
-from research.live import Rows as Sent
+from research.live import started
 from research.sides import Figures, Side, graph
 
 BATCHES = (1, 2, 4, 8)
 BLOCK = 24  # rows that one engine is asked for before the other has its turn
 WARM_UP = 48
-PIECE = 250  # rows of one phase of throughput
 PATIENCE = 30.0  # seconds that any call may take
 OFF, ON = "off", "on"
 
 
 @dataclass(slots=True)
 class EngineReport:
-    """Seconds and classes row by row, by rows of a call and side; by largest batch the seconds a row of each phase."""
+    """Seconds and classes row by row, by rows of a call and side."""
 
     seed: int
     seconds: dict[tuple[int, str], list[float]] = field(default_factory=dict)
     classes: dict[tuple[int, str], list[int]] = field(default_factory=dict)
-    phases: dict[tuple[int, str], list[float]] = field(default_factory=dict)
 
     def gain(self, batch: int) -> Interval:
         """Return the mean of rows without exits over the mean with exits."""
@@ -65,32 +61,20 @@ class EngineReport:
             rows.append(row | {"fidelity": f"{same.mean():.4f}"})
         return rows
 
-    def throughput_rows(self) -> Rows:
-        """Return the throughputs as rows of a table, and last that of each side with its better policy."""
-        sizes = list(dict.fromkeys(most for most, _ in self.phases))
-        rows = [self._through(str(most), self.phases[most, OFF], self.phases[most, ON]) for most in sizes]
-        off, on = (min((self.phases[most, side] for most in sizes), key=np.mean) for side in (OFF, ON))
-        return [*rows, self._through("each side its better", off, on)]
-
-    def _through(self, what: str, off: Sequence[float], on: Sequence[float]) -> Row:
-        rates = {"off per s": f"{1 / np.mean(off):.0f}", "on per s": f"{1 / np.mean(on):.0f}"}
-        return {"largest batch": what, **rates, "times more": str(ratio_of_means(off, on, seed=self.seed))}
-
 
 def run(
     subject: Subject, *, setting: Setting, folds: Folds | None, batches: Sequence[int], progress: Progress
 ) -> EngineReport:
-    """Ask for every row in calls of each size, and for throughput. Without folds the model is taken as it is."""
+    """Ask for every row in calls of each size. Without folds the model is taken as it is."""
     report = EngineReport(setting.seed)
     for part in answerable(subject, folds, setting, progress):
         with pinned(setting.frontend_cores):
-            for most in sorted({min(batches), max(batches)}):
-                asyncio.run(_measure(report, part, setting, most, batches if most == max(batches) else ()))
+            asyncio.run(_measure(report, part, setting, batches))
     return report
 
 
-async def _measure(report: EngineReport, subject: Subject, setting: Setting, most: int, batches: Sequence[int]) -> None:
-    random, names = Random(setting.seed), (OFF, ON)
+async def _measure(report: EngineReport, subject: Subject, setting: Setting, batches: Sequence[int]) -> None:
+    random, names, most = Random(setting.seed), (OFF, ON), max(batches)
     async with AsyncExitStack() as stack:
         sides = {name: Side(name, graph(most, shed=True), exits=name == ON) for name in names}
         engines = {name: await started(stack, (subject.path,), side, setting) for name, side in sides.items()}
@@ -104,12 +88,6 @@ async def _measure(report: EngineReport, subject: Subject, setting: Setting, mos
                         seconds, classes = await _call(engines[name], subject, start, min(start + batch, end))
                         report.seconds.setdefault((batch, name), []).extend(seconds.tolist())
                         report.classes.setdefault((batch, name), []).extend(classes)
-        asked = {name: Asked(engine, Sent(subject.inputs)) for name, engine in engines.items()}
-        size, waiting = min(PIECE, len(subject)), WAITING * most
-        for begin in range(0, len(subject) - size + 1, size):
-            for name in random.sample(names, 2):
-                paths = iter([(begin + number % size, (subject.model,)) for number in range(size + 2 * waiting)])
-                report.phases.setdefault((most, name), []).append(await asked[name].saturate(paths, size, waiting))
 
 
 async def _call(engine: EngineClient, subject: Subject, start: int, end: int) -> tuple[Figures, list[int]]:

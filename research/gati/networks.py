@@ -1,4 +1,4 @@
-"""Networks of every kind at every boundary, rules of composition, and learned caches without their parts.
+"""Networks of every kind at every boundary, and rules of composition.
 
 After GATI, section 3.2, table 4 and appendix A.2.1. All rules choose among the same trained lookups, by the same costs,
 and are calibrated alike (`learned.compose`). Then their choices are run. Rules that come to the same thresholds in
@@ -17,22 +17,18 @@ from latebind.bench.rounds import Progress
 from latebind.bench.statistics import ratio_of_means
 from latebind.cli.console import Row
 from latebind.cli.console import Rows as TableRows
-from latebind.learned.compose import ALPHAS, Calibrated, Choice, Composition, Costs, Floats, Seen
+from latebind.learned.compose import Calibrated, Choice, Composition, Costs, Floats, Seen
 from latebind.learned.eight_bits import eight_bit_lookup
 from latebind.learned.exploration_folder import ExplorationFolder, Origin
 from latebind.learned.explore import Explorer, TrainedLookup, in_order, on_all_cores
-from latebind.learned.ilp import Problem, Variant, ordered, relaxed
-from latebind.learned.lookup import compile_lookup_files
+from latebind.learned.ilp import Problem, Variant, ordered
 from latebind.learned.networks import BYTES
 from latebind.learned.plan import Candidate
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
 from latebind.learned.train import DISTILLATION
-from latebind.program.backends import BACKENDS
-from latebind.program.load import load_program
 from latebind.program.program import Program
 from latebind.program.stored import read_model
-from research.gati.baselines import figures
 from research.gati.models import CachedModel
 from research.gati.routes import (
     BLOCK,
@@ -53,7 +49,6 @@ from research.gati.routes import (
     promised,
     selected,
     standings,
-    unselected,
 )
 
 KINDS = ("fc(512)", "pool(4096)", "conv(3,1)", "conv(5,2)", "light", "residual")
@@ -96,12 +91,10 @@ def explore(
     seed: int,
     *,
     tell: Progress,
-    distillation: float = DISTILLATION,
 ) -> Explored:
     """Make a lookup of every kind behind each stage (ascending), and ask all of them for all rows."""
     with TemporaryDirectory(prefix="latebind-") as passing:
-        folder = (lessons.folder or Path(passing)) / f"distillation-{distillation:g}"
-        trained = _train(base, stages, lessons, folder, seed, tell=tell, distillation=distillation)
+        trained = _train(base, stages, lessons, lessons.folder or Path(passing), seed, tell)
     tell("asking all lookups", 0.9)
     route = with_all(base.program, trained, [selected(one.function) for one in trained])
     sure = tuple([place for place, one in enumerate(trained) if one.files.head.sure])
@@ -109,14 +102,7 @@ def explore(
 
 
 def _train(
-    base: CachedModel,
-    stages: Sequence[int],
-    lessons: Lessons,
-    folder: Path,
-    seed: int,
-    *,
-    tell: Progress,
-    distillation: float,
+    base: CachedModel, stages: Sequence[int], lessons: Lessons, folder: Path, seed: int, tell: Progress
 ) -> tuple[TrainedLookup, ...]:
     explorer = Explorer(
         program=base.program,
@@ -129,7 +115,7 @@ def _train(
         presentations=lessons.presentations,
         disk=lessons.disk,
         progress=tell,
-        distillation=distillation,
+        distillation=DISTILLATION,
     )
     kinds = [kind for kind in lessons.kinds if kind != BYTES]
     found = explorer.train([Candidate(stage, kind, 0.0) for stage in stages for kind in kinds], lessons.fit)
@@ -149,22 +135,6 @@ def with_all(program: Program, trained: Sequence[TrainedLookup], looks: Sequence
             if one.plan.stage == number
         ]
     return Route(tuple(pieces))
-
-
-def variants(explored: Explored, samples: Samples, plan: Plan) -> TableRows:
-    """Return the figures of each lookup alone, at the same target."""
-    said, rows = explored.answers, []
-    for place, exit_ in enumerate(explored.route.exits):
-        alone = Answers(said.scores[place : place + 1], said.classes[place : place + 1], said.ends)
-        rows.append(figures(exit_, alone, alone_at(explored.costs, place), samples, plan))
-    return rows
-
-
-def alone_at(costs: Costs, place: int) -> Costs:
-    """Return the costs of a route with one of the lookups only."""
-    before, after = costs.segments[: place + 1], costs.segments[place + 1 :]
-    sure = (0,) if place in costs.sure else ()
-    return Costs((float(np.sum(before)), float(np.sum(after))), (costs.lookups[place],), sure=sure)
 
 
 def composition_of(explored: Explored, stages: int, costs: Costs, promise: Promise) -> Composition:
@@ -204,17 +174,6 @@ class Rules:
         def thresholds(choose: Rows, show: Rows) -> Floats:
             self._begin(choose)
             return self._only(self._proposals[name], choose, show)
-
-        return thresholds
-
-    def alpha(self, alpha: float) -> Thresholds:
-        """Return the relaxed programme with this weight of hit rates against gains (equation 13)."""
-
-        def thresholds(choose: Rows, show: Rows) -> Floats:
-            self._begin(choose)
-            problem = self.composition.problem(self._seen.take(choose))
-            chosen = relaxed(problem, alpha)
-            return self._only(tuple(k for k, v in enumerate(problem.variants) if v in chosen), choose, show)
 
         return thresholds
 
@@ -322,71 +281,5 @@ def named(rule: str, budget: int) -> str:
     return f"{rule}, {budget / 1e6:g} MB"
 
 
-def alphas(base: CachedModel, explored: Explored, samples: Samples, plan: Plan, *, tell: Progress) -> Standings:
-    """Run what the relaxed programme chooses with each weight of hit rates against gains (equation 13)."""
-    composition = composition_of(explored, len(base.program.stages), explored.costs, plan.promise)
-    rules = Rules(composition, explored.answers.against(explored.answers.ends))
-    methods = {SEARCH: rules.search(), **{f"alpha {alpha:.1f}": rules.alpha(alpha) for alpha in ALPHAS}}
-    found = [Contender(name, explored.route, base.bytes, thresholds) for name, thresholds in methods.items()]
-    return standings([_alone(base), *found], samples, plan, tell=tell)
-
-
 def _alone(base: CachedModel) -> Contender:
     return Contender(f"{base.name} alone", base.whole(), base.bytes, no_exits)
-
-
-def ablations(
-    base: CachedModel, explored: Explored, undistilled: Explored, samples: Samples, plan: Plan, *, tell: Progress
-) -> Standings:
-    """Run the full method and those without a part. `undistilled` are the same networks, trained on classes alone."""
-    seen = explored.answers.against(explored.answers.ends)
-    stages = len(base.program.stages)
-
-    def contender(name: str, of: Explored, costs: Costs, said: Seen) -> Contender:
-        rules = Rules(composition_of(of, stages, costs, plan.promise), said)
-        return Contender(name, of.route, base.bytes, rules.search())
-
-    composed = Rules(composition_of(explored, stages, explored.costs, plan.promise), seen)
-
-    def no_composition(choose: Rows, show: Rows) -> Floats:
-        return composed.among(_most_able(explored, seen.take(choose)))(choose, show)
-
-    tell("asking predictors without selectors", 0.0)
-    found = [
-        _alone(base),
-        Contender("all parts", explored.route, base.bytes, composed.search()),
-        contender(
-            "no distillation", undistilled, undistilled.costs, undistilled.answers.against(explored.answers.ends)
-        ),
-        _without_selectors(base, explored, samples, plan),
-        Contender("no composition", explored.route, base.bytes, no_composition),
-    ]
-    other = "eager" if base.program.backend != "eager" else "openvino"
-    if BACKENDS[other].unavailable() is None:
-        tell(f"costs on {other}", 0.1)
-        found.append(contender(f"profile of {other}", explored, _costs_on(other, base, explored, samples), seen))
-    return standings(found, samples, plan, tell=lambda text, share: tell(text, 0.2 + 0.8 * share))
-
-
-def _without_selectors(base: CachedModel, explored: Explored, samples: Samples, plan: Plan) -> Contender:
-    route = with_all(base.program, explored.trained, [unselected(one.function) for one in explored.trained])
-    said = answers_of(route, samples)
-    composition = composition_of(explored, len(base.program.stages), costs_of(route, samples), plan.promise)
-    rules = Rules(composition, said.against(said.ends))
-    return Contender("no selector", route, base.bytes, rules.search())
-
-
-def _most_able(explored: Explored, seen: Seen) -> tuple[int, ...]:
-    """Return for every boundary the lookup that is right most often by itself, whatever it costs."""
-    right = seen.right.mean(axis=1)
-    best: dict[int, int] = {}
-    for place in np.argsort(right, kind="stable").tolist():
-        best[explored.trained[place].plan.stage] = place
-    return tuple(sorted(best.values()))
-
-
-def _costs_on(backend: str, base: CachedModel, explored: Explored, samples: Samples) -> Costs:
-    """Measure stages and lookups on another backend, as if the profile had been taken on that."""
-    program = load_program(base.directory, backend=backend)
-    looks = [selected(compile_lookup_files(one.files, backend=backend, threads=1)) for one in explored.trained]
-    return costs_of(with_all(program, explored.trained, looks), samples)

@@ -9,9 +9,8 @@ figure, one is assumed:
 * No layer takes less than `least`, the time to launch its operators one by one. For ResNet-50 that adds up to 5 ms, for
   ResNet-152 to 16 ms.
 * A batch uses a constant share of the card while it runs: the average that its arithmetic and its weights need.
-* Concurrent batches share the card by one of two rules (`Sharing`). The paper does not say which one is closer to the
-  hardware. Its remark that the kernels of one worker wait while those of another fill the card (section VIII-D)
-  supports the second.
+* Concurrent batches that together could use more than all of the card get on in proportion to what each could use. The
+  paper does not say how they share it.
 * Copies between host and card run at `pcie` bytes a second in both directions, even if the server does not use
   page-locked memory.
 * A server that batches on the host copies all inputs into one tensor (figure 1) at `host` bytes a second, and needs
@@ -20,7 +19,6 @@ figure, one is assumed:
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import Curve, ModelCosts
@@ -31,13 +29,6 @@ from research.hardware.vision import Block, inception_v4, plain, residual
 FLOAT = 4  # bytes
 CLASSES = 1000
 LARGEST = 32  # Ebird, section III-A
-
-
-class Sharing(StrEnum):
-    """How concurrent batches share the card when together they could use more than all of it."""
-
-    IN_PROPORTION = "in proportion"  # to what each could use
-    LAYER_BY_LAYER = "layer by layer"  # each gets on by as much of its network
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +44,6 @@ class Chip:
     copy: float = 3.9e-6  # of each copy: less than a millisecond more in 256 pieces (Ebird, section V-C)
     host: float = 6e9  # bytes a second of one thread that copies in the host's memory, assumed
     launch: float = 1e-3  # assumed
-    sharing: Sharing = Sharing.IN_PROPORTION
 
     def busy(self, layer: Product, batch: int) -> float:
         """Return the seconds that a layer would take if it used the whole card."""

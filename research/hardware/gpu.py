@@ -5,12 +5,12 @@ end, and neither occupies a worker. `HostBatched` is what the paper found Tensor
 batch is gathered on the host and copied when it is launched, and its worker is free when the answers are back.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from latebind.simulation.hardware import After, Agenda, Call, Work
-from research.hardware.chip import Chip, Footprint, Sharing
+from research.hardware.chip import Chip, Footprint
 
 
 class CopyEngine:
@@ -40,34 +40,8 @@ class Running:
     ended: Call
 
 
-def in_proportion(running: Sequence[Running]) -> list[float]:
-    """Return the share of the card for each run: what it can use, scaled down where that is more than all."""
-    wanted = sum([one.busy / one.alone for one in running])
-    return [one.busy / one.alone / max(1.0, wanted) for one in running]
-
-
-def layer_by_layer(running: Sequence[Running]) -> list[float]:
-    """Return the share of the card for each run where all advance by the same part of their networks, if they can.
-
-    That is what happens when layers take turns, since a layer that fills the card keeps others off it (section VIII-D).
-    """
-    slowest = sorted(running, key=lambda one: -one.alone)
-    left, busy = 1.0, sum([one.busy for one in running])
-    shares: dict[int, float] = {}
-    for one in slowest:  # a run that cannot go as fast as the others leaves them more
-        shares[id(one)] = one.busy * min(1.0 / one.alone, left / busy)
-        left, busy = left - shares[id(one)], busy - one.busy
-    return [shares[id(one)] for one in running]
-
-
-RULES: dict[Sharing, Callable[[Sequence[Running]], list[float]]] = {
-    Sharing.IN_PROPORTION: in_proportion,
-    Sharing.LAYER_BY_LAYER: layer_by_layer,
-}
-
-
 class Multiprocessors:
-    """The multiprocessors, which runs share by one of `RULES`; neither leaves them idle while a run could use them.
+    """The multiprocessors, of which each run has what it can use, scaled down where that is more than all.
 
     So many workers with small batches take as long together as one with a batch of all (Ebird, figure 6). With more
     runs than multiprocessors, they take longer by the figure, but the text does not say by how much; here the factor is
@@ -77,7 +51,6 @@ class Multiprocessors:
     def __init__(self, agenda: Agenda, chip: Chip) -> None:
         self._agenda = agenda
         self._count = chip.multiprocessors
-        self._rule = RULES[chip.sharing]
         self._running: list[Running] = []
         self._shares: list[float] = []
         self._since = 0.0
@@ -98,7 +71,8 @@ class Multiprocessors:
         """Schedule the end of the run that ends first if no other starts."""
         self._agenda.cancel(self._next)
         count = max(1, len(self._running))
-        self._shares = [share * min(1.0, self._count / count) for share in self._rule(self._running)]
+        wanted = [one.busy / one.alone for one in self._running]
+        self._shares = [share / max(1.0, sum(wanted)) * min(1.0, self._count / count) for share in wanted]
         if self._running:
             pairs = zip(self._running, self._shares, strict=True)
             seconds, first = min(((one.left / share, one) for one, share in pairs), key=lambda pair: pair[0])

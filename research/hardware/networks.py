@@ -11,7 +11,7 @@ from latebind.domain.config import ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from research.hardware.npu import Product, SystolicArray
-from research.hardware.vision import Block, convolution, dense, plain, residual
+from research.hardware.vision import Block, dense, residual
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 LONG = 40  # steps of an input at which the slope of a stage is taken
@@ -79,22 +79,17 @@ def _once(layers: Block) -> Stage:
     return Stage(lambda inputs: layers)
 
 
-def _lstm(inside: int, hidden: int) -> Product:
-    return Product(inside + hidden, 4 * hidden)
-
-
 def resnet50() -> Network:
     """Return ResNet-50 for 224 x 224 images (He et al. 2016), in 18 stages."""
-    stages = tuple(map(_once, residual((3, 4, 6, 3))))
+    stages = tuple(_once(block) for block in residual((3, 4, 6, 3)))
     return Network("ResNet", stages, SystolicArray(double_buffered=False), alone=1.1e-3)
 
 
-def gnmt(*, projected: bool = True) -> Network:
+def gnmt() -> Network:
     """Return GNMT (Wu et al. 2016) as in MLPerf: four layers of 1,024 units in the encoder and in the decoder.
 
-    The first layer of the encoder is bidirectional. If `projected`, the products of all words with the input weights
-    are computed at once, as cuDNN does, and each step only computes the products with the recurrent state. Otherwise
-    each step computes both.
+    The first layer of the encoder is bidirectional. The products of all words with the input weights are computed at
+    once, as cuDNN does, and each step only computes the products with the recurrent state.
     """
     h = 1024
     inside = [(h, h), (h, h), (2 * h, h), (h, h), (h, h)]
@@ -105,17 +100,12 @@ def gnmt(*, projected: bool = True) -> Network:
     def state(_words: int) -> tuple[Product, ...]:
         return tuple(Product(hidden, 4 * hidden) for _, hidden in inside)
 
-    def word_and_state(_words: int) -> tuple[Product, ...]:
-        return tuple(_lstm(width, hidden) for width, hidden in inside)
-
     def decode(_words: int) -> tuple[Product, ...]:
         attention = (dense(h, h), Product(vector=2 * WORDS_IN * h))
-        return (*(_lstm(2 * h, h) for _ in range(4)), *attention, dense(h, VOCABULARY))
+        return (*(Product(3 * h, 4 * h) for _ in range(4)), *attention, dense(h, VOCABULARY))
 
-    decoder = Stage(decode, StageKind.DECODER)
-    if projected:
-        return Network("GNMT", (Stage(all_words), Stage(state, StageKind.ENCODER), decoder), alone=7.2e-3)
-    return Network("GNMT, steps whole", (Stage(word_and_state, StageKind.ENCODER), decoder), alone=7.2e-3)
+    stages = (Stage(all_words), Stage(state, StageKind.ENCODER), Stage(decode, StageKind.DECODER))
+    return Network("GNMT", stages, alone=7.2e-3)
 
 
 def transformer() -> Network:
@@ -138,44 +128,6 @@ def transformer() -> Network:
     return Network("Transformer", (Stage(encode), Stage(decode, StageKind.DECODER)), alone=2.4e-3)
 
 
-def vgg16() -> Network:
-    """Return VGG-16 for 224 x 224 images (Simonyan and Zisserman 2015): a stage for each size, one of dense layers."""
-    stages = tuple(map(_once, plain((2, 2, 3, 3, 3))))
-    return Network("VGGNet", stages, SystolicArray(double_buffered=False))
-
-
-def mobilenet() -> Network:
-    """Return MobileNet for 224 x 224 images (Howard et al. 2017). Depthwise convolutions run on the vector unit."""
-    stages, inside, side = [_once((convolution(3, 32, 112),))], 32, 112
-    for width, stride in (
-        *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2)),
-        *((512, 1),) * 5,
-        *((1024, 2), (1024, 1)),
-    ):
-        side //= stride
-        stages.append(_once((Product(vector=9 * inside * side * side), convolution(inside, width, side, 1))))
-        inside = width
-    stages.append(_once((dense(1024, 1000),)))
-    return Network("MobileNet", tuple(stages), SystolicArray(double_buffered=False))
-
-
-def las() -> Network:
-    """Return Listen, Attend and Spell (Chan et al. 2016): a pyramid encoder and a two-layer decoder of 512 units.
-
-    The encoder has three bidirectional layers of 256 units. A step of the input is eight frames, and a step of the
-    answer is one character.
-    """
-    listen = (
-        *((_lstm(240, 256),) * 16),
-        *((_lstm(1024, 256),) * 8),
-        *((_lstm(1024, 256),) * 4),
-        *((_lstm(1024, 256),) * 2),
-    )
-    spell = (_lstm(1024, 512), _lstm(512, 512), Product(vector=2 * WORDS_IN * 512), dense(1024, 64))
-    stages = (Stage(lambda frames: listen, StageKind.ENCODER), Stage(lambda frames: spell, StageKind.DECODER))
-    return Network("LAS", stages)
-
-
 def bert() -> Network:
     """Return BERT-base (Devlin et al. 2019): twelve layers of width 768. Inputs are padded to the mean length."""
     d, words = 768, WORDS_IN
@@ -192,10 +144,6 @@ def bert() -> Network:
 NETWORKS: dict[str, Callable[[], Network]] = {
     "resnet": resnet50,
     "gnmt": gnmt,
-    "gnmt-steps": lambda: gnmt(projected=False),
     "transformer": transformer,
-    "vgg": vgg16,
-    "mobilenet": mobilenet,
-    "las": las,
     "bert": bert,
 }

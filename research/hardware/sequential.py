@@ -36,25 +36,14 @@ class Served:
 class SequentialReplay:
     """Plays requests for models with `footprints` over `budget` bytes.
 
-    With a `whole` policy, a model runs once all of it is loaded. With any other, it runs while its stages are loaded;
-    where it `streams`, stages that have run may be evicted, so that it can run in less memory than it takes. A load
-    takes the footprint's fixed seconds where nothing of the model is in memory, or `always`. Learned caches are left
-    out.
+    With a `whole` policy, a model runs once all of it is loaded. With any other, it runs while its stages are loaded,
+    and stages that have run may be evicted, so that it can run in less memory than it takes. A load takes the
+    footprint's fixed seconds where nothing of the model is in memory. Learned caches are left out.
     """
 
-    def __init__(
-        self,
-        budget: int,
-        footprints: Mapping[str, Footprint],
-        policy: EvictionPolicy,
-        *,
-        streams: bool = True,
-        always: bool = False,
-    ) -> None:
+    def __init__(self, budget: int, footprints: Mapping[str, Footprint], policy: EvictionPolicy) -> None:
         self.memory = Memory(budget, footprints)
         self._policy = policy
-        self._streams = streams
-        self._always = always
         self._load = self._load_whole if policy.whole else self._load_in_pieces
         self._hits = {name: Served(name, 0.0, 0) for name in footprints}
         self._waiting = 0
@@ -85,7 +74,7 @@ class SequentialReplay:
     def _serve(self, model: ModelState, now: float) -> Served:
         if model.complete:
             return self._hits[model.name]
-        fixed = model.footprint.fixed if not model.resident or self._always else 0.0
+        fixed = 0.0 if model.resident else model.footprint.fixed
         return self._load(model, fixed, now)
 
     def _load_whole(self, model: ModelState, fixed: float, now: float) -> Served:
@@ -96,7 +85,7 @@ class SequentialReplay:
 
     def _load_in_pieces(self, model: ModelState, fixed: float, now: float) -> Served:
         stages = range(model.footprint.stages)
-        runs = model.footprint.runs if self._streams else ()
+        runs = model.footprint.runs
         # Seconds after the start: when the last loaded stage is there, and when all stages before this one have run.
         loaded_at = ran_at = fixed
         under_way: dict[int, float] = {}  # the seconds of each stage whose load is under way
@@ -124,7 +113,7 @@ class SequentialReplay:
 
         The latter can be necessary for a model of which only the last stages are in memory.
         """
-        for needed in (stage, inf) if self._streams else (0,):
+        for needed in (stage, inf):
             self._need_from(model, needed)
             if self._made_room(model, (stage,), now):
                 return

@@ -1,13 +1,14 @@
 """What batching at stage granularity can ideally save over the best GraphB, by how a decoder step's cost grows.
 
-A step of n requests takes f + (1 - f) n of what it takes for one. Beside GraphB and `lazy+` stands the ideal of
-`hardware.lower_bound`: shortest remaining work first, all lengths known, at no cost. That is not proved to be the
-least mean where several run at once, but no live policy knows as much; where it misses a target, do not expect one to
-reach it.
+A step of n requests takes f + (1 - f) n of what it takes for one. Beside GraphB and `lazy+` stands an ideal: shortest
+remaining work first, for a policy that knows all lengths, may stop between any two steps, pays nothing for stage
+boundaries, and shares the reading of inputs as well as decoder steps. That is not proved to be the least mean where
+several run at once, but no live policy knows as much; where it misses a target, do not expect one to reach it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from random import Random
 
 import numpy as np
@@ -20,14 +21,13 @@ from latebind.domain.config import ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from latebind.simulation.workloads import poisson
-from research.hardware.lower_bound import least_seconds, shares_of
-from research.lazybatching.scene import UNLIMITED, Scene
-from research.lazybatching.simulated import WARM_UP, Group, Plan, Task, sides
+from research.lazybatching.simulated import WARM_UP, Group, Plan, Scene, Task, sides
 
 FIXED = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 MULTIPLES = (0.5, 1.0, 1.5)
 MOST = 32
 STEP = 0.001  # seconds of a step of one request; only ratios are told
+NOTHING = 1e-12  # seconds
 OURS = "lazy+"
 TOKENS = TensorSpec("tokens", "int64", (1,))
 
@@ -53,13 +53,13 @@ def decoder(fixed: float, output_steps: Sequence[int]) -> ServedModel:
     curve = Curve(batches, tuple([STEP * (fixed + (1.0 - fixed) * batch) for batch in batches]))
     kinds = (StageKind.STATIC, StageKind.DECODER)
     spec = ModelSpec(f"{fixed:.0%} fixed", "1", (TOKENS,), (TOKENS,), 2, MOST, (), kinds)
-    return ServedModel(spec, ModelCosts((curve, curve), output_steps=tuple(output_steps)), UNLIMITED)
+    return ServedModel(spec, ModelCosts((curve, curve), output_steps=tuple(output_steps)), 1 << 30)
 
 
 def bounds(plan: Plan, multiples: Sequence[float], progress: Progress) -> list[Bound]:
     """Simulate all GraphB without a window and `lazy+`, and find the ideal for the same requests."""
     models = [decoder(fixed, plan.scene.sentences.profiled) for fixed in FIXED]
-    scene = Scene(plan.scene.sentences, {model.spec.name: model for model in models})
+    scene = Scene(plan.scene.sentences, tuple(models))
     mine = replace(plan, scene=scene)
     chosen = [side for side in sides(recurrent=True, size=MOST) if side.kinds[0] is Group.ZERO or side.label == OURS]
     cells = [
@@ -111,3 +111,48 @@ def _least(task: Task, scene: Scene) -> float:
         [call.time for call in calls], [step(1) * (1 + call.outputs) for call in calls], shares_of(step, MOST)
     )
     return float(np.mean(seconds[int(np.ceil(WARM_UP * len(calls))) :]))
+
+
+def least_seconds(times: Sequence[float], work: Sequence[float], shares: Sequence[float]) -> list[float]:
+    """Return the seconds of requests that arrive at `times` (ascending), whose `work` takes these seconds alone.
+
+    `shares[n]` is the speed of the request that is behind n others, relative to running alone: the sum of the first n
+    shares is the work that n requests together get done per second. Shares must not rise (`shares_of`); requests behind
+    the last share do not advance.
+    """
+    left: list[tuple[float, int]] = []  # remaining seconds of the requests present, ascending
+    ends, now, coming = [inf] * len(times), 0.0, 0
+    while coming < len(times) or left:
+        if not left:
+            now = max(now, times[coming])
+        while coming < len(times) and times[coming] <= now:
+            left.append((work[coming], coming))
+            coming += 1
+        left.sort()
+        running = left[: len(shares)]
+        first = min([seconds / share for (seconds, _), share in zip(running, shares, strict=False) if share > 0.0])
+        spent = min(first, times[coming] - now) if coming < len(times) else first
+        now += spent
+        for place, ((seconds, number), share) in enumerate(zip(running, shares, strict=False)):
+            left[place] = seconds - spent * share, number
+            if left[place][0] <= NOTHING:
+                ends[number] = now
+        left = [one for one in left if one[0] > NOTHING]
+    return [end - time for end, time in zip(ends, times, strict=True)]
+
+
+def shares_of(seconds: Callable[[int], float], most: int) -> list[float]:
+    """Return the shares for `least_seconds`, where a batch of n takes `seconds(n)`, for up to `most` requests.
+
+    The work that n requests get done per second is the least concave curve above n * seconds(1) / seconds(n), because a
+    policy may also run some requests now and others later.
+    """
+    done = [0.0, *(n * seconds(1) / seconds(n) for n in range(1, most + 1))]
+    shares, at = list[float](), 0
+    while at < most:
+        rise, to = max([((done[n] - done[at]) / (n - at), n) for n in range(at + 1, most + 1)])
+        if rise <= 0.0:
+            break
+        shares += [rise] * (to - at)
+        at = to
+    return shares

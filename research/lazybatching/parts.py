@@ -1,4 +1,4 @@
-"""The parts of LazyBatching's evaluation: loads (figures 12 to 14), deadlines (15), other networks (16), and VI-C.
+"""The parts of LazyBatching's evaluation: loads (figures 12 to 14), deadlines (15), co-location (VI-C).
 
 Every ratio is given against the mean of untuned windows, the best window of 5 ms or more, and the best of all windows,
 without and with leaving early; the best is chosen anew at each load.
@@ -16,17 +16,13 @@ from latebind.bench.statistics import ratio_of_means
 from latebind.cli.console import Row, Rows
 from research import plots
 from research.evaluation import Found
-from research.lazybatching.policies import SHARES
-from research.lazybatching.simulated import GROWING, JUDGED, Group, Plan, Result, Task, covering, few, shedding, sides
+from research.lazybatching.simulated import GROWING, JUDGED, Group, Plan, Result, Task, few, shedding, sides
 from research.sides import Side
 
 MAIN = ("resnet", "gnmt", "transformer")
-OTHERS = ("gnmt-steps", "vgg", "mobilenet", "las", "bert")
 COLOCATED = ("resnet", "gnmt", "transformer", "bert")
 LOADS = (16.0, 64.0, 128.0, 250.0, 500.0, 1000.0, 1500.0, 2000.0)
-LOADS_OF_OTHERS = (16.0, 250.0, 1000.0)
 LOADS_TOGETHER = (50.0, 100.0, 200.0)
-MULTIPLES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # of what a measured model answers one after another
 HEAVY = 1000.0
 DEADLINES = {
     "resnet": (0.005, 0.010, 0.020, 0.040, 0.060, 0.100),
@@ -35,7 +31,6 @@ DEADLINES = {
 }
 STEP = 1.07  # between two loads when the highest is looked for
 MOST_LATE = 0.01
-LATE = 10.0  # times what a request of a measured model takes alone
 OVERLOAD = 1.2
 RUSH = 20_000.0  # requests a second, more than any network here keeps up with
 PAST = "*"  # behind a ratio: the baseline does not keep up with the load, so it only tells how long the run was
@@ -43,33 +38,8 @@ BASELINES = ("untuned windows", "best of 5 ms or more", "best of all", "best of 
 
 
 def loads(plan: Plan, networks: Sequence[str], rates: Sequence[float], tell: Progress) -> Found:
-    """Run every policy at every load (figures 12 to 14, 16)."""
-    return _by_load(plan.run(load_tasks(plan, networks, rates), tell))
-
-
-def load_tasks(plan: Plan, networks: Sequence[str], rates: Sequence[float], size: int = 64) -> list[Task]:
-    """Return a run of every policy at every load."""
-    return [
-        Task((network,), rate, side, 0, plan.requests)
-        for network in networks
-        for rate in rates
-        for side in sides(recurrent=plan.scene.recurrent(network), size=size)
-    ]
-
-
-def measured(plan: Plan, multiples: Sequence[float], tell: Progress) -> Found:
-    """Run every policy on models measured on this machine, at multiples of what they answer one after another."""
-    tasks = [
-        Task((name,), round(multiple * capacity, 1), side, 0, plan.requests, LATE / capacity)
-        for name in plan.scene.measured
-        for capacity in (plan.scene.capacity(name),)
-        for multiple in multiples
-        for side in sides(recurrent=plan.scene.recurrent(name), size=plan.scene.served(name).spec.max_batch)
-    ]
-    return _by_load(plan.run(tasks, tell))
-
-
-def _by_load(runs: Sequence[Result]) -> Found:
+    """Run every policy at every load (figures 12 to 14)."""
+    runs = plan.run(load_tasks(plan, networks, rates), tell)
     rows = latency_rows(runs)
     tables = {
         "latency: mean over seeds (25th to 75th percentile)": rows,
@@ -83,6 +53,16 @@ def _by_load(runs: Sequence[Result]) -> Found:
     return Found(tables, lambda: plots.each(rows, "network", draw))
 
 
+def load_tasks(plan: Plan, networks: Sequence[str], rates: Sequence[float]) -> list[Task]:
+    """Return a run of every policy at every load."""
+    return [
+        Task((network,), rate, side, 0, plan.requests)
+        for network in networks
+        for rate in rates
+        for side in sides(recurrent=plan.scene.recurrent(network))
+    ]
+
+
 def deadlines(plan: Plan, tell: Progress) -> Found:
     """Run the policies of figure 15 at a heavy load, with each deadline."""
     tasks = [
@@ -93,32 +73,6 @@ def deadlines(plan: Plan, tell: Progress) -> Found:
     ]
     rows = late_rows(plan.run(tasks, tell))
     return Found({f"share after their deadline, {one}": [row for row in rows if row["network"] == one] for one in MAIN})
-
-
-def lengths(plan: Plan, tell: Progress) -> Found:
-    """Run LazyBatching with answers assumed to be short (section VI-C)."""
-    tasks = [
-        Task((network,), HEAVY, covering(side, share), 0, plan.requests, 0.060)
-        for network in ("gnmt", "transformer")
-        for side in few(recurrent=True)
-        if side.kinds[0] is Group.LAZY
-        for share in SHARES
-    ]
-    return Found(
-        {"answers expected to be no longer than N % of those in training: late": late_rows(plan.run(tasks, tell))}
-    )
-
-
-def sizes(plan: Plan, tell: Progress) -> Found:
-    """Run every policy with a largest batch of 16 and 32 (section VI-C)."""
-    return Found(
-        {
-            f"times less with a largest batch of {size}": ratio_rows(
-                plan.run(load_tasks(plan, MAIN, (16.0, 250.0, HEAVY), size), tell)
-            )
-            for size in (16, 32)
-        }
-    )
 
 
 def colocated(plan: Plan, tell: Progress) -> Found:

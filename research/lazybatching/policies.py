@@ -5,7 +5,6 @@ Serial execution is graph batching with batches of one: `PolicyConfig("graph", 1
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from math import ceil, inf
 
 from latebind.batching.decisions import Decision, GoOn
@@ -16,7 +15,7 @@ from latebind.batching.workers import BatchTable, Stack, SubBatch, WorkView
 from latebind.domain.config import PolicyConfig
 from latebind.domain.model import StageKind
 
-SHARES = (0.16, 0.5, 0.9, 1.0)  # of the answers that are no longer than `lazy` expects, as tried in section VI-C
+SHARE = 0.9  # of the answers that are no longer than `lazy` expects (section IV-C)
 
 
 class Continuous(GraphBatching):
@@ -54,12 +53,7 @@ class Lazy(Stacked):
     Starts as many of the oldest requests as leave all with slack; an idle worker takes all of them if none do. Slack is
     by equation 2: requests that run together are taken to run one after another, each for as long as it takes alone.
     The time until a request first ran counts as waiting; its work counts as a whole, however much of it is done.
-    `share` of the answers are no longer than it expects (section IV-C).
     """
-
-    def __init__(self, config: PolicyConfig, *, share: float = 0.9) -> None:
-        super().__init__(config)
-        self._share = share
 
     def decide(self, view: WorkView, now: float) -> Decision:
         """Launch the requests that may start, of the model whose oldest request has waited longest."""
@@ -89,11 +83,7 @@ class Lazy(Stacked):
 
     def _alone(self, model: ModelView, request: Request) -> float:
         lengths = model.estimate.lengths
-        return model.estimate.whole(1, request.inputs, lengths[max(0, ceil(self._share * len(lengths)) - 1)])
-
-
-LAZY_EXPECTING = {share: f"{__name__}:LAZY_{round(100 * share)}" for share in SHARES}
-LAZY_16, LAZY_50, LAZY_90, LAZY_100 = (partial(Lazy, share=share) for share in SHARES)
+        return model.estimate.whole(1, request.inputs, lengths[max(0, ceil(SHARE * len(lengths)) - 1)])
 
 
 class Oracle(Lazy):

@@ -1,4 +1,4 @@
-"""The policies that are compared, and their runs on a virtual clock. A run is given by network, load, side and seed."""
+"""Policies on the paper's accelerator: sentences, networks, and runs on the virtual clock by network, load and side."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,19 +14,100 @@ from latebind.bench.rounds import Progress, in_parallel
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import ModelCosts, in_turn
+from latebind.domain.errors import ConfigError
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Record, Simulator
-from latebind.simulation.workloads import poisson, together
-from research.lazybatching.policies import LAZY_EXPECTING, Oracle
-from research.lazybatching.scene import Scene
+from latebind.simulation.workloads import Lengths, poisson, together
+from research.hardware.networks import NETWORKS
+from research.lazybatching.policies import Oracle
 from research.policies import BATCHING
-from research.sides import Side, graph
+from research.sides import Side, alone, graph
 
+LONGEST = 50  # words; longer sentences are cut
+DRAWN = 10_000
+MEDIAN, SPREAD = 20.0, 0.55  # of words of English news, lognormal
+RATIO_SPREAD = 0.2  # of words of a translation over those of its sentence
 WINDOWS = (0.005, 0.010, 0.025, 0.050, 0.075, 0.095)  # seconds, those that the paper names among them
 SIZES = (8, 16, 32, 64)
 LARGEST = 64
 WARM_UP = 0.05  # of the requests: the queue is empty when they come
 GROWING = 1.5  # times as long in the second half of a run as in the first: a policy that does not keep up
+
+
+@dataclass(frozen=True, slots=True)
+class Sentences:
+    """`profiled` are lengths of answers that a policy may know before; requests are drawn from the pairs `asked`.
+
+    `told` says in words where they are from.
+    """
+
+    profiled: tuple[int, ...]
+    asked: Lengths
+    told: str
+
+    @classmethod
+    def of(cls, pairs: NDArray[np.int64], source: str) -> "Sentences":
+        """Take the first half of `pairs` `(N, 2)` for the profile and the other to ask for."""
+        cut = np.clip(pairs, 1, LONGEST)
+        half = len(cut) // 2
+        over = int((pairs > LONGEST).any(axis=1).sum())
+        told = f"{len(cut):,} pairs {source}" + (f", {over:,} of them cut to {LONGEST} words" if over else "")
+        return cls(tuple(sorted(cut[:half, 1].tolist())), [(int(a), int(b)) for a, b in cut[half:]], told)
+
+
+def read_sentences(given: str | None) -> Sentences:
+    """Return lengths from an array `(N, 2)` of words in and out, given as `FILE.npz:ARRAY`; None: drawn ones.
+
+    The array may be left out where the file has only one of that shape. Raises `ConfigError` for a file without such
+    an array, or with several of which none is named: one of them taken in silence gave figures of another language.
+    """
+    if given is None:
+        random = np.random.default_rng(0)
+        words = MEDIAN * np.exp(SPREAD * random.standard_normal(DRAWN))
+        translated = words * np.exp(RATIO_SPREAD * random.standard_normal(DRAWN))
+        return Sentences.of(np.rint(np.stack([words, translated], axis=1)).astype(np.int64), "drawn like those of news")
+    before, colon, after = given.rpartition(":")
+    file, name = (before, after) if colon and before.endswith(".npz") else (given, None)
+    try:
+        with np.load(file) as arrays:
+            found = {each: arrays[each] for each in arrays.files}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} is no .npz file of lengths: {error}") from None
+    pairs = {
+        each: array
+        for each, array in found.items()
+        if array.dtype.kind in "iu" and array.ndim == 2 and array.shape[1] == 2 and len(array) > 1
+    }
+    wanted = name or (next(iter(pairs)) if len(pairs) == 1 else "")
+    if wanted not in pairs:
+        there = f"it has {', '.join(sorted(pairs))}" if pairs else "it has none: give words in and words out"
+        raise ConfigError(f"name an array (N, 2) of whole numbers of words, as in --lengths {file}:ARRAY; {there}")
+    return Sentences.of(pairs[wanted].astype(np.int64), f"of {wanted} in {file}")
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The networks by name, on LazyBatching's accelerator, or such that are `given`."""
+
+    sentences: Sentences
+    given: tuple[ServedModel, ...] = ()
+
+    def served(self, network: str) -> ServedModel:
+        """Return the network as a scheduler knows it."""
+        found = {one.spec.name: one for one in self.given}
+        return found.get(network) or NETWORKS[network]().served(output_steps=self.sentences.profiled)
+
+    def recurrent(self, network: str) -> bool:
+        """Tell whether it has stages that repeat."""
+        return bool(self.served(network).spec.kinds)
+
+    def lengths(self, network: str) -> Lengths:
+        """Return tokens in and out, to draw requests from; of a network whose stages all run once, 1 and 1."""
+        return self.sentences.asked if self.recurrent(network) else ((1, 1),)
+
+    def capacity(self, network: str) -> float:
+        """Return how many requests a second it answers one after another, by profile."""
+        return 1.0 / alone(self.served(network), self.lengths(network))
 
 
 class Group(StrEnum):
@@ -179,9 +260,3 @@ def _latencies(records: Iterable[Record]) -> NDArray[np.float64]:
 def shedding(side: Side) -> Side:
     """Return the same policy, refusing and dropping requests that cannot be in time."""
     return replace(side, policy=msgspec.structs.replace(side.policy, shed=True))
-
-
-def covering(side: Side, share: float) -> Side:
-    """Return `lazy` with another share of answers that are no longer than it expects."""
-    policy = msgspec.structs.replace(side.policy, name=LAZY_EXPECTING[share])
-    return replace(side, label=f"{side.label}, N {share:.0%}", policy=policy)

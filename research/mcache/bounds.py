@@ -1,9 +1,9 @@
-"""Lower bounds on loading time if all requests are known beforehand: exactly, and by linear programmes.
+"""Lower bounds on loading time if all requests are known beforehand: exactly for whole models, else by programmes.
 
 Memory is empty at first. No policy that serves the same requests in turn (`simulation.sequential`) takes less.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from latebind.domain.errors import ConfigError
 MOST_MODELS = 12  # of which all sets are looked at
 
 Footprints = Mapping[str, Footprint]
+Row = tuple[list[int], int]  # uses whose model is kept to its next use, and bytes beside them
 
 
 def least_whole(models: Sequence[str], footprints: Footprints, budget: int) -> float:
@@ -43,16 +44,6 @@ def least_whole(models: Sequence[str], footprints: Footprints, budget: int) -> f
     return float(least.min())
 
 
-def least_in_pieces(models: Sequence[str], footprints: Footprints, budget: int) -> float:
-    """Return a bound for policies that may keep any part of a model, but need all of it in memory to run it.
-
-    `inf` where a model does not fit. Time is taken in proportion to bytes, which is no more than it takes, but for the
-    fixed part of a load: the smallest part of a model that may lie there saves all of it.
-    """
-    rows = [(kept, footprints[name].size) for name, kept, _ in _uses(models)]
-    return _solved(models, {name: _parts(footprint) for name, footprint in footprints.items()}, budget, rows)
-
-
 def least_streaming(models: Sequence[str], footprints: Footprints, budget: int) -> float:
     """Return a bound for policies that may evict stages behind a request: only one stage must be in memory at a time.
 
@@ -60,21 +51,12 @@ def least_streaming(models: Sequence[str], footprints: Footprints, budget: int) 
     while all stages but the last run delays no request, so that it need not be kept.
     """
     rows: list[Row] = []
-    for name, kept, behind in _uses(models):
-        rows += [(kept, max(footprints[name].sizes)), (behind, 0)]
-    return _solved(models, {name: _waited_for(footprint) for name, footprint in footprints.items()}, budget, rows)
-
-
-Row = tuple[list[int], int]  # uses whose model is kept to its next use, and bytes beside them
-
-
-def _uses(models: Sequence[str]) -> Iterator[tuple[str, list[int], list[int]]]:
-    """Yield the model in use, those whose last uses reach across this one, and those whose reach behind it."""
     last: dict[str, int] = {}
     for use, name in enumerate(models):
         across = [kept for other, kept in last.items() if other != name]
         last[name] = use
-        yield name, across, [*across, use]
+        rows += [(across, max(footprints[name].sizes)), ([*across, use], 0)]
+    return _solved(models, {name: _waited_for(footprint) for name, footprint in footprints.items()}, budget, rows)
 
 
 def _solved(
@@ -106,19 +88,19 @@ class _Part(NamedTuple):
     seconds: float
 
 
-def _parts(footprint: Footprint) -> tuple[_Part, _Part]:
-    """Return the smallest part that makes a model present, which saves the fixed part of a load, and the rest."""
-    smallest = min(footprint.sizes)
-    seconds = (footprint.penalty - footprint.fixed) / footprint.size
-    rest = footprint.size - smallest
-    return _Part(smallest, footprint.fixed + seconds * smallest), _Part(rest, seconds * rest)
-
-
 def _waited_for(footprint: Footprint) -> tuple[_Part, _Part]:
-    """Return the same without what may come while stages run."""
-    smallest, rest = _parts(footprint)
-    seconds = max(0.0, rest.seconds - sum(footprint.runs[:-1]))
-    return smallest, _Part(round(rest.size * seconds / rest.seconds) if seconds else 0, seconds)
+    """Return the smallest part that makes a model present, which saves the fixed part of a load, and the rest.
+
+    Of the rest only what is waited for: what may come while stages run counts for nothing.
+    """
+    smallest = min(footprint.sizes)
+    a_byte = (footprint.penalty - footprint.fixed) / footprint.size
+    rest = footprint.size - smallest
+    seconds = max(0.0, a_byte * rest - sum(footprint.runs[:-1]))
+    return (
+        _Part(smallest, footprint.fixed + a_byte * smallest),
+        _Part(round(seconds / a_byte) if seconds else 0, seconds),
+    )
 
 
 def _saved(models: Sequence[str], seconds: Sequence[float]) -> NDArray[np.float64]:

@@ -16,14 +16,9 @@ from latebind.domain.config import TIERS
 from latebind.domain.errors import ConfigError
 from research.evaluation import Floats, Found, Output, Part, Rounds, Seconds, Seeds, SideName, Words, evaluate
 from research.mcache import live, parts
-from research.mcache.azure import services_of
-from research.mcache.crowd import CLIENTS, SERVERS, crowd
-from research.mcache.decision import decision_rows
-from research.mcache.leaks import leak_rows
-from research.mcache.models import EVEN, UNEVEN, Family, Storage
+from research.mcache.crowd import CLIENTS, crowd, sides
 from research.mcache.play import Plan, policy
-from research.mcache.traces import REQUESTS, Pairing
-from research.mcache.zoo import SIDES, Setting, weigh
+from research.mcache.traces import REQUESTS, Pairing, services_of
 from research.policies import EVICTION
 from research.sides import chosen
 
@@ -40,8 +35,6 @@ def residency(
     ] = None,
     pairing: Pairings = None,
     share: Share = None,
-    family: Annotated[Family, Option(help="a: seven models served most; b: none over a fifth of all.")] = Family.A,
-    uneven: Annotated[bool, Option("--uneven", help="Make loads take 0.5 to 3 times what their bytes would.")] = False,
     clients: Clients = CLIENTS,
     requests: Annotated[
         int, Option(min=1, help="How many requests an hour has, where the trace has so many.")
@@ -52,10 +45,9 @@ def residency(
 ) -> None:
     """Play mCache's evaluation: seven models in less memory than they take, requests after an Azure trace.
 
-    Parts: models (and table 2), table (table 3, figures 6, 7, 9, 10), cdf (8), ablation (late without one of its
-    techniques at a time), known (requests that wait), memory (saved at equal loading time), many (a model for each
-    service), bounds (the least loading that is possible), decision (its time with 10,000 models), crowd (clients that
-    each wait for an answer, in real time), open (requests as they come, in real time).
+    Parts: table (table 3, figures 6 and 9), known (requests that wait), memory (saved at equal loading time), many (a
+    model for each service), bounds (the least loading that is possible), crowd (clients that each wait for an answer,
+    in real time).
 
     Requests are played one after another, and each loads what is missing before the next one begins. That is the
     paper's latency, which leaves queueing out. Stages that load while the stages before them run cost no waiting. The
@@ -72,27 +64,16 @@ def residency(
     with reporting():
         if unknown := [name for name in policies or () if name not in EVICTION]:
             raise ConfigError(f"there is no policy {unknown[0]!r}: take some of {', '.join(EVICTION)}")
-        sides = [policy(name) for name in policies or EVICTION]
-        storage, pairings = Storage(factors=UNEVEN if uneven else EVEN), tuple(pairing or Pairing)
+        beside = [policy(name) for name in policies or EVICTION]
         some = _shares(share)
-        plan = Plan(services_of(trace), seeds, pairings, some, family, storage, requests, processes)
-
-        def decisions(tell: Progress) -> Found:
-            del tell
-            return Found({"one decision, in microseconds": decision_rows(tuple(policies or EVICTION))})
-
+        plan = Plan(services_of(trace), seeds, tuple(pairing or Pairing), some, requests=requests, processes=processes)
         every: dict[str, Part] = {
-            "models": partial(parts.models, plan),
-            "table": partial(parts.table, plan, sides),
-            "cdf": partial(parts.cdf, plan),
-            "ablation": partial(parts.ablation, plan),
+            "table": partial(parts.table, plan, beside),
             "known": partial(parts.known, plan),
             "memory": partial(parts.memory, plan),
-            "many": partial(parts.many, plan, sides),
+            "many": partial(parts.many, plan, beside),
             "bounds": partial(parts.bounds, plan),
-            "decision": decisions,
-            "crowd": partial(crowd, plan, SERVERS, some or parts.USUAL, clients),
-            "open": partial(crowd, plan, SERVERS, some or parts.USUAL, 0),
+            "crowd": partial(crowd, plan, some or parts.USUAL, clients),
         }
         evaluate(every, output)
 
@@ -108,7 +89,6 @@ def residency_live(
     rounds: Rounds = 3,
     side: SideName = None,
     clients: Clients = CLIENTS,
-    loads: Annotated[int, Option(min=1, help="For leaks: how often models are loaded and unloaded.")] = 1000,
     tier: Annotated[str, Option(help=f"Where evicted stages stay: {' or '.join(TIERS)}.")] = "disk",
     workers: Annotated[int, Option(min=1, help="How many workers each engine has, with one thread each.")] = 1,
     patience: Annotated[float, Option(help="The most seconds that a request waits for its model.")] = 30,
@@ -118,42 +98,36 @@ def residency_live(
     """Compare residency policies on live engines that have less memory than their models take.
 
     Parts: trace (the requests of an hour, played faster), crowd (clients that send again as soon as they have an
-    answer), cold (the first answers of the largest models), leaks (what loads leave behind in memory). Without --share,
-    trace has 0.4 of the memory, and crowd 0.4 and 0.6. Sides are lru, iam and late.
+    answer), cold (the first answers of the largest models). Without --share, trace has 0.4 of the memory, and crowd 0.4
+    and 0.6. Sides are those of `residency --part crowd`.
 
     Every side is an engine of its own with all models of the folder. It is started for its block with none of their
     files in the page cache, and every side is sent the same requests at the same times. An engine reads all files as it
     starts. With --tier page-cache they stay in the page cache from then on, so loads read memory. The tables say what
     was read from where.
 
-    Nothing is refused or dropped for being late, learned caches are off, and rows are made up. `lru` and `iam` have
-    everything of this server, except that models go whole.
-
-    The memory of an engine's process is read from /proc every tenth of a second, and compared with the memory it takes
-    with nothing loaded. A block ends when every request is answered, which takes long for a side that cannot keep up.
-    An open trace has no steady latency then, so try a lower --speed too.
+    Nothing is refused or dropped for being late, learned caches are off, and rows are made up. The weights that an
+    engine's process holds are read from /proc every tenth of a second. A block ends when every request is answered,
+    which takes long for a side that cannot keep up. An open trace has no steady latency then, so try a lower --speed.
 
     Example: `python -m research residency-live out/zoo --part crowd --share 0.4 --patience 10 --side late`
     """
     with reporting():
         if tier not in TIERS:
             raise ConfigError(f"--tier {tier!r}: choose {' or '.join(TIERS)}")
-        setting, sides = Setting(tier, workers, patience=patience), tuple(chosen(SIDES, side or ()))
+        setting, wanted = live.Setting(tier, workers, patience), tuple(chosen(sides(patience), side or ()))
         services, some = services_of(trace), _shares(share)
-        plan = live.Plan(services, some, speed, seconds, warm_up, rounds, clients, seed=seed, sides=sides)
+        plan = live.Plan(services, wanted, some, speed, seconds, warm_up, rounds, clients, seed)
         with progress("weighing") as tell:
-            zoo = weigh(models, tell)
+            zoo = live.weigh(models, tell)
         show("models, loaded from disk", zoo.rows())
 
-        def on_engines(run: Callable[..., Any]) -> Part:
-            return lambda tell: asyncio.run(run(zoo, plan, setting, tell))
-
-        def leaks(tell: Progress) -> Found:
-            del tell
-            return Found({"loads and unloads in a process of their own": leak_rows(rounds=loads)})
+        def on_engines(run: Callable[..., Any], tell: Progress) -> Found:
+            found: Found = asyncio.run(run(zoo, plan, setting, tell))
+            return found
 
         every = {"trace": live.trace, "crowd": live.crowd, "cold": live.cold}
-        evaluate({**{name: on_engines(run) for name, run in every.items()}, "leaks": leaks}, output)
+        evaluate({name: partial(on_engines, run) for name, run in every.items()}, output)
 
 
 def _shares(share: list[float] | None) -> tuple[float, ...]:

@@ -1,37 +1,227 @@
-"""Live engines of several residency policies: a trace sped up, clients that wait for answers, and cold starts.
+"""Live engines with less memory than their models take: a trace sped up, clients that wait, and cold starts. Linux.
 
 A trace plays requests of an hour, faster, to one side after another, the same for each. Clients of a crowd ask for
 their next model as soon as they have an answer. A cold start is the first answer of a model that others have pushed out
 of memory, whole or in part: others are asked for until enough of it is evicted, as the engine itself reports.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import cycle
+from pathlib import Path
 from random import Random
+from threading import Event, Thread
 
+import msgspec
 import numpy as np
 
-from latebind.bench.report import Plot, bars, blank, distributions, lines
+from latebind.bench.report import bars, distributions
 from latebind.bench.rounds import Progress, in_rounds
 from latebind.bench.statistics import ratio_of_means
-from latebind.cli.console import Rows
+from latebind.cli.console import Row, Rows
+from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError
+from latebind.domain.model import ModelSpec
+from latebind.engine.client import EngineClient
 from latebind.engine.cores import at_once
+from latebind.engine.on_demand import measure, open_model
+from latebind.engine.order import EngineOrder
+from latebind.engine.slots import file_bytes
+from latebind.repository.listing import find_models
+from latebind.server.gateway import MemoryMetrics
+from research import live
 from research.evaluation import Found
-from research.live import Call
-from research.mcache.play import halves
-from research.mcache.traces import HOUR, REQUESTS, Pairing, Request, Service, hour_of, invocations, paired
-from research.mcache.zoo import INTERVAL, LATE, LRU, SIDES, Growth, Setting, Watched, Weighed, Zoo, watched
+from research.live import Asked, Call
+from research.mcache.crowd import CLIENTS, LATE, LRU, Crowded, crowd_rows, sides
+from research.mcache.traces import HOUR, REQUESTS, Pairing, Request, Service, halves, hour_of, invocations, paired
 from research.sides import Figures
 
 MINUTE = 60.0
-CLIENTS = 32  # as mCache's
 NEIGHBOURS = 5  # requests that are resampled together: those who come next to each other wait for the same loads
 ROOM = 1.05  # of the largest model's bytes: what all may take together at least, for cold starts
 ASKED = 200  # requests for others at most until enough of a model has gone
 LARGEST, RESIDENT = 3, 0.5  # models that start cold, and the share of one that is there where it starts in part
+SLOTS = 64
+INTERVAL = 0.1  # seconds between two looks at a process
+TRIES = 20
+SETTLES = 0.3  # seconds until an engine has started and rests
+
+
+# Models and engines ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """A model: the bytes of all its pieces, the seconds that they take to load from disk, and what a batch takes."""
+
+    path: Path
+    spec: ModelSpec
+    size: int
+    seconds: float
+    working: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Zoo:
+    """Models of a folder, by name."""
+
+    folder: Path
+    models: Mapping[str, Weighed]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all."""
+        return sum(model.size for model in self.models.values())
+
+    @property
+    def slowest_first(self) -> list[str]:
+        """Names in the order of decreasing loading time."""
+        return sorted(self.models, key=lambda name: -self.models[name].seconds)
+
+    @property
+    def largest_first(self) -> list[str]:
+        """Names in the order of decreasing size."""
+        return sorted(self.models, key=lambda name: -self.models[name].size)
+
+    def rows(self) -> Rows:
+        """Return the memory and the loading time of each model, as rows of a table."""
+        return [
+            {
+                "model": name,
+                "MB": round(model.size / 1e6, 1),
+                "stages": model.spec.stages,
+                "loads in ms": round(model.seconds * 1e3),
+            }
+            for name, model in self.models.items()
+        ]
+
+    def drop_cached(self) -> None:
+        """Drop the files of all models from the page cache, so that reads go to the disk."""
+        for file in (file for model in self.models.values() for file in model.path.rglob("*") if file.is_file()):
+            handle = os.open(file, os.O_RDONLY)
+            try:
+                os.fsync(handle)  # what was not written yet does not go
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(handle)
+
+
+def weigh(folder: Path, progress: Progress = lambda text, share: None) -> Zoo:
+    """Load every piece of every model once, from disk, and unload it again. Raises what `open_model` raises."""
+    paths = find_models(folder)
+    if len(paths) < 2:
+        raise ConfigError(f"{folder} has one model: give a folder of several, which are to share the memory")
+    found = {}
+    for number, path in enumerate(paths):
+        progress(f"weighing {path.parent.name}", number / len(paths))
+        loaded = measure(open_model(path, EngineConfig(exits=False), cached=False), 1 << 50)
+        footprint = loaded.footprint
+        found[loaded.spec.name] = Weighed(path, loaded.spec, footprint.size, footprint.penalty, loaded.working)
+    return Zoo(folder, found)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all sides have in common. `patience` in seconds; no side refuses or drops anybody for being late."""
+
+    tier: str = "disk"
+    workers: int = 1
+    patience: float = 30.0
+
+    def order(self, zoo: Zoo, side: str, budget: int) -> EngineOrder:
+        """Return what an engine is told: all models in `budget` bytes beside its slots and what batches take.
+
+        Learned caches are off: what is compared is memory.
+        """
+        engine = EngineConfig(workers=self.workers, threads=1, slots=SLOTS, exits=False)
+        specs = [model.spec for model in zoo.models.values()]
+        beside = file_bytes(specs, dict.fromkeys(zoo.models, SLOTS))
+        beside += at_once(engine) * max(model.working for model in zoo.models.values())
+        known = sides(self.patience)[side]
+        residency = msgspec.structs.replace(known, budget=budget + beside, tier=self.tier)
+        directories = tuple([str(model.path) for model in zoo.models.values()])
+        return EngineOrder(directories, engine, PolicyConfig(shed=False), residency=residency)
+
+
+def mapped(process: int, folder: Path) -> int:
+    """Return the bytes of files in a folder that a process has mapped and that are in memory."""
+    found, inside = 0, False
+    for line in Path(f"/proc/{process}/smaps").read_bytes().splitlines():
+        if line[:1].islower() or line[:1].isdigit():  # an address: what follows is of another mapping
+            inside = f" {folder}/".encode() in line
+        elif inside and line.startswith(b"Rss:"):
+            found += int(line.split()[1]) << 10
+    return found
+
+
+def file_pages(process: int) -> int:
+    """Return the bytes of all pages of files that a process has in memory, code too."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssFile"))
+
+
+class Watched(Asked):
+    """A running engine with models of a zoo, which may take `budget` bytes."""
+
+    def __init__(self, engine: EngineClient, zoo: Zoo, budget: int, seed: int) -> None:
+        rows = {name: live.Rows.made_up(zoo.models[name].spec, Random(seed)) for name in engine.models}
+        super().__init__(engine, rows)
+        self.zoo, self.budget = zoo, budget
+
+    async def memory(self) -> dict[str, MemoryMetrics]:
+        """Return the engine's own figures of its models' memory."""
+        return (await self.engine.metrics())["memory"]["models"]
+
+    async def share_there(self, name: str) -> float:
+        """Return the share of a model that is in memory."""
+        figures = (await self.memory())[name]
+        return figures["resident_bytes"] / figures["bytes"]
+
+    @contextmanager
+    def looking(self) -> Iterator[list[int]]:
+        """Look at the engine's process on a thread while the block lasts; yields the bytes of weights at each look."""
+        weights, end = list[int](), Event()
+
+        def work() -> None:
+            """Root of the thread."""
+            while not end.wait(INTERVAL):
+                weights.extend(self._weights())
+
+        thread = Thread(target=work, name="watch")
+        thread.start()
+        try:
+            yield weights
+        finally:
+            end.set()
+            thread.join()
+
+    def _weights(self) -> list[int]:
+        """Count file after file, which takes longer than a small load: again, unless nothing came or went meanwhile."""
+        process, folder = self.engine.process_id, self.zoo.folder.resolve()
+        for _ in range(TRIES):
+            before, found = file_pages(process), mapped(process, folder)
+            if file_pages(process) == before:
+                return [found]
+        return []
+
+
+@asynccontextmanager
+async def watched(zoo: Zoo, side: str, budget: int, setting: Setting, seed: int) -> AsyncIterator[Watched]:
+    """Start an engine with all models in `budget` bytes beside slots and batches; nothing is in the page cache."""
+    zoo.drop_cached()
+    engine = await EngineClient.start(setting.order(zoo, side, budget))
+    try:
+        await asyncio.sleep(SETTLES)
+        yield Watched(engine, zoo, budget, seed)
+    finally:
+        await engine.close()
+
+
+# Trace and crowd ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +232,25 @@ class Plan:
     """
 
     services: tuple[Service, ...]
+    sides: tuple[str, ...]
     shares: tuple[float, ...] = ()
     speed: float = 10.0
     seconds: float = 20.0
     warm_up: float = 5.0
     rounds: int = 1
     clients: int = CLIENTS
-    pairing: Pairing = Pairing.RANDOM
     seed: int = 0
-    sides: tuple[str, ...] = tuple(SIDES)
 
-    def requests(self, models: Sequence[str], number: int, *, whole: bool = False) -> list[Request]:
-        """Return the requests of a round, or of its `whole` hour; `models` by decreasing loading time."""
+    def hour(self, models: Sequence[str], number: int) -> tuple[list[Request], Random]:
+        """Return the requests of a round's hour, and the generator that drew them; `models` the slowest first."""
         half, seed = number % 2, self.seed + number // 2
         random = Random(f"{half} {seed}")
         hour = hour_of(halves(self.services)[half], Random(f"hour {half} {seed}"), REQUESTS)
-        every = invocations(hour, paired(hour, models, self.pairing, random), random)
-        if whole:
-            return list(every)
+        return invocations(hour, paired(hour, models, Pairing.RANDOM, random), random), random
+
+    def requests(self, models: Sequence[str], number: int) -> list[Request]:
+        """Return the requests of a round."""
+        every, random = self.hour(models, number)
         span = self.speed * (self.warm_up + self.seconds)
         if span > MINUTE * HOUR:
             raise ConfigError(
@@ -72,127 +263,131 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Loads:
-    """Loads of pieces or models, the bytes that they read, and those of them that lay in the page cache."""
+class Block:
+    """The outcome of one round on one side: the calls that count, and of all the bytes of weights at each look.
 
-    times: int
+    So many loads of pieces or models `read` bytes, of which some lay in the page cache; the warm-up counts there.
+    """
+
+    calls: Sequence[Call]
+    budget: int
+    weights: Sequence[int]
+    loads: int
     read: int
     cached: int
 
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The outcome of one round on one side. `calls` are those that count; what was `loaded` includes the warm-up.
-
-    Weights may take `budget` bytes, `beside` those of slots and batches. `began` is when the block did.
-    """
-
-    calls: tuple[Call, ...]
-    began: float
-    growth: Growth
-    budget: int
-    beside: int
-    loaded: Loads
-
     @property
-    def lost(self) -> int:
-        """How many requests had no answer."""
-        return sum(not call.answered for call in self.calls)
-
-    def throughput(self, plan: Plan) -> float:
-        """Return the answers a second after the warm-up."""
-        first, end = self.began + plan.warm_up, self.began + plan.warm_up + plan.seconds
-        return sum(call.answered and first <= call.sent.ended < end for call in self.calls) / plan.seconds
+    def seconds(self) -> Figures:
+        """Seconds of all calls, inf where there was no answer."""
+        return np.array([call.seconds if call.answered else np.inf for call in self.calls])
 
 
-Blocks = dict[str, list[Block]]
-
-
-async def loads(here: Watched) -> Loads:
-    """Return what an engine has loaded since its start."""
-    every = list((await here.memory()).values())
-    return Loads(*(sum(one[name] for one in every) for name in ("loads", "read_bytes", "cached_bytes")))
-
-
-async def _block(
-    here: Watched, plan: Plan, setting: Setting, models: "Sequence[Request] | Popular", name: str
-) -> Block:
-    """Play requests of a trace, or let a crowd ask for popular models, and look at the process meanwhile."""
-    with here.looking() as growth:
-        if isinstance(models, Popular):
-            clients = [models.drawn(f"{name} {client}") for client in range(plan.clients)]
-            calls = await here.crowd(clients, plan.warm_up + plan.seconds)
+async def _block(here: Watched, plan: Plan, models: Sequence[Request] | Sequence[Iterator[str]]) -> Block:
+    """Play requests of a trace, or let clients ask for their models, and look at the process meanwhile."""
+    with here.looking() as weights:
+        if isinstance(models[0], Request):
+            calls = await here.play([(one.time, one.model) for one in models if isinstance(one, Request)])
         else:
-            calls = await here.play([(one.time, one.model) for one in models])
+            clients = [one for one in models if not isinstance(one, Request)]
+            calls = await here.crowd(clients, plan.warm_up + plan.seconds)
     began = min(call.due for call in calls)
-    counted = calls if isinstance(models, Popular) else [one for one in calls if one.due - began >= plan.warm_up]
-    beside = here.zoo.beside_weights(list(here.zoo.models), setting.slots, at_once(setting.engine))
-    return Block(tuple(counted), began, growth, here.budget, beside, await loads(here))
-
-
-@dataclass(frozen=True, slots=True)
-class Popular:
-    """Models and how often each is asked for."""
-
-    models: tuple[str, ...]
-    weights: tuple[int, ...]
-
-    @classmethod
-    def of(cls, requests: Sequence[Request]) -> "Popular":
-        """Return how often models are asked for in requests."""
-        names = sorted({one.model for one in requests})
-        return cls(tuple(names), tuple([sum(one.model == name for one in requests) for name in names]))
-
-    def drawn(self, seed: str) -> Iterator[str]:
-        """Yield models without end."""
-        random = Random(seed)
-        while True:
-            yield from random.choices(self.models, self.weights)
+    every = list((await here.memory()).values())
+    loads, read, cached = (sum(one[name] for one in every) for name in ("loads", "read_bytes", "cached_bytes"))
+    counted = [one for one in calls if one.due - began >= plan.warm_up]
+    return Block(counted, here.budget, weights, loads, read, cached)
 
 
 async def trace(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> Found:
     """Play all rounds of a trace; the order of sides is turned round with each. Raises `ConfigError`."""
-    found, share = Blocks(), (plan.shares or (0.4,))[0]
+    share = (plan.shares or (0.4,))[0]
+    found: dict[str, list[Block]] = {name: [] for name in plan.sides}
     for number in in_rounds(plan.rounds):
         requests = plan.requests(zoo.slowest_first, number)
         for at, name in enumerate(plan.sides[:: -1 if number % 2 else 1]):
             tell(f"{name}, {len(requests)} requests", (number + at / len(plan.sides)) / plan.rounds)
-            async with watched(
-                zoo, SIDES[name], budget=round(share * zoo.size), setting=setting, seed=plan.seed
-            ) as here:
-                found.setdefault(name, []).append(await _block(here, plan, setting, requests, ""))
+            async with watched(zoo, name, round(share * zoo.size), setting, plan.seed) as here:
+                found[name].append(await _block(here, plan, requests))
+    every = {name: np.concatenate([block.seconds for block in some]) for name, some in found.items()}
     tables = {
-        f"requests of a trace in {share:.0%} of the memory": trace_rows(found, plan.seed),
-        "what was loaded, warm-up included": load_rows(found),
-        "memory of the engines' processes above what they take with nothing loaded": memory_rows(found),
+        f"requests of a trace in {share:.0%} of the memory": [
+            {"side": name, **_latency(seconds, every.get(LRU), plan.seed)} for name, seconds in every.items()
+        ],
+        "what was loaded and held, warm-up included": [held_row(name, some) for name, some in found.items()],
     }
-    return Found(tables, lambda: _trace_plots(found))
+    answered = {name: seconds[np.isfinite(seconds)] for name, seconds in every.items()}
+    return Found(tables, lambda: [distributions("Latency", answered)])
 
 
 async def crowd(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> Found:
     """Let a crowd ask each side in each share of the memory; each client asks for the same models in all of them."""
     shares = plan.shares or (0.4, 0.6)
-    found: dict[float, Blocks] = {share: {name: [] for name in plan.sides} for share in shares}
+    found: dict[str, dict[str, list[Crowded]]] = {f"{share:.0%}": {name: [] for name in plan.sides} for share in shares}
+    blocks: dict[str, list[Block]] = {}
     steps = [(share, name) for share in shares for name in plan.sides]
     for number in in_rounds(plan.rounds):
-        models = Popular.of(plan.requests(zoo.slowest_first, number, whole=True))
+        models = [one.model for one in plan.hour(zoo.slowest_first, number)[0]]
         for at, (share, name) in enumerate(steps):
             tell(f"{name}, {share:.0%}", (number + at / len(steps)) / plan.rounds)
-            async with watched(
-                zoo, SIDES[name], budget=round(share * zoo.size), setting=setting, seed=plan.seed
-            ) as here:
-                found[share][name].append(await _block(here, plan, setting, models, f"{plan.seed} {number}"))
-    title = f"{plan.clients} clients that send their next request as soon as they have an answer"
-    tables = {title: crowd_rows(found, plan, setting)}
-    for share, sides in found.items():
-        tables[f"what was loaded in {share:.0%} of the memory"] = load_rows(sides)
-        tables[f"memory of the engines' processes, {share:.0%}"] = memory_rows(sides)
+            clients = [_drawn(models, f"{plan.seed} {number} {client}") for client in range(plan.clients)]
+            async with watched(zoo, name, round(share * zoo.size), setting, plan.seed) as here:
+                block = await _block(here, plan, clients)
+            found[f"{share:.0%}"][name].append(_crowded(block, plan.seconds))
+            blocks.setdefault(f"{name}, {share:.0%}", []).append(block)
+    title = f"{plan.clients} clients that wait for their answers; a request waits for {setting.patience:g} s at most"
+    held = [held_row(name, some) for name, some in blocks.items()]
     rates = {
-        name: ([f"{share:.0%}" for share in shares], [_through(found[share][name], plan).mean() for share in shares])
+        name: (list(found), [np.mean([one.throughput for one in by_side[name]]) for by_side in found.values()])
         for name in plan.sides
     }
-    x, y = "share of all models' memory", "answers a second"
-    return Found(tables, lambda: [bars("Clients that wait for their answers", rates, x=x, y=y)])
+    return Found(
+        {title: crowd_rows(found, plan.seed), "what was loaded and held": held},
+        lambda: [bars(title, rates, x="share of all models' memory", y="answers a second")],
+    )
+
+
+def _drawn(models: Sequence[str], seed: str) -> Iterator[str]:
+    """Yield models without end, each as often as it is asked for."""
+    random = Random(seed)
+    while True:
+        yield random.choice(models)
+
+
+def _crowded(block: Block, seconds: float) -> Crowded:
+    answered = [call for call in block.calls if call.answered]
+    latencies = [call.seconds for call in answered]
+    longest = max([call.waited for call in answered], default=np.inf)
+    return Crowded(
+        len(answered) / seconds, float(np.mean(latencies or [np.inf])), longest, len(block.calls) - len(answered)
+    )
+
+
+def _latency(seconds: Figures, base: Figures | None, seed: int) -> Row:
+    """Return latencies, and the ratio of mean latency to LRU's, paired request by request."""
+    ms = 1e3 * seconds[np.isfinite(seconds)]
+    row: Row = {"requests": len(ms), "mean ms": round(float(ms.mean()), 1)}
+    row |= {f"p{percent} ms": round(float(np.percentile(ms, percent)), 1) for percent in (50, 99)}
+    if base is not None:
+        both = np.isfinite(seconds) & np.isfinite(base)
+        row[f"mean / {LRU}"] = str(ratio_of_means(seconds[both], base[both], block=NEIGHBOURS, seed=seed))
+    return row | {"lost": len(seconds) - len(ms)}
+
+
+def held_row(name: str, blocks: Sequence[Block]) -> Row:
+    """Return what a side loaded and from where, and the most that its weights took; a load of `late` is one piece."""
+    read = sum(block.read for block in blocks)
+    above = sum(size > block.budget for block in blocks for size in block.weights)
+    return {
+        "side": name,
+        "loads": sum(block.loads for block in blocks),
+        "GB read": round(read / 1e9, 2),
+        "of it from the page cache": f"{sum(block.cached for block in blocks) / max(1, read):.1%}",
+        "budget MB": round(blocks[0].budget / 1e6, 1),
+        "weights MB at most": round(max([size for block in blocks for size in block.weights], default=0) / 1e6, 1),
+        "weights above it": f"{above} of {sum(len(block.weights) for block in blocks)} looks",
+    }
+
+
+# Cold starts ----------------------------------------------------------------------------------------------------------
 
 
 class Start(StrEnum):
@@ -201,156 +396,55 @@ class Start(StrEnum):
     WHOLE = "all of it loaded, then run"
     COLD = "run while it loads"
     PARTIAL = "part of it there, run while the rest loads"
-    WARM = "all of it there"
 
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The first answer of a model: its share in memory before, seconds, bytes read and those from the page cache."""
+    """The first answer of a model: its share in memory before, and the seconds that it took."""
 
     model: str
     start: Start
     there: float
     seconds: float
-    read: int
-    cached: int
 
 
 async def cold(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> Found:
     """Start the largest models in every way; where one starts in part, only so many others are asked for before."""
-    names = zoo.largest_first[:LARGEST]
-    budget, found = round(ROOM * zoo.models[names[0]].size), list[First]()
+    names, found = zoo.largest_first[:LARGEST], list[First]()
     for at, (side, start) in enumerate(((LRU, Start.WHOLE), (LATE, Start.COLD))):
         tell(start, at / 3)
-        async with watched(zoo, SIDES[side], budget=budget, setting=setting, seed=plan.seed) as here:
+        async with watched(zoo, side, round(ROOM * zoo.models[names[0]].size), setting, plan.seed) as here:
             for name in names * plan.rounds:
                 found += await _first(here, name, start, 0.0)
     tell(Start.PARTIAL, 2 / 3)
     for name in names:
-        beside = _beside(zoo, name)
-        budget = round(RESIDENT * zoo.models[name].size) + beside.size
-        few = beside.having(name, zoo.models[name])
-        async with watched(few, SIDES[LATE], budget=budget, setting=setting, seed=plan.seed) as here:
+        few = _few(zoo, name)
+        budget = few.size - round((1 - RESIDENT) * zoo.models[name].size)
+        async with watched(few, LATE, budget, setting, plan.seed) as here:
             await here.call(name)
             for _ in range(plan.rounds):
                 found += await _first(here, name, Start.PARTIAL, RESIDENT)
-
-    def draw() -> list[Plot]:
-        figure = blank("First answers", y={"title": "first answer, ms", "rangemode": "tozero"}, boxmode="group")
-        for start in Start:
-            some = [one for one in found if one.start is start]
-            figure.add_box(x=[one.model for one in some], y=[one.seconds * 1e3 for one in some], name=str(start))
-        return [figure]
-
-    return Found({"first answers of the largest models": cold_rows(found)}, draw, found)
+    return Found({"first answers of the largest models": cold_rows(found)}, raw=found)
 
 
-def _beside(zoo: Zoo, name: str) -> Zoo:
-    """Return the least models, the largest first, that leave no more than a share `RESIDENT` of one its place."""
+def _few(zoo: Zoo, name: str) -> Zoo:
+    """Return a model and the least others, the largest first, that leave no more than a share `RESIDENT` of it."""
     models: dict[str, Weighed] = {}
     for other in zoo.largest_first:
         if other != name and sum(one.size for one in models.values()) < (ROOM - RESIDENT) * zoo.models[name].size:
             models[other] = zoo.models[other]
-    return Zoo(zoo.folder, models)
+    return Zoo(zoo.folder, {**models, name: zoo.models[name]})
 
 
 async def _first(here: Watched, name: str, start: Start, share: float) -> list[First]:
-    """Evict a model until at most `share` of it is in memory, ask for it, and then once more."""
+    """Evict a model until at most `share` of it is in memory, and ask for it."""
     others = cycle([other for other in here.zoo.largest_first if other != name])
     for _ in range(ASKED):
-        there = await _share_there(here, name)
+        there = await here.share_there(name)
         if there <= share:
-            break
+            return [First(name, start, there, (await here.call(name)).seconds)]
         await here.call(next(others))
-    if there > share:
-        return []
-    before = await loads(here)
-    call = await here.call(name)
-    after = await loads(here)
-    firsts = [First(name, start, there, call.seconds, after.read - before.read, after.cached - before.cached)]
-    if (there := await _share_there(here, name)) == 1.0:
-        firsts.append(First(name, Start.WARM, there, (await here.call(name)).seconds, 0, 0))
-    return firsts
-
-
-async def _share_there(here: Watched, name: str) -> float:
-    figures = (await here.memory())[name]
-    return figures["resident_bytes"] / figures["bytes"]
-
-
-def trace_rows(blocks: Blocks, seed: int) -> Rows:
-    """Return latencies and ratios of mean latency to LRU, paired request by request."""
-    rows: Rows = []
-    for name, some in blocks.items():
-        every, ms = _seconds(some), 1e3 * _seconds(some)[np.isfinite(_seconds(some))]
-        ratios = {}
-        if LRU in blocks:
-            theirs = _seconds(blocks[LRU])
-            both = np.isfinite(every) & np.isfinite(theirs)
-            ratios[f"mean / {LRU}"] = str(ratio_of_means(every[both], theirs[both], block=NEIGHBOURS, seed=seed))
-        told = {"mean ms": ms.mean(), "p50": np.percentile(ms, 50), "p99": np.percentile(ms, 99)}
-        milliseconds = {title: round(float(value), 1) for title, value in told.items()}
-        lost = sum(block.lost for block in some)
-        rows.append({"side": name, "requests": len(ms), **milliseconds, **ratios, "lost": lost})
-    return rows
-
-
-def load_rows(blocks: Blocks) -> Rows:
-    """Return what each side loaded, and from where. A load of `late` is one piece."""
-    rows: Rows = []
-    for name, some in blocks.items():
-        read = sum(block.loaded.read for block in some)
-        cached = sum(block.loaded.cached for block in some) / max(1, read)
-        told = {"loads": sum(block.loaded.times for block in some), "GB read": round(read / 1e9, 2)}
-        rows.append({"side": name, **told, "of it from the page cache": f"{cached:.1%}"})
-    return rows
-
-
-def memory_rows(blocks: Blocks) -> Rows:
-    """Return how much larger each engine was at most than with nothing loaded, beside what models may take."""
-
-    def above(pairs: Sequence[tuple[Sequence[int], int]]) -> str:
-        more = sum(size > budget for sizes, budget in pairs for size in sizes)
-        return f"{more} of {sum(len(sizes) for sizes, _ in pairs)} samples"
-
-    def megabytes(values: Iterator[int]) -> float:
-        return round(max(values) / 1e6, 1)
-
-    return [
-        {
-            "side": name,
-            "budget MB": megabytes(block.budget for block in some),
-            "weights MB at most": megabytes(max(block.growth.weights, default=0) for block in some),
-            "weights above it": above([(block.growth.weights, block.budget) for block in some]),
-            "with slots and batches MB": megabytes(block.budget + block.beside for block in some),
-            "process MB at most": megabytes(max(block.growth.all, default=0) for block in some),
-            "process above it": above([(block.growth.all, block.budget + block.beside) for block in some]),
-        }
-        for name, some in blocks.items()
-    ]
-
-
-def crowd_rows(crowds: Mapping[float, Blocks], plan: Plan, setting: Setting) -> Rows:
-    """Return answers a second, their ratio to LRU, and the longest wait until a batch began."""
-    rows: Rows = []
-    for share, sides in crowds.items():
-        base = _through(sides[LRU], plan) if LRU in sides else None
-        for name, some in sides.items():
-            through = _through(some, plan)
-            over = "" if base is None else str(ratio_of_means(through, base, seed=plan.seed))
-            longest = max(call.waited for block in some for call in block.calls if call.answered)
-            rows.append(
-                {
-                    "memory": f"{share:.0%}",
-                    "side": name,
-                    "answers a second": round(float(through.mean()), 2),
-                    f"over {LRU}": over,
-                    "longest wait s": round(longest, 2),
-                    "bound s": setting.patience,
-                    "lost": sum(block.lost for block in some),
-                }
-            )
-    return rows
+    return []
 
 
 def cold_rows(firsts: Sequence[First]) -> Rows:
@@ -359,36 +453,15 @@ def cold_rows(firsts: Sequence[First]) -> Rows:
     for model in dict.fromkeys(one.model for one in firsts):
         by_start = {start: [one for one in firsts if (one.model, one.start) == (model, start)] for start in Start}
         medians = {start: np.median([one.seconds for one in some]) for start, some in by_start.items() if some}
-        for start, seconds in medians.items():
-            some, read = by_start[start], sum(one.read for one in by_start[start])
-            rows.append(
-                {
-                    "model": model,
-                    "start": str(start),
-                    "times": len(some),
-                    "of it there": f"{np.mean([one.there for one in some]):.0%}",
-                    "first answer ms": round(float(seconds) * 1e3, 1),
-                    "of a whole start": f"{seconds / medians.get(Start.WHOLE, np.nan):.2f}",
-                    "from the page cache": f"{sum(one.cached for one in some) / read:.1%}" if read else "",
-                }
-            )
+        rows += [
+            {
+                "model": model,
+                "start": str(start),
+                "times": len(by_start[start]),
+                "of it there": f"{np.mean([one.there for one in by_start[start]]):.0%}",
+                "first answer ms": round(float(seconds) * 1e3, 1),
+                "of a whole start": f"{seconds / medians.get(Start.WHOLE, np.nan):.2f}",
+            }
+            for start, seconds in medians.items()
+        ]
     return rows
-
-
-def _trace_plots(blocks: Blocks) -> list[Plot]:
-    seconds = {name: _seconds(some)[np.isfinite(_seconds(some))] for name, some in blocks.items()}
-    sizes = {name: np.array(some[0].growth.weights) / 1e6 for name, some in blocks.items()}
-    curves = {name: (INTERVAL * np.arange(len(some)), some) for name, some in sizes.items()}
-    y = "pages of weights in the process, MB"
-    figure = lines("Memory as seen from outside", curves, x="seconds", y=y, mode="lines")
-    figure.add_hline(y=next(iter(blocks.values()))[0].budget / 1e6, line_dash="dot", line_color="#7f7f7f")
-    return [distributions("Latency", seconds), figure]
-
-
-def _seconds(blocks: Sequence[Block]) -> Figures:
-    """Return the seconds of all calls, inf where there was no answer."""
-    return np.array([call.seconds if call.answered else np.inf for block in blocks for call in block.calls])
-
-
-def _through(blocks: Sequence[Block], plan: Plan) -> Figures:
-    return np.array([block.throughput(plan) for block in blocks])

@@ -1,13 +1,11 @@
-"""The models that share memory, as footprints: which seven, how long they load, and the figures that mCache reports.
+"""The models that share memory, as footprints: which seven, how long they load, and the figures of mCache's table 3.
 
 Networks are parameters of each stage, counted after their papers. A stage is what a server can load by itself: the
 embedding, a block, the head. Totals are those of the public checkpoints (tests compare).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from functools import partial
 from math import log
 from random import Random
 
@@ -35,18 +33,16 @@ def xlnet(vocabulary: int, width: int, blocks: int) -> Stages:
     return ((vocabulary + 1) * width, *(block,) * blocks)
 
 
-def t5_encoder(vocabulary: int, width: int, blocks: int, heads: int) -> Stages:
-    """Raffel et al. 2020, reading only: no biases, relative positions in the first block."""
-    block = _attention(width) + _feed_forward(width) + 2 * width
-    first = block + 32 * heads
-    return (vocabulary * width, first, *(block,) * (blocks - 2), block + width)
-
-
 def t5(vocabulary: int, width: int, blocks: int, heads: int) -> Stages:
-    """Raffel et al. 2020, without the head: decoder blocks have a second attention."""
-    block = 2 * _attention(width) + _feed_forward(width) + 3 * width
-    first = block + 32 * heads
-    return (*t5_encoder(vocabulary, width, blocks, heads), first, *(block,) * (blocks - 2), block + width)
+    """Raffel et al. 2020, without the head: no biases, relative positions in the first block of each half.
+
+    Blocks of the decoder have a second attention.
+    """
+    found: list[int] = [vocabulary * width]
+    for attentions in (1, 2):
+        block = attentions * _attention(width) + _feed_forward(width) + (1 + attentions) * width
+        found += [block + 32 * heads, *(block,) * (blocks - 2), block + width]
+    return tuple(found)
 
 
 def resnet(depths: Sequence[int]) -> Stages:
@@ -94,26 +90,11 @@ def _normalised(inside: int, outside: int, kernel: int) -> int:
 
 FLOAT = 4  # bytes of a parameter
 FIXED = 0.15  # seconds: what the smallest model of table 2 takes, most of which is not its 1.9 MB
-BANDWIDTH = 110e6  # bytes a second: LRU then loads for as long as in table 3, within a sixth; table 2 has about 100e6
+BANDWIDTH = 110e6  # bytes a second: LRU then loads for as long as in table 3, within a sixth
 MEDIAN, SPREAD, BLOCKS = 0.4e9, 0.8, 25  # of many models: bytes, deviation of their logarithm; stages of each
 # Seconds of execution and of the way to the server: table 3 and figure 10 (b) together have x in
 # (4.38 + x) / (1.68 + x) = 2.39. At 40 % no x makes their 1.5.
 EXECUTION = 0.26
-EVEN = (1.0,) * 7
-UNEVEN = (1.0, 3.0, 0.5, 1.0, 0.6, 2.0, 1.0)  # formats and start-up differ: with time by size alone IAM is LFU
-
-# Table 2, on a V100: seconds to execute and to load, and bytes.
-TABLE_2: Mapping[str, tuple[float, float, float]] = {
-    "MobileNetV1 0.25": (0.0160, 0.1318, 1.9e6),
-    "MobileNetV1 0.5": (0.0163, 0.1475, 5.2e6),
-    "MobileNetV1 0.75": (0.0174, 0.1727, 10.5e6),
-    "MobileNetV1 1.0": (0.0175, 0.2096, 17.1e6),
-    "DenseNet": (0.0308, 0.5863, 43.9e6),
-    "InceptionV3": (0.0347, 1.0106, 95.7e6),
-    "InceptionResNetV2": (0.0474, 1.4763, 121.6e6),
-    "InceptionV4": (0.0515, 1.6423, 171.2e6),
-    "NASNetLarge": (0.0700, 3.7023, 356.6e6),
-}
 # Table 3: mean seconds of loading with the random workload, by policy and share of the memory that all models take.
 TABLE_3: Mapping[tuple[str, float], float] = {
     **{("lfu", 0.4): 8.20, ("lfu", 0.6): 7.35, ("lfu", 0.8): 4.38},
@@ -122,74 +103,40 @@ TABLE_3: Mapping[tuple[str, float], float] = {
     **{("srrip", 0.4): 6.32, ("srrip", 0.6): 4.74, ("srrip", 0.8): 2.01},
     **{("iam", 0.4): 5.96, ("iam", 0.6): 4.21, ("iam", 0.8): 1.68},
 }
-# Section 6.2.2, figure 7: the share of the latency that is loading with the quantile workload, by share of the memory.
-QUANTILE_LOADING: Mapping[float, float] = {0.2: 0.98, 0.8: 0.08}
-THROUGHPUT: Mapping[float, float] = {0.4: 1.5, 0.8: 2.39}  # figure 10 (section 6.3.2): of IAM over that of LFU
-NINE_TENTHS: Mapping[float, float] = {0.4: 10.0, 0.8: 3.0}  # section 6.2.3: seconds in which 90 % load, everywhere
 
 
-class Family(StrEnum):
-    """Which seven models: mCache names families, not sizes.
-
-    A is what is served most; T5 alone takes more than a third there, so that whole models cannot run in 20 % of the
-    memory. Of B no model takes more than a fifth, as the paper's 20 % says that none of theirs did.
-    """
-
-    A = "a"
-    B = "b"
-
-
-BERT_LARGE: Callable[..., Stages] = partial(bert, width=1024, blocks=24)
-FAMILIES: Mapping[Family, Mapping[str, Stages]] = {
-    Family.A: {
-        "ResNet-50": resnet((3, 4, 6, 3)),
-        "SSD300": ssd300(),
-        "BERT-base": bert(30_522, 512, 768, 12),
-        "RoBERTa-large": BERT_LARGE(50_265, 514, types=1),
-        "XLNet-large": xlnet(32_000, 1024, 24),
-        "GPT-2-medium": gpt2(50_257, 1024, 1024, 24),
-        "T5-large": t5(32_128, 1024, 24, 16),
-    },
-    Family.B: {
-        "ResNet-152": resnet((3, 8, 36, 3)),
-        "SSD300": ssd300(),
-        "BERT-large": BERT_LARGE(30_522, 512),
-        "RoBERTa-large": BERT_LARGE(50_265, 514, types=1),
-        "XLNet-large": xlnet(32_000, 1024, 24),
-        "GPT-2-medium": gpt2(50_257, 1024, 1024, 24),
-        "T5-large encoder": t5_encoder(32_128, 1024, 24, 16),
-    },
+SEVEN: Mapping[str, Stages] = {
+    # mCache names families, not sizes: these are served most. T5 alone takes more than a third of the memory of all.
+    "ResNet-50": resnet((3, 4, 6, 3)),
+    "SSD300": ssd300(),
+    "BERT-base": bert(30_522, 512, 768, 12),
+    "RoBERTa-large": bert(50_265, 514, 1024, 24, types=1),
+    "XLNet-large": xlnet(32_000, 1024, 24),
+    "GPT-2-medium": gpt2(50_257, 1024, 1024, 24),
+    "T5-large": t5(32_128, 1024, 24, 16),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How long loads take: `fixed` seconds and the bytes over `bandwidth`, all of it times each model's `factors`.
+    """How long loads take: `fixed` seconds and the bytes over `bandwidth`.
 
     A request runs for `execution` seconds in any model, and as long in each of its stages.
     """
 
     fixed: float = FIXED
     bandwidth: float = BANDWIDTH
-    factors: tuple[float, ...] = EVEN
     execution: float = EXECUTION
 
-    def seconds(self, size: float, factor: float = 1.0) -> float:
-        """Return the seconds that so many bytes take, without the fixed part."""
-        return factor * size / self.bandwidth
-
-    def footprint(self, sizes: Sequence[int], factor: float = 1.0) -> Footprint:
+    def footprint(self, sizes: Sequence[int]) -> Footprint:
         """Return a model of stages with such sizes in bytes."""
-        seconds = tuple([self.seconds(size, factor) for size in sizes])
+        seconds = tuple([size / self.bandwidth for size in sizes])
         runs = (self.execution / len(sizes),) * len(sizes)
-        return Footprint(tuple(sizes), seconds, fixed=factor * self.fixed, runs=runs)
+        return Footprint(tuple(sizes), seconds, fixed=self.fixed, runs=runs)
 
-    def footprints(self, family: Family) -> dict[str, Footprint]:
+    def seven(self) -> dict[str, Footprint]:
         """Return the seven models, by name."""
-        return {
-            name: self.footprint([FLOAT * stage for stage in stages], factor)
-            for (name, stages), factor in zip(FAMILIES[family].items(), self.factors, strict=True)
-        }
+        return {name: self.footprint([FLOAT * stage for stage in stages]) for name, stages in SEVEN.items()}
 
     def many(self, models: int, random: Random) -> dict[str, Footprint]:
         """Return models with sizes that are drawn from a log-normal distribution, in equal stages."""

@@ -5,30 +5,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from latebind.bench.report import SHARES, Plot, lines
+from latebind.bench.report import Plot
 from latebind.bench.rounds import Progress
 from latebind.bench.statistics import mean_interval, ratio_of_means
 from latebind.cli.console import Row, Rows
 from research import plots
 from research.evaluation import Found
-from research.mcache.models import (
-    FAMILIES,
-    NINE_TENTHS,
-    QUANTILE_LOADING,
-    TABLE_2,
-    TABLE_3,
-    THROUGHPUT,
-)
+from research.mcache.models import TABLE_3
 from research.mcache.play import (
-    ABLATED,
-    HALVES,
     IAM,
     KNOWN,
     LATE,
     LFU,
     LRU,
     RATES,
-    TIMES,
     WHOLE,
     Bound,
     Case,
@@ -39,83 +29,21 @@ from research.mcache.play import (
     Side,
     policy,
 )
-from research.mcache.traces import HTTP, Pairing
+from research.mcache.traces import HALVES, HTTP, TIMER, Pairing
 from research.sides import Figures
 
 USUAL = (0.4, 0.6, 0.8)  # shares of the memory that all models take, as in table 3
 FIGURE_6 = (0.2, *USUAL, 1.0)
-FIGURE_8 = (0.4, 0.8)
 FEW = (0.2, 0.4)  # of many models
 SWEEP = tuple(step / 10 for step in range(1, 11))
-TIMER = "timer"
 NOTHING = "does not fit"
 MEANS = ("load s", "hits", "latency s", "loading", "/s")
 
 
-def models(plan: Plan, tell: Progress) -> Found:
-    """Tell what is loaded: the seven models, and what is assumed of loads beside table 2."""
-    del tell
-    seven: Rows = [
-        {
-            "model": name,
-            "GB": f"{footprint.size / 1e9:.2f}",
-            "stages": footprint.stages,
-            "largest, MB": f"{max(footprint.sizes) / 1e6:.0f}",
-            "loads in s": f"{footprint.penalty:.2f}",
-            "parameters, million": f"{sum(FAMILIES[plan.family][name]) / 1e6:.1f}",
-        }
-        for name, footprint in plan.storage.footprints(plan.family).items()
-    ]
-    cold: Rows = [
-        {
-            "model": name,
-            "MB": f"{size / 1e6:.1f}",
-            "paper executes in s": f"{execution:.3f}",
-            "paper loads in s": f"{loading:.2f}",
-            "taken here": f"{plan.storage.fixed + plan.storage.seconds(size):.2f}",
-        }
-        for name, (execution, loading, size) in TABLE_2.items()
-    ]
-    return Found({f"family {plan.family}": seven, "table 2, and what its models would load in here": cold})
-
-
 def table(plan: Plan, sides: Sequence[Side], tell: Progress) -> Found:
-    """Play all sides (table 3, figures 6, 7, 9 and 10)."""
+    """Play all sides (table 3, figures 6 and 9)."""
     played = plan.play(plan.sevens(), [LRU, *[side for side in sides if side != LRU]], FIGURE_6, tell)
-    found = _by_workload("one request after another (table 3, figures 6, 7, 9)", plan, played)
-    throughput = throughput_rows(played, plan.execution)
-    return replace(found, tables={**found.tables, "throughput over that of LFU, random (figure 10)": throughput})
-
-
-def cdf(plan: Plan, tell: Progress) -> Found:
-    """Play the sides whose distributions are drawn (figure 8)."""
-    played = plan.play(plan.sevens(), (LRU, IAM, LATE), FIGURE_8, tell)
-    rows: Rows = []
-    for case, sides in played.items():
-        for side, cells in sides.items():
-            within = shares_within(cells)
-            row: Row = {"workload": case.workload, "memory": f"{case.share:.0%}", "policy": side.label}
-            for share in (0.5, 0.9, 0.99):
-                place = TIMES[-1] + 1 if within is None else [*TIMES, TIMES[-1] + 1][np.searchsorted(within, share)]
-                told = f"{place:.1f}" if place <= TIMES[-1] else f"> {TIMES[-1]:.0f}"
-                row[f"{share:.0%} within s"] = NOTHING if within is None else told
-            rows.append(row | {"paper's 90%": f"< {NINE_TENTHS[case.share]:g}" if case.share in NINE_TENTHS else ""})
-
-    def draw() -> list[Plot]:
-        figures = []
-        for case, sides in played.items():
-            within = {side.label: shares_within(cells) for side, cells in sides.items()}
-            curves = {label: (TIMES, shares) for label, shares in within.items() if shares is not None}
-            title, y = f"{case.workload}, {case.share:.0%} of the memory", {"title": "share of requests", **SHARES}
-            figures.append(lines(title, curves, x="loading time, s", y=y, mode="lines"))
-        return figures
-
-    return Found({"how long requests load (figure 8)": rows}, draw)
-
-
-def ablation(plan: Plan, tell: Progress) -> Found:
-    """Play `late` with one of its parts left out at a time."""
-    return _by_workload("late without one thing at a time", plan, plan.play(plan.sevens(), ABLATED, USUAL, tell))
+    return _by_workload("one request after another (table 3, figures 6, 9)", plan, played)
 
 
 def known(plan: Plan, tell: Progress) -> Found:
@@ -142,7 +70,7 @@ def many(plan: Plan, sides: Sequence[Side], tell: Progress) -> Found:
     scenes = plan.many((HTTP,))
     if any(service.trigger == TIMER for service in plan.services):
         scenes += plan.many((HTTP, TIMER))
-    some = [LRU, *[side for side in sides if side != LRU], Bound.PIECES, Bound.STREAMING]
+    some = [LRU, *[side for side in sides if side != LRU], Bound.STREAMING]
     return _by_workload("a model for each service", plan, plan.play(scenes, some, FEW, tell))
 
 
@@ -200,32 +128,13 @@ def _row(case: Case, side: Side, lru: Cells, cells: Cells, execution: float) -> 
 
 
 def _papers(case: Case, side: Side) -> Row:
-    """Return the paper's figures for this workload: table 3, or figure 7."""
-    if case.workload == Pairing.QUANTILE:
-        share = QUANTILE_LOADING.get(case.share) if side.label == "iam" else None
-        return {"paper's loading": "" if share is None else f"{share:.0%}"}
+    """Return the paper's figures for this workload (table 3)."""
     if case.workload != Pairing.RANDOM:
         return {}
     theirs = TABLE_3.get((side.label, case.share))
     if theirs is None:
         return {"paper's s": "", "paper's, against lru": ""}
     return {"paper's s": f"{theirs:.2f}", "paper's, against lru": f"{theirs / TABLE_3['lru', case.share] - 1:+.0%}"}
-
-
-def throughput_rows(played: Played, execution: float) -> Rows:
-    """Return throughput over that of LFU in the random workload (figure 10)."""
-    rows: dict[Side, Row] = {}
-    for case, sides in played.items():
-        base = loading(sides.get(LFU, ()))
-        if case.workload != Pairing.RANDOM or base is None:
-            continue
-        for side, cells in sides.items():
-            load = loading(cells)
-            row = rows.setdefault(side, {"policy": side.label})
-            row[f"{case.share:.0%}"] = _times(base + execution, load + execution) if load is not None else NOTHING
-            if case.share in THROUGHPUT:
-                row[f"{case.share:.0%}, paper"] = f"{THROUGHPUT[case.share]}" if side.label == "iam" else ""
-    return list(rows.values())
 
 
 def saved_rows(played: Played, at: Sequence[float]) -> Rows:
@@ -278,18 +187,8 @@ def loading(cells: Cells) -> Figures | None:
     return np.array(some) if some and len(some) == len(cells) else None
 
 
-def shares_within(cells: Cells) -> Figures | None:
-    """Return the share of all requests that load for no longer than each of `TIMES`."""
-    some = [cell.within for cell in cells if cell is not None]
-    return np.mean(some, axis=0) if some and len(some) == len(cells) else None
-
-
 def against(load: Figures | None, base: Figures | None) -> str:
     """Write how much more or less is loaded, with the interval over paired hours."""
     if load is None or base is None:
         return ""
     return ratio_of_means(load, base).change()
-
-
-def _times(base: Figures, load: Figures) -> str:
-    return ratio_of_means(base, load).written(".2f")

@@ -1,11 +1,12 @@
 """Hours of requests and the sides that they are played to, one request after another (mCache, section 6).
 
 An hour is given by workload, half of the trace and seed, so any can be made again. Beside eviction policies stand the
-bounds of `bounds.py`. Queues, loads beside runs and clients that wait for their replies are in `crowd.py`.
+bounds of `bounds.py`. Queues, loads beside runs and clients that wait for their replies are in `crowd.py`, live ones
+in `live.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 from typing import Any
@@ -18,24 +19,11 @@ from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError
 from latebind.residency.policy import make_policy
 from research.hardware.sequential import SequentialReplay
-from research.mcache.bounds import least_in_pieces, least_streaming, least_whole
-from research.mcache.models import Family, Storage, slowest_first
-from research.mcache.traces import (
-    HOUR,
-    HTTP,
-    REQUESTS,
-    Pairing,
-    Request,
-    Service,
-    eligible,
-    hour_of,
-    invocations,
-    paired,
-)
+from research.mcache.bounds import least_streaming, least_whole
+from research.mcache.models import Storage, slowest_first
+from research.mcache.traces import HTTP, REQUESTS, Pairing, Request, Service, halves, hour_of, invocations, paired
 from research.policies import EVICTION
 
-HALVES = 2
-TIMES = tuple(0.1 * step for step in range(401))  # seconds, of a distribution of loading times
 KNOWN = (0, 1, 4, 16)  # requests that wait and are known
 
 Footprints = Mapping[str, Footprint]
@@ -52,7 +40,6 @@ class Scene:
     half: int
     seed: int
     pairing: Pairing | None
-    family: Family
     storage: Storage
     requests: int
     triggers: tuple[str, ...] = (HTTP,)
@@ -69,72 +56,45 @@ class Scene:
             footprints = self.storage.many(len(self.hour), random)
             models = list(footprints)
         else:
-            footprints = self.storage.footprints(self.family)
+            footprints = self.storage.seven()
             models = paired(self.hour, slowest_first(footprints), self.pairing, random)
         return invocations(self.hour, models, random, self.requests), footprints
-
-
-def halves(services: Sequence[Service], triggers: Sequence[str] = (HTTP,)) -> list[tuple[Service, ...]]:
-    """Return eligible services with the minutes of each half of a trace.
-
-    Raises `ConfigError` where it is shorter than two hours, or nobody is asked for.
-    """
-    minutes = len(services[0].counts) // HALVES
-    if minutes < HOUR:
-        raise ConfigError(f"the trace has {HALVES * minutes} minutes: give one of two hours at least, an hour a half")
-    found = [tuple(eligible(services, range(half * minutes, (half + 1) * minutes), triggers)) for half in range(HALVES)]
-    if not all(any(any(service.counts) for service in some) for some in found):
-        raise ConfigError(f"nothing in the trace is triggered by {' or '.join(triggers)}: give another one")
-    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """The outcome of one hour on one side: mean loading seconds of all requests, and the share of hits.
 
-    `within` is the share of requests that load for no longer than each of `TIMES`. Of a bound only the mean is known.
+    Of a bound only the mean is known.
     """
 
     loading: float
     hits: float = float("nan")
-    within: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy with its settings. `known` requests wait at any time; where it `streams`, models run in a window.
-
-    Where the fixed part is `always` paid, each load takes it, though a part of the model is there. Where `alone`,
-    no load goes on beside a run.
-    """
+    """A policy with its settings; `known` requests wait at any time."""
 
     label: str
     config: ResidencyConfig
     known: int = 0
-    streams: bool = True
-    always: bool = False
-    alone: bool = False
 
     def cell(self, requests: Sequence[Request], footprints: Footprints, budget: int) -> Cell | None:
         """Simulate the policy; None if a model cannot run in this much memory."""
-        if self.alone or not self.streams:
-            footprints = {name: replace(footprint, runs=()) for name, footprint in footprints.items()}
-        order = SequentialReplay(budget, footprints, make_policy(self.config), streams=self.streams, always=self.always)
+        order = SequentialReplay(budget, footprints, make_policy(self.config))
         try:
             served = order.run(requests, self.known)
         except ConfigError:
             return None
         order.memory.check()
-        seconds = np.array([one.seconds for one in served])
-        within = np.searchsorted(np.sort(seconds), np.array(TIMES), side="right") / len(seconds)
-        return Cell(float(seconds.mean()), sum(one.hit for one in served) / len(served), tuple(within.tolist()))
+        return Cell(float(np.mean([one.seconds for one in served])), sum(one.hit for one in served) / len(served))
 
 
 class Bound(Enum):
     """A lower bound for any policy, even if it knows all requests."""
 
     WHOLE = "least, whole models"
-    PIECES = "bound, all of a model to run"
     STREAMING = "bound, streaming"
 
     @property
@@ -150,30 +110,18 @@ class Bound(Enum):
 
 LEAST: Mapping[Bound, Callable[[Sequence[str], Footprints, int], float]] = {
     Bound.WHOLE: least_whole,
-    Bound.PIECES: least_in_pieces,
     Bound.STREAMING: least_streaming,
 }
 Side = Policy | Bound
 
 
-def policy(name: str, label: str = "", *, known: int = 0, streams: bool = True, **settings: Any) -> Policy:
+def policy(name: str, label: str = "", *, known: int = 0, **settings: Any) -> Policy:
     """Return a side by the name of its policy; `settings` are those of `ResidencyConfig`."""
-    return Policy(label or name, ResidencyConfig(policy=EVICTION[name], **settings), known, streams)
+    return Policy(label or name, ResidencyConfig(policy=EVICTION[name], **settings), known)
 
 
 LRU, LFU, IAM, LATE, RATES = (policy(name) for name in ("lru", "lfu", "iam", "late", "late-oracle"))
 WHOLE = policy("late", "late, whole models", stages=False)
-RESIDENT = policy("late", "late, all of a model to run", streams=False)
-WAITING = max(KNOWN)
-ABLATED = (
-    *(LRU, LATE, RESIDENT, WHOLE),
-    Policy("late, the fixed part at each load", ResidencyConfig(policy="late"), always=True),
-    Policy("late, loads never beside runs", ResidencyConfig(policy="late"), alone=True),
-    policy("late", f"late, {WAITING} wait", known=WAITING),
-    policy("late", f"late, whole models, {WAITING} wait", known=WAITING, stages=False),
-    policy("late", "late, window 60 s", window=60.0),
-    policy("late", "late, window 3,600 s", window=3600.0),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +147,6 @@ class Plan:
     seeds: int = 10
     pairings: tuple[Pairing, ...] = tuple(Pairing)
     shares: tuple[float, ...] = ()
-    family: Family = Family.A
     storage: Storage = field(default_factory=Storage)
     requests: int = REQUESTS
     processes: int = 0
@@ -225,7 +172,6 @@ class Plan:
                 half,
                 seed,
                 pairing,
-                self.family,
                 self.storage,
                 self.requests,
                 triggers,

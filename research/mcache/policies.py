@@ -177,15 +177,6 @@ class Lfu(_Ranked):
         self.take_out(model)
 
 
-class LfuInMemory(Lfu):
-    """LFU whose counts start anew when a model is evicted, as in caches that know only what they hold."""
-
-    def evicted(self, model: ModelState, now: float) -> None:
-        """Forget its count."""
-        super().evicted(model, now)
-        del self._counts[model.name]
-
-
 class Gdsf(Lfu):
     """GDSF, Greedy-Dual-Size-Frequency (Cherkasova, HP Labs HPL-98-69, 1998), with which FaasCache keeps functions.
 

@@ -1,15 +1,20 @@
 """Requests for models made from invocation counts by the minute (mCache, section 6.1), and synthetic counts.
 
-The counts are those of the Azure Functions trace (Shahrad et al., ATC 2020), or drawn at random. Reads no files.
+The counts are those of the Azure Functions trace (Shahrad et al., ATC 2020), or drawn at random.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from random import Random
 
+from latebind.domain.errors import ConfigError
+from latebind.simulation.cluster.traffic import read_invocations
+
 HOUR = 60  # minutes
-HTTP = "http"
+HTTP, TIMER = "http", "timer"
+HALVES = 2
 POPULAR = 0.9  # services above this quantile of popularity are left out
 REQUESTS = 2389  # of an hour
 
@@ -47,6 +52,32 @@ class Pairing(StrEnum):
     ROUND_ROBIN = "round-robin"
     QUANTILE = "quantile"
     QUANTILE_R = "quantile-r"
+
+
+def services_of(file: Path | None, count: int = SERVICES) -> tuple[Service, ...]:
+    """Return the functions of a trace that HTTP or a timer calls, or so many that are drawn like them.
+
+    Raises `ConfigError` where the file is no trace, or has none.
+    """
+    if file is None:
+        return tuple(drawn(Random(0), services=count))
+    found = read_invocations(file, (HTTP, TIMER))  # nothing else is asked for, and a whole day is long
+    both = zip(found.counts.tolist(), found.triggers, strict=True)
+    return tuple(Service(tuple(row), trigger) for row, trigger in both)
+
+
+def halves(services: Sequence[Service], triggers: Sequence[str] = (HTTP,)) -> list[tuple[Service, ...]]:
+    """Return eligible services with the minutes of each half of a trace.
+
+    Raises `ConfigError` where it is shorter than two hours, or nobody is asked for.
+    """
+    minutes = len(services[0].counts) // HALVES
+    if minutes < HOUR:
+        raise ConfigError(f"the trace has {HALVES * minutes} minutes: give one of two hours at least, an hour a half")
+    found = [tuple(eligible(services, range(half * minutes, (half + 1) * minutes), triggers)) for half in range(HALVES)]
+    if not all(any(any(service.counts) for service in some) for some in found):
+        raise ConfigError(f"nothing in the trace is triggered by {' or '.join(triggers)}: give another one")
+    return found
 
 
 def eligible(services: Sequence[Service], minutes: range, triggers: Sequence[str] = (HTTP,)) -> list[Service]:
@@ -111,17 +142,12 @@ def invocations(
 
 def drawn(random: Random, *, services: int = SERVICES, minutes: int = 4 * HOUR) -> list[Service]:
     """Return services whose rates have the long tail of the trace (figure 1), each constant: Poisson by the minute."""
-    return [Service(_counts(_rate(random), minutes, random)) for _ in range(services)]
-
-
-def _rate(random: Random) -> float:
-    return 0.0 if random.random() < IDLE else min(MOST, random.lognormvariate(*RATE))
-
-
-def _counts(rate: float, minutes: int, random: Random) -> tuple[int, ...]:
-    counts = [0] * minutes
-    time = random.expovariate(rate) if rate else minutes
-    while time < minutes:
-        counts[int(time)] += 1
-        time += random.expovariate(rate)
-    return tuple(counts)
+    found = []
+    for _ in range(services):
+        rate = 0.0 if random.random() < IDLE else min(MOST, random.lognormvariate(*RATE))
+        counts, time = [0] * minutes, random.expovariate(rate) if rate else minutes
+        while time < minutes:
+            counts[int(time)] += 1
+            time += random.expovariate(rate)
+        found.append(Service(tuple(counts)))
+    return found

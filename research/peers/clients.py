@@ -1,43 +1,46 @@
-"""One call as bytes in each protocol, checked, and closed loops of clients that repeat it.
+"""One call as bytes in each protocol, checked; clients that repeat it in a closed loop, or send it at given times.
 
-The clients are wrk for HTTP and h2load for gRPC, else our own, which take more of the cores.
+Closed loops over HTTP are wrk's where it is installed, else our own, which take more of the cores; over gRPC our own.
 """
 
 import asyncio
 import json
 import shutil
-import struct
 import subprocess
 import tempfile
 import time
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from http.client import HTTPConnection
+from math import inf, isfinite
 from pathlib import Path
 
+import aiohttp
 import numpy as np
-from numpy.typing import ArrayLike
 
-from latebind.bench.client import HEADER_LENGTH, READ_BYTES, Array, Reply, decode, encode
+from latebind.bench.client import HEADER_LENGTH, Array, decode, encode
 from latebind.bench.ledger.clients import GRPC_METHOD
 from latebind.bench.ledger.questions import Protocol
 from latebind.bench.server import cpu_seconds
 from latebind.domain.errors import ConfigError
+from research.live import in_time
 from research.peers.servers import Served
+from research.sides import Figures
 
-PATIENCE = 60.0  # seconds
+PATIENCE = 10.0  # seconds: who was not answered by then is not waited for
+DRAIN = 0.5  # seconds between two runs
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call ready to be sent to a path; `least` is how long a right answer must be, in bytes."""
+    """A call ready to be sent to a path."""
 
     protocol: Protocol
     path: str
     headers: Mapping[str, str]
     data: bytes
-    least: int
 
 
 def written(protocol: Protocol, model: str, rows: Array, *, timeout: float | None = None) -> Call:
@@ -47,13 +50,18 @@ def written(protocol: Protocol, model: str, rows: Array, *, timeout: float | Non
         case Protocol.JSON:
             tensor = {"name": "x", "shape": list(rows.shape), "datatype": "FP32", "data": rows.ravel().tolist()}
             data = json.dumps({"inputs": [tensor]}).encode()
-            return Call(protocol, path, {"Content-Type": "application/json"}, data, rows.size)
+            return Call(protocol, path, {"Content-Type": "application/json"}, data)
         case Protocol.BINARY:
             body = encode({"x": rows}, timeout=timeout)
-            return Call(protocol, path, body.headers, body.data, rows.nbytes)
+            return Call(protocol, path, body.headers, body.data)
         case Protocol.GRPC:
-            headers = {"content-type": "application/grpc", "te": "trailers"}
-            return Call(protocol, GRPC_METHOD, headers, _framed(_message(model, rows)), rows.nbytes)
+            from tritonclient.grpc import service_pb2  # noqa: PLC0415  (grpc is optional)
+
+            part = service_pb2.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=rows.shape)
+            request = service_pb2.ModelInferRequest(
+                model_name=model, inputs=[part], raw_input_contents=[rows.tobytes()]
+            )
+            return Call(protocol, GRPC_METHOD, {}, request.SerializeToString())
 
 
 def as_base64(call: Call, rows: Array) -> Call:
@@ -64,19 +72,9 @@ def as_base64(call: Call, rows: Array) -> Call:
 
 def answer(served: Served, call: Call) -> Array:
     """Send a call and return y. Raises `ConfigError` where there is no answer."""
-    return _grpc_answer(served, call) if call.protocol is Protocol.GRPC else _http_answer(served, call)
-
-
-def check(served: Served, call: Call, right: Array, *, who: str, exact: bool = True) -> None:
-    """Raise `ConfigError` where a server does not answer y = `right`, to the bit or nearly."""
-    given = answer(served, call)
-    same = np.array_equal(given, right) if exact else np.allclose(given, right, rtol=1e-3, atol=1e-4)
-    if given.dtype != right.dtype or given.shape != right.shape or not same:
-        raise ConfigError(f"{who} answers {call.protocol} calls wrong: {given!r}, not {right!r}")
-
-
-def _http_answer(served: Served, call: Call) -> Array:
-    connection = HTTPConnection("127.0.0.1", served.http, timeout=PATIENCE)
+    if call.protocol is Protocol.GRPC:
+        return _grpc_answer(served, call)
+    connection = HTTPConnection("127.0.0.1", served.http, timeout=6 * PATIENCE)
     connection.request("POST", call.path, call.data, dict(call.headers))
     reply = connection.getresponse()
     data = reply.read()
@@ -90,27 +88,13 @@ def _http_answer(served: Served, call: Call) -> Array:
     return found
 
 
-def _message(model: str, rows: Array) -> bytes:
-    from tritonclient.grpc import service_pb2  # noqa: PLC0415  (grpc is optional)
-
-    tensor = service_pb2.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=rows.shape)
-    request = service_pb2.ModelInferRequest(model_name=model, inputs=[tensor], raw_input_contents=[rows.tobytes()])
-    data: bytes = request.SerializeToString()
-    return data
-
-
-def _framed(message: bytes) -> bytes:
-    """Put gRPC's prefix before a message: not compressed, so many bytes."""
-    return struct.pack(">BI", 0, len(message)) + message
-
-
 def _grpc_answer(served: Served, call: Call) -> Array:
     import grpc  # noqa: PLC0415  (grpc is optional)
     from tritonclient.grpc import service_pb2  # noqa: PLC0415
 
     with grpc.insecure_channel(f"127.0.0.1:{served.grpc}") as channel:
         try:
-            reply = channel.unary_unary(call.path)(call.data[5:], timeout=PATIENCE)
+            reply = channel.unary_unary(call.path)(call.data, timeout=6 * PATIENCE)
         except grpc.RpcError as error:
             raise ConfigError(f"a gRPC call was answered {error}") from None
     message = service_pb2.ModelInferResponse.FromString(reply)
@@ -119,57 +103,98 @@ def _grpc_answer(served: Served, call: Call) -> Array:
     return found
 
 
-async def closed_loop(served: Served, call: Call, *, clients: int, seconds: float) -> tuple[list[float], int]:
-    """Send a call from so many clients, each after its answer to the one before; return seconds and how many failed."""
-    client = _grpc_client if call.protocol is Protocol.GRPC else _http_client
-    took: list[float] = []
-    until = time.perf_counter() + seconds
-    failed = await asyncio.gather(*(client(served, call, until, took) for _ in range(clients)))
-    return took, sum(failed)
+def check(served: Served, call: Call, right: Array, *, who: str) -> None:
+    """Raise `ConfigError` where a server does not answer y = `right`, nearly."""
+    given = answer(served, call)
+    if given.dtype != right.dtype or given.shape != right.shape or not np.allclose(given, right, rtol=1e-3, atol=1e-4):
+        raise ConfigError(f"{who} answers {call.protocol} calls wrong: {given!r}, not {right!r}")
 
 
-async def _http_client(served: Served, call: Call, until: float, took: list[float]) -> int:
-    """Return how many calls failed; seconds of the others are added."""
-    headers = {"Host": "127.0.0.1", "Content-Length": str(len(call.data)), **call.headers}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    data = f"POST {call.path} HTTP/1.1\r\n{lines}\r\n".encode() + call.data
-    reader, writer = await asyncio.open_connection("127.0.0.1", served.http)
-    failed = 0
-    while (begun := time.perf_counter()) < until:
-        writer.write(data)
-        if await _status(reader) == 200:
-            took.append(time.perf_counter() - begun)
-        else:
-            failed += 1
-    writer.close()
-    return failed
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What so many clients got: requests a second, latencies in seconds, and the server's CPU time.
+
+    `rate` counts answers, `failed` what was none; `cpu` is of all processes of the server, in seconds an answer.
+    """
+
+    rate: float
+    p50: float
+    p99: float
+    failed: int
+    cpu: float
 
 
-async def _status(reader: asyncio.StreamReader) -> int:
-    reply = Reply()
-    while not reply.whole:
-        data = await reader.read(READ_BYTES)
-        if not data:
-            raise ConnectionError("a server closed the connection before it had answered")
-        reply.feed(data)
-    return reply.status
+def load(served: Served, call: Call, *, clients: int, seconds: float) -> Loaded:
+    """Send a call from so many clients, each waiting for its answer before it sends again."""
+    before = cpu_seconds(served.process)
+    wrk = shutil.which("wrk")
+    if wrk and call.protocol is not Protocol.GRPC:
+        requests, took, p50, p99, failed = _wrk(wrk, served, call, clients, seconds)
+    else:
+        every = asyncio.run(_closed_loop(served, call, clients, seconds))
+        good = [one for one in every if isfinite(one)]
+        requests, took, failed = len(good), seconds, len(every) - len(good)
+        p50, p99 = np.percentile(good or [np.nan], [50, 99]).tolist()
+    cpu = cpu_seconds(served.process) - before
+    return Loaded(requests / took, p50, p99, failed, cpu / max(1, requests))
 
 
-async def _grpc_client(served: Served, call: Call, until: float, took: list[float]) -> int:
-    import grpc  # noqa: PLC0415  (grpc is optional)
-    import grpc.aio  # noqa: PLC0415
+async def play(served: Served, call: Call, times: Sequence[float]) -> Figures:
+    """Send a call over HTTP at these times whatever becomes of it; return the seconds to each answer, inf without."""
+    async with _session(served) as session:
+        begun = time.perf_counter()
+        seconds = await in_time([(at, partial(_ask, session, call, begun + at)) for at in times])
+        await asyncio.sleep(DRAIN)
+    return np.array(seconds)
 
-    failed, message = 0, call.data[5:]
+
+async def _closed_loop(served: Served, call: Call, clients: int, seconds: float) -> list[float]:
+    """Return the seconds of all calls, inf where one failed."""
+    took, until = list[float](), time.perf_counter() + seconds
+
+    async def client(ask: Callable[[float], Awaitable[float]]) -> None:
+        while (now := time.perf_counter()) < until:
+            took.append(await ask(now))
+
+    if call.protocol is Protocol.GRPC:
+        await asyncio.gather(*(_grpc_client(served, call, client) for _ in range(clients)))
+    else:
+        async with _session(served) as session:
+            await asyncio.gather(*(client(partial(_ask, session, call)) for _ in range(clients)))
+    return took
+
+
+def _session(served: Served) -> aiohttp.ClientSession:
+    timeout, connector = aiohttp.ClientTimeout(total=PATIENCE), aiohttp.TCPConnector(limit=0)
+    return aiohttp.ClientSession(served.url, connector=connector, timeout=timeout)
+
+
+async def _ask(session: aiohttp.ClientSession, call: Call, due: float) -> float:
+    try:
+        async with session.post(call.path, data=call.data, headers=call.headers) as reply:
+            await reply.read()
+            return time.perf_counter() - due if reply.status == 200 else inf
+    except (TimeoutError, aiohttp.ClientError):
+        return inf
+
+
+async def _grpc_client(
+    served: Served, call: Call, client: Callable[[Callable[[float], Awaitable[float]]], Awaitable[None]]
+) -> None:
+    import grpc.aio  # noqa: PLC0415  (grpc is optional)
+
     options = [("grpc.use_local_subchannel_pool", 1)]  # else all clients would share one connection
     async with grpc.aio.insecure_channel(f"127.0.0.1:{served.grpc}", options=options) as channel:
         method = channel.unary_unary(call.path)
-        while (begun := time.perf_counter()) < until:
+
+        async def ask(due: float) -> float:
             try:
-                await method(message)
-                took.append(time.perf_counter() - begun)
+                await method(call.data)
             except grpc.aio.AioRpcError:
-                failed += 1
-    return failed
+                return inf
+            return time.perf_counter() - due
+
+        await client(ask)
 
 
 SCRIPT = """
@@ -189,94 +214,17 @@ end
 FOUND = "found "
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What so many clients got for `seconds`: requests a second, latencies in seconds, and the server's CPU time.
-
-    `rate` counts answers, `failed` what was none; `cpu` is of all processes of the server, in seconds an answer.
-    """
-
-    rate: float
-    p50: float
-    p99: float
-    failed: int
-    cpu: float
-
-
-def load(served: Served, call: Call, *, clients: int, seconds: float) -> Loaded:
-    """Send a call from so many clients, each waiting for its answer before it sends again."""
-    before = cpu_seconds(served.process)
-    requests, took, p50, p99, failed = _run(served, call, clients, seconds)
-    cpu = cpu_seconds(served.process) - before
-    return Loaded(requests / took, p50, p99, failed, cpu / max(1, requests))
-
-
-def tool(protocol: Protocol) -> str:
-    """Return the client that will be used for a protocol, as tables name it."""
-    wanted = "h2load" if protocol is Protocol.GRPC else "wrk"
-    return wanted if shutil.which(wanted) else "our own client"
-
-
-Counted = tuple[int, float, float, float, int]  # requests, seconds, p50, p99, failed
-
-
-def _run(served: Served, call: Call, clients: int, seconds: float) -> Counted:
-    match tool(call.protocol):
-        case "wrk":
-            return _wrk(served, call, clients, seconds)
-        case "h2load":
-            return _h2load(served, call, clients, seconds)
-        case _:
-            return _own(served, call, clients, seconds)
-
-
-def _wrk(served: Served, call: Call, clients: int, seconds: float) -> Counted:
+def _wrk(wrk: str, served: Served, call: Call, clients: int, seconds: float) -> tuple[int, float, float, float, int]:
+    """Return requests, seconds, p50, p99 and how many failed."""
     with tempfile.TemporaryDirectory() as folder:
         body, script = Path(folder) / "body", Path(folder) / "script.lua"
         body.write_bytes(call.data)
         headers = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in call.headers.items())
         script.write_text(SCRIPT.format(body=body, headers=headers))
         options = ["-t", "1", "-c", str(clients), "-d", f"{round(seconds)}s", "-s", str(script)]
-        output = _called(["wrk", *options, served.url + call.path])
-    found = json.loads(next(line for line in output.splitlines() if line.startswith(FOUND)).removeprefix(FOUND))
-    return found["requests"], found["seconds"], found["p50"], found["p99"], found["failed"]
-
-
-def _h2load(served: Served, call: Call, clients: int, seconds: float) -> Counted:
-    """Each client has a connection of its own. An answer without data is a failure, for h2load sees no gRPC status."""
-    with tempfile.TemporaryDirectory() as folder:
-        body, log = Path(folder) / "body", Path(folder) / "log"
-        body.write_bytes(call.data)
-        options = ["-t1", f"-c{clients}", "-m1", f"-D{round(seconds)}", "-d", str(body), f"--log-file={log}"]
-        headers = [part for name, value in call.headers.items() for part in ("-H", f"{name}: {value}")]
-        output = _called(["h2load", *options, *headers, f"http://127.0.0.1:{served.grpc}{call.path}"])
-        rows = np.loadtxt(log, dtype=np.int64, ndmin=2)
-    good = rows[rows[:, 1] == 200]
-    failed = len(rows) - len(good)
-    if _data_bytes(output) < call.least * len(good):
-        failed = len(rows)
-    return len(good), float(round(seconds)), *_percentiles(good[:, 2] / 1e6), failed
-
-
-def _data_bytes(output: str) -> int:
-    """Return the bytes of data, headers not counted, that h2load received: `... 6553600) data`."""
-    line = next(line for line in output.splitlines() if line.startswith("traffic:"))
-    return int(line.rsplit("(", 1)[1].split(")")[0])
-
-
-def _own(served: Served, call: Call, clients: int, seconds: float) -> Counted:
-    took, failed = asyncio.run(closed_loop(served, call, clients=clients, seconds=seconds))
-    return len(took), seconds, *_percentiles(took), failed
-
-
-def _percentiles(seconds: ArrayLike) -> tuple[float, float]:
-    """Return p50 and p99, NaN where nothing was answered."""
-    p50, p99 = np.percentile(np.array(seconds) if np.size(seconds) else [np.nan], [50, 99])
-    return float(p50), float(p99)
-
-
-def _called(command: Sequence[str]) -> str:
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+        done = subprocess.run(["wrk", *options, served.url + call.path], check=False, capture_output=True, text=True)
     if done.returncode:
-        raise ConfigError(f"{command[0]} ended with status {done.returncode}: {done.stderr.strip()[-300:]}")
-    return done.stdout
+        raise ConfigError(f"wrk ended with status {done.returncode}: {done.stderr.strip()[-300:]}")
+    line = next(line for line in done.stdout.splitlines() if line.startswith(FOUND))
+    found = json.loads(line.removeprefix(FOUND))
+    return found["requests"], found["seconds"], found["p50"], found["p99"], found["failed"]

@@ -1,7 +1,6 @@
 """`python -m research peers`: latebind beside other servers."""
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,10 +13,7 @@ from latebind.cli.console import reporting
 from latebind.cli.options import Seed
 from research import plots
 from research.evaluation import Found, Load, Output, Rounds, SideName, Words, evaluate
-from research.peers import goodput as at_times
-from research.peers import identity as echoed
-from research.peers.clients import tool
-from research.peers.sides import SIDES, Place
+from research.peers import compare, sides
 from research.sides import chosen
 
 
@@ -43,9 +39,8 @@ def peers(
 
     The peers live in virtual environments of their own, which this command creates on first use; latebind itself needs
     none of them. Servers and clients share all cores; all take turns in every round. Every server must answer a call
-    correctly before it is measured. `echo` only sends each tensor back, unread: what a frontend costs that has nothing
-    behind it. `awake echo` does not sleep between calls either. The clients are wrk (HTTP) and h2load (gRPC) where they
-    are installed, else clients of our own, which take more of the cores.
+    correctly before it is measured. The clients are wrk (HTTP) where it is installed, else clients of our own, which
+    take more of the cores.
 
     Examples:
 
@@ -53,27 +48,46 @@ def peers(
     * `python -m research peers --peers out/peers --part goodput --backend eager --load 1.4 --rounds 3`
     """
     with reporting(), tempfile.TemporaryDirectory() as scratch:
-        spoken, sides = tuple(protocol or Protocol), tuple(side or ())
-        place = Place(folder.resolve(), Path(scratch), tuple(serve or ()), Protocol.GRPC in spoken)
+        spoken, wanted, environments = tuple(protocol or Protocol), tuple(side or ()), folder.resolve()
 
         def identity(tell: Progress) -> Found:
-            plan = echoed.Plan(spoken, tuple(clients or (1, 16)), rounds, seconds or 2.0, seed)
-            runs = echoed.run(place, chosen(SIDES, sides), plan, tell)
-            rows = echoed.identity_rows(runs, seed)
+            network = sides.identity(Path(scratch))
+            every = sides.sides(network, environments, Path(scratch), tuple(serve or ()), grpc=Protocol.GRPC in spoken)
+            some = chosen(every, wanted)
+            cells = [
+                (one, count, name)
+                for one in spoken
+                for count in clients or (1, 16)
+                for name, each in some.items()
+                if one in each.protocols
+            ]
+            runs = compare.identity(some, network, cells, rounds=rounds, seconds=seconds or 2.0, seed=seed, tell=tell)
+            rows = compare.identity_rows(runs, seed)
             bars = [{**row, "what": f"{row['protocol']}, {row['clients']} clients"} for row in rows]
             title = "a model that answers what it is given"
-            return Found({title: rows}, lambda: [plots.columns(title, bars, by="side", x="what", y="per s")], runs)
+            return Found({title: rows}, lambda: [plots.columns(title, bars, by="side", x="what", y="per s")])
 
         def goodput(tell: Progress) -> Found:
-            plan = at_times.Plan(tuple(load or (0.5, 0.8, 1.0, 1.4)), deadline_ms / 1e3, rounds, seconds or 8.0, seed)
-            tables, figures = {}, []
+            tables, figures, deadline = {}, [], deadline_ms / 1e3
             for one in backend or ("eager", "openvino"):
-                found = at_times.run(replace(place, folder=place.folder / one), one, sides, plan, tell)
-                title = f"{one}: answered within {deadline_ms:g} ms, {plan.seconds:g} s a run"
-                tables[f"{one}: closed loop of {at_times.CLIENTS} clients"] = at_times.capacity_rows(found)
-                tables[title] = rows = at_times.goodput_rows(found, plan.deadline, plan.seed)
+                place = Path(scratch) / one
+                network = sides.resnet(place, one, seed)
+                some = chosen(sides.sides(network, environments, place, tuple(serve or ()), grpc=False), wanted)
+                capacity, found = compare.goodput(
+                    some,
+                    network,
+                    tuple(load or (0.5, 0.8, 1.0, 1.4)),
+                    deadline,
+                    rounds=rounds,
+                    seconds=seconds or 8.0,
+                    seed=seed,
+                    tell=tell,
+                )
+                closed = [{"side": name, "answers a second": round(rate, 1)} for name, rate in capacity.items()]
+                title = f"{one}: answered within {deadline_ms:g} ms"
+                tables |= {f"{one}: closed loop of {compare.CLIENTS} clients": closed}
+                tables[title] = rows = compare.goodput_rows(found, deadline, seed)
                 figures.append((title, rows))
             return Found(tables, lambda: [plots.curves(*one, by="side", x="load", y="in time") for one in figures])
 
-        told = {"client": ", ".join(dict.fromkeys(map(tool, spoken)))}
-        evaluate({"identity": identity, "goodput": goodput}, output, told)
+        evaluate({"identity": identity, "goodput": goodput}, output)

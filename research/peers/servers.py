@@ -193,11 +193,6 @@ def environment(folder: Path, peer: str, *more: str) -> Path:
     return path
 
 
-def site_packages(path: Path) -> Path:
-    """Return where an environment has its packages."""
-    return Path(sysconfig.get_path("purelib", "venv", {"base": str(path), "platbase": str(path)}))
-
-
 def _run(command: list[str], failure: str) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
@@ -209,39 +204,15 @@ APPS = Path(__file__).parent / "apps"
 
 
 @contextmanager
-def serve_fastapi(
-    environment: Path, model: str, log: Path, *, workers: int = 1, more: Mapping[str, str] = {}
+def serve_python(
+    environment: Path, peer: str, model: str, words: Sequence[int], *, ready: str, log: Path, more: Mapping[str, str]
 ) -> Iterator[Served]:
-    """Serve a model of `apps/networks.py` with FastAPI."""
+    """Serve a model of `apps/networks.py` by a peer's application, which takes model, port and these words."""
     port = free_port()
-    command = [str(environment / "bin" / "python"), str(APPS / "fastapi_app.py"), model, str(port), str(workers)]
-    with running(command, http=port, ready="/ready", log=log, more=_alone(more)) as served:
+    command = [str(environment / "bin" / "python"), str(APPS / f"{peer}_app.py"), model, *map(str, (port, *words))]
+    alone = {"PYTHONPATH": str(APPS), **more}  # nothing of ours; workers of uvicorn import the application by its name
+    with running(command, http=port, ready=ready, log=log, more=alone) as served:
         yield served
-
-
-@contextmanager
-def serve_litserve(
-    environment: Path, model: str, log: Path, *, workers: int, batch: int, more: Mapping[str, str] = {}
-) -> Iterator[Served]:
-    """Serve a model of `apps/networks.py` with LitServe, so many workers of it, batches of so many."""
-    port = free_port()
-    words = (model, str(port), str(workers), str(batch))
-    command = [str(environment / "bin" / "python"), str(APPS / "litserve_app.py"), *words]
-    with running(command, http=port, ready="/health", log=log, more=_alone(more)) as served:
-        yield served
-
-
-@contextmanager
-def serve_echo(log: Path, *, awake: bool) -> Iterator[Served]:
-    """Send each call's tensor back, unread, by this Python; `awake` it keeps a core busy between calls."""
-    port = free_port()
-    command = [sys.executable, str(APPS / "echo_app.py"), str(port), *(["awake"] if awake else [])]
-    with running(command, http=port, ready="/", log=log) as served:
-        yield served
-
-
-def _alone(more: Mapping[str, str]) -> dict[str, str]:
-    return {"PYTHONPATH": str(APPS), **more}  # nothing of ours; workers of uvicorn import the application by its name
 
 
 CONFIG = """name: "{name}"
@@ -275,9 +246,14 @@ def serve_triton(
 
     Who waits in its queue for more than `time_out` microseconds is refused; 0: nobody is.
     """
-    packages = site_packages(environment)
+    base = {"base": str(environment), "platbase": str(environment)}
+    packages = Path(sysconfig.get_path("purelib", "venv", base))
     binaries = packages / "pytriton" / "tritonserver"
-    backends = _backends(binaries, folder)
+    backends = folder / "backends"
+    if not backends.exists():  # the Python backend and the stub for this version of Python
+        shutil.copytree(binaries / "backends", backends)
+        stubs = binaries / "python_backend_stubs" / sysconfig.get_python_version()
+        shutil.copy(stubs / "triton_python_backend_stub", backends / "python")
     version = folder / "models" / name / "1"
     version.mkdir(parents=True, exist_ok=True)
     shutil.copy(APPS / "triton_model.py", version / "model.py")
@@ -304,13 +280,3 @@ def serve_triton(
     ready = f"/v2/models/{name}/ready"
     with running(command, http=http, grpc=grpc, ready=ready, log=folder / "log", more=paths) as served:
         yield served
-
-
-def _backends(binaries: Path, folder: Path) -> Path:
-    """Return a folder with the Python backend and the stub for this version of Python."""
-    backends = folder / "backends"
-    if not backends.exists():
-        shutil.copytree(binaries / "backends", backends)
-        stubs = binaries / "python_backend_stubs" / sysconfig.get_python_version()
-        shutil.copy(stubs / "triton_python_backend_stub", backends / "python")
-    return backends

@@ -1,36 +1,54 @@
-"""`python -m research validate`."""
+"""`python -m research validate`: the same requests live and simulated.
 
+Every model has an engine for each policy, all on the same core. Rounds visit them in turn. A visit plays blocks of
+requests at random times, and before and after each a calibration, a stretch at rising rates.
+"""
+
+import asyncio
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from random import Random
 from typing import Annotated
 
 import numpy as np
-import torch
 from typer import Argument, Option
 
+from latebind.bench.client import during, rising
 from latebind.bench.report import SHARES, Plot, lines
-from latebind.bench.rounds import Progress
+from latebind.bench.rounds import Progress, in_rounds
 from latebind.bench.server import pinned
-from latebind.cli.console import console, reporting
+from latebind.bench.statistics import median_interval
+from latebind.bench.subject import Setting
+from latebind.cli.console import Row, reporting
 from latebind.cli.options import DataOption
 from latebind.cli.sources import load_rows
+from latebind.domain.config import PolicyConfig
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
-from research.evaluation import Conditions, Data, Found, Output, Rounds, SideName, Words, evaluate
-from research.live import Rows
-from research.mcache.zoo import LATE, LRU, SIDES, Setting, weigh
-from research.sides import chosen
-from research.validate import live
-from research.validate.networks import NETWORKS, build, build_many
-from research.validate.report import Load, rows
+from research import live
+from research.evaluation import Conditions, Data, Found, Output, Rounds, Words, evaluate
+from research.live import WAITING, Asked, Call, started
+from research.sides import Figures, Side, chosen, graph
+from research.validate.networks import NETWORKS, build
+from research.validate.simulated import Log, simulated
 
 MOST_ROWS = 2_000
+WARM_UP, SATURATED = 0.3, 0.25  # seconds
+BLOCK, CALIBRATION = 0.6, 0.4  # seconds of a block, and of the stretches around it
 QUANTILES = np.linspace(0.0, 1.0, 402)[1:-1]
-NOTICED = 100e-6  # seconds between two looks at a clock past which the thread was not running
+POLICIES = {name: Side(name, PolicyConfig(name), exits=True) for name in ("late", "lazy+", "graph")}
+POLICIES["serial"] = Side("serial", graph(1, shed=True), exits=True)
+FIGURES: dict[str, Callable[[Figures], float]] = {
+    "mean": lambda seconds: float(seconds.mean()),
+    "p50": lambda seconds: float(np.percentile(seconds, 50)),
+    "p99": lambda seconds: float(np.percentile(seconds, 99)),
+}
 
 
 def validate(
@@ -39,105 +57,168 @@ def validate(
     model: Annotated[Words, Option(help="Take only this model of the folder; may be repeated.")] = None,
     data: Data = None,
     data_option: DataOption = None,
-    policy: Annotated[Words, Option(help=f"Only this: {', '.join(live.POLICIES)}; may be repeated.")] = None,
+    policy: Annotated[Words, Option(help=f"Only this: {', '.join(POLICIES)}; may be repeated.")] = None,
     load: Annotated[float, Option(min=0.01, help="A multiple of each policy's highest throughput.")] = 0.7,
     deadline: Annotated[float, Option(min=1.0, help="A multiple of the time that one request takes alone.")] = 10.0,
     rounds: Rounds = 5,
-    blocks: Annotated[int, Option(min=1, help="Blocks of requests of a visit, or for memory of a round.")] = 5,
-    share: Annotated[float, Option(min=0.01, max=1.0, help="For memory: the share of what all models take.")] = 0.5,
-    side: SideName = None,
+    blocks: Annotated[int, Option(min=1, help="Blocks of requests of a visit.")] = 5,
     conditions: Conditions,
     output: Output,
 ) -> None:
     """Compare simulated latencies with those of live engines: the same requests, times and deadlines.
 
-    Parts: loads (models and policies; sequence models too, with --data), memory (many models in less memory than they
-    take, loaded and evicted as in `python -m research residency-live`, whose sides --side names; late and lru).
-
     Every model has an engine for each policy, all on the same core. Rounds visit them in turn. A visit plays blocks of
-    requests at random times, and before and after each block a stretch at rising rates, from which it calibrates the
-    costs of launches and messages and the speed of the machine. Of the blocks, the simulator is told only when clients
-    sent requests and where these left the network. A ratio is the median over the rounds, simulated over live.
-    Latencies are those of clients of the engine, without HTTP.
+    requests at random times, and before and after each block a stretch at rising rates, from which it learns what
+    launches and messages take. Of the blocks, the simulator is told only when clients sent requests and where these
+    left the network. A ratio is the median over the rounds, simulated over live. Latencies are those of clients of the
+    engine, without HTTP. Sequence models need --data.
 
     Examples:
 
-    * `python -m research validate --awake --page out/validate.html`
-    * `python -m research validate models --part loads --model resnet56 --data images.npz`
+    * `python -m research validate --page out/validate.html`
+    * `python -m research validate models --model resnet56 --data images.npz`
     """
     with reporting(), tempfile.TemporaryDirectory() as scratch:
-        seed, cores = conditions.seed, (conditions.frontend_core, conditions.engine_core)
-        plan = live.Plan(load, deadline, rounds, blocks)
-        sides = tuple(chosen(SIDES, side or (LATE, LRU)))
-        policies = tuple(chosen(live.POLICIES, policy or ()))
-        torch.set_num_threads(1)
+        policies, seed = tuple(chosen(POLICIES, policy or ())), conditions.seed
 
         def loads(tell: Progress) -> Found:
             folder = repository
             if folder is None:
                 names = list(chosen(NETWORKS, model or ()))
-                folder = build(Path(scratch) / "loads", names, conditions.backend or "openvino", tell)
+                folder = build(Path(scratch) / "models", names, conditions.backend or "openvino", tell)
             paths = {path.parent.name: path for path in find_models(folder, tuple(model or ()))}
             specs = {name: read_spec_and_costs(ModelDirectory.open(path))[0] for name, path in paths.items()}
             if data is None:
-                sent = {name: Rows.made_up(spec, Random(seed)) for name, spec in specs.items()}
+                sent = {name: live.Rows.made_up(spec, Random(seed)) for name, spec in specs.items()}
             else:
                 inputs = load_rows(data, data_option)[0]
-                given = Rows({name: array[:MOST_ROWS] for name, array in inputs.items()})
+                given = live.Rows({name: array[:MOST_ROWS] for name, array in inputs.items()})
                 sent = dict.fromkeys(specs, given)
-            found = live.loads(paths, policies, sent, plan, conditions.setting(), tell)
-            return _found(
-                f"live / simulated, {load:.0%} of what each answers, due after {deadline:g} x alone", found, seed
-            )
+            plan = Plan(load, deadline, rounds, blocks)
+            found = visited(paths, policies, sent, plan, conditions.setting(), tell)
+            title = f"live / simulated, {load:.0%} of what each answers, due after {deadline:g} x alone"
+            return Found({title: [row(one, seed) for one in found]}, lambda: list(map(_distribution, found)))
 
-        def memory(tell: Progress) -> Found:
-            zoo = weigh(repository or build_many(Path(scratch) / "memory", tell), tell)
-            how = live.MemoryPlan(share=share, rounds=rounds, blocks=blocks, sides=sides, seed=seed)
-            found = live.in_memory(zoo, how, Setting(), tell)
-            return _found(
-                f"live / simulated, {len(zoo.models)} models in {share:.0%} of {zoo.size / 1e6:.0f} MB", found, seed
-            )
-
-        evaluate({"loads": loads, "memory": memory}, output, {"away": ", ".join(map(_away, cores))})
-        console.print(f"at the end {', '.join(map(_away, cores))}")
+        evaluate({"loads": loads}, output)
 
 
-def _found(title: str, found: Sequence[Load], seed: int) -> Found:
-    raw = {
-        f"{one.model}, {one.policy}": [
-            {"live": each.live.tolist(), "simulated": [run.tolist() for run in each.simulated]} for each in one.rounds
-        ]
-        for one in found
-    }
-    return Found({title: rows(found, seed)}, lambda: [_quantiles(found), *map(_distribution, found)], raw)
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`load` is a multiple of what a policy answers at most, `deadline` of what a request takes alone."""
+
+    load: float = 0.7
+    deadline: float = 10.0
+    rounds: int = 5
+    blocks: int = 5
 
 
-def _away(core: int, seconds: float = 1.0) -> str:
-    """Keep a core busy by reading the clock; tell how much of it other processes took, and the longest pause."""
-    away, longest = 0.0, 0.0
-    with pinned((core,)):
-        begun = last = time.perf_counter()
-        while last < begun + seconds:
-            now = time.perf_counter()
-            if now - last > NOTICED:
-                away, longest = away + now - last, max(longest, now - last)
-            last = now
-    return f"core {core} away for {away / (last - begun):.1%}, {longest * 1e3:.1f} ms at most"
+@dataclass(slots=True)
+class Engine:
+    """One running engine, and what its clients saw: stretches by visit, every other one of them a block."""
+
+    model: str
+    policy: str
+    asked: Asked
+    waiting: int
+    log: Path
+    visits: list[list[list[Call]]] = field(default_factory=list)
+
+    async def visit(self, plan: Plan, random: Random) -> None:
+        """Calibrate, play and calibrate again, at what it answers now."""
+        alone, most = 1.0 / await self.rate(SATURATED, 1), await self.rate(SATURATED, self.waiting)
+        rate, allowed = plan.load * most, plan.deadline * alone
+        times = [rising(CALIBRATION, rate, random)]
+        for _ in range(plan.blocks):
+            times += [during(BLOCK, rate, random), rising(CALIBRATION, rate, random)]
+        calls = [await self.asked.play([(at, self.model) for at in some], allowed=allowed) for some in times]
+        self.visits.append(calls)
+
+    async def rate(self, seconds: float, waiting: int) -> float:
+        """Return the answers a second while so many requests are always under way."""
+        begun = time.monotonic()
+        calls = await self.asked.crowd([repeat(self.model)] * waiting, seconds)
+        return len(calls) / (time.monotonic() - begun)
 
 
-def _distribution(load: Load) -> Plot:
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One model under one policy: seconds of the requests of each round, inf where one was not answered."""
+
+    model: str
+    policy: str
+    live: Sequence[Figures]
+    simulated: Sequence[Figures]
+
+
+def visited(
+    paths: Mapping[str, Path],
+    policies: Sequence[str],
+    rows: Mapping[str, live.Rows],
+    plan: Plan,
+    setting: Setting,
+    tell: Progress,
+) -> list[Compared]:
+    """Play to an engine of each model and policy, in as many rounds as planned, each in another order; then simulate."""
+    every, random = list[Engine](), Random(setting.seed)
+
+    async def played(folder: Path) -> None:
+        async with AsyncExitStack() as stack:
+            for model, policy in ((model, policy) for model in paths for policy in policies):
+                side, log = POLICIES[policy], folder / f"{model}-{policy}.jsonl"
+                client = await started(stack, (paths[model],), side, setting, log=log)
+                waiting = 1 if policy == "serial" else WAITING * side.largest_batch(client.models[model])
+                every.append(Engine(model, policy, Asked(client, rows), waiting, log))
+                await every[-1].rate(WARM_UP, waiting)
+            for number in in_rounds(plan.rounds):
+                for at, engine in enumerate(random.sample(every, len(every))):
+                    tell(f"{engine.model}, {engine.policy}", (number + at / len(every)) / plan.rounds)
+                    await engine.visit(plan, random)
+
+    with tempfile.TemporaryDirectory(prefix="latebind-validate-") as folder:
+        with pinned(setting.frontend_cores):
+            asyncio.run(played(Path(folder)))
+        return [compared(one, setting.seed) for one in every]
+
+
+def compared(engine: Engine, seed: int) -> Compared:
+    """Return the blocks of an engine beside the same, simulated."""
+    log, did, would = Log.read(engine.log), list[Figures](), list[Figures]()
+    for number, stretches in enumerate(engine.visits):
+        did.append(np.array([_seconds(call) for calls in stretches[1::2] for call in calls]))
+        would.append(np.concatenate(simulated(log, stretches, seed + number)[1::2]))
+    return Compared(engine.model, engine.policy, did, would)
+
+
+def _seconds(call: Call) -> float:
+    return call.ended - call.sent if call.answered else np.inf
+
+
+def row(one: Compared, seed: int) -> Row:
+    """Return live / simulated milliseconds of all rounds together, then ratios round by round."""
+    every = [np.concatenate(some) for some in (one.live, one.simulated)]
+    found: Row = {"model": one.model, "policy": one.policy, "requests": len(every[0])}
+    found["not answered"] = " / ".join(f"{np.isinf(some).mean():.1%}" for some in every)
+    for name, figure in FIGURES.items():
+        told = [f"{figure(some) * 1e3:.2f}" if len(some := answered(each)) else "-" for each in every]
+        found[f"{name} ms"] = " / ".join(told)
+    for name, figure in FIGURES.items():
+        pairs = [(answered(a), answered(b)) for a, b in zip(one.simulated, one.live, strict=True)]
+        ratios = [figure(a) / figure(b) for a, b in pairs if len(a) and len(b)]
+        found[f"{name}, times"] = str(median_interval(ratios, seed=seed)) if ratios else ""
+    return found
+
+
+def answered(seconds: Figures) -> Figures:
+    """Return the seconds of those that have an answer."""
+    found: Figures = seconds[np.isfinite(seconds)]
+    return found
+
+
+def _distribution(one: Compared) -> Plot:
     """Draw the share of requests that were answered within a time, live and simulated."""
-    both = {"live": load.live, "simulated": load.simulated}
-    curves = {name: (np.quantile(seconds, QUANTILES) * 1e3, QUANTILES) for name, seconds in both.items()}
-    x, y = {"title": "latency, ms", "type": "log"}, {"title": "share of requests", **SHARES}
-    return lines(f"{load.model}, {load.policy}", curves, x=x, y=y, mode="lines")
-
-
-def _quantiles(loads: Sequence[Load]) -> Plot:
-    """Draw quantiles of simulated latencies over the same of live ones: on the diagonal they are alike."""
+    both = {"live": one.live, "simulated": one.simulated}
     curves = {
-        f"{load.model}, {load.policy}": tuple(np.quantile(one, QUANTILES) * 1e3 for one in (load.live, load.simulated))
-        for load in loads
+        name: (np.quantile(answered(np.concatenate(some)), QUANTILES) * 1e3, QUANTILES) for name, some in both.items()
     }
-    x, y = ({"title": f"{kind}, ms", "type": "log"} for kind in ("live", "simulated"))
-    return lines("Quantile against quantile", {name: (a, b) for name, (a, b) in curves.items()}, x=x, y=y, mode="lines")
+    x, y = {"title": "latency, ms", "type": "log"}, {"title": "share of requests", **SHARES}
+    return lines(f"{one.model}, {one.policy}", curves, x=x, y=y, mode="lines")

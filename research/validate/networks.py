@@ -1,7 +1,6 @@
 """Two small networks to validate with: one that gains from batches, and one that does not."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,12 +12,11 @@ from latebind.program.build import build_program
 WIDTH, LAYERS = 1024, 12
 CHANNELS, BLOCKS, CLASSES = 32, 10, 10
 MAX_BATCH = 16
-DEPTHS = (2, 4, 4, 6, 8, 10, 12)  # layers of the models that share a memory, of 4 MB each
 
 
-def perceptron(layers: int = LAYERS) -> nn.Module:
+def perceptron() -> nn.Module:
     """Return layers whose weights take longer to come from memory than a row `(1024,)` takes to compute."""
-    return nn.Sequential(*[one for _ in range(layers) for one in (nn.Linear(WIDTH, WIDTH), nn.ReLU())])
+    return nn.Sequential(*[one for _ in range(LAYERS) for one in (nn.Linear(WIDTH, WIDTH), nn.ReLU())])
 
 
 class Block(nn.Module):
@@ -49,35 +47,21 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
 
 def build(folder: Path, models: Sequence[str], backend: str, tell: Progress) -> Path:
     """Make a repository of these networks with weights that are drawn; returns it."""
+    torch.set_num_threads(1)
     for number, name in enumerate(models):
         tell(f"building {name}", number / len(models))
         make, shape, stage_bytes = NETWORKS[name]
-        _build(make, shape, folder, name, backend, stage_bytes)
+        torch.manual_seed(0)
+        build_program(
+            make().eval(),
+            {"x": torch.randn(MAX_BATCH, *shape)},
+            directory=folder / name / "1",
+            name=name,
+            backends=[backend],
+            min_stage_seconds=0.0,
+            min_stage_bytes=stage_bytes,
+            max_overhead=None,
+            max_batch=MAX_BATCH,
+            output_names=["y"],
+        )
     return folder
-
-
-def build_many(folder: Path, tell: Progress) -> Path:
-    """Make a repository of perceptrons of several depths, two layers to a stage; returns it."""
-    for number, layers in enumerate(DEPTHS):
-        name = f"perceptron-{number}"
-        tell(f"building {name}", number / len(DEPTHS))
-        _build(partial(perceptron, layers), (WIDTH,), folder, name, "eager", 2 * 4 * WIDTH * WIDTH)
-    return folder
-
-
-def _build(
-    make: Callable[[], nn.Module], shape: tuple[int, ...], folder: Path, name: str, backend: str, stage_bytes: int
-) -> None:
-    torch.manual_seed(0)
-    build_program(
-        make().eval(),
-        {"x": torch.randn(MAX_BATCH, *shape)},
-        directory=folder / name / "1",
-        name=name,
-        backends=[backend],
-        min_stage_seconds=0.0,
-        min_stage_bytes=stage_bytes,
-        max_overhead=None,
-        max_batch=MAX_BATCH,
-        output_names=["y"],
-    )

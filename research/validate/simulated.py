@@ -1,118 +1,177 @@
-"""Simulates the blocks of a visit: the same requests at the same times, with costs measured around them."""
+"""What launches and messages took in an engine's log, and blocks of requests simulated with that.
 
-from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
+Of each block the simulator is told when clients sent requests and where these left. A launch takes what one of the same
+stage with about as many rows took in calibrations around the block, drawn at random, scaled by the model's costs; a
+message takes what one took. So slow moments of a machine, which last for many launches, are not simulated.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from pathlib import Path
 from random import Random
-from statistics import median
 
 import numpy as np
 
-from latebind.domain.actions import Outcome
+from latebind.domain.actions import Outcome, Reply, Run
 from latebind.domain.config import SchedulerConfig
-from latebind.queries.scheduler import AnyScheduler
+from latebind.domain.eventlog import read_log
+from latebind.domain.events import Arrived, StageDone
 from latebind.simulation.driver import Simulator
+from latebind.simulation.hardware import After, Agenda, Work
+from latebind.simulation.hardware import Call as Later
 from latebind.simulation.workloads import Arrival
-from research.hardware.measured import Kind, Measured, Pace, Seen, Usual, at_pace, joined, typical
-from research.live import Seconds
-from research.requests import Sent, Visit
-from research.validate.logged import Counts, Logged, counted
+from research.live import Call
+from research.sides import Figures
+
+OFTEN = 5  # launches; of fewer of one size, one that meets a pause could decide what all take
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """All visits of one engine, and its log."""
+class Launch:
+    """One run of a stage: when it began, and seconds until its end was reported; by its costs it takes `profiled`."""
 
-    model: str
-    policy: str
-    visits: Sequence[Visit]
-    log: Logged
+    begun: float
+    stage: tuple[str, int]  # of a model
+    rows: int
+    seconds: float
+    profiled: float
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One run of a visit: the seconds of requests by block, inf for those without answer, and what it did in all."""
+class Seen:
+    """Launches by stage and rows, and the seconds of messages to the scheduler and back."""
 
-    blocks: list[Seconds]
-    counts: Counts
+    launches: Mapping[tuple[str, int], Mapping[int, Sequence[Launch]]]
+    there: Sequence[float]
+    back: Sequence[float]
 
 
-def simulated(played: Played, seed: int, *, times: int) -> list[list[Run]]:
-    """Return so many runs of each visit.
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Launches in the order of time, and for each request when it was heard of and answered, inf if it never was."""
 
-    Of launches and messages a visit is told what its own calibrations saw and nothing else. What ran in its blocks is
-    not looked at. The scheduler has learned what the live one had when the visit began.
+    config: SchedulerConfig
+    launches: Sequence[Launch]
+    heard: Sequence[tuple[float, float]]
+
+    @classmethod
+    def read(cls, file: Path) -> "Log":
+        """Read what an engine has written that has ended since. Raises `ConfigError`."""
+        launches, heard, answered = list[Launch](), dict[int, float](), dict[int, float]()
+        inputs, running = dict[int, int](), dict[int, tuple[float, Run]]()
+        with file.open("rb") as opened:
+            config, entries = read_log(opened)
+            costs = {served.spec.name: served.costs for served in config.models}
+            for entry in entries:
+                match entry.event:
+                    case Arrived(requests=requests, inputs=steps):
+                        heard |= dict.fromkeys(requests, entry.now)
+                        inputs |= zip(requests, steps, strict=False)
+                    case StageDone(worker=worker):
+                        begun, run = running.pop(worker)
+                        longest = max([inputs.get(one, 1) for one in run.requests])
+                        rows = len(run.requests)
+                        profiled = costs[run.model].step(run.stage, rows, longest)
+                        launches.append(Launch(begun, (run.model, run.stage), rows, entry.now - begun, profiled))
+                for action in entry.actions:
+                    if isinstance(action, Run):
+                        running[action.worker] = entry.now, action
+                    elif isinstance(action, Reply) and action.outcome is Outcome.ANSWERED:
+                        answered[action.request] = entry.now
+        launches.sort(key=lambda one: one.begun)
+        return cls(config, launches, [(at, answered.get(request, inf)) for request, at in heard.items()])
+
+    def seen(self, stretches: Sequence[Sequence[Call]]) -> Seen:
+        """Return what was seen while these requests were under way and no others."""
+        launches: dict[tuple[str, int], dict[int, list[Launch]]] = defaultdict(lambda: defaultdict(list))
+        there, back = [0.0], [0.0]
+        for calls in stretches:
+            begun, ended = calls[0].sent, max(one.ended for one in calls)
+            for one in self.launches:
+                if begun <= one.begun < ended:
+                    launches[one.stage][one.rows].append(one)
+            first = bisect_left(self.heard, (begun, 0.0))
+            for call, (heard, answered) in zip(calls, self.heard[first:], strict=False):  # heard of as they are sent
+                there.append(heard - call.sent)
+                if answered < inf:
+                    back.append(call.ended - answered)
+        return Seen(
+            {stage: _often(by_rows) for stage, by_rows in launches.items()}, there[1:] or there, back[1:] or back
+        )
+
+
+def _often(by_rows: Mapping[int, list[Launch]]) -> dict[int, list[Launch]]:
+    """Return launches by rows; those of sizes that came seldom are put to the next smaller one."""
+    found, few = dict[int, list[Launch]](), list[Launch]()
+    for rows in sorted(by_rows, reverse=True):
+        few = few + by_rows[rows]
+        if len(few) >= OFTEN or rows == min(by_rows):
+            found[rows], few = few, []
+    return found
+
+
+class Measured:
+    """Workers and messages that take what was seen. Messages in one direction do not overtake each other."""
+
+    def __init__(self, agenda: Agenda, *, seen: Seen, random: Random) -> None:
+        self._agenda = agenda
+        self._seen = seen
+        self._random = random
+        self._heard = self._answered = 0.0  # when the last message in each direction arrived
+
+    def bring(self, model: str, rows: int, now: float, ready: Later) -> None:
+        """A request takes what a message to the scheduler took."""
+        self._heard = max(self._heard, now + self._random.choice(self._seen.there))
+        self._agenda.at(self._heard, ready)
+
+    def more(self, now: float) -> bool:
+        """Each call arrives by itself."""
+        return False
+
+    def run(self, work: Work, now: float, after: After) -> None:
+        """A run takes what one of about as many rows took; what its costs say where none of its stage was seen."""
+        seconds, by_rows = work.seconds, self._seen.launches.get((work.model, work.stage))
+        if by_rows:
+            nearest = min(by_rows, key=lambda rows: (abs(rows - work.rows), rows))
+            one = self._random.choice(by_rows[nearest])
+            seconds = one.seconds * (work.seconds / one.profiled if one.profiled else 1.0)
+        for later, call in after:
+            self._agenda.at(now + seconds + later, call)
+
+    def send(self, model: str, now: float, sent: Later) -> None:
+        """An answer takes what a message back took."""
+        self._answered = max(self._answered, now + self._random.choice(self._seen.back))
+        self._agenda.at(self._answered, sent)
+
+    def load(self, size: int, seconds: float, now: float) -> float:
+        """A load takes the seconds of its footprint."""
+        return seconds
+
+
+def simulated(log: Log, stretches: Sequence[Sequence[Call]], seed: int) -> list[Figures]:
+    """Return the seconds of requests of each stretch, inf for those without answer; every other one calibrates.
+
+    Calibrations are played too: the scheduler learns from them.
     """
-    learned = played.log.schedulers([visit.sent[0].sent for visit in played.visits])
-    return [
-        _runs(played, visit, learned[visit.sent[0].sent], [Random(f"{seed} {number} {time}") for time in range(times)])
-        for number, visit in enumerate(played.visits)
-    ]
-
-
-def _runs(played: Played, visit: Visit, scheduler: AnyScheduler, randoms: Sequence[Random]) -> list[Run]:
-    """Play a visit with each generator; launches and loads are brought to one pace and take that of the moment."""
-    beside = [played.log.seen(sent) for sent in visit.calibrations]
-    rule = typical(launch for seen in beside for _, launch in seen.launches)
-    usual = median([one.seconds / one.size for seen in beside for _, one in seen.loads] or [1.0])
-    paces = [pace_of(seen, rule, usual) for seen in beside]
-    seen = joined([at_pace(one, pace) for one, pace in zip(beside, paces, strict=True)])
-    middles = tuple([0.5 * (sent[0].sent + sent[-1].sent) for sent in visit.calibrations])
-    pace = Paces(middles, tuple(paces))
-    return [replay(played.log.config, visit, seen, pace, random, deepcopy(scheduler)) for random in randoms]
-
-
-def pace_of(seen: Seen, rule: Mapping[Kind, Usual], usual: float) -> Pace:
-    """Return how many times as long as by a rule launches took, and as `usual` for a byte loads; 1 without any."""
-    runs = [one.typical / rule[one.kind].at(one.rows, one.profiled) for _, one in seen.launches]
-    loads = [one.seconds / one.size / usual for _, one in seen.loads]
-    return Pace(median(runs or [1.0]), median(loads or [1.0]))
-
-
-def replay(
-    config: SchedulerConfig,
-    visit: Visit,
-    seen: Seen,
-    pace: "Paces",
-    random: Random,
-    scheduler: AnyScheduler,
-) -> Run:
-    """Play a visit once, by the clock of the machine. Calibrations are played too: the scheduler learns from them."""
-    hardware = partial(Measured, seen=seen, pace=pace.at, random=random)
-    simulator = Simulator(config, hardware=hardware, scheduler=scheduler)
-    records = simulator.run(arrivals(visit.sent, config))
-    simulator.scheduler.check()
-    seconds = {one.arrived: one.latency if one.outcome is Outcome.ANSWERED else inf for one in records}
-    blocks = [np.array([seconds[one.sent] for one in block]) for block in visit.blocks]
-    return Run(blocks, counted(simulator.metrics))
-
-
-@dataclass(frozen=True, slots=True)
-class Paces:
-    """The pace of a machine by `times`, at which it was `measured`; it is taken to change evenly in between."""
-
-    times: tuple[float, ...]
-    measured: tuple[Pace, ...]
-
-    def at(self, time: float) -> Pace:
-        """Return the pace at a time."""
-        runs, loads = [one.runs for one in self.measured], [one.loads for one in self.measured]
-        return Pace(float(np.interp(time, self.times, runs)), float(np.interp(time, self.times, loads)))
-
-
-def arrivals(sent: Iterable[Sent], config: SchedulerConfig) -> list[Arrival]:
-    """Return what clients sent as a workload; each leaves where it did live, as long."""
-    last = {served.spec.name: served.spec.stages - 1 for served in config.models}
-    return [
+    seen, random = log.seen(stretches[::2]), Random(seed)
+    last = {served.spec.name: served.spec.stages - 1 for served in log.config.models}
+    simulator = Simulator(log.config, hardware=partial(Measured, seen=seen, random=random))
+    records = simulator.run(
         Arrival(
             one.sent,
             one.model,
-            one.allowed,
+            one.due + one.allowed - one.sent,
             one.left_at if one.left_at >= 0 else last[one.model],
             one.inputs,
             one.outputs,
         )
-        for one in sent
-    ]
+        for calls in stretches
+        for one in calls
+    )
+    simulator.scheduler.check()
+    seconds = {one.arrived: one.latency if one.outcome is Outcome.ANSWERED else inf for one in records}
+    return [np.array([seconds[one.sent] for one in calls]) for calls in stretches]

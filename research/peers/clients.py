@@ -222,7 +222,7 @@ def _wrk(wrk: str, served: Served, call: Call, clients: int, seconds: float) -> 
         headers = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in call.headers.items())
         script.write_text(SCRIPT.format(body=body, headers=headers))
         options = ["-t", "1", "-c", str(clients), "-d", f"{round(seconds)}s", "-s", str(script)]
-        done = subprocess.run(["wrk", *options, served.url + call.path], check=False, capture_output=True, text=True)
+        done = subprocess.run([wrk, *options, served.url + call.path], check=False, capture_output=True, text=True)
     if done.returncode:
         raise ConfigError(f"wrk ended with status {done.returncode}: {done.stderr.strip()[-300:]}")
     line = next(line for line in done.stdout.splitlines() if line.startswith(FOUND))

@@ -158,7 +158,7 @@ def visited(
     setting: Setting,
     tell: Progress,
 ) -> list[Compared]:
-    """Play to an engine of each model and policy, in as many rounds as planned, each in another order; then simulate."""
+    """Play to an engine of each model and policy, in rounds that go in another order each; then simulate."""
     every, random = list[Engine](), Random(setting.seed)
 
     async def played(folder: Path) -> None:

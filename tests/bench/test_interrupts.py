@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ import pytest
 
 from latebind.bench.rounds import STATUS, in_rounds, interrupted, interruptible
 from latebind.bench.subject import Setting, Subject
-from research.lazybatching import live
+from research.contest import Plan, Report, on_engines
+from research.sides import SERIAL, Side, graph
 
 PATIENCE = 120.0  # with a machine that has much else to do
 
@@ -43,7 +45,8 @@ def test_outside_of_rounds_an_interrupt_ends_at_once() -> None:
 
 def test_engines_that_are_interrupted_tell_of_the_rounds_that_were_played(models: Path) -> None:
     images = np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)
-    plan = live.Plan((0.5,), 100, 0.05, ("GraphB(0, 8)",))
+    sides = {name: Side(name, graph(size)) for name, size in ((SERIAL, 1), ("GraphB(0, 8)", 8))}
+    report, plan = Report(sides, (SERIAL,), ()), Plan((0.5,), (10.0,), 100, 0.05)
 
     def interrupt(text: str, share: float) -> None:
         del share
@@ -51,11 +54,11 @@ def test_engines_that_are_interrupted_tell_of_the_rounds_that_were_played(models
             signal.raise_signal(signal.SIGINT)
 
     with interruptible():
-        found = live.run(
-            Subject(models, "chain", {"image": images}), setting=Setting(paced=0.02), plan=plan, progress=interrupt
-        )
-    assert {len(blocks) for blocks in found.blocks[0.5].values()} == {1}
-    assert found.rows()
+        subject, part = Subject(models, "chain", {"image": images}), partial(report.measure, plan)
+        on_engines(subject, sides, part, Setting(paced=0.02), tell=interrupt)
+    (blocks,) = report.blocks.values()
+    assert {len(some) for some in blocks.values()} == {1}
+    assert all(report.found().tables.values())
 
 
 def test_parts_that_have_ended_are_written_and_no_process_is_left(tmp_path: Path) -> None:

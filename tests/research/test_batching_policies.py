@@ -173,12 +173,10 @@ def test_by_equation_2_waiting_before_the_start_counts_and_time_since_does_not()
 
 
 def test_lazy_expects_answers_as_long_as_its_share_of_those_in_training_data() -> None:
-    """Nine of ten answers have at most nine steps, and one and a half of ten at most two."""
+    """Nine of ten answers have at most nine steps."""
     seen, model = view(chain(DECODER, output_steps=tuple(range(1, 11))))
-    for share, due in ((0.9, 9.0), (0.16, 2.0)):
-        for late in (0.0, 0.1):
-            fits = Lazy(PolicyConfig(), share=share).fitting(seen, model, [request(1, arrived=0, due=due - late)], 0)
-            assert fits == (not late)
+    for late in (0.0, 0.1):
+        assert Lazy(PolicyConfig()).fitting(seen, model, [request(1, arrived=0, due=9.0 - late)], 0) == (not late)
 
 
 def test_the_oracle_knows_how_long_answers_are() -> None:

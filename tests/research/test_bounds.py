@@ -9,7 +9,7 @@ import pytest
 
 from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError
-from research.mcache.bounds import least_in_pieces, least_streaming, least_whole
+from research.mcache.bounds import least_streaming, least_whole
 
 UNIT = Footprint((10,), (1.0,))
 
@@ -47,11 +47,10 @@ def searched_whole(models: str, prints: dict[str, Footprint], budget: int) -> fl
     return least(0, frozenset())
 
 
-def searched_in_pieces(models: str, prints: dict[str, Footprint], budget: int, *, streaming: bool) -> float:
+def searched_streaming(models: str, prints: dict[str, Footprint], budget: int) -> float:
     """Try every set of stages to keep behind every request; all have one second and one byte for each stage.
 
-    A request that streams needs room for one stage beside what is kept of others and of those of its own that were
-    there before.
+    A request needs room for one stage beside what is kept of others and of those of its own that were there before.
     """
 
     @cache
@@ -65,7 +64,7 @@ def searched_in_pieces(models: str, prints: dict[str, Footprint], budget: int, *
         others = [other for other in lies if other != name]
         for kept in _counts([lies[other] for other in others]):
             beside = sum(kept)
-            if beside + (1 if streaming else stages) > budget:
+            if beside + 1 > budget:
                 continue
             for own in range(min(stages, budget - beside) + 1):
                 left = tuple(sorted({**dict(zip(others, kept, strict=True)), name: own}.items()))
@@ -91,7 +90,7 @@ def letters(random: Random, names: str, length: int) -> str:
 def test_all_bounds_are_belady_where_all_models_are_alike_and_of_one_stage(seed: int, slots: int) -> None:
     models = letters(Random(seed), "abcdef", 60)
     prints = dict.fromkeys("abcdef", UNIT)
-    for bound in (least_whole, least_in_pieces, least_streaming):
+    for bound in (least_whole, least_streaming):
         assert bound(models, prints, 10 * slots) == pytest.approx(belady(models, slots))
 
 
@@ -106,38 +105,25 @@ def test_the_exact_optimum_is_that_of_a_search_of_everything(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("streaming", [False, True])
-def test_bounds_in_pieces_are_those_of_a_search_where_pieces_are_small_and_never_above_it(
-    seed: int, *, streaming: bool
-) -> None:
+def test_the_bound_of_streaming_is_that_of_a_search_where_pieces_are_small_and_never_above_it(seed: int) -> None:
     """All pieces are of one size and cost, so nothing is lost by taking models in parts of pieces."""
     random = Random(seed)
     prints = {name: Footprint((1,) * stages, (1.0,) * stages) for name, stages in zip("abc", (2, 3, 4), strict=True)}
-    models = letters(random, "abc", 8)
-    budget = random.randint(4, 6)
-    bound = (least_streaming if streaming else least_in_pieces)(models, prints, budget)
-    found = searched_in_pieces(models, prints, budget, streaming=streaming)
+    models, budget = letters(random, "abc", 8), random.randint(4, 6)
+    bound, found = least_streaming(models, prints, budget), searched_streaming(models, prints, budget)
     assert bound <= found + 1e-6
     assert bound == pytest.approx(found, rel=0.1)
-
-
-def test_the_smallest_part_of_a_model_saves_the_fixed_part_of_its_load() -> None:
-    prints = dict.fromkeys("ab", Footprint((1, 9), (1.0, 9.0), fixed=5.0))
-    assert least_in_pieces("aba", prints, 11) == pytest.approx(15.0 + 15.0 + 9.0)
-    whole = dict.fromkeys("ab", Footprint((10,), (10.0,), fixed=5.0))
-    assert least_in_pieces("aba", whole, 11) == pytest.approx(15.0 + 15.0 + 13.5)
 
 
 def test_what_comes_while_stages_run_is_not_kept_and_never_waited_for() -> None:
     prints = dict.fromkeys("ab", Footprint((10, 10), (10.0, 10.0), runs=(4.0, 4.0)))
     assert least_streaming("aba", prints, 40) == pytest.approx(16.0 + 16.0)
-    assert least_in_pieces("aba", prints, 40) == pytest.approx(20.0 + 20.0)
     assert least_streaming("aba", prints, 26) == pytest.approx(16.0 + 16.0)
 
 
 def test_what_does_not_fit_cannot_be_run_unless_it_streams() -> None:
     prints = {"a": Footprint((2, 2), (1.0, 1.0))}
-    assert least_whole("aa", prints, 3) == least_in_pieces("aa", prints, 3) == inf
+    assert least_whole("aa", prints, 3) == inf
     assert least_streaming("aa", prints, 3) == pytest.approx(2.5)
     assert least_streaming("aa", prints, 1) == inf
 

@@ -1,24 +1,35 @@
-"""Learned caches beside their baselines: every part of the comparison, run on digits."""
+"""Learned caches beside their baselines: routes with exits, promises by folds, caches that compare, rules, commands."""
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.neighbors import KNeighborsClassifier
+from torch import Tensor
 from typer.testing import CliRunner
 
 from latebind.bench.statistics import Interval
-from latebind.learned.build import build_caches
-from latebind.learned.compose import Costs
+from latebind.domain.errors import ConfigError
+from latebind.learned.compose import Composition, Costs, Floats, Seen, send
+from latebind.learned.ilp import Variant
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples, checked
-from latebind.learned.train import DISTILLATION
-from latebind.program.build import build_program
 from research.__main__ import app
-from research.gati import networks
-from research.gati.baselines import RANGE_ROWS, Hashed, Kept, Nearest, compare, set_aside, single, traditional
+from research.gati.baselines import (
+    RANGE_ROWS,
+    Clusters,
+    Hashed,
+    Kept,
+    Nearest,
+    compare,
+    contender,
+    figures,
+    set_aside,
+    traditional,
+)
 from research.gati.models import CachedModel, load_model
 from research.gati.networks import (
     RULES,
@@ -26,19 +37,161 @@ from research.gati.networks import (
     Explored,
     Lessons,
     Rules,
-    alone_at,
     composition_of,
     explore,
+    proposals,
     under_limits,
-    variants,
 )
-from research.gati.routes import END, Exit, Plan, Route, Stage, Standings, answers_of, confident, selected, unselected
-from tests.digits import CALIBRATE, FIT, Built, digits, samples
-from tests.digits import trained as digits_network
+from research.gati.routes import (
+    END,
+    Answers,
+    Contender,
+    Exit,
+    Plan,
+    Route,
+    Rows,
+    Scored,
+    Stage,
+    Standings,
+    answers_of,
+    confidence,
+    promised,
+    selected,
+    standings,
+)
+from tests.digits import FIT, Built, digits
 from tests.research.conftest import quiet as silent
 
-PLAN = Plan(Promise(0.9, 0.9), folds=2)
+PROMISE = Promise(0.9, 0.9)
+PLAN = Plan(PROMISE, folds=2)
 KEPT = 0.82  # what a promise of 0.9, with 90 % confidence, may come to on the 212 rows here
+THIRDS = tuple(np.arange(600)[start::3] for start in range(3))
+
+
+# Routes ---------------------------------------------------------------------------------------------------------------
+
+
+def plus(number: float) -> Stage:
+    return Stage(lambda x: (x + number,))
+
+
+def sure(scores: Sequence[float]) -> Exit:
+    """Answers the class that the activation names, with the same score for each row of a batch."""
+
+    def look(activation: Tensor) -> Scored:
+        return activation.numpy(), np.full(len(activation), scores[0], np.float32)
+
+    return Exit("sure", look)
+
+
+def test_a_route_without_its_exit_is_the_last_network_alone() -> None:
+    first, last = plus(1.0), Stage(lambda x: (x * 2,), again=True)
+    route = Route((first, sure([1.0]), plus(5.0), last, plus(0.0)))
+    assert route.with_thresholds(np.array([np.inf])).pieces == (last, route.pieces[-1])
+    kept = route.with_thresholds(np.array([0.5]))
+    assert [type(piece) for piece in kept.pieces] == [Stage, Exit, Stage, Stage]  # nobody looks at the plus(5.0)
+
+
+def test_a_row_leaves_where_the_score_is_high_enough() -> None:
+    route = Route((plus(0.0), sure([0.7]), Stage(lambda x: (x.flip(1),))))
+    row = torch.tensor([[0.0, 3.0, 1.0]])
+    assert route.with_thresholds(np.array([0.7]))(row) == (1, "sure")
+    assert route.with_thresholds(np.array([0.8]))(row) == (1, END)
+    assert route.with_thresholds(np.array([0.8]))(torch.tensor([[5.0, 0.0, 1.0]])) == (2, END)
+
+
+def test_confidence_is_the_highest_share_of_the_softmax() -> None:
+    answers = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+    assert confidence(answers.numpy()) == pytest.approx(answers.softmax(dim=1).amax(dim=1).numpy())
+
+
+def test_each_row_is_measured_once_and_by_thresholds_that_have_not_seen_it() -> None:
+    parts = Plan(Promise(0.9, 0.9), folds=3, seed=5).parts(200)
+    assert sorted(np.concatenate([measured for _, _, measured in parts]).tolist()) == list(range(200))
+    for choose, show, measured in parts:
+        assert sorted(np.concatenate([choose, show, measured]).tolist()) == list(range(200))
+
+
+@pytest.mark.parametrize(("folds", "rows", "words"), [(1, 100, "2 or more"), (2, 30, "give more samples")])
+def test_a_plan_that_can_show_nothing_is_refused(folds: int, rows: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Plan(Promise(0.97, 0.95), folds).parts(rows)
+
+
+def test_methods_on_the_same_route_run_once_and_the_base_model_is_the_measure() -> None:
+    calls = 0
+
+    def count(x: Tensor) -> tuple[Tensor]:
+        nonlocal calls
+        calls += 1
+        return (x,)
+
+    route = Route((Stage(count),))
+    rows = Samples((torch.eye(4).repeat(25, 1),), torch.zeros(100, dtype=torch.int64))
+    ways = [Contender(name, route, 8, lambda choose, show: np.empty(0)) for name in ("base", "same")]
+    found = standings(ways, rows, Plan(Promise(0.9, 0.9), folds=2), tell=silent)
+    assert calls == 100 + 2 * 10  # warming up for each of two folds
+    assert [found.fidelity(one) for one in found.outcomes] == [1.0, 1.0]
+    assert [found.accuracy(one) for one in found.outcomes] == [0.25, 0.25]
+    assert found.gain(found.outcomes[1]).value == 1.0
+
+
+def test_answers_of_a_route_are_those_of_its_exits_and_its_end() -> None:
+    rows = Samples((torch.eye(3).repeat(10, 1),))
+    last = Stage(lambda x: (x.roll(1, 1),))
+    found = answers_of(Route((plus(0.0), sure([0.3]), Stage(lambda x: (-x,)), sure([0.6]), plus(0.0), last)), rows)
+    assert found.classes.tolist() == [[0, 1, 2] * 10, [1, 0, 0] * 10]
+    assert found.ends.tolist() == [0, 0, 1] * 10
+    assert found.scores == pytest.approx(np.array([[0.3] * 30, [0.6] * 30]))
+
+
+def looked(activation: Tensor) -> Scored:
+    return activation.numpy(), np.full(len(activation), 0.7, np.float32)
+
+
+def same(activation: Tensor) -> tuple[Tensor]:
+    return (activation,)
+
+
+def test_a_method_is_as_large_as_in_the_fold_in_which_it_uses_most() -> None:
+    route = Route((Stage(same), Exit("exit", looked, bytes=100), Stage(same)))
+    thresholds = iter([np.array([0.5]), np.array([np.inf])])
+    rows = Samples((torch.eye(4).repeat(25, 1),))
+    ways = [Contender("method", route, 8, lambda choose, show: next(thresholds))]
+    (found,) = standings(ways, rows, PLAN, tell=lambda text, share: None).outcomes
+    assert found.bytes == 108
+    assert found.left.count("exit") == 50
+
+
+def half_wrong(rows: Rows, *, lookups: int = 1) -> Seen:
+    """Lookups that are right, however sure they are, but for `rows`, where they never are."""
+    scores = np.random.default_rng(0).random((lookups, 600))
+    right = np.ones(scores.shape, np.bool_)
+    right[:, rows] = False
+    return Seen(scores, right)
+
+
+def test_a_promise_is_shown_on_other_rows_than_thresholds_were_chosen_on() -> None:
+    choose, show, other = THIRDS
+    found = promised(half_wrong(show), Costs((0.0, 1.0), (0.1,)), PROMISE)
+    assert np.isinf(found(choose, show)).all()
+    assert np.isfinite(found(choose, other)).all()
+
+
+def test_a_method_promises_the_base_models_answers_not_its_own() -> None:
+    route = Route((Stage(same), Exit("exit", looked), Stage(same)))
+    rows, says = Samples((torch.eye(3).repeat(200, 1),)), np.arange(600) % 3
+    alike, other = (contender("method", route, 8, rows, answers, PROMISE) for answers in (says, (says + 1) % 3))
+    assert np.isinf(other.thresholds(*THIRDS[:2])).all()
+    assert np.isfinite(alike.thresholds(*THIRDS[:2])).all()
+
+
+def test_few_rows_are_not_parted_for_ranges() -> None:
+    with pytest.raises(ConfigError, match=f"give {2 * RANGE_ROWS} or more"):
+        set_aside(Samples((torch.zeros(2 * RANGE_ROWS - 1, 1),)), 0)
+
+
+# Caches that compare --------------------------------------------------------------------------------------------------
 
 
 def kept(rows: int = 300) -> Kept:
@@ -64,6 +217,77 @@ def test_hashing_finds_a_row_that_it_keeps_and_nothing_far_from_all() -> None:
     assert cache.bytes > known.rows.nbytes
     _, scores = Hashed(kept(3), 1, seed=0)(-100 * known.rows[:1])
     assert np.isneginf(scores).all()
+
+
+def test_a_cluster_answers_with_the_shares_of_its_rows_and_is_surer_near_its_centre() -> None:
+    rows = torch.cat([torch.zeros(40, 2), torch.full((40, 2), 100.0)])
+    classes = torch.cat([torch.tensor([0, 0, 0, 1] * 10), torch.full((40,), 2)])
+    answers, scores = Clusters(Kept(rows, classes, 3), 2, seed=0)(
+        torch.tensor([[0.0, 0.0], [10.0, 0.0], [100.0, 100.0]])
+    )
+    assert answers == pytest.approx(np.array([[0.75, 0.25, 0.0], [0.75, 0.25, 0.0], [0.0, 0.0, 1.0]]))
+    assert 0.75 < scores[1] < scores[0] < 0.7511 < scores[2]
+
+
+def test_a_cache_is_told_with_its_own_figures_whether_its_time_is_worth_it_or_not() -> None:
+    said = Answers(np.ones((1, 400)), (np.arange(400)[None] % 40 == 0).astype(np.int64), np.zeros(400, np.int64))
+    rows = Samples((torch.zeros(400, 1),), torch.from_numpy(said.classes[0]))
+    found = figures(Exit("cache", looked, bytes=5), said, Costs((1.0, 2.0), (7.0,)), rows, PLAN)
+    assert (found["cache"], found["lookup ms"], found["MB"]) == ("cache", 7000.0, 5e-6)
+    assert [found[name] for name in ("alone equal", "hit rate", "fidelity", "accuracy")] == [0.975, 1.0, 0.975, 1.0]
+
+
+# Rules ----------------------------------------------------------------------------------------------------------------
+
+
+def composition(*, memory: int = 100) -> Composition:
+    """Three boundaries: lookups cost more and know more the later they stand."""
+    costs = Costs((0.1, 1.0, 1.0, 1.0), (0.05, 0.2, 0.9))
+    variants = [Variant(stage, "plain", 0.0, 1.0, took, 10) for stage, took in enumerate(costs.lookups)]
+    return Composition(tuple(variants), costs, costs.segments, Promise(0.9, 0.9, cache_bytes=memory))
+
+
+def mostly_right(seed: int = 0) -> Seen:
+    random = np.random.default_rng(seed)
+    scores = random.random((3, 600))
+    return Seen(scores, random.random((3, 600)) < np.minimum(1.0, scores + np.array([[0.5], [0.7], [0.9]])))
+
+
+def used(thresholds: Floats) -> set[int]:
+    return set(np.flatnonzero(np.isfinite(thresholds)).tolist())
+
+
+def test_what_rules_propose_for_one_fold_is_not_used_in_the_next() -> None:
+    seen, (one, show, other) = mostly_right(), THIRDS
+    for name in RULES:
+        rules, fresh = (Rules(composition(), seen) for _ in range(2))
+        before = rules.rule(name)(one, show)
+        after = rules.rule(name)(other, show)
+        assert after.tolist() == fresh.rule(name)(other, show).tolist() != before.tolist()
+
+
+def test_each_rule_uses_what_comes_of_its_own_proposal() -> None:
+    seen, (choose, show, _), given = mostly_right(), THIRDS, composition()
+    rules = Rules(given, seen)
+    for name, proposed in proposals(given, seen.take(choose)).items():
+        held = given.only(proposed, seen.take(choose), [seen.take(show)])
+        assert held is not None
+        assert rules.rule(name)(choose, show).tolist() == held.thresholds.tolist()
+    assert used(rules.among((1,))(choose, show)) == {1}
+
+
+def test_rules_and_search_keep_the_promise_on_other_rows() -> None:
+    choose, show, other = THIRDS
+    seen = half_wrong(show, lookups=3)
+    rules = Rules(composition(), seen)
+    ways = (rules.search(), rules.among((0, 1)), rules.rule(RULES[0]))
+    for thresholds in ways:
+        assert send(thresholds(choose, show), seen.take(show), composition().costs).wrong.mean() <= 0.1
+    for thresholds in (Rules(composition(), seen).search(), Rules(composition(), seen).among((0, 1))):
+        assert (send(thresholds(choose, other), seen.take(other), composition().costs).left_at < 3).mean() > 0.9
+
+
+# On digits ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -105,46 +329,6 @@ def explored(trained: tuple[Explored, set[str]]) -> Explored:
     return trained[0]
 
 
-@pytest.mark.slow
-def test_the_network_in_eight_bits_is_one_of_the_kinds_and_sure_of_everybody(
-    lessons: Lessons, rows: Samples, tmp_path: Path
-) -> None:
-    pytest.importorskip("openvino")
-    images, labels = digits()
-    built = build_program(
-        digits_network(images[:FIT], labels[:FIT]),
-        {"image": images[:8]},
-        directory=tmp_path / "digits" / "1",
-        name="digits",
-        backends=["openvino"],
-        max_batch=2,
-        min_stage_seconds=0.0,
-    )
-    fit, held_out = samples(0, FIT), samples(FIT, FIT + CALIBRATE)
-    build_caches(built.directory, fit, held_out, fidelity=0.9, presentations=6_000, candidates=1, kinds=["plain"])
-    model = load_model(tmp_path, "digits")
-    given = replace(lessons, kinds=("bytes", "plain"), folder=None)
-    found = explore(model, [0], given, checked(rows, model.program.spec), 0, tell=silent)
-    assert [one.plan.kind for one in found.trained] == ["plain", "bytes"]
-    assert found.costs.sure == (1,)
-    assert (found.answers.classes[1] == found.answers.ends).mean() > 0.97
-    assert alone_at(found.costs, 1).sure == (0,)
-    assert unselected(found.trained[1].function) is found.trained[1].function
-
-
-def test_a_search_among_networks_keeps_to_the_memory(explored: Explored) -> None:
-    seen = explored.answers.against(explored.answers.ends)
-    small, large = sorted(one.bytes for one in explored.trained)
-    rows, costs = np.arange(len(explored.answers.ends)), Costs((1e-3, 0.0, 1e-2), (1e-4, 1e-4))
-    used = []
-    for memory in (small - 1, small, small + large - 1):
-        rules = Rules(composition_of(explored, 2, costs, Promise(0.9, 0.9, memory)), seen)
-        thresholds = rules.among((0, 1))(rows[:100], rows[100:])
-        used.append(sum(one.bytes for one, at in zip(explored.trained, thresholds, strict=True) if np.isfinite(at)))
-    assert used[:2] == [0, small]
-    assert used[2] in {small, large}
-
-
 def test_networks_that_are_kept_are_not_trained_again(
     model: CachedModel, trained: tuple[Explored, set[str]], lessons: Lessons, rows: Samples
 ) -> None:
@@ -155,10 +339,6 @@ def test_networks_that_are_kept_are_not_trained_again(
     assert "training" in told_at_first
     assert "training" not in told
     assert np.array_equal(again.answers.scores, explored.answers.scores)
-    assert lessons.folder is not None
-    assert [path.name for path in lessons.folder.iterdir()] == [
-        f"distillation-{DISTILLATION:g}"
-    ]  # those without lie elsewhere
 
 
 def test_baselines_answer_every_row_and_those_with_exits_keep_the_promise(beside: Standings, rows: Samples) -> None:
@@ -207,29 +387,10 @@ def test_caches_that_compare_are_told_with_what_they_cost(model: CachedModel, ro
     assert all(fidelity >= KEPT and milliseconds > 0 for *_, fidelity, milliseconds in found.values())
 
 
-def test_a_cache_that_compares_looks_at_what_comes_out_behind_its_stage(model: CachedModel) -> None:
-    route = single(model, 1, Exit("cache", confident))
-    assert [type(piece) for piece in route.pieces[:4]] == [Stage, Stage, Exit, Stage]
-    assert len(route.pieces) == len(model.program.stages) + 1
-
-
 def test_all_seconds_of_a_network_are_some_stages(model: CachedModel, explored: Explored) -> None:
     stages = composition_of(explored, len(model.program.stages), explored.costs, PLAN.promise).stages
     assert stages[0] == explored.costs.segments[0] + explored.costs.segments[1]  # two lookups, one behind another
     assert sum(stages) == pytest.approx(explored.costs.whole)
-
-
-def test_networks_and_weights_of_hit_rates_are_run_for_real(
-    model: CachedModel, explored: Explored, rows: Samples
-) -> None:
-    samples = checked(rows, model.program.spec)
-    assert [row["cache"] for row in variants(explored, samples, PLAN)] == ["plain behind 0", "fc(16) behind 0"]
-    found = networks.alphas(model, explored, samples, PLAN, tell=silent)
-    named = {one.name: one for one in found.outcomes}
-    assert {SEARCH, "alpha 0.2"} < set(named)
-    assert all(found.fidelity(one) >= KEPT for one in found.outcomes)
-    figures = {row["method"]: row for row in found.rows()}
-    assert figures[SEARCH]["mean / search on samples"] == Interval(1.0, 1.0, 1.0)
 
 
 def test_rules_under_several_limits_are_told_by_the_mean_over_all_of_them(
@@ -249,17 +410,6 @@ def test_rules_under_several_limits_are_told_by_the_mean_over_all_of_them(
         told = sum(one.seconds.mean() for one in under.of(str(row["rule"])))
         assert ratio.value == pytest.approx(told / (nothing_fits.seconds.mean() + all_fit.seconds.mean()))
     assert set(under.of("only plain")[1].left) == {END, "plain behind 0"}
-
-
-def test_an_ablation_without_a_difference_is_the_same_run(
-    model: CachedModel, explored: Explored, rows: Samples
-) -> None:
-    found = networks.ablations(model, explored, explored, checked(rows, model.program.spec), PLAN, tell=silent)
-    named = {one.name: one for one in found.outcomes}
-    assert {"no selector", "no composition", "profile of openvino"} < set(named)
-    assert named["no distillation"].seconds.tolist() == named["all parts"].seconds.tolist()
-    assert named["no selector"].seconds.tolist() != named["all parts"].seconds.tolist()
-    assert all(found.fidelity(one) >= KEPT for one in found.outcomes)
 
 
 def test_a_part_that_is_broken_off_keeps_the_figures_of_the_parts_before(

@@ -21,24 +21,21 @@ TINY: dict[str, tuple[str, ...]] = {  # words of a command, then what its tables
         "shortest first, all known",
         "10,000 pairs drawn like those of news",
     ),
-    "elastic --part split --part throughput --network resnet152 --seeds 1 --seconds 0.5 --processes 1": (
+    "elastic --part throughput --network resnet152 --seeds 1 --seconds 0.5 --processes 1": (
         "more with elastic batches",
         "static",
     ),
     "joint {digits} --model digits --simulated --load 1 --deadline 3 --rounds 2 --seconds 0.05 --side GATI": (
-        "chosen by the other rounds",
+        "of the best of each kind",
         "late over it",
     ),
-    "residency --part models --part table --part crowd --seeds 1 --processes 1 --pairing quantile --requests 40"
-    " --share 0.6 --policy iam --policy late": ("table 2", "against lru", "times the first"),
-    "queries --requests 40 --loaded-requests 10 --load 0.5 --deadline-ms 80 --processes 1": (
-        "figure 11",
-        "figure 12",
-        "under load",
-        "gate, waits changed, us",
-    ),
-    "scheduler --policy lazy+ --events 200 --rounds 1": ("boundary us", "us an event"),
-    "joint {digits} --model digits --simulated --part refill --rounds 2 --seconds 0.05": ("compaction alone",),
+    "joint {digits} --model digits --simulated --steep --part refill --rounds 2 --seconds 0.05": ("compaction alone",),
+    "live {models} --model backwards --simulated --load 0.5 --rounds 1 --seconds 0.05": ("mean of the baselines",),
+    "elastic-live {models} --model chain --simulated --load 0.5 --rounds 1 --seconds 0.05": ("in time over no wait",),
+    "residency --part table --part crowd --seeds 1 --processes 1 --pairing quantile --requests 40"
+    " --share 0.6 --policy iam --policy late": ("against lru", "over lru"),
+    "queries --requests 40 --load 0.5 --deadline-ms 80 --processes 1": ("points over static", "at load 0.5"),
+    "scheduler --policy lazy+ --events 200": ("boundary us", "us an event"),
 }
 
 
@@ -98,7 +95,6 @@ def test_every_evaluation_tells_settings_machine_and_tables_and_writes_them(
     ("words", "message"),
     [
         ("batching --network alexnet", "there is no network 'alexnet'"),
-        ("batching --part measured", "--models FOLDER"),
         ("batching --part everything", "there is no part 'everything': take some of loads, deadlines"),
         ("elastic --network alexnet", "there is no network 'alexnet'"),
         (

@@ -1,198 +1,187 @@
-"""The comparison by hand: what thresholds promise, what figures count and what pieces cost. No model is run."""
+"""Sides in turn: what counts, who is compared with whom, what refilling can gain; live and simulated alike."""
 
-from time import sleep
+import asyncio
+from functools import partial
+from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
+from latebind.bench.subject import Setting, Subject
+from latebind.domain.config import ServedModel
+from latebind.domain.costs import EMPTY_STAGE, Curve, ModelCosts
 from latebind.domain.errors import ConfigError
-from latebind.learned.compose import Composition, Costs, Floats, Seen, send
-from latebind.learned.head import Head, Selector
-from latebind.learned.ilp import Variant, relaxed
-from latebind.learned.lookup import LookupFunction
-from latebind.learned.promise import Promise
-from latebind.learned.samples import Samples
-from research.gati.baselines import RANGE_ROWS, Clusters, Kept, contender, figures, set_aside
-from research.gati.networks import RULES, Rules, proposals
-from research.gati.routes import (
-    Answers,
-    Contender,
-    Exit,
-    Outcome,
-    Plan,
-    Route,
-    Rows,
-    Scored,
-    Stage,
-    Standings,
-    promised,
-    standings,
-    unselected,
+from latebind.domain.model import ModelSpec, StageKind, TensorSpec
+from research import contest
+from research.contest import Cell, Costs, Plan, Played, Report, Simulated, on_engines
+from research.ebird import command as ebird
+from research.joint import command as joint
+from research.joint import sides as joint_sides
+from research.joint.sides import BASELINES, OURS, Kind
+from research.lazybatching import command as lazybatching
+from research.policies import BATCHING
+from research.sides import SERIAL, Side, chosen, least
+from tests.digits import Built
+from tests.research.conftest import quiet, subject_of
+
+CELL = Cell(1.0, 3.0)
+VECTOR = TensorSpec("x", "float32", (1,))
+FLAT, LINEAR = Curve((1, 8), (1.0, 1.0)), Curve((1, 8), (1.0, 8.0))
+
+
+def played(*seconds: float, allowed: float = 1.0) -> Played:
+    flags = np.full(len(seconds), True)
+    return Played(np.array(seconds), flags, flags, 1.0, allowed)
+
+
+def test_what_comes_too_late_or_not_at_all_is_not_in_time() -> None:
+    assert played(0.1, 0.5, 0.6, np.inf, allowed=0.5).in_time.tolist() == [True, True, False, False]
+    report = Report({"a": Side("a")}, ("a",), (), blocks={CELL: {"a": [played(0.1, 0.5, np.inf, allowed=0.2)]}})
+    assert report.goodputs(CELL, "a").tolist() == [1.0]
+    assert report.means(CELL, "a").tolist() == pytest.approx([0.3])
+
+
+def test_the_best_of_a_kind_is_chosen_by_the_rounds_that_it_is_not_judged_by() -> None:
+    sides = {"a": [1.0, 8.0, 9.0], "b": [5.0, 5.0, 5.0], "c": [6.0, 6.0, 1.0]}
+    assert least({name: np.array(some) for name, some in sides.items()}).tolist() == [6.0, 6.0, 9.0]
+    assert least({"a": np.array([2.0]), "b": np.array([1.0])}).tolist() == [1.0]
+    kinds = {"a": "base", "b": "base", "o": "ours"}
+    report = Report({name: Side(name, kinds=(kind,)) for name, kind in kinds.items()}, ("o",), ("base", "none"))
+    report.blocks = {
+        CELL: {
+            name: [played(*[0.5] * count) for count in counts]
+            for name, counts in {"a": (4, 1, 1, 1), "b": (1, 4, 4, 4), "o": (3, 3, 3, 3)}.items()
+        }
+    }
+    _, over = report.against(CELL, "o", "base")
+    assert over is not None
+    assert over.value == pytest.approx(12 / (1 + 4 + 4 + 4))  # in the first round b's, for the others
+    assert report.against(CELL, "o", "none") == (None, None)
+
+
+def test_a_wait_that_answers_nobody_is_never_the_best() -> None:
+    report = Report({name: Side(name, kinds=("wait",)) for name in "ab"}, ("b",), ("wait",))
+    report.blocks = {CELL: {"a": [played(np.inf), played(np.inf)], "b": [played(0.4), played(0.4)]}}
+    waited, _ = report.against(CELL, "b", "wait")
+    assert waited is not None
+    assert waited.value == 1.0
+    assert report.rows(CELL)[0]["mean ms"] == ""
+
+
+def test_every_kind_has_sides_and_baselines_take_part_as_described() -> None:
+    every = joint_sides.contenders()
+    of_kind = {kind: [side for side in every.values() if kind in side.kinds] for kind in Kind}
+    assert all(of_kind.values())
+    assert {side.exits for side in of_kind[Kind.WHOLE]} == {False}
+    assert "GATI" not in [side.label for side in of_kind[Kind.SHARED]]
+    assert {side.policy.name for side in of_kind[Kind.SHARED]} == {BATCHING["waiting"]}
+    waits = [side for side in ebird.contenders(2).values() if ebird.Kind.BASELINE in side.kinds]
+    assert {(side.workers, side.threads) for side in waits} == {(1, 2), (2, 1)}
+    assert {side.policy.window for side in waits} == {0.0, *ebird.WINDOWS}
+    for recurrent in (False, True):
+        assert {SERIAL, lazybatching.OURS} < set(lazybatching.live_sides(recurrent=recurrent))
+    with pytest.raises(ConfigError, match="take some of"):
+        chosen(every, ["GraphB"])
+
+
+@pytest.mark.parametrize(
+    ("curve", "batch", "bound"),
+    [
+        (LINEAR, 8, 1.0),  # small batches are no dearer
+        (FLAT, 8, 2 / 1.25),  # a quarter runs the second stage for the price of all
+        (FLAT, 1, 1.0),  # in batches of one nothing is ever empty
+    ],
 )
-
-PROMISE = Promise(0.9, 0.9)
-PLAN = Plan(PROMISE, folds=2)
-THIRDS = tuple(np.arange(600)[start::3] for start in range(3))
+def test_refilling_gains_at_most_what_small_batches_cost(curve: Curve, batch: int, bound: float) -> None:
+    assert joint.refill_bound([curve, curve], [1.0, 0.25], batch) == pytest.approx(bound)
 
 
-def looked(activation: Tensor) -> Scored:
-    return activation.numpy(), np.full(len(activation), 0.7, np.float32)
-
-
-def same(activation: Tensor) -> tuple[Tensor]:
-    return (activation,)
-
-
-def slow(activation: Tensor) -> tuple[Tensor]:
-    sleep(0.01)
-    return (activation,)
-
-
-def outcome(name: str, seconds: list[float], classes: list[int]) -> Outcome:
-    return Outcome(name, 8, np.array(seconds), np.array(classes), ("end",) * len(classes))
-
-
-def test_gains_are_of_the_base_model_over_the_method_and_answers_are_counted_row_by_row() -> None:
-    base, other = outcome("base", [4.0] * 4, [0, 1, 2, 2]), outcome("other", [1.0, 2.0, 2.0, 3.0], [0, 1, 2, 0])
-    never = outcome("never", [4.0] * 4, [9] * 4)
-    found = Standings((base, other, never), np.array([0, 1, 1, 0]), seed=0)
-    assert found.gain(other).value == 2.0
-    assert [found.fidelity(one) for one in found.outcomes] == [1.0, 0.75, 0.0]
-    assert [found.accuracy(one) for one in found.outcomes] == [0.5, 0.75, 0.0]
-    assert [found.rows()[1][name] for name in ("p50 ms", "p99 ms")] == pytest.approx([2_000.0, 2_970.0])
-
-
-def test_a_method_is_as_large_as_in_the_fold_in_which_it_uses_most() -> None:
-    route = Route((Stage(same), Exit("exit", looked, bytes=100), Stage(same)))
-    thresholds = iter([np.array([0.5]), np.array([np.inf])])
-    rows = Samples((torch.eye(4).repeat(25, 1),))
-    ways = [Contender("method", route, 8, lambda choose, show: next(thresholds))]
-    (found,) = standings(ways, rows, PLAN, tell=lambda text, share: None).outcomes
-    assert found.bytes == 108
-    assert found.left.count("exit") == 50
-
-
-def half_wrong(rows: Rows, *, lookups: int = 1) -> Seen:
-    """Lookups that are right, however sure they are, but for `rows`, where they never are."""
-    scores = np.random.default_rng(0).random((lookups, 600))
-    right = np.ones(scores.shape, np.bool_)
-    right[:, rows] = False
-    return Seen(scores, right)
-
-
-def test_a_promise_is_shown_on_other_rows_than_thresholds_were_chosen_on() -> None:
-    choose, show, other = THIRDS
-    found = promised(half_wrong(show), Costs((0.0, 1.0), (0.1,)), PROMISE)
-    assert np.isinf(found(choose, show)).all()
-    assert np.isfinite(found(choose, other)).all()
-
-
-def test_an_exit_is_right_where_it_says_what_the_base_model_says_whatever_the_end_says() -> None:
-    seen = Answers(np.ones((1, 3)), np.array([[0, 1, 2]]), np.array([0, 1, 1])).against(np.array([0, 2, 2]))
-    assert seen.right.tolist() == [[True, False, True]]
-    assert seen.end is not None
-    assert seen.end.tolist() == [True, False, False]
-
-
-def test_a_method_promises_the_base_models_answers_not_its_own() -> None:
-    route = Route((Stage(same), Exit("exit", looked), Stage(slow)))
-    rows, says = Samples((torch.eye(3).repeat(200, 1),)), np.arange(600) % 3
-    alike, other = (contender("method", route, 8, rows, answers, PROMISE) for answers in (says, (says + 1) % 3))
-    assert np.isinf(other.thresholds(*THIRDS[:2])).all()
-    assert np.isfinite(alike.thresholds(*THIRDS[:2])).all()
-
-
-def test_without_its_selector_a_lookup_answers_as_its_last_layer() -> None:
-    layer, rows = torch.nn.Linear(4, 3), torch.randn(5, 4)
-    torch.nn.init.uniform_(layer.bias, 1.0, 5.0)
-    answers, scores = unselected(LookupFunction(same, Head.of(layer, Selector(3))))(rows)
-    with torch.no_grad():
-        assert answers == pytest.approx(layer(rows).numpy(), abs=1e-5)
-        assert scores == pytest.approx(layer(rows).softmax(dim=1).amax(dim=1).logit().numpy(), abs=1e-4)
-
-
-def test_few_rows_are_not_parted_for_ranges() -> None:
-    with pytest.raises(ConfigError, match=f"give {2 * RANGE_ROWS} or more"):
-        set_aside(Samples((torch.zeros(2 * RANGE_ROWS - 1, 1),)), 0)
-
-
-# Caches that compare --------------------------------------------------------------------------------------------------
-
-
-def test_a_cluster_answers_with_the_shares_of_its_rows_and_is_surer_near_its_centre() -> None:
-    rows = torch.cat([torch.zeros(40, 2), torch.full((40, 2), 100.0)])
-    classes = torch.cat([torch.tensor([0, 0, 0, 1] * 10), torch.full((40,), 2)])
-    answers, scores = Clusters(Kept(rows, classes, 3), 2, seed=0)(
-        torch.tensor([[0.0, 0.0], [10.0, 0.0], [100.0, 100.0]])
+def test_a_decoder_is_as_many_stages_as_the_longest_answer_has_steps_and_a_lookup_is_part_of_its_stage() -> None:
+    kinds = (StageKind.STATIC, StageKind.DECODER)
+    writer = ServedModel(
+        ModelSpec("writer", "1", (VECTOR,), (VECTOR,), 2, 8, kinds=kinds),
+        ModelCosts((LINEAR, FLAT), slopes={0: FLAT}, output_steps=(1, 1, 2, 4)),
     )
-    assert answers == pytest.approx(np.array([[0.75, 0.25, 0.0], [0.75, 0.25, 0.0], [0.0, 0.0, 1.0]]))
-    assert 0.75 < scores[1] < scores[0] < 0.7511 < scores[2]
+    curves = [Curve((1, 8), (2.0, 9.0)), FLAT, FLAT, FLAT, FLAT]  # two words in, as are answered on average
+    assert joint.unrolled(writer) == (curves, [1.0, 1.0, 0.5, 0.25, 0.25])
+    net = ServedModel(
+        ModelSpec("net", "1", (VECTOR,), (VECTOR,), 2, 8, lookups=(0,)),
+        ModelCosts((EMPTY_STAGE, LINEAR), lookups={0: FLAT}, hit_rates={0: 0.75}),
+    )
+    assert joint.unrolled(net) == ([FLAT, LINEAR], [1.0, 0.25])
 
 
-def test_a_cache_is_told_with_its_own_figures_whether_its_time_is_worth_it_or_not() -> None:
-    said = Answers(np.ones((1, 400)), (np.arange(400)[None] % 40 == 0).astype(np.int64), np.zeros(400, np.int64))
-    rows = Samples((torch.zeros(400, 1),), torch.from_numpy(said.classes[0]))
-    found = figures(Exit("cache", looked, bytes=5), said, Costs((1.0, 2.0), (7.0,)), rows, PLAN)
-    assert (found["cache"], found["lookup ms"], found["MB"]) == ("cache", 7000.0, 5e-6)
-    assert [found[name] for name in ("alone equal", "hit rate", "fidelity", "accuracy")] == [0.975, 1.0, 0.975, 1.0]
+@pytest.fixture(scope="module")
+def costs(built: Built) -> Costs:
+    found = Costs.read(built.directory.path.parents[1], "digits", steep=True)
+    stage = found.whole.costs.stages[-1]
+    assert 32 * stage.at(1) / stage.at(32) == pytest.approx(contest.STEEP_GAIN)
+    return found
 
 
-# Rules ----------------------------------------------------------------------------------------------------------------
+def simulated(costs: Costs, report: Report, plan: Plan) -> Report:
+    asyncio.run(report.measure(plan, Simulated(costs, report.sides), Random(0), quiet))
+    return report
 
 
-def composition(*, memory: int = 100) -> Composition:
-    """Three boundaries: lookups cost more and know more the later they stand."""
-    costs = Costs((0.1, 1.0, 1.0, 1.0), (0.05, 0.2, 0.9))
-    variants = [Variant(stage, "plain", 0.0, 1.0, took, 10) for stage, took in enumerate(costs.lookups)]
-    return Composition(tuple(variants), costs, costs.segments, Promise(0.9, 0.9, cache_bytes=memory))
+def test_simulated_runs_repeat_and_exits_bring_more_in_time(costs: Costs) -> None:
+    some = ("GraphB(0, 16)", "Ebird", "GATI, unshed", "GATI, batch 4", "compacted, batch 16")
+    sides = chosen(joint_sides.contenders(), some, always=(SERIAL, OURS))
+    plan = Plan((1.2,), (3.0,), 2, 200 * costs.whole.costs.remaining(0, 1), Kind.WHOLE)
+    first, second = [simulated(costs, Report(sides, (OURS,), BASELINES), plan) for _ in range(2)]
+    (cell,) = plan.cells
+    assert first.rows(cell) == second.rows(cell)
+    _, over = first.against(cell, OURS, Kind.WHOLE)
+    assert over is not None
+    assert over.value > 1.0
+    shares = {row["side"]: row["left early"] for row in first.rows(cell)}
+    assert shares[SERIAL] == "0.0%" != shares[OURS]
+    assert first.found().draw()[0] is not None
 
 
-def mostly_right(seed: int = 0) -> Seen:
-    random = np.random.default_rng(seed)
-    scores = random.random((3, 600))
-    return Seen(scores, random.random((3, 600)) < np.minimum(1.0, scores + np.array([[0.5], [0.7], [0.9]])))
+def test_what_exits_gain_is_told_for_every_batch_over_the_same_policy_without(costs: Costs) -> None:
+    plan = Plan((0.5,), (1e4,), 2, 100 * costs.whole.costs.remaining(0, 1))
+    report = simulated(costs, Report(joint_sides.by_batch(), (SERIAL,), ()), plan)
+    kinds, sizes = tuple(joint_sides.WITHOUT), joint_sides.BATCHES
+    rows = joint.gain_rows(report, kinds, sizes)
+    assert len(rows) == len(kinds) * len(sizes)
+    assert {row["of batch 1"] for row in rows if row["largest batch"] == 1} == {"1.000 [1.000, 1.000]"}
+    refilled = Report(joint_sides.refilling(costs.exits), (OURS,), ())
+    every, seconds = list(refilled.sides), 400 * costs.whole.costs.remaining(0, 1)
+    refilled.saturated = asyncio.run(Simulated(costs, refilled.sides).saturated(every, seconds, 2, Random(0), quiet))
+    bound = joint.refill_bound(*joint.unrolled(costs.exits), costs.exits.spec.max_batch)
+    over = {name: np.mean(refilled.saturated[joint_sides.ALONE]) / np.mean(t) for name, t in refilled.saturated.items()}
+    assert over[OURS] <= 1.05 * bound  # the bound is by the share that hits on average
+    assert over["all wait for the last"] <= 1.0
 
 
-def used(thresholds: Floats) -> set[int]:
-    return set(np.flatnonzero(np.isfinite(thresholds)).tolist())
+def measured(subject: Subject, report: Report, plan: Plan, cores: tuple[int, ...] = ()) -> None:
+    part, setting = partial(report.measure, plan), Setting(paced=0.02)
+    on_engines(subject, report.sides, part, setting, tell=quiet, cores=cores)
 
 
-def test_what_rules_propose_for_one_fold_is_not_used_in_the_next() -> None:
-    seen, (one, show, other) = mostly_right(), THIRDS
-    for name in RULES:
-        rules, fresh = (Rules(composition(), seen) for _ in range(2))
-        before = rules.rule(name)(one, show)
-        after = rules.rule(name)(other, show)
-        assert after.tolist() == fresh.rule(name)(other, show).tolist() != before.tolist()
+@pytest.mark.parametrize(("model", "other"), [("chain", "GraphB(0, 8)"), ("backwards", "continuous")])
+def test_engines_of_all_sides_get_the_same_requests(models: Path, model: str, other: str) -> None:
+    every = lazybatching.live_sides(recurrent=model == "backwards")
+    report = Report(chosen(every, (other,), always=(SERIAL, "lazy+")), ("lazy+",), (lazybatching.TUNED,))
+    measured(subject_of(models, model), report, Plan((0.5,), (50.0,), 1, 0.2))
+    ((cell, sides),) = report.blocks.items()
+    assert list(sides) == [SERIAL, other, "lazy+"]
+    assert len({len(blocks[0].seconds) for blocks in sides.values()}) == 1
+    assert all(np.isfinite(block.seconds).all() and block.fidelity == 1.0 for (block,) in sides.values())
+    assert all(times[0] > 0 for times in report.saturated.values())
+    assert {row["side"] for row in report.kind_rows()} == {"lazy+"}
+    assert cell == Cell(0.5, 50.0)
 
 
-def test_each_rule_uses_what_comes_of_its_own_proposal() -> None:
-    seen, (choose, show, _), given = mostly_right(), THIRDS, composition()
-    rules = Rules(given, seen)
-    for name, proposed in proposals(given, seen.take(choose)).items():
-        held = given.only(proposed, seen.take(choose), [seen.take(show)])
-        assert held is not None
-        assert rules.rule(name)(choose, show).tolist() == held.thresholds.tolist()
-    assert used(rules.among((1,))(choose, show)) == {1}
-
-
-def test_alpha_weighs_hit_rates_against_gains() -> None:
-    seen, (choose, show, _) = mostly_right(), THIRDS
-    given = composition(memory=10)  # room for one
-    problem, rules = given.problem(seen.take(choose)), Rules(given, seen)
-    chosen = {alpha: {variant.stage for variant in relaxed(problem, alpha)} for alpha in (0.0, 1.0)}
-    assert chosen[0.0] != chosen[1.0]
-    assert [used(rules.alpha(alpha)(choose, show)) for alpha in chosen] == list(chosen.values())
-
-
-def test_rules_and_search_keep_the_promise_on_other_rows() -> None:
-    choose, show, other = THIRDS
-    seen = half_wrong(show, lookups=3)
-    rules = Rules(composition(), seen)
-    ways = (rules.search(), rules.among((0, 1)), rules.rule(RULES[0]))
-    for thresholds in ways:
-        assert send(thresholds(choose, show), seen.take(show), composition().costs).wrong.mean() <= 0.1
-    for thresholds in (Rules(composition(), seen).search(), Rules(composition(), seen).among((0, 1))):
-        assert (send(thresholds(choose, other), seen.take(other), composition().costs).left_at < 3).mean() > 0.9
+def test_engines_with_several_workers_and_exits_are_held_against_the_base_model(built: Built) -> None:
+    subject = Subject(built.directory.path.parents[1], "digits", {"image": built.unseen[:100].numpy()})
+    every = joint_sides.contenders() | ebird.contenders(2)
+    report = Report(chosen(every, ("GATI", "no wait, 2 x 1"), always=(SERIAL, OURS)), (OURS,), (Kind.WHOLE,))
+    measured(subject, report, Plan((0.8,), (20.0,), 1, 0.4), (0, 1))
+    (rows,) = map(report.rows, report.blocks)
+    found = {row["side"]: row for row in rows}
+    assert found[SERIAL]["fidelity"] == "1.0000"
+    assert found[SERIAL]["left early"] == "0.0%" != found[OURS]["left early"]
+    assert float(str(found[OURS]["fidelity"])) >= 0.8

@@ -44,9 +44,8 @@ def test_iam_with_foreknowledge_evicts_what_is_not_asked_for_again() -> None:
     assert gone("iam-oracle", "aabcbb", 2) == "a"
 
 
-def test_lfu_keeps_counts_of_what_is_absent_or_begins_anew() -> None:
+def test_lfu_keeps_counts_of_what_is_absent() -> None:
     assert gone("lfu", "aabcbc", 2) == "bca"
-    assert gone("lfu-in-memory", "aabcbc", 2) == "bcb"
 
 
 def test_srrip_lets_those_age_that_were_not_asked_for_again() -> None:

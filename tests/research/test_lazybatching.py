@@ -1,20 +1,15 @@
-"""LazyBatching's evaluation: what it says of small runs, and policies on live engines."""
+"""LazyBatching's evaluation on the simulated accelerator: what it says of small runs, and the ideal beside it."""
 
-from math import inf
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from latebind.bench.subject import Setting
 from latebind.domain.errors import ConfigError
-from research.lazybatching import live, parts
-from research.lazybatching.bound import bounds
-from research.lazybatching.scene import Scene, measured_models, read_sentences
-from research.lazybatching.simulated import Group, Plan, Result, Task, run, sides
-from research.live import Played
-from research.sides import SERIAL, chosen, chosen_elsewhere
-from tests.research.conftest import quiet, subject_of
+from research.lazybatching import parts
+from research.lazybatching.bound import bounds, least_seconds, shares_of
+from research.lazybatching.simulated import Group, Plan, Result, Scene, Task, read_sentences, run, sides
+from tests.research.conftest import quiet
 
 SCENE = Scene(read_sentences(None))
 
@@ -80,72 +75,43 @@ def test_lazy_plus_is_between_graphb_and_the_ideal_and_batches_of_steps_gain_wha
     assert found[0].ours.mean() > 1.5 * found[0].alone
 
 
-def test_lengths_come_from_the_one_array_of_pairs_in_a_file(tmp_path: Path) -> None:
+def test_lengths_come_from_the_one_array_of_pairs_in_a_file_or_the_one_that_is_named(tmp_path: Path) -> None:
     file = tmp_path / "lengths.npz"
     np.savez(file, names=np.arange(3), pairs=np.array([[3, 4], [90, 5], [6, 0], [7, 8]]))
     found = read_sentences(str(file))
     assert found.profiled == (4, 5)
     assert list(found.asked) == [(6, 1), (7, 8)]
     assert found.told == f"4 pairs of pairs in {file}, 1 of them cut to 50 words"
-    for lacking in (np.arange(4), np.array([[3.0, 4.0], [5.0, 6.0]])):
-        np.savez(file, pairs=lacking)
-        with pytest.raises(ConfigError, match="words in and words out"):
-            read_sentences(str(file))
+    np.savez(file, news=np.array([[20, 21], [30, 31]]), captions=np.array([[3, 4], [5, 6]]), names=np.arange(3))
+    assert read_sentences(f"{file}:captions").profiled == (4,)
+    for given in (str(file), f"{file}:names"):  # none is taken in silence
+        with pytest.raises(ConfigError, match=r"name an array .* it has captions, news"):
+            read_sentences(given)
+    np.savez(file, pairs=np.array([[3.0, 4.0], [5.0, 6.0]]))
+    with pytest.raises(ConfigError, match="words in and words out"):
+        read_sentences(str(file))
     with pytest.raises(ConfigError, match=r"is no \.npz file"):
         read_sentences(str(tmp_path / "none.npz"))
 
 
-def test_of_several_arrays_of_lengths_one_is_named_and_none_is_taken_in_silence(tmp_path: Path) -> None:
-    file = tmp_path / "lengths.npz"
-    np.savez(file, news=np.array([[20, 21], [30, 31]]), captions=np.array([[3, 4], [5, 6]]), names=np.arange(3))
-    with pytest.raises(ConfigError, match=rf"several arrays .*--lengths {file}:captions; it has captions, news"):
-        read_sentences(str(file))
-    assert read_sentences(f"{file}:captions").profiled == (4,)
-    with pytest.raises(ConfigError, match=r"no array 'names' .*it has captions, news"):
-        read_sentences(f"{file}:names")
+@pytest.mark.parametrize(
+    ("times", "work", "shares", "least"),
+    [
+        ([0.0, 5.0], [2.0, 3.0], [1.0], [2.0, 3.0]),  # alone
+        ([0.0, 1.0, 1.5], [4.0, 1.0, 10.0], [1.0], [5.0, 1.0, 13.5]),  # the shortest first
+        ([0.0, 0.0], [1.0, 2.0], [1.0, 0.5], [1.0, 2.5]),  # together
+    ],
+)
+def test_the_least_is_the_shortest_remaining_work_first_and_shared(
+    times: list[float], work: list[float], shares: list[float], least: list[float]
+) -> None:
+    assert least_seconds(times, work, shares) == pytest.approx(least)
 
 
-def test_models_measured_here_are_simulated_at_multiples_of_what_they_do(models: Path) -> None:
-    scene = Scene(read_sentences(None), measured_models(models))
-    found = parts.measured(Plan(scene, seeds=1, requests=60, processes=1), (0.5, 1.0), quiet)
-    loads = {row["load/s"] for row in next(iter(found.tables.values())) if row["network"] == "chain"}
-    assert loads == {f"{round(multiple * scene.capacity('chain'), 1):g}" for multiple in (0.5, 1.0)}
-
-
-def test_the_best_side_is_chosen_by_the_rounds_that_it_is_not_judged_by() -> None:
-    sides = {"a": [1.0, 8.0, 9.0], "b": [5.0, 5.0, 5.0], "c": [6.0, 6.0, 1.0]}
-    assert chosen_elsewhere(sides) == ["c", "c", "a"]
-    assert chosen_elsewhere({"a": [2.0], "b": [1.0]}) == ["b"]
-    assert chosen_elsewhere({"a": [inf, 1.0, 1.0], "b": [3.0, 3.0, 3.0]}) == ["b", "b", "b"]
-
-
-def test_some_sides_are_chosen_by_name() -> None:
-    some = chosen(live.SIDES, ["GraphB(0, 8)"], always=(SERIAL, live.OURS))
-    assert list(some) == [SERIAL, "GraphB(0, 8)", live.OURS]
-    with pytest.raises(ConfigError, match="take some of"):
-        chosen(live.SIDES, ["GraphB"])
-
-
-def test_the_verdict_says_who_is_ahead_and_what_could_be_reached() -> None:
-    ours, theirs = (Played(np.array([seconds]), np.array([False])) for seconds in (0.02, 0.04))
-    found = live.LiveReport(0, allowed=0.1, blocks={1.0: {SERIAL: [theirs], live.OURS: [ours]}})
-    found.floors = {1.0: [(np.array([0.01]), np.array([0.012]))]}
-    (row,) = found.verdict_rows()
-    assert row["quickest"] == live.OURS
-    assert row["lazy+ / tuned"] == "0.50"
-    assert (row["alone / tuned"], row["least / tuned"]) == ("0.25", "0.30")
-
-
-@pytest.mark.parametrize(("model", "other"), [("chain", "GraphB(0, 8)"), ("backwards", "continuous")])
-def test_engines_of_all_sides_get_the_same_requests(models: Path, model: str, other: str) -> None:
-    plan = live.Plan((0.5,), 1, 0.2, (other,))
-    found = live.run(subject_of(models, model), setting=Setting(paced=0.02), plan=plan, progress=quiet)
-    assert {row["policy"] for row in found.rows()} == {SERIAL, other, live.OURS, live.TUNED}
-    blocks = [block for some in found.blocks[0.5].values() for block in some]
-    assert len({len(block.seconds) for block in blocks}) == 1
-    assert all(np.isfinite(block.seconds).all() for block in blocks)
-    assert all(len(seconds) == 1 and seconds[0] > 0 for seconds in found.saturated.values())
-    ((alone, least),) = found.floors[0.5]
-    assert (alone > 0.0).all()
-    assert len(alone) == len(least) == len(blocks[0].seconds)
-    assert found.others == 0
+def test_together_they_get_done_what_batches_do() -> None:
+    costs = {1: 1.0, 2: 1.25, 3: 1.5, 4: 1.6}
+    shares = shares_of(costs.__getitem__, 4)
+    assert sum(shares) == pytest.approx(4 / 1.6)
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == 1.0
+    assert shares_of(lambda n: float(n * n), 8) == [1.0]  # larger batches that are no quicker share nothing

@@ -16,24 +16,16 @@ import pytest
 from latebind.bench.ledger.questions import Protocol
 from latebind.bench.server import cpu_seconds
 from latebind.domain.errors import ConfigError
-from research.peers.clients import Loaded, answer, as_base64, check, load, written
-from research.peers.goodput import Found, Played, goodput_rows, play
-from research.peers.identity import Run, identity_rows
-from research.peers.servers import (
-    PACKAGES,
-    Served,
-    environment,
-    free_port,
-    restless,
-    running,
-    serve_echo,
-    turn_of,
-)
+from research.peers.clients import Loaded, answer, as_base64, check, load, play, written
+from research.peers.compare import goodput_rows, identity_rows
+from research.peers.servers import PACKAGES, Served, environment, free_port, restless, running, turn_of
 from tests.cluster.small import until
 from tests.server.conftest import Site, opened
 
 HTTP = (Protocol.JSON, Protocol.BINARY)
 ROWS = np.linspace(-1, 1, 16, dtype=np.float32)[None]
+POLLS = "from http.server import test; import threading; threading.Thread(target=lambda: [0 for _ in iter(int, 1)]"
+POLLS += ", daemon=True).start(); test(port=int(__import__('sys').argv[1]), bind='127.0.0.1')"
 
 
 @pytest.fixture
@@ -54,38 +46,30 @@ def test_a_call_is_answered_and_its_answer_compared(served: Served, protocol: Pr
     check(served, call, ROWS * 2, who="ours")
     with pytest.raises(ConfigError, match=r"ours answers .* calls wrong"):
         check(served, call, ROWS, who="ours")
+    with pytest.raises(ConfigError, match="answered 503"):
+        answer(served, written(protocol, "full", ROWS[:, :1]))
 
 
-@pytest.mark.parametrize("awake", [False, True])
-@pytest.mark.parametrize("protocol", HTTP)
-def test_the_echo_answers_each_call_with_its_own_tensor(protocol: Protocol, awake: bool, tmp_path: Path) -> None:
-    with serve_echo(tmp_path / "log", awake=awake) as echo:
-        for rows in (ROWS, ROWS[:, ::-1] / 3):
-            check(echo, written(protocol, "identity", rows), rows, who="echo")
-
-
-def test_the_awake_echo_is_busy_while_nobody_calls(tmp_path: Path) -> None:
-    with serve_echo(tmp_path / "log", awake=True) as echo:
-        before = cpu_seconds(echo.process)
-        until(lambda: cpu_seconds(echo.process) - before > 0.1)
+def test_a_tensor_as_base64_is_the_same_tensor() -> None:
+    (tensor,) = json.loads(as_base64(written(Protocol.JSON, "resnet18", ROWS), ROWS).data)["inputs"]
+    assert np.frombuffer(base64.b64decode(tensor["base64"]), np.float32).tolist() == ROWS[0].tolist()
+    assert tensor["shape"] == [1, 16]
 
 
 def test_a_server_that_polls_is_found_and_stands_still_while_others_have_their_turn(tmp_path: Path) -> None:
-    with serve_echo(tmp_path / "log", awake=True) as polls, serve_echo(tmp_path / "other", awake=False) as other:
-        call = written(Protocol.BINARY, "identity", ROWS)
+    ports = free_port(), free_port()
+    commands = [sys.executable, "-c", POLLS, str(ports[0])], [sys.executable, "-m", "http.server", str(ports[1])]
+    with (
+        running(commands[0], http=ports[0], ready="/", log=tmp_path / "log") as polls,
+        running(commands[1], http=ports[1], ready="/", log=tmp_path / "other") as other,
+    ):
         assert restless((polls, other)) == [polls]
         with turn_of(other, [polls]):
-            check(other, call, ROWS, who="other")
             before = cpu_seconds(polls.process)
             assert psutil.Process(polls.process).status() == psutil.STATUS_STOPPED
-        with turn_of(polls, [polls]):
-            check(polls, call, ROWS, who="polls")
         until(lambda: cpu_seconds(polls.process) > before)
-
-
-def test_a_call_that_is_refused_says_how(served: Served) -> None:
-    with pytest.raises(ConfigError, match="answered 503"):
-        answer(served, written(Protocol.JSON, "full", ROWS[:, :1]))
+    with pytest.raises(ProcessLookupError):
+        os.kill(polls.process, 0)
 
 
 @pytest.mark.parametrize(("tool", "protocol"), [("wrk", Protocol.JSON), ("none", Protocol.BINARY)])
@@ -106,13 +90,13 @@ def test_clients_count_answers_and_failures(
     assert bad.rate == 0
 
 
-def test_a_server_runs_until_its_block_ends_and_its_cpu_time_is_read(tmp_path: Path) -> None:
-    port = free_port()
-    command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(tmp_path)]
-    with running(command, http=port, ready="/", log=tmp_path / "log") as served:
-        assert cpu_seconds(served.process) > 0
-    with pytest.raises(ProcessLookupError):
-        os.kill(served.process, 0)
+def test_requests_at_their_times_have_seconds_or_none(served: Served) -> None:
+    times = [0.0, 0.01, 0.02]
+    answered = asyncio.run(play(served, written(Protocol.BINARY, "double", ROWS, timeout=60.0), times))
+    assert answered.shape == (3,)
+    assert (answered < 5.0).all()
+    refused = asyncio.run(play(served, written(Protocol.BINARY, "full", ROWS[:, :1]), times))
+    assert np.isinf(refused).all()
 
 
 def test_a_server_that_ends_before_it_is_ready_is_told_with_its_log(tmp_path: Path) -> None:
@@ -133,7 +117,7 @@ def python_that(status: int, folder: Path) -> Path:
     return folder
 
 
-def test_packages_of_a_peer_are_installed_once(tmp_path: Path) -> None:
+def test_packages_of_a_peer_are_installed_once_and_those_that_cannot_be_had_are_told_of(tmp_path: Path) -> None:
     python_that(0, tmp_path)
     for _ in range(2):
         assert environment(tmp_path, "triton") == tmp_path / "triton"
@@ -142,56 +126,30 @@ def test_packages_of_a_peer_are_installed_once(tmp_path: Path) -> None:
     assert len(lines) == 2
     assert all(package in lines[0] for package in PACKAGES["triton"])
     assert "torch==2.13.0" in lines[1]
-
-
-def test_packages_that_cannot_be_had_are_told_of(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"packages of triton .* no such package"):
-        environment(python_that(1, tmp_path), "triton")
+        environment(python_that(1, tmp_path / "other"), "triton")
 
 
 def test_ratios_are_paired_by_round() -> None:
-    def run(side: str, number: int, rate: float) -> Run:
-        return Run(side, Protocol.JSON, 16, number, Loaded(rate, 0.001, 0.002, 0, 1e-5), 0.0)
-
-    rates = ((0, 100.0), (1, 400.0), (2, 200.0))
-    runs = [run(side, number, rate * times) for number, rate in rates for side, times in (("triton", 1), ("ours", 3))]
+    rates = (100.0, 400.0, 200.0)
+    runs = {
+        (Protocol.JSON, 16, side): [Loaded(rate * times, 0.001, 0.002, 0, 1e-5) for rate in rates]
+        for side, times in (("triton", 1), ("ours", 3))
+    }
     triton, ours = identity_rows(runs, seed=0)
     assert (triton["per s"], ours["per s"]) == (200, 600)
-    assert ours["over triton"] == "3.000 [3.000, 3.000]"
-    assert triton["over triton"] == ""
-
-
-def test_requests_at_their_times_have_seconds_or_none(served: Served) -> None:
-    times = [0.0, 0.01, 0.02]
-    answered = asyncio.run(play(served, written(Protocol.BINARY, "double", ROWS, timeout=60.0), times))
-    assert answered.shape == (3,)
-    assert (answered < 5.0).all()
-    refused = asyncio.run(play(served, written(Protocol.BINARY, "full", ROWS[:, :1]), times))
-    assert np.isinf(refused).all()
+    assert (triton["over triton"], ours["over triton"]) == ("", "3.000 [3.000, 3.000]")
 
 
 def test_goodput_is_compared_with_the_best_other_round_by_round() -> None:
-    def played(side: str, number: int, in_time: int) -> Played:
-        return Played(side, 0.8, number, np.array([0.01] * in_time + [0.2] * (80 - in_time) + [np.inf] * 20))
-
     counts = {"triton": (40, 50), "fastapi": (10, 20), "latebind": (60, 75)}
-    runs = [played(side, number, count) for side, both in counts.items() for number, count in enumerate(both)]
-    rows = goodput_rows(Found("eager", {}, runs), deadline=0.1, seed=0)
+    found = {
+        side: [np.array([0.01] * n + [0.2] * (80 - n) + [np.inf] * 20) for n in both] for side, both in counts.items()
+    }
+    rows = goodput_rows({0.8: found}, deadline=0.1, seed=0)
     ours = next(row for row in rows if row["side"] == "latebind")
     assert (ours["load"], ours["requests"], ours["in time"]) == ("80%", 200, "0.675")
     assert ours["over the best other"] == "1.500 [1.500, 1.500] (triton)"
     assert ours["without an answer"] == "20.0%"
-    assert {row["over the best other"] for row in rows if row is not ours} == {""}
-
-
-def test_where_no_other_answers_in_time_there_is_no_ratio() -> None:
-    runs = [Played(side, 1.4, 0, np.array([seconds])) for side, seconds in (("latebind", 0.01), ("triton", 5.0))]
-    rows = goodput_rows(Found("eager", {}, runs), deadline=0.1, seed=0)
-    assert {row["over the best other"] for row in rows} == {""}
-
-
-def test_a_tensor_as_base64_is_the_same_tensor() -> None:
-    call = as_base64(written(Protocol.JSON, "resnet18", ROWS), ROWS)
-    (tensor,) = json.loads(call.data)["inputs"]
-    assert np.frombuffer(base64.b64decode(tensor["base64"]), np.float32).tolist() == ROWS[0].tolist()
-    assert tensor["shape"] == [1, 16]
+    late = {side: [np.array([seconds])] for side, seconds in (("latebind", 0.01), ("triton", 5.0))}
+    assert {row["over the best other"] for row in goodput_rows({1.4: late}, deadline=0.1, seed=0)} == {""}

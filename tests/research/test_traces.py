@@ -1,10 +1,13 @@
-"""Requests from counts by the minute: who is left out, who gets which model, and that nothing is lost on the way."""
+"""Requests from counts by the minute: traces read, who is left out, who gets which model, and that nothing is lost."""
 
 from collections import Counter
+from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
+from latebind.domain.errors import ConfigError
 from research.mcache.traces import (
     HOUR,
     Pairing,
@@ -12,9 +15,11 @@ from research.mcache.traces import (
     Service,
     drawn,
     eligible,
+    halves,
     hour_of,
     invocations,
     paired,
+    services_of,
 )
 
 SLOWEST_FIRST = ["t5", "bert", "resnet"]
@@ -104,3 +109,30 @@ def test_drawn_services_have_a_long_tail_as_those_of_the_trace() -> None:
         share.append(sum(some[-len(some) // 10 :]) / sum(some))
     assert sum(hourly) / 20 == pytest.approx(1181, rel=0.35)
     assert 0.4 < sum(share) / 20 < 0.8
+
+
+def test_a_day_as_published_and_the_same_as_arrays_are_the_same_services(tmp_path: Path) -> None:
+    table, arrays = tmp_path / "day.csv", tmp_path / "day.npz"
+    table.write_text(
+        "HashOwner,HashApp,HashFunction,Trigger,1,2,3\na,b,c,http,1,0,2\na,b,d,timer,0,5,0\na,b,e,queue,7,7,7\n"
+    )
+    np.savez(arrays, counts=np.array([[1, 0, 2], [0, 5, 0], [7, 7, 7]]), trigger=np.array(["http", "timer", "queue"]))
+    assert services_of(table) == services_of(arrays) == (Service((1, 0, 2), "http"), Service((0, 5, 0), "timer"))
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.csv", "x,y\n1,2\n"), ("a.npz", "nothing"), ("b.csv", "Trigger,1\n")])
+def test_what_is_no_trace_is_told(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match="give a day's CSV file"):
+        services_of(tmp_path / name)
+    with pytest.raises(ConfigError, match="is no trace"):
+        services_of(tmp_path / "gone.csv")
+
+
+def test_halves_share_no_minute_and_a_trace_that_is_too_short_or_empty_is_told() -> None:
+    first, second = halves([Service((1,) * 60 + (2,) * 60)] * 2)
+    assert [set(service.counts) for service in (*first, *second)] == [{1}, {1}, {2}, {2}]
+    with pytest.raises(ConfigError, match="100 minutes: give one of two hours"):
+        halves([Service((1,) * 100)])
+    with pytest.raises(ConfigError, match="http"):
+        halves([Service((1,) * 120, "queue")])

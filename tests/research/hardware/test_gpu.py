@@ -13,7 +13,7 @@ from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.hardware import Agenda, Hardware, Installed
 from latebind.simulation.workloads import Arrival, poisson
 from research.ebird.simulated import Static, full
-from research.hardware.chip import LARGEST, SIX, TITAN_RTX, Chip, Footprint, Sharing
+from research.hardware.chip import LARGEST, SIX, TITAN_RTX, Chip, Footprint
 from research.hardware.gpu import CopyEngine, HostBatched, Multiprocessors, Pooled
 from research.policies import BATCHING
 from tests.batching.chains import STATIC, chain
@@ -25,12 +25,10 @@ POOLED: Installed = partial(Pooled, SLOW, {"net": FOOTPRINT})
 HOST_BATCHED: Installed = partial(HostBatched, SLOW, {"net": FOOTPRINT})
 
 
-def runs(
-    begun: list[tuple[float, float, float]], *, count: int = 72, sharing: Sharing = Sharing.IN_PROPORTION
-) -> list[float]:
+def runs(begun: list[tuple[float, float, float]], *, count: int = 72) -> list[float]:
     """Return when runs end, of which each is (begins, seconds of the whole card, seconds alone)."""
     agenda = Agenda()
-    shared, ended = Multiprocessors(agenda, Chip(multiprocessors=count, sharing=sharing)), [0.0] * len(begun)
+    shared, ended = Multiprocessors(agenda, Chip(multiprocessors=count)), [0.0] * len(begun)
     for number, (time, busy, alone) in enumerate(begun):
         agenda.run_until(time)
         shared.begin(busy, alone, time, partial(ended.__setitem__, number))
@@ -56,34 +54,24 @@ def test_where_more_is_wanted_than_there_is_all_are_slowed_down_in_proportion() 
     assert runs([(0.0, 6.0, 6.0), (0.0, 2.0, 4.0)]) == pytest.approx([8.0, 6.0])
 
 
-def test_layer_by_layer_small_and_large_end_together_and_a_small_one_alone_is_bounded_by_itself() -> None:
-    # 9 s and 1 s of the whole card, both able to fill it, get on by a tenth of themselves a second: both end at 10.
-    by_layer = Sharing.LAYER_BY_LAYER
-    assert runs([(0.0, 9.0, 9.0), (0.0, 1.0, 1.0)], sharing=by_layer) == pytest.approx([10.0, 10.0])
-    # One takes 10 s whatever it gets, so its tenth is all it has; the other has nine tenths for 9 s.
-    assert runs([(0.0, 1.0, 10.0), (0.0, 8.1, 8.1)], sharing=by_layer) == pytest.approx([10.0, 9.0])
-
-
 def test_more_runs_than_multiprocessors_take_as_many_times_longer() -> None:
     assert runs([(0.0, 1.0, 1.0)] * 2, count=1) == [4.0, 4.0]
 
 
-@pytest.mark.parametrize("sharing", Sharing)
-@pytest.mark.parametrize("seed", range(5))
-def test_the_card_is_never_idle_while_runs_could_use_all_of_it(seed: int, sharing: Sharing) -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_the_card_is_never_idle_while_runs_could_use_all_of_it(seed: int) -> None:
     random = Random(seed)
     begun = sorted((random.random() * 5, 0.1 + random.random(), 0.0) for _ in range(40))
     begun = [(0.0, 5.0, 5.0), *((time, busy, busy) for time, busy, _ in begun)]
-    assert max(runs(begun, sharing=sharing)) == pytest.approx(sum(busy for _, busy, _ in begun))
+    assert max(runs(begun)) == pytest.approx(sum(busy for _, busy, _ in begun))
 
 
-@pytest.mark.parametrize("sharing", Sharing)
-def test_figure_6_so_many_workers_with_small_batches_take_as_long_as_one_up_to_64(sharing: Sharing) -> None:
+def test_figure_6_so_many_workers_with_small_batches_take_as_long_as_one_up_to_64() -> None:
     """256 inferences of a network of one convolution, 50 times, by N workers of 256 / N."""
 
     def seconds(workers: int) -> float:
         batch = 256 // workers
-        return max(runs([(0.0, 1.4e-3 * batch, max(5e-3, 1.4e-3 * batch))] * workers, sharing=sharing))
+        return max(runs([(0.0, 1.4e-3 * batch, max(5e-3, 1.4e-3 * batch))] * workers))
 
     one, *few, many, most = (seconds(2**power) for power in range(9))
     assert few == pytest.approx([one] * 6)

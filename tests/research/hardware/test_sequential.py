@@ -96,19 +96,11 @@ def test_a_miss_costs_the_whole_penalty_and_a_hit_nothing() -> None:
     assert order.run(calls("aa")) == [Served("a", 1.0, 5), Served("a", 0.0, 0)]
 
 
-def test_whole_models_go_whole() -> None:
-    order = SequentialReplay(6, {"a": footprint(2, 2), "b": footprint(1, 2)}, lru())
-    assert [one.bytes for one in order.run(calls("aba"))] == [4, 3, 4]
-
-
-@pytest.mark.parametrize(("always", "fixed"), [(False, 0.0), (True, 0.5)])
-def test_in_pieces_only_what_is_missing_is_loaded_and_the_fixed_part_only_where_nothing_was_there(
-    always: bool, fixed: float
-) -> None:
-    order = SequentialReplay(6, {"a": footprint(2, 2), "b": footprint(1, 2)}, First(), always=always)
+def test_in_pieces_only_what_is_missing_is_loaded_and_the_fixed_part_only_where_nothing_was_there() -> None:
+    order = SequentialReplay(6, {"a": footprint(2, 2), "b": footprint(1, 2)}, First())
     served = order.run(calls("aba"))
     assert [one.bytes for one in served] == [4, 3, 2]
-    assert [one.seconds for one in served] == pytest.approx([0.5 + 0.4, 0.5 + 0.3, fixed + 0.2])
+    assert [one.seconds for one in served] == pytest.approx([0.5 + 0.4, 0.5 + 0.3, 0.2])
 
 
 def test_a_model_runs_in_less_memory_than_it_takes_by_giving_up_what_it_has_passed() -> None:
@@ -125,16 +117,6 @@ def test_a_model_whose_last_stages_fill_the_memory_gives_some_of_them_up() -> No
     order.memory.loaded("a", (2, 3, 4))
     assert not order.run(calls("a"))[0].hit
     order.memory.check()
-
-
-def test_who_does_not_stream_keeps_all_of_a_model_until_it_has_run() -> None:
-    prints = {"a": footprint(1, 1, 1), "b": footprint(1, 1)}
-    order = SequentialReplay(4, prints, First(), streams=False)
-    served = order.run(calls("abab"))
-    assert [one.bytes for one in served] == [3, 2, 1, 1]
-    with pytest.raises(ConfigError, match="cannot run in 2"):
-        SequentialReplay(2, prints, First(), streams=False).run(calls("a"))
-    assert SequentialReplay(2, prints, First()).run(calls("a"))[0].bytes == 3
 
 
 def test_a_policy_that_finds_no_room_where_there_is_some_is_told() -> None:
@@ -174,12 +156,6 @@ def test_who_waits_is_known_with_its_place_and_has_been_heard_of() -> None:
     asked = [name for word, name, _ in policy.heard if word == "requested"]
     assert asked == list("abcbca")
     assert policy.heard[:4] == [("requested", name, float(time)) for time, name in enumerate("abcb")]
-
-
-def test_without_known_requests_nobody_waits() -> None:
-    policy = First()
-    SequentialReplay(1, dict.fromkeys("ab", footprint(1)), policy).run(calls("abab"))
-    assert policy.seen == [(0, {})] * 3
 
 
 def test_an_oracle_is_told_when_requests_come() -> None:

@@ -368,8 +368,8 @@ class Report:
         for name, times in found.items():
             self.saturated.setdefault(name, []).extend(times)
         alone = contest.alone
-        some = [np.mean(found[name]) for name in (self._of_kind(plan.unit) if plan.unit else ())] or [1.0]
-        capacity = 1.0 / (alone * float(min(some)))
+        units = self._of_kind(plan.unit) if plan.unit else []
+        capacity = 1.0 / (alone * min([float(np.mean(found[name])) for name in units], default=1.0))
         self.alone.append(alone)
         self.capacity.append(capacity)
         for number in in_rounds(plan.rounds):

@@ -96,7 +96,8 @@ def least(sides: Mapping[str, Figures]) -> Figures:
     with np.errstate(invalid="ignore"):
         others = figures.sum(axis=1, keepdims=True) - figures if figures.shape[1] > 1 else figures
     others[np.isnan(others)] = np.inf
-    return figures[others.argmin(axis=0), np.arange(figures.shape[1])]
+    found: Figures = figures[others.argmin(axis=0), np.arange(figures.shape[1])]
+    return found
 
 
 def most(sides: Mapping[str, Figures]) -> Figures:

@@ -11,7 +11,7 @@ from latebind.cli.options import Processes
 from latebind.domain.config import PolicyConfig
 from latebind.domain.errors import ConfigError
 from research.contest import Report, Turns
-from research.evaluation import Conditions, Found, Load, Output, Seeds, Subject, Words, evaluate
+from research.evaluation import Conditions, Found, Load, Output, Part, Seeds, Subject, Words, evaluate
 from research.hardware.networks import NETWORKS
 from research.lazybatching import parts
 from research.lazybatching.bound import MULTIPLES, bound_rows, bounds
@@ -94,7 +94,7 @@ def batching(
             rows = bound_rows(bounds(plan, load or MULTIPLES, tell))
             return Found({"means over those of the best GraphB, at multiples of serial capacity": rows})
 
-        every = {
+        every: dict[str, Part] = {
             "loads": partial(parts.loads, plan, network or parts.MAIN, load or parts.LOADS),
             "deadlines": partial(parts.deadlines, plan),
             "capacity": partial(parts.capacity, plan),

@@ -9,7 +9,7 @@ from typer import Option
 from latebind.bench.ledger.questions import Protocol
 from latebind.bench.rounds import Progress
 from latebind.cli.bench.options import ServeWords
-from latebind.cli.console import reporting
+from latebind.cli.console import Rows, reporting
 from latebind.cli.options import Seed
 from research import plots
 from research.evaluation import Found, Load, Output, Rounds, SideName, Words, evaluate
@@ -68,7 +68,7 @@ def peers(
             return Found({title: rows}, lambda: [plots.columns(title, bars, by="side", x="what", y="per s")])
 
         def goodput(tell: Progress) -> Found:
-            tables, figures, deadline = {}, [], deadline_ms / 1e3
+            tables, figures, deadline = dict[str, Rows](), [], deadline_ms / 1e3
             for one in backend or ("eager", "openvino"):
                 place = Path(scratch) / one
                 network = sides.resnet(place, one, seed)

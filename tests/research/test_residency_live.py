@@ -8,7 +8,6 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from research.mcache.zoo import Zoo, mapped, weigh
 from torch import nn
 from typer.testing import CliRunner
 
@@ -18,7 +17,7 @@ from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.on_demand import open_model
 from research.__main__ import app
 from research.live import Rows
-from research.mcache.live import Plan
+from research.mcache.live import Plan, Zoo, mapped, weigh
 from research.mcache.traces import drawn
 from tests.building import build_stages
 

@@ -5,21 +5,17 @@ import logging
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 import uvloop
 
-from latebind.adaptation.client import start_beside
 from latebind.batching.policy import make_policy
 from latebind.cli.console import in_order, reporting
 from latebind.cli.settings import SETTINGS, Given, check_machine
 from latebind.compiled import is_compiled
 from latebind.domain.config import ServeConfig
 from latebind.domain.errors import ConfigError
-from latebind.engine.catalogue import Catalogue
-from latebind.engine.engines import Engines
-from latebind.engine.order import EngineOrder
 from latebind.forks.client import fork_server
 from latebind.heap import settle
 from latebind.logs import write_logs
@@ -27,12 +23,9 @@ from latebind.repository.listing import Selection
 from latebind.repository.mirror import open_selection
 from latebind.residency.policy import make_policy as make_eviction
 from latebind.server.access import Security
-from latebind.server.frontend import Frontend
 from latebind.server.limits import Limits
 from latebind.server.listening import check_addresses, families, raise_file_limit
-
-if TYPE_CHECKING:
-    from latebind.server.telemetry import SpanExport
+from latebind.serving import serving
 
 logger = logging.getLogger(__name__)
 
@@ -116,36 +109,10 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
     async with AsyncExitStack() as stack:
         forks = stack.enter_context(fork_server())
         forks.warm()
-        order = EngineOrder(
-            directories=(),  # which the generation adds
-            engine=settings.engine,
-            policy=settings.policy,
-            event_log=str(event_log) if event_log else None,
-            adapted=settings.adaptation.folder,
-            residency=settings.residency,
-            log_format=settings.observability.log_format,
+        engines, catalogue, made = await stack.enter_async_context(
+            serving(selection, settings, forks, event_log=str(event_log) if event_log else None)
         )
-        engines = await Engines.start(order, selection.first(), forks, settings.generations)
-        stack.push_async_callback(engines.close)
-        catalogue = Catalogue(engines, selection)
-        observer = await start_beside(engines, settings, forks)
-        if observer is not None:
-            stack.push_async_callback(observer.close)
-        following = asyncio.create_task(catalogue.follow(settings.generations.watch))
-        stack.callback(following.cancel)
-        export = _export(settings.observability.otlp)
-        if export is not None:
-            stack.push_async_callback(asyncio.to_thread, export.close)
-        frontend = Frontend(
-            engines,
-            settings.server,
-            deadlines=engines.deadlines,
-            observer=observer,
-            trace_rate=settings.observability.trace_rate,
-            export=export,
-            catalogue=catalogue,
-            security=security,
-        )
+        frontend = made(settings.server, security=security)
         async with frontend:
             frontend.close_on_signals()
             settle()
@@ -168,11 +135,11 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
 
 def _serve_on(on: str, settings: ServeConfig, selection: Selection, event_log: Path | None) -> None:
     """Serve on a cluster until this process is told to end. Raises `ConfigError`."""
-    from latebind.cluster.application import check, serving, wait  # noqa: PLC0415  (an optional dependency)
+    from latebind.cluster.application import check, on_ray, wait  # noqa: PLC0415  (an optional dependency)
 
     check(on, settings, event_log=event_log is not None)
     selection.first()  # what is not there is told here, not by a replica
-    with serving(selection, settings) as (port, grpc_port):
+    with on_ray(selection, settings) as (port, grpc_port):
         say_where(settings, port, grpc_port, dashboard=False)
         wait()
 
@@ -189,14 +156,3 @@ def say_where(settings: ServeConfig, port: int, grpc_port: int | None, *, dashbo
     if grpc_port is not None:
         print(f"{GRPC_READY}{host}:{grpc_port}", flush=True)
     print(f"{READY}{url}", flush=True)
-
-
-def _export(url: str) -> "SpanExport | None":
-    """Return the exporter of traces, if a collector is configured. Raises `ConfigError` without the extra."""
-    if not url:
-        return None
-    try:
-        from latebind.server.telemetry import SpanExport  # noqa: PLC0415  (an optional dependency)
-    except ImportError as error:
-        raise ConfigError("OpenTelemetry is not installed: pip install 'latebind[telemetry]'") from error
-    return SpanExport.over_http(url)

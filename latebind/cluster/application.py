@@ -6,7 +6,8 @@ import secrets
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def serving(selection: Selection, settings: ServeConfig) -> Iterator[tuple[int, int | None]]:
+def on_ray(selection: Selection, settings: ServeConfig) -> Iterator[tuple[int, int | None]]:
     """Serve on Ray while the block lasts; yields the ports for HTTP and gRPC. Raises `ConfigError`.
 
     If no cluster is named, one is started on this machine, which other machines cannot reach, and ended with the block.
@@ -44,29 +45,22 @@ def serving(selection: Selection, settings: ServeConfig) -> Iterator[tuple[int, 
     serve = _ray_serve()
     import ray  # noqa: PLC0415  (optional, and slow to import)
 
-    with _lending() as lender:
-        _connect(ray, settings.cluster)
-        try:
-            serve.start(proxy_location="Disabled")
-            application = Application(selection, settings, secrets.token_urlsafe(32), lender)
-            try:
-                handle = serve.run(bound(application), name=NAME, route_prefix=None, _local_testing_mode=False)
-            except RuntimeError as error:
-                raise ConfigError(f"Ray could not start the application: {error}") from None
-            yield tuple(handle.ports.remote().result())
-        finally:
-            serve.delete(NAME) if settings.cluster.address else serve.shutdown()
-            ray.shutdown()
-
-
-@contextmanager
-def _lending() -> Iterator[Path]:
-    """Let engines on this machine be forked from a process that has imported the slow packages; yields its path."""
-    with TemporaryDirectory(prefix="latebind-") as folder, fork_server() as forks:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="latebind-")))
+        forks = stack.enter_context(fork_server())
         forks.warm()
-        place = Path(folder) / "lender"
-        with Lender(forks, place):
-            yield place
+        # Engines on this machine are forked from that process, which has imported the slow packages.
+        stack.enter_context(Lender(forks, folder / "lender"))
+        _connect(ray, settings.cluster)
+        stack.callback(ray.shutdown)
+        stack.callback(partial(serve.delete, NAME) if settings.cluster.address else serve.shutdown)
+        serve.start(proxy_location="Disabled")
+        application = Application(selection, settings, secrets.token_urlsafe(32), folder / "lender")
+        try:
+            handle = serve.run(bound(application), name=NAME, route_prefix=None, _local_testing_mode=False)
+        except RuntimeError as error:
+            raise ConfigError(f"Ray could not start the application: {error}") from None
+        yield tuple(handle.ports.remote().result())
 
 
 def check(on: str, settings: ServeConfig, *, event_log: bool = False) -> None:
@@ -96,10 +90,7 @@ def bound(application: Application) -> Any:
     serve = _ray_serve()
     from latebind.cluster.deployments import IngressActor, ReplicaActor  # noqa: PLC0415  (it imports ray)
 
-    settings = application.settings
-    gpus = {"num_gpus": 1.0} if settings.engine.device.startswith("cuda") else {}
-    # The ingress asks for almost nothing, on a node of its kind if one is configured.
-    node = {"resources": {settings.cluster.ingress: 0.001}} if settings.cluster.ingress else {}
+    config, engine = application.settings.cluster, application.settings.engine
     common = {
         "max_ongoing_requests": CALLS,
         "health_check_period_s": HEALTH_PERIOD,
@@ -109,38 +100,35 @@ def bound(application: Application) -> Any:
     replicas = serve.deployment(
         ReplicaActor,
         name="replica",
-        ray_actor_options={"num_cpus": settings.cluster.cpus, **gpus},
+        ray_actor_options={"num_cpus": config.cpus, "num_gpus": float(engine.device.startswith("cuda"))},
         request_router_config={
             "request_router_class": "latebind.cluster.deployments:AnnouncingRouter",
             "request_routing_stats_period_s": 1.0,
         },
-        **_number(settings.cluster),
+        **({"autoscaling_config": autoscaling(config)} if config.scales else {"num_replicas": config.replicas}),
         **common,
     )
+    # The ingress asks for almost nothing, on a node of its kind if one is configured.
+    node = {"resources": {config.ingress: 0.001}} if config.ingress else {}
     ingress = serve.deployment(
         IngressActor, name="ingress", ray_actor_options={"num_cpus": 0, **node}, num_replicas=1, **common
     )
     return ingress.bind(application, replicas.bind(application))
 
 
-def _number(config: ClusterConfig) -> dict[str, Any]:
-    """Return the options for the number of replicas."""
-    if not config.scales:
-        return {"num_replicas": config.replicas}
-    policy = {
-        "policy_function": "latebind.cluster.deployments:BySlack",
-        "policy_kwargs": {"up": config.up_after, "down": config.down_after},
-    }
+def autoscaling(config: ClusterConfig) -> dict[str, Any]:
+    """Return Ray's settings for a number of replicas that follows the traffic."""
     return {
-        "autoscaling_config": {
-            "min_replicas": config.replicas,
-            "max_replicas": config.max_replicas,
-            "metrics_interval_s": METRICS_PERIOD,
-            "look_back_period_s": LOOK_BACK,
-            "upscale_delay_s": 0.0,  # the policy itself waits; Ray's own 30 and 600 s would begin anew each time
-            "downscale_delay_s": 0.0,
-            "policy": policy,
-        }
+        "min_replicas": config.replicas,
+        "max_replicas": config.max_replicas,
+        "metrics_interval_s": METRICS_PERIOD,
+        "look_back_period_s": LOOK_BACK,
+        "upscale_delay_s": 0.0,  # the policy itself waits; Ray's own 30 and 600 s would begin anew each time
+        "downscale_delay_s": 0.0,
+        "policy": {
+            "policy_function": "latebind.cluster.deployments:BySlack",
+            "policy_kwargs": {"up": config.up_after, "down": config.down_after},
+        },
     }
 
 

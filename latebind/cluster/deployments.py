@@ -11,7 +11,7 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 
 from latebind.cluster.ingress import Ingress
 from latebind.cluster.replica import Application, Replica
-from latebind.cluster.scaling import Load, Since, next_since, replicas_needed
+from latebind.cluster.scaling import Load, Since, replicas_needed
 from latebind.cluster.upstream import ReplicaInfo
 from latebind.heap import settle
 from latebind.logs import write_logs
@@ -116,6 +116,6 @@ class BySlack:
         complete = set(told[0]).intersection(*told[1:])  # replicas that reported all figures
         loads = [Load(*(figures[replica] for figures in told)) for replica in sorted(complete, key=str)]
         state = context.policy_state  # Ray keeps something of its own in it too
-        since = next_since(loads, replicas, Since(state.get("at_risk"), state.get("spare")), now)
-        found = replicas_needed(loads, replicas, since, now, up=self._up, down=self._down)
-        return found, {"at_risk": since.at_risk, "spare": since.spare} if found == replicas else {}
+        since = Since(state.get("at_risk"), state.get("spare"))
+        found, since = replicas_needed(loads, replicas, since, now, up=self._up, down=self._down)
+        return found, since._asdict()

@@ -10,6 +10,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import asynccontextmanager
 from typing import Any
 
+import orjson
+
+from latebind.cluster.merging import merged_statistics
 from latebind.cluster.routing import Router
 from latebind.cluster.upstream import Lost, Parts, Peer, ReplicaInfo, failed
 from latebind.domain.errors import Refused, Unavailable
@@ -19,7 +22,7 @@ from latebind.domain.tracing import Trace
 from latebind.server.calls import CLIENT_HEADER, WAITED_HEADER
 from latebind.server.gateway import Claim
 from latebind.server.limits import Limits
-from latebind.server.rest.messages import Reply
+from latebind.server.rest.messages import Reply, json_reply
 from latebind.server.rest.protocol import Request
 
 SUSPECT_SECONDS = 1.0  # for so long after a loss, a replica is asked only if there is no other
@@ -53,8 +56,7 @@ class Fleet:
         self._limits = limits
         # A replica takes a call for a name of loopback wherever it listens.
         self._usual = b"host: localhost\r\nauthorization: Bearer %s\r\n" % secret.encode()
-        self._peers: dict[str, Peer] = {}
-        self._coming: dict[str, Peer] = {}
+        self._known: dict[str, Peer] = {}
         # The last load or unload of each model, as the request that replicas get, in the order in which clients asked
         # for them: for replicas that start later. They are kept as long as the ingress lives.
         self._changes: dict[str, Parts] = {}
@@ -64,25 +66,23 @@ class Fleet:
     @property
     def peers(self) -> list[Peer]:
         """The replicas that get calls."""
-        return list(self._peers.values())
+        return [peer for peer in self._known.values() if peer.serves]
 
     @property
     def coming(self) -> list[Peer]:
         """The replicas that must be told what models clients had loaded and unloaded before they get calls."""
-        return list(self._coming.values())
+        return [peer for peer in self._known.values() if not peer.serves]
 
     def see(self, replicas: Iterable[ReplicaInfo]) -> None:
         """Update which replicas there are. Calls that were sent to others are still answered by them."""
-        serving, before = self._peers, {**self._peers, **self._coming}
-        self._peers, self._coming = {}, {}
+        before, self._known = self._known, {}
         for info in replicas:
-            peer = before.pop(info.name, None) or Peer(info)
+            peer = before.pop(info.name, None) or Peer(info, serves=not self._changes)
             peer.info, peer.state.report = info, info.report
-            ready = info.name in serving or not self._changes
-            (self._peers if ready else self._coming)[info.name] = peer
+            self._known[info.name] = peer
         for gone in before.values():
             gone.close()
-        self.router.see([peer.state for peer in self._peers.values()], self._clock())
+        self.router.see([peer.state for peer in self.peers], self._clock())
 
     async def tell(self, peer: Peer) -> None:
         """Send a coming replica all loads and unloads, also those made meanwhile; calls from then on. Raises `Lost`.
@@ -96,8 +96,8 @@ class Fleet:
                 told[model] = parts
                 if failed(reply):
                     logger.error("replica %s could not load or unload %s: %r", peer.info.name, model, reply.body[:200])
-        if self._coming.get(peer.info.name) is peer:
-            self._peers[peer.info.name] = self._coming.pop(peer.info.name)
+        if self._known.get(peer.info.name) is peer:
+            peer.serves = True
             self.router.replicas[peer.info.name] = peer.state
 
     # Calls
@@ -127,11 +127,12 @@ class Fleet:
 
     def require_room(self) -> None:
         """Raise `Unavailable` if no replica is there or answers, `Refused` if all have as many calls as they take."""
-        if not self._peers:
+        peers = self.peers
+        if not peers:
             raise Unavailable("no replica is there yet: try again later")
-        if all(peer.state.silent for peer in self._peers.values()):
+        if all(peer.state.silent for peer in peers):
             raise Unavailable("no replica answers at the moment: try again later")
-        if not any(self.router.takes(peer.state) for peer in self._peers.values()):
+        if not any(self.router.takes(peer.state) for peer in peers):
             raise Refused(f"every replica has {self._most} calls under way: try again later")
 
     def choose(self, model: str, tried: Collection[str] = ()) -> Peer:
@@ -139,7 +140,7 @@ class Fleet:
         self.require_room()
         chosen = self.router.choose(model, self._clock(), tried)
         assert chosen is not None, "there is room"
-        return self._peers[chosen.name]
+        return self._known[chosen.name]
 
     async def one(self, model: str, parts: Parts) -> Reply:
         """Return the reply of one replica or, if that is lost, of another: repeating such a call is harmless.
@@ -160,14 +161,18 @@ class Fleet:
                     raise Unavailable(f"the replica that had this call was lost ({lost}): try again later") from None
                 self.moved += 1
 
-    async def all(self, parts: Parts) -> list[Reply]:
-        """Return the replies of all replicas. Raises `Unavailable` if one is lost or there is none."""
+    async def all(self, parts: Parts) -> Reply:
+        """Have all replicas do something; the reply is the first failure, if there is one.
+
+        Raises `Unavailable` if a replica is lost or there is none.
+        """
         peers = self.peers
         if not peers:
             raise Unavailable("no replica is there yet: try again later")
-        return await asyncio.gather(*[self._ask(peer, parts) for peer in peers])
+        replies = await asyncio.gather(*[self._ask(peer, parts) for peer in peers])
+        return next(filter(failed, replies), replies[0])
 
-    async def change(self, model: str, parts: Parts) -> list[Reply]:
+    async def change(self, model: str, parts: Parts) -> Reply:
         """Do what `all` does with a request to load or unload a model, and keep it for replicas that start later.
 
         What replicas could not do is forgotten, unless there has been a newer change of the model.
@@ -176,14 +181,14 @@ class Fleet:
         self._changes[model] = parts  # first, so that a replica that starts meanwhile gets it too
         done = False
         try:
-            replies = await self.all(parts)
-            done = not any(failed(reply) for reply in replies)
+            reply = await self.all(parts)
+            done = not failed(reply)
         finally:
             if not done and self._changes.get(model) is parts:
                 del self._changes[model]
                 if before is not None:
                     self._changes[model] = before
-        return replies
+        return reply
 
     async def each(self, parts: Parts) -> dict[str, Reply]:
         """Return the replies of all replicas that are not lost meanwhile and answer soon, by name."""
@@ -191,6 +196,14 @@ class Fleet:
         asked = [asyncio.wait_for(self._ask(peer, parts), SOON_SECONDS) for peer in peers]
         replies = await asyncio.gather(*asked, return_exceptions=True)
         return {peer.info.name: reply for peer, reply in zip(peers, replies, strict=True) if isinstance(reply, Reply)}
+
+    async def statistics(self, parts: Parts) -> Reply:
+        """Return the protocol's statistics, added up over the replicas. Raises `Unavailable` if none answers."""
+        replies = (await self.each(parts)).values()
+        if not replies:
+            raise Unavailable("no replica answers at the moment: try again later")
+        found = next(filter(failed, replies), None)
+        return found or json_reply(merged_statistics([orjson.loads(reply.body) for reply in replies]))
 
     async def _ask(self, peer: Peer, parts: Parts) -> Reply:
         try:
@@ -213,7 +226,7 @@ class Fleet:
     def ready(self, model: str | None = None) -> bool:
         """Tell whether there is a replica that answers; replicas are ready before Ray reports them."""
         del model
-        return any(not peer.state.silent for peer in self._peers.values())
+        return any(not peer.state.silent for peer in self.peers)
 
     async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
         """Raise `Unavailable`: there are no slots here."""

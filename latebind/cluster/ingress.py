@@ -13,11 +13,10 @@ import orjson
 from msgspec.structs import replace
 
 from latebind.cluster.fleet import Fleet
-from latebind.cluster.merging import labelled, merged_statistics, own_figures
+from latebind.cluster.merging import labelled, own_figures
 from latebind.cluster.replica import Application
 from latebind.cluster.rpc import relayed_methods
 from latebind.cluster.upstream import Lost, Peer, ReplicaInfo
-from latebind.domain.errors import Unavailable
 from latebind.server.frontend import Frontend, Verbs
 from latebind.server.limits import Limits
 from latebind.server.rest import routes
@@ -111,39 +110,32 @@ def relayed_routes(fleet: Fleet) -> tuple[Route, ...]:
         return await one(context, request)
 
     async def everywhere(context: Context, request: Request) -> Reply:
-        """Have all replicas do something; the reply is the first failure, if there is one."""
         async with fleet.read(request) as parts:
-            replies = await fleet.all(parts)
-        return next((reply for reply in replies if reply.status != 200), replies[0])
+            return await fleet.all(parts)
 
     async def change(context: Context, request: Request) -> Reply:
-        """Have all replicas load or unload a model, including those that start later."""
         async with fleet.read(request) as parts:
-            replies = await fleet.change(request.model, parts)
-        return next((reply for reply in replies if reply.status != 200), replies[0])
+            return await fleet.change(request.model, parts)
 
     async def ready(context: Context, request: Request) -> Reply:
         return await one(context, request) if context.service.ready() else health_reply("ready", False)
 
-    async def each(context: Context, request: Request) -> dict[str, Reply]:
-        async with fleet.read(request) as parts:
-            return await fleet.each(parts)
-
     async def statistics(context: Context, request: Request) -> Reply:
-        replies = (await each(context, request)).values()
-        if not replies:
-            raise Unavailable("no replica answers at the moment: try again later")
-        failed = next((reply for reply in replies if reply.status != 200), None)
-        return failed or json_reply(merged_statistics([orjson.loads(reply.body) for reply in replies]))
+        async with fleet.read(request) as parts:
+            return await fleet.statistics(parts)
+
+    async def each(context: Context, request: Request) -> dict[str, bytes]:
+        async with fleet.read(request) as parts:
+            replies = await fleet.each(parts)
+        return {name: reply.body for name, reply in replies.items() if reply.status == 200}
 
     async def traces(context: Context, request: Request) -> Reply:
-        told = {name: reply.body for name, reply in (await each(context, request)).items() if reply.status == 200}
+        told = await each(context, request)
         found = [{**one, "replica": name} for name, body in told.items() for one in orjson.loads(body)["traces"]]
         return json_reply({"traces": found})
 
     async def metrics(context: Context, request: Request) -> Reply:
-        replies = await each(context, request)
-        texts = {name: reply.body.decode() for name, reply in replies.items() if reply.status == 200}
+        texts = {name: body.decode() for name, body in (await each(context, request)).items()}
         own = own_figures(replies=context.replies, replicas=len(fleet.peers), moved=fleet.moved)
         return Reply((labelled(texts) + own).encode(), TEXT)
 
@@ -154,11 +146,9 @@ def relayed_routes(fleet: Fleet) -> tuple[Route, ...]:
         routes.statistics: statistics,
         routes.traces: traces,
         routes.metrics: metrics,
-        routes.update_trace_settings: everywhere,
-        routes.update_log_settings: everywhere,
-        routes.register: everywhere,
-        routes.unregister: everywhere,
         routes.load: change,
         routes.unload: change,
     }
+    settings = (routes.update_trace_settings, routes.update_log_settings, routes.register, routes.unregister)
+    verbs |= dict.fromkeys(settings, everywhere)
     return tuple([dataclasses.replace(route, verb=verbs.get(route.verb, one)) for route in ROUTES])

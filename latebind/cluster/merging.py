@@ -1,11 +1,13 @@
 """Merges what all replicas report: statistics are added up, metrics get a label with the replica's name. Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 Json = dict[str, Any]
 
-COUNTS = ("inference_count", "execution_count")
+NAMES = frozenset(("name", "version", "batch_size"))  # what is no figure
+METRIC = re.compile(r"([^{ ]+)(\{?)")
 
 
 def merged_statistics(found: Sequence[Json]) -> Json:
@@ -18,25 +20,40 @@ def merged_statistics(found: Sequence[Json]) -> Json:
     return {"model_stats": [models[key] for key in sorted(models)]}
 
 
+def _added(one: Any, other: Any, name: str = "") -> Any:
+    """Return the sum of two figures called `name`, or of all figures within."""
+    if isinstance(one, dict):
+        return {key: _added(value, other[key], key) for key, value in one.items()}
+    if name == "batch_stats":
+        sizes = {batch["batch_size"]: batch for batch in one}
+        for batch in other:
+            size = batch["batch_size"]
+            sizes[size] = _added(sizes[size], batch) if size in sizes else batch
+        return [sizes[size] for size in sorted(sizes)]
+    if name in NAMES:
+        return one
+    return max(one, other) if name == "last_inference" else one + other  # memory is told as a list
+
+
 def labelled(texts: Mapping[str, str]) -> str:
     """Return one Prometheus exposition made of the replicas' own, each sample with the label `replica`.
 
-    The samples of one family follow its description, as the format requires.
+    The samples of one family follow its description, as the format requires. Names of replicas need no escaping.
     """
-    about: dict[str, list[str]] = {}
+    about: dict[str, dict[str, str]] = {}  # of each family its HELP and its TYPE
     samples: dict[str, list[str]] = {}
     for replica, text in texts.items():
         family = ""
         for line in text.splitlines():
-            if line.startswith("# HELP "):
-                family = line.split(" ", 3)[2]
-                about.setdefault(family, [line])
-            elif line.startswith("# TYPE "):
-                if len(about[family]) == 1:
-                    about[family].append(line)
+            if line.startswith("# "):
+                _, kind, family, _ = line.split(" ", 3)
+                about.setdefault(family, {}).setdefault(kind, line)
             elif line:
-                samples.setdefault(family, []).append(_with_label(line, replica))
-    lines = [line for family, said in about.items() for line in (*said, *samples.get(family, ()))]
+                name, brace = METRIC.match(line).groups()  # type: ignore[union-attr]
+                rest = line[len(name) + len(brace) :]
+                label = f'{{replica="{replica}"' + ("," if brace else "}")
+                samples.setdefault(family, []).append(f"{name}{label}{rest}")
+    lines = [line for family, said in about.items() for line in (*said.values(), *samples.get(family, ()))]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -53,39 +70,3 @@ def own_figures(*, replies: Mapping[int, int], replicas: int, moved: int) -> str
         "# HELP latebind_ingress_replicas Replicas that the ingress knows\n"
         f"# TYPE latebind_ingress_replicas gauge\nlatebind_ingress_replicas {replicas}\n"
     )
-
-
-def _added(one: Json, other: Json) -> Json:
-    return {
-        **one,
-        **{name: one[name] + other[name] for name in COUNTS},
-        "last_inference": max(one["last_inference"], other["last_inference"]),
-        "inference_stats": _durations(one["inference_stats"], other["inference_stats"]),
-        "batch_stats": _batches(one["batch_stats"], other["batch_stats"]),
-        "memory_usage": [*one["memory_usage"], *other["memory_usage"]],
-    }
-
-
-def _batches(one: Sequence[Json], other: Sequence[Json]) -> list[Json]:
-    sizes = {batch["batch_size"]: batch for batch in one}
-    for batch in other:
-        size = batch["batch_size"]
-        if size in sizes:
-            kinds = {name: value for name, value in batch.items() if name != "batch_size"}
-            sizes[size] = {"batch_size": size, **_durations({name: sizes[size][name] for name in kinds}, kinds)}
-        else:
-            sizes[size] = batch
-    return [sizes[size] for size in sorted(sizes)]
-
-
-def _durations(one: Json, other: Json) -> Json:
-    return {kind: {key: one[kind][key] + other[kind][key] for key in one[kind]} for kind in one}
-
-
-def _with_label(sample: str, replica: str) -> str:
-    """Return a sample with one more label; the names of replicas need no escaping."""
-    name, brace, rest = sample.partition("{")
-    if brace and " " not in name:
-        return f'{name}{{replica="{replica}",{rest}'
-    name, _, value = sample.partition(" ")
-    return f'{name}{{replica="{replica}"}} {value}'

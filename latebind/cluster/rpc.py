@@ -9,18 +9,25 @@ from collections.abc import Mapping
 import orjson
 
 from latebind.cluster.fleet import Fleet
-from latebind.cluster.merging import merged_statistics
 from latebind.cluster.upstream import STATUS, Parts
-from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, Refused, Unavailable, UserError
-from latebind.server.access import Access, Guard
+from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, UserError
+from latebind.server.access import Access
 from latebind.server.calls import CLIENT_HEADER
 from latebind.server.rest.infer import Context as RestContext
 from latebind.server.rest.messages import Reply
 from latebind.server.rest.openapi import Route
 from latebind.server.rest.protocol import Request
-from latebind.server.rpc.infer import STATUSES, TRACEPARENT, Caller, Context, InferStream, parse, read_request
+from latebind.server.rpc.infer import (
+    STATUSES,
+    TRACEPARENT,
+    Caller,
+    Context,
+    InferStream,
+    parse,
+    read_request,
+    status_and_message,
+)
 from latebind.server.rpc.messages import INFERENCE, from_json, service_pb2
-from latebind.server.rpc.server import CallFailed, Reception
 from latebind.server.rpc.verbs import Method, methods
 
 PATH = "/rpc"
@@ -54,37 +61,25 @@ def _relayed(fleet: Fleet, method: Method) -> Method:
     """Return the method of the ingress that has replicas do what this method does."""
     name = method.path.rpartition("/")[2]
 
-    def parts(data: bytes, caller: Caller, path: str = method.path) -> Parts:
-        return fleet.request("POST", PATH.encode() + path.encode(), _headers(caller), data)
-
     async def infer(context: Context, data: bytes, caller: Caller) -> bytes:
         path = f"/{INFERENCE.full_name}/ModelInfer"  # each request of a stream too
-        return _message(await fleet.one(model_name(data, context), parts(data, caller, path)))
+        return _message(await fleet.one(model_name(data, context), _parts(fleet, path, data, caller)))
 
-    async def one(context: Context, data: bytes, caller: Caller) -> bytes:
-        return _message(await fleet.one("", parts(data, caller)))
-
-    async def everywhere(context: Context, data: bytes, caller: Caller) -> bytes:
-        first, *_ = [_message(reply) for reply in await fleet.all(parts(data, caller))]
-        return first
-
-    async def change(context: Context, data: bytes, caller: Caller) -> bytes:
-        model = parse(MODEL_CHANGES[name], data).model_name
-        first, *_ = [_message(reply) for reply in await fleet.change(model, parts(data, caller))]
-        return first
+    async def answer(context: Context, data: bytes, caller: Caller) -> bytes:
+        parts = _parts(fleet, method.path, data, caller)
+        if name in MODEL_CHANGES:
+            return _message(await fleet.change(parse(MODEL_CHANGES[name], data).model_name, parts))
+        return _message(await (fleet.all(parts) if name in ALL_REPLICAS else fleet.one("", parts)))
 
     async def statistics(context: Context, data: bytes, caller: Caller) -> bytes:
         request = parse(service_pb2.ModelStatisticsRequest, data)
         one = f"/{request.name}" if request.name else ""
         version = f"/versions/{request.version}" if request.version else ""
-        asked = fleet.request("GET", f"/v2/models{one}{version}/stats".encode(), (), b"")
-        found = [orjson.loads(reply.body) for reply in (await fleet.each(asked)).values()]
-        if not found:
-            raise Unavailable("no replica answers at the moment: try again later")
-        failed = next((text["error"] for text in found if "error" in text), None)
-        if failed is not None:
-            raise NotFound(failed)
-        written: bytes = from_json(merged_statistics(found), service_pb2.ModelStatisticsResponse()).SerializeToString()
+        reply = await fleet.statistics(fleet.request("GET", f"/v2/models{one}{version}/stats".encode(), (), b""))
+        told = orjson.loads(reply.body)
+        if reply.status != 200:
+            raise NotFound(told["error"])
+        written: bytes = from_json(told, service_pb2.ModelStatisticsResponse()).SerializeToString()
         return written
 
     if name == "ModelStreamInfer":
@@ -93,50 +88,18 @@ def _relayed(fleet: Fleet, method: Method) -> Method:
         )
     if method.answer is None or method.access is Access.OPEN:
         return method  # health: the ingress knows whether there are replicas
-    answers = {"ModelInfer": infer, "ModelStatistics": statistics} | dict.fromkeys(MODEL_CHANGES, change)
-    return Method(method.path, method.access, answers.get(name) or (everywhere if name in ALL_REPLICAS else one))
+    answers = {"ModelInfer": infer, "ModelStatistics": statistics}
+    return Method(method.path, method.access, answers.get(name, answer))
 
 
-def replica_route() -> Route:
-    """Return the route on which a replica answers such calls. Only the ingress is let in."""
-    found = methods()
-
-    async def verb(context: RestContext, request: Request) -> Reply:
-        method = found.get("/" + request.names["METHOD"])
-        if method is None or method.answer is None:
-            raise NotFound("there is no such method")
-        reception = Reception(Context(context.service, context.limits), Guard())
-        try:
-            data = await request.read()
-            request.watch()
-            return Reply(await reception.answer(method, method.answer, data, _Relayed(request)))
-        except Refused as refused:  # there are too many bodies already
-            return _failure(CallFailed(refused))
-        except CallFailed as failed:
-            return _failure(failed)
-
-    return Route("POST", PATH + "/{METHOD}", Access.MUTATING, verb)
-
-
-def model_name(data: bytes, context: Context) -> str:
-    """Return the model that an infer request is for. Raises `InvalidRequest`."""
-    if len(data) > 2 and data[0] == NAME_FIRST and data[1] < 0x80:
-        return data[2 : 2 + data[1]].decode("utf-8", "replace")
-    name: str = read_request(data, context.limits)[0].model_name
-    return name
-
-
-def _failure(failed: CallFailed) -> Reply:
-    return Reply(failed.text.encode(), ((STATUS, failed.status.encode()),))
-
-
-def _headers(caller: Caller) -> list[tuple[bytes, bytes]]:
+def _parts(fleet: Fleet, path: str, data: bytes, caller: Caller) -> Parts:
+    """Return a message as a request to a replica, with what its verb reads of the caller."""
     seconds = caller.seconds()
     headers = [(CLIENT_HEADER, caller.address().encode())]
     if seconds is not None:
         headers.append((SECONDS, b"%.6f" % seconds))
     headers += [(name.encode(), value.encode("latin-1")) for name in CARRIED if (value := caller.header(name))]
-    return headers
+    return fleet.request("POST", PATH.encode() + path.encode(), headers, data)
 
 
 def _message(reply: Reply) -> bytes:
@@ -147,6 +110,33 @@ def _message(reply: Reply) -> bytes:
     if reply.status != 200:
         raise LatebindError(f"a replica answered {reply.status}")
     return reply.body
+
+
+def model_name(data: bytes, context: Context) -> str:
+    """Return the model that an infer request is for. Raises `InvalidRequest`."""
+    if len(data) > 2 and data[0] == NAME_FIRST and data[1] < 0x80:
+        return data[2 : 2 + data[1]].decode("utf-8", "replace")
+    name: str = read_request(data, context.limits)[0].model_name
+    return name
+
+
+def replica_route() -> Route:
+    """Return the route on which a replica answers such calls. Only the ingress is let in."""
+    found = methods()
+
+    async def verb(context: RestContext, request: Request) -> Reply:
+        method = found.get("/" + request.names["METHOD"])
+        if method is None or method.answer is None:
+            raise NotFound("there is no such method")
+        try:
+            data = await request.read()
+            request.watch()
+            return Reply(await method.answer(Context(context.service, context.limits), data, _Relayed(request)))
+        except LatebindError as error:
+            status, text = status_and_message(error)
+            return Reply(text.encode(), ((STATUS, status.encode()),))
+
+    return Route("POST", PATH + "/{METHOD}", Access.MUTATING, verb)
 
 
 class _Relayed:

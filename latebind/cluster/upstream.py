@@ -1,7 +1,6 @@
 """The ingress's connections to one replica: HTTP/1.1 requests one after another on each, every one with one reply."""
 
 import asyncio
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ STATUS = b"latebind-status"  # header: the status of a gRPC call that failed; th
 OURS = frozenset((b"connection", b"content-length", b"date", b"transfer-encoding"))  # headers that each frontend sets
 CONNECT_SECONDS = 1.0  # a machine that has gone answers nothing at all
 TOGETHER = 1 << 15  # a body of up to so many bytes is joined with the head, for one write
-KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))  # a machine that has gone
 SILENT_SECONDS = 0.5  # without a word from a replica that has calls; then it is asked whether it lives
 ALIVE_SECONDS = 1.0  # that it has for the answer
 LIVE: Parts = (b"GET /v2/health/live HTTP/1.1\r\nhost: replica\r\ncontent-length: 0\r\n\r\n",)
@@ -63,13 +61,9 @@ class Upstream(asyncio.Protocol):
         """Connect. Raises `Lost`."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                transport, upstream = await asyncio.get_running_loop().create_connection(cls, host, port)
+                _, upstream = await asyncio.get_running_loop().create_connection(cls, host, port)
         except OSError as error:  # a `TimeoutError` is one too
             raise Lost(f"{host} port {port} cannot be reached: {error.strerror or 'it does not answer'}") from None
-        line = transport.get_extra_info("socket")
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in KEEPALIVE:
-            line.setsockopt(socket.IPPROTO_TCP, option, value)
         return upstream
 
     async def ask(self, parts: Parts) -> Reply:
@@ -148,10 +142,11 @@ class Upstream(asyncio.Protocol):
 
 
 class Peer:
-    """One replica, with the connections to it. `state` is what the router knows of it."""
+    """One replica, with the connections to it. It gets calls once it `serves`; `state` is what the router knows."""
 
-    def __init__(self, info: ReplicaInfo) -> None:
+    def __init__(self, info: ReplicaInfo, *, serves: bool = True) -> None:
         self.info = info
+        self.serves = serves
         self.state = Replica(info.name)
         self._idle: list[Upstream] = []
         self._busy: set[Upstream] = set()

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from latebind.planning.question import AS_ASKED, CHANGES, Change, Offer, Question, Run, fits_in, offers
 from latebind.planning.runs import Figures, Runs
-from latebind.planning.sampling import Estimate, Sampling, busy_workers, least_machines
+from latebind.planning.sampling import Estimate, Sampling, busy_workers, drawn_shares, least_machines
 
 MOST = 6  # at most this many times the machines that compute or memory need are tried
 GUESSED = 6  # assumed number of further probes for a bracket without an upper end
@@ -20,6 +20,8 @@ GROWTH = 1.3  # times as many machines as are too few are tried next
 NEAR = 0.1  # so much fewer than the first number that is enough are tried next
 FEWEST, MANY = 4, 12  # samples; more than the fewest only until the interval is narrow
 STEP = 0.05  # samples are asked with so many more and fewer machines, or one
+SURE = 0.98  # of the draws of a bootstrap agree whether a number of machines is enough
+BEYOND = 3  # steps beyond the first number that is enough, or too few, in the mean
 CURVE = (0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)  # shares of the plan's machines, for a plot
 
 Cell = TypeVar("Cell")
@@ -191,7 +193,7 @@ class _Planner:
 
     def _estimate(self, offer: Offer, machines: int) -> Estimate:
         """Ask more and more samples, beginning with so many machines each, until the interval is narrow."""
-        count, target = FEWEST, self._question.target
+        count, target, machines = FEWEST, self._question.target, max(2, machines)
         while True:
             found = self._around(offer, machines, count)
             lates = {tried: [late(one) for one in figures] for tried, figures in found.items()}
@@ -201,22 +203,23 @@ class _Planner:
             count, machines = min(MANY, count + FEWEST), self._sampling.part(estimate.machines)
 
     def _around(self, offer: Offer, machines: int, count: int) -> dict[int, list[Figures]]:
-        """Return the figures of so many samples with one number of machines after another around what is enough."""
+        """Return the figures of so many samples by machines: from too few in nearly every draw to enough in nearly all.
+
+        Where there is no such number near, for a model may come too late with any, it stops a few steps beyond.
+        """
         found: dict[int, list[Figures]] = {}
         step = max(1, round(STEP * machines))
-
-        def enough(tried: int) -> bool:
-            runs = [Run(offer, tried, seed) for seed in range(count)]
-            found[tried] = figures = self._runs.play(runs, f"{count} samples of {tried} machines", self._last)
-            return sum(map(late, figures)) <= (1.0 - self._question.target) * sum(one.requests for one in figures)
-
-        low = high = machines
-        while not enough(high) and high < MOST * machines:
-            high += step
-        while enough(low) and low > step:
-            low -= step
-        for beyond in {max(1, low - step), high + step}:
-            enough(beyond)
+        for way in (1, -1):
+            tried, beyond = machines, 0
+            while beyond < BEYOND and 0 < tried < MOST * machines:
+                runs = [Run(offer, tried, seed) for seed in range(count)]
+                found[tried] = some = self._runs.play(runs, f"{count} samples of {tried} machines", self._last)
+                shares = drawn_shares([late(one) for one in some], [one.requests for one in some])
+                expected = (shares <= 1.0 - self._question.target) == (way > 0)
+                if expected.mean() > SURE:
+                    break
+                beyond += bool(expected[0])
+                tried += way * step
         return found
 
     def _point(self, row: Row, change: Change) -> tuple[Figures, ...]:

@@ -19,7 +19,7 @@ from latebind.simulation.cluster.fleet import least_work, scaled
 MACHINES = 12  # that a sample has at least, by what compute needs
 REQUESTS = 15_000  # that a run of a sample has, where that leaves it enough machines
 HALF = 0.5  # of what a machine carries: what a part of a model may need
-CHOICES = 8  # candidates of each stratum; the one is taken that keeps work and bytes closest to their shares
+TRIES = 500  # samples that are drawn, of which the one is taken that is closest in work and bytes
 NARROW = 0.05  # half of the interval that samples leave, as a share of the estimate
 DRAWS = 2_000  # of the bootstrap
 LEAST_LATE = 1e-6  # the smallest share of late requests that is told from none
@@ -65,8 +65,8 @@ class Sampling:
         if not self.sampled:
             return question
         assert question.population is not None, "a part of a population can be taken"
-        places, parts = _sample(question, self.share, np.random.default_rng([number, 5]))
-        population = question.population.part(places, parts)
+        places, shares = _sample(question, self.share, np.random.default_rng([number, 5]))
+        population = question.population.part(places, shares)
         return replace(question, models=population.models, traffic=population, population=population)
 
     def estimate(self, late: Mapping[int, Sequence[float]], requests: Sequence[int], target: float) -> Estimate:
@@ -78,9 +78,7 @@ class Sampling:
         room for.
         """
         tried, count = np.array(sorted(late), dtype=float), len(requests)
-        lates = np.array([late[int(machines)] for machines in tried])
-        weights = np.vstack([np.ones(count), np.random.default_rng(5).multinomial(count, [1 / count] * count, DRAWS)])
-        shares = weights @ lates.T / (weights @ np.array(requests, dtype=float))[:, None]
+        shares = np.stack([drawn_shares(late[int(machines)], requests) for machines in tried], axis=1)
         middle, *drawn = _crossings(tried, shares, 1.0 - target)
         error = float(t.ppf(0.975, count - 1)) / 1.96 * sqrt(count / (count - 1))
         low, high = (error * float(np.quantile(drawn, end) - middle) for end in (0.025, 0.975))
@@ -92,6 +90,15 @@ class Sampling:
             count,
             max(high, -low) <= max(0.5, NARROW * middle),
         )
+
+
+def drawn_shares(late: Sequence[float], requests: Sequence[int]) -> NDArray[np.float64]:
+    """Return the share of late requests of all samples together, and behind it that of each draw of a bootstrap."""
+    count = len(requests)
+    draws = np.random.default_rng(5).multinomial(count, [1 / count] * count, DRAWS)
+    weights = np.vstack([np.ones(count), draws])
+    shares: NDArray[np.float64] = (weights @ np.array(late)) / (weights @ np.array(requests, dtype=float))
+    return shares
 
 
 def _crossings(tried: NDArray[np.float64], late: NDArray[np.float64], allowed: float) -> NDArray[np.float64]:
@@ -172,12 +179,16 @@ def _rates(question: Question) -> NDArray[np.float64]:
 
 def _sample(
     question: Question, share: float, random: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the models of a sample, and into how many parts each is split of which one is taken.
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the models of a sample, and which share of its requests each has there.
 
-    All parts are sorted from the most work to the least and cut into strata of `1 / share`. One is taken of each:
-    of some that are drawn, the one that keeps the sums of work and of bytes closest to their shares. So frequent and
-    rare models are in the sample in the same proportion as in the whole.
+    A model that needs several machines is split into parts that need half of one each, as placement would give it
+    several homes. All parts are sorted from the most work to the least and cut into strata of `1 / share`, of each of
+    which one is drawn: so frequent and rare models are in a sample in the same proportion as in the whole. Parts of one
+    model in the same sample are one model there, for its homes help each other out.
+
+    Of many such samples the one is taken whose sums of work and of bytes are closest to their shares (rerandomization,
+    Morgan and Rubin 2012): what these do to the number of machines is known, and would only hide what is not.
     """
     served = [model.served for model in question.models]
     work = _rates(question) * np.array([least_work(one, question.policy) for one in served])
@@ -186,14 +197,8 @@ def _sample(
     every = np.repeat(np.arange(len(served)), parts)
     figures = np.stack([(work / parts)[every], np.array([one.footprint.size for one in served], dtype=float)[every]])
     shares = figures / figures.sum(axis=1, keepdims=True)
-    order = np.argsort(-figures[0], kind="stable")
-    taken: list[int] = []
-    wanted, has = np.zeros(2), np.zeros(2)
-    for stratum in np.array_split(order, max(1, round(share * len(every)))):
-        wanted += share * shares[:, stratum].sum(axis=1) * len(every) * share / max(1, round(share * len(every)))
-        some = random.choice(stratum, min(CHOICES, len(stratum)), replace=False)
-        best = int(some[np.argmin(np.abs(has[:, None] + shares[:, some] - wanted[:, None]).sum(axis=0))])
-        taken.append(best)
-        has += shares[:, best]
-    chosen = np.sort(np.array(taken, dtype=np.int64))
-    return every[chosen], parts[every[chosen]]
+    strata = np.array_split(np.argsort(-figures[0], kind="stable"), max(1, round(share * len(every))))
+    drawn = np.stack([random.choice(stratum, TRIES) for stratum in strata])  # (strata, tries)
+    wrong = np.abs(shares[:, drawn].sum(axis=1) - share).sum(axis=0)
+    places, counts = np.unique(every[drawn[:, wrong.argmin()]], return_counts=True)
+    return places, counts / parts[places]

@@ -9,7 +9,7 @@ from latebind.planning.sampling import Estimate, Sampling
 from latebind.simulation.cluster.population import population_of
 from latebind.simulation.cluster.workload import Drawn, Machines, Models, Traffic, Workload
 
-MODELS, RATE, SECONDS, WARM = 200, 250.0, 45.0, 9.0
+MODELS, RATE, SECONDS, WARM = 220, 250.0, 45.0, 9.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Compared:
 def asked(seed: int) -> Question:
     """Return the question of one drawn cluster."""
     models = Models(
-        count=MODELS, size=Drawn("400MB", 0.8), seconds=Drawn(0.05, 0.3), once=0.6, batch=8, deadline=0.5, queue=1024
+        count=MODELS, size=Drawn("400MB", 0.6), seconds=Drawn(0.05, 0.3), once=0.6, batch=8, deadline=0.5, queue=1024
     )
     traffic = Traffic(rate=RATE, duration=SECONDS)
     workload = Workload((Machines("machine", "6GB"),), (models,), traffic, seed=seed)

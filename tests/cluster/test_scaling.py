@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from latebind.cluster.scaling import Load, Since, load_between, next_since, replicas_needed
+from latebind.cluster.scaling import Load, Since, load_between, replicas_needed
 from latebind.domain.config import ClusterConfig
 from latebind.server.gateway import Snapshot
 
@@ -16,12 +16,11 @@ SHEDDING = Load(requests=100.0, slack=0.3, shed=0.5, busy=1.0)
 TIGHT = Load(requests=100.0, slack=0.1, shed=0.0, busy=0.5)
 
 
-def after(looks: int, *loads: Load, since: Since | None = None) -> int:
+def after(looks: int, *loads: Load) -> int:
     """Return how many of two replicas are wanted after so many looks, a second apart."""
-    found, count = since or Since(), 2
+    since, count = Since(), 2
     for now in range(looks):
-        found = next_since(loads, 2, found, float(now))
-        count = replicas_needed(loads, 2, found, float(now), up=3.0, down=10.0)
+        count, since = replicas_needed(loads, 2, since, float(now), up=3.0, down=10.0)
     return count
 
 
@@ -36,9 +35,10 @@ def test_fewer_are_wanted_where_that_would_have_done_for_a_while(looks: int, cou
 
 
 def test_a_moment_in_between_begins_the_wait_anew() -> None:
-    since = next_since([TIGHT, TIGHT], 2, Since(), 0.0)
-    since = next_since([WELL, WELL], 2, since, 1.0)
-    assert next_since([TIGHT, TIGHT], 2, since, 2.0).at_risk == 2.0
+    since = Since()
+    for now, load in enumerate((TIGHT, WELL, TIGHT)):
+        count, since = replicas_needed([load, load], 2, since, float(now), up=2.0, down=10.0)
+    assert (count, since.at_risk) == (2, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_moment_in_between_begins_the_wait_anew() -> None:
     ],
 )
 def test_what_is_at_risk_and_what_is_spare(loads: list[Load], replicas: int, at_risk: bool, spare: bool) -> None:
-    since = next_since(loads, replicas, Since(), 1.0)
+    _, since = replicas_needed(loads, replicas, Since(), 1.0, up=3.0, down=10.0)
     assert (since.at_risk is not None, since.spare is not None) == (at_risk, spare)
 
 
@@ -93,10 +93,10 @@ def test_ray_adds_and_takes_away_replicas_by_this_rule(load: Load, replicas: int
     config = pytest.importorskip("ray.serve.config")
     from ray.serve._private import autoscaling_state as ray
 
-    from latebind.cluster.application import _number
+    from latebind.cluster.application import autoscaling
 
     settings = ClusterConfig(replicas=1, max_replicas=2, up_after=3.0, down_after=5.0)
-    scaling = config.AutoscalingConfig(**_number(settings)["autoscaling_config"])
+    scaling = config.AutoscalingConfig(**autoscaling(settings))
     policy = ray._apply_autoscaling_config(ray._resolve_policy_callable(scaling.policy))
     state: dict[str, Any] = {}
     found = []

@@ -34,21 +34,10 @@ class Population:
         rates = self.rates if scale == 1.0 else self.rates.times(scale)
         return drawn_requests(rates, self.models, random, duration=traffic.duration, bursts=traffic.bursts)
 
-    def part(self, places: NDArray[np.int64], parts: NDArray[np.int64]) -> "Population":
-        """Return the models at `places` `(N,)`, each with one of so many equal `parts` `(N,)` of its requests.
-
-        A model may be there several times, each time as another model.
-        """
-        seen = Counter[int]()
-        models = []
-        for place, count in zip(places.tolist(), parts.tolist(), strict=True):
-            model = self.models[place]
-            if count > 1:
-                spec = replace(model.served.spec, name=f"{model.served.spec.name}~{seen[place]}")
-                model = replace(model, served=replace(model.served, spec=spec))
-                seen[place] += 1
-            models.append(model)
-        return Population(tuple(models), self.rates.only(places).times(1.0 / parts), self.traffic)
+    def part(self, places: NDArray[np.int64], shares: NDArray[np.float64]) -> "Population":
+        """Return the models at `places` `(N,)`, each with such a share of its requests `(N,)`."""
+        models = tuple([self.models[place] for place in places.tolist()])
+        return Population(models, self.rates.only(places).times(shares), self.traffic)
 
 
 def population_of(workload: Workload) -> Population:

@@ -1,0 +1,72 @@
+"""What serves models on one machine, alone or as a replica: an engine, what goes beside it, and their frontend."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from latebind.adaptation.client import start_beside
+from latebind.domain.config import ServeConfig
+from latebind.domain.errors import ConfigError
+from latebind.engine.catalogue import Catalogue
+from latebind.engine.engines import Engines
+from latebind.engine.order import EngineOrder
+from latebind.forks.client import ForkServer
+from latebind.repository.listing import Selection
+from latebind.server.frontend import Frontend
+
+if TYPE_CHECKING:
+    from latebind.server.telemetry import SpanExport
+
+
+@asynccontextmanager
+async def serving(
+    selection: Selection, settings: ServeConfig, forks: ForkServer, *, event_log: str | None = None
+) -> AsyncIterator[tuple[Engines, Catalogue, partial[Frontend]]]:
+    """Serve the selected models while the block lasts; yields what makes their frontend too, which is not open yet.
+
+    Raises what could not be loaded, and `ConfigError` for settings that cannot be used.
+    """
+    order = EngineOrder(
+        directories=(),  # which the generation adds
+        engine=settings.engine,
+        policy=settings.policy,
+        event_log=event_log,
+        adapted=settings.adaptation.folder,
+        residency=settings.residency,
+        log_format=settings.observability.log_format,
+    )
+    async with AsyncExitStack() as stack:
+        engines = await Engines.start(order, selection.first(), forks, settings.generations)
+        stack.push_async_callback(engines.close)
+        catalogue = Catalogue(engines, selection)
+        observer = await start_beside(engines, settings, forks)
+        if observer is not None:
+            stack.push_async_callback(observer.close)
+        following = asyncio.create_task(catalogue.follow(settings.generations.watch))
+        stack.callback(following.cancel)
+        export = _export(settings.observability.otlp)
+        if export is not None:
+            stack.push_async_callback(asyncio.to_thread, export.close)
+        made = partial(
+            Frontend,
+            engines,
+            deadlines=engines.deadlines,
+            observer=observer,
+            trace_rate=settings.observability.trace_rate,
+            export=export,
+            catalogue=catalogue,
+        )
+        yield engines, catalogue, made
+
+
+def _export(url: str) -> "SpanExport | None":
+    """Return the exporter of traces, if a collector is configured. Raises `ConfigError` without the extra."""
+    if not url:
+        return None
+    try:
+        from latebind.server.telemetry import SpanExport  # noqa: PLC0415  (an optional dependency)
+    except ImportError as error:
+        raise ConfigError("OpenTelemetry is not installed: pip install 'latebind[telemetry]'") from error
+    return SpanExport.over_http(url)

@@ -3,13 +3,13 @@
 Pure: no torch, asyncio, threads, sockets or clock. The live engine and the simulator drive this same code.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from math import inf
 
 from latebind.batching.decisions import GoOn, Launch, Shed, Wait
 from latebind.batching.picture import draw
 from latebind.batching.policy import make_policy
-from latebind.batching.requests import LEAVING, NOT_RUN, QUEUED, RUNNING, Lane, LiveRequests, Models, Request, Turn
+from latebind.batching.requests import LEAVING, NOT_RUN, QUEUED, RUNNING, Lane, LiveRequests, Models, Request
 from latebind.batching.workers import Crew, SubBatch, Worker
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
@@ -40,7 +40,6 @@ class Scheduler:
             self._residency = Residency(config.residency, config.models, self._lanes, self._models, self._crew)
         touch = (lambda model: None) if self._residency is None else self._residency.touch
         self._requests = LiveRequests(self._lanes, touch, sheds=self._sheds)
-        self._admission = Admission(self._lanes, self._models, self._residency, self._crew, sheds=self._sheds)
         for lane in lanes:
             self._update_work(lane)
         self._wake = inf
@@ -118,10 +117,10 @@ class Scheduler:
                 raise IllegalEvent(f"a request of {requests} has arrived twice")
         if lane.estimate.changes != lane.changes:
             self._update_work(lane)
-        refusal, seconds, slack = self._admission.refusal(lane, event, now, actions)
-        if refusal is Outcome.REFUSED_LATE and self._admission.doubts(lane, event, now):
+        refusal, seconds, slack = self._refusal(lane, event, now, actions)
+        if refusal is Outcome.REFUSED_LATE and self._doubts(lane, event, now):
             self._update_work(lane)
-            refusal, seconds, slack = self._admission.refusal(lane, event, now, actions)
+            refusal, seconds, slack = self._refusal(lane, event, now, actions)
         if refusal is not None:
             actions.extend([Reply(i, model, refusal, NOT_RUN, seconds, 0.0, slack) for i in requests])
             return
@@ -131,6 +130,80 @@ class Scheduler:
             self._requests.add(Request(i, model, slots[place], due, now, steps, priority, slack))
         if self._residency is not None:
             self._residency.arrived(model, requests, now)
+
+    # A request waits for the work that the policy serves before it, and is refused where that or its own makes it late.
+    # It may delay those that are served after it as long as they are in time, for they have been accepted; it is
+    # refused where one of them would be late for it. The workers share the work of the requests that may start. Those
+    # that wait for a model are work only once it is in memory. Of such models only the one that is being loaded counts:
+    # which is loaded after it is still open.
+
+    def _refusal(
+        self, lane: Lane, event: Arrived, now: float, actions: list[Action]
+    ) -> tuple[Outcome | None, float, float | None]:
+        """Return why requests are refused, or None where they are accepted, then two figures.
+
+        The first is the seconds until their model is expected, for refusals because of loading. The second is the slack
+        in seconds, None where no slack was computed: their own, or that of another request that they would make late.
+        """
+        residency = self._residency
+        if residency is not None and residency.is_backing_off(event.model, now):
+            return Outcome.NOT_LOADED, 0.0, None
+        slack = event.deadline - self._end(lane, event, now)
+        if len(lane) + len(event.requests) > lane.max_queued:
+            return Outcome.REFUSED_FULL, 0.0, slack
+        if slack >= 0.0 or not self._sheds:
+            spare = inf
+            if self._sheds and lane.open:  # of others, which these would make late
+                turn = lane.turn(event.deadline, now, event.priority, event.requests[0])
+                spare = self._models.backlog.spare(turn, len(event.requests) * lane.seconds_per_request, now)
+            if spare >= 0.0:
+                lane.accepted()
+                return None, 0.0, slack
+            slack = spare
+        elif residency is not None and event.deadline >= self._end(lane, event, now, is_there=True):
+            seconds = residency.load_for_refused(event.model, event.requests, now, actions)
+            if seconds is not None:
+                return Outcome.REFUSED_LOADING, seconds, slack
+        return Outcome.REFUSED_LATE, 0.0, slack
+
+    def _doubts(self, lane: Lane, event: Arrived, now: float) -> bool:
+        """Return whether requests were refused for the estimate of their model alone, and it is doubted from now on.
+
+        No launch corrects an estimate while nothing of the model runs.
+        """
+        if not lane.open and event.deadline >= self._end(lane, event, now, is_there=True):  # it is refused for the load
+            return False
+        alone = event.deadline > self._start_of(lane, event, now, is_there=True)
+        return alone and not any(entry.spec is lane.spec for entry in self._crew.started()) and lane.doubts(now)
+
+    def _end(self, lane: Lane, event: Arrived, now: float, *, is_there: bool = False) -> float:
+        """Return when new requests may end, behind the load of their model and all work that goes first.
+
+        With `is_there`, their model is taken to be in memory.
+        """
+        inputs, before = event.inputs, len(event.requests) - 1
+        longest = inputs[0] if len(inputs) == 1 else max(inputs, default=1)
+        if len(lane):
+            before += sum(lane.ahead(event.deadline, now, event.priority))
+        return self._start_of(lane, event, now, is_there=is_there) + lane.own(longest, before)
+
+    def _start_of(self, lane: Lane, event: Arrived, now: float, *, is_there: bool) -> float:
+        """Return the time at which the last of new requests may start: behind loads, and work that goes first."""
+        order = event.deadline, now, event.priority
+        held = lane.ahead(*order)[1] if lane.held else 0
+        own = (held + len(event.requests) - 1) * lane.seconds_per_request
+        work, loads, at_once = (
+            self._models.backlog.before(lane.turn(*order, event.requests[0])),
+            0.0,
+            self._crew.at_once,
+        )
+        if self._residency is not None:
+            loads = 0.0 if is_there else self._residency.seconds_to(event.model, now)
+            name, before = self._residency.loading_model, max(loads, work / at_once)
+            if name is not None and name != lane.name and self._residency.seconds_to(name, now) < before:
+                other = self._lanes[name]
+                work += other.ahead(*order)[1] * other.seconds_per_request
+        return now + max(loads, work / at_once) + own / at_once
 
     def _update_work(self, lane: Lane) -> None:
         lane.update_work(min(self.policy.batch_limit(lane), self._crew.largest))
@@ -355,93 +428,11 @@ class Scheduler:
         return self._residency
 
     def _run(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
+        most = min(batch.spec.max_batch, worker.granularity)
+        if len(batch.members) > most:  # what was set aside has come back to others at its stage
+            batch = worker.table.part(batch, tuple(batch.members)[:most])
         worker.running = batch
         requests, slots = batch.ids_and_slots()
         batch.ran = len(requests)
         worker.launched = batch.ran, now
         actions.append(Run(worker.number, batch.spec.name, batch.stage, requests, slots))
-
-
-class Admission:
-    """Refuses requests where a queue is full and, where it `sheds`, requests that cannot be in time.
-
-    A request waits for the work that the policy serves before it, and is refused where that or its own leaves it late.
-    It may delay those that are served after it as long as they are in time themselves, for they have been accepted; it
-    is refused where one of them would be late for it.
-
-    The workers share the work of the requests that may start. Requests that wait for a model are work only once it is
-    in memory. Of such models only the one that is being loaded counts: which is loaded after it is still open.
-    """
-
-    def __init__(
-        self, lanes: Mapping[str, Lane], models: Models, residency: Residency | None, crew: Crew, *, sheds: bool
-    ) -> None:
-        self._lanes = lanes
-        self._models = models
-        self._residency = residency
-        self._crew = crew
-        self._sheds = sheds
-
-    def refusal(
-        self, lane: Lane, event: Arrived, now: float, actions: list[Action]
-    ) -> tuple[Outcome | None, float, float | None]:
-        """Return why requests are refused, or None where they are accepted, then two figures.
-
-        The first is the seconds until their model is expected, for refusals because of loading. The second is the slack
-        in seconds, None where no slack was computed: their own, or that of another request that they would make late.
-        """
-        residency = self._residency
-        if residency is not None and residency.is_backing_off(event.model, now):
-            return Outcome.NOT_LOADED, 0.0, None
-        turn = lane.turn(event.deadline, now, event.priority, event.requests[0])
-        slack = self._slack(lane, event, turn, now)
-        if len(lane) + len(event.requests) > lane.max_queued:
-            return Outcome.REFUSED_FULL, 0.0, slack
-        if slack >= 0.0 or not self._sheds:
-            spare = inf
-            if self._sheds and lane.open:  # of others, which these would make late
-                spare = self._models.backlog.spare(turn, len(event.requests) * lane.seconds_per_request, now)
-            if spare >= 0.0:
-                lane.accepted()
-                return None, 0.0, slack
-            slack = spare
-        elif residency is not None and self._slack(lane, event, turn, now, is_there=True) >= 0.0:
-            seconds = residency.load_for_refused(event.model, event.requests, now, actions)
-            if seconds is not None:
-                return Outcome.REFUSED_LOADING, seconds, slack
-        return Outcome.REFUSED_LATE, 0.0, slack
-
-    def doubts(self, lane: Lane, event: Arrived, now: float) -> bool:
-        """Return whether requests were refused for the estimate of their model alone, and it is doubted from now on.
-
-        No launch corrects an estimate while nothing of the model runs.
-        """
-        turn = lane.turn(event.deadline, now, event.priority, event.requests[0])
-        if not lane.open and self._slack(lane, event, turn, now, is_there=True) >= 0.0:  # it is refused for the load
-            return False
-        alone = event.deadline > self._start(lane, event, turn, now, is_there=True)
-        return alone and not any(entry.spec is lane.spec for entry in self._crew.started()) and lane.doubts(now)
-
-    def _slack(self, lane: Lane, event: Arrived, turn: Turn, now: float, *, is_there: bool = False) -> float:
-        """Return the slack of requests in seconds, behind the load of their model and all work that goes first.
-
-        With `is_there`, their model is taken to be in memory.
-        """
-        inputs, before = event.inputs, len(event.requests) - 1
-        longest = inputs[0] if len(inputs) == 1 else max(inputs, default=1)
-        if len(lane):
-            before += sum(lane.ahead(turn[1], event.priority))
-        return event.deadline - (self._start(lane, event, turn, now, is_there=is_there) + lane.own(longest, before))
-
-    def _start(self, lane: Lane, event: Arrived, turn: Turn, now: float, *, is_there: bool) -> float:
-        """Return the time at which the last of new requests may start: behind loads, and work that goes first."""
-        held = lane.ahead(turn[1], event.priority)[1] if lane.held else 0
-        own = (held + len(event.requests) - 1) * lane.seconds_per_request
-        work, loads, at_once = self._models.backlog.before(turn), 0.0, self._crew.at_once
-        if self._residency is not None:
-            loads = 0.0 if is_there else self._residency.seconds_to(event.model, now)
-            name, before = self._residency.loading_model, max(loads, work / at_once)
-            if name is not None and name != lane.name and self._residency.seconds_to(name, now) < before:
-                other = self._lanes[name]
-                work += other.ahead(turn[1], event.priority)[1] * other.seconds_per_request
-        return now + max(loads, work / at_once) + own / at_once

@@ -1,10 +1,6 @@
 """The scheduler, event by event: what goes in and the list of actions that comes out."""
 
-from math import inf
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from latebind.batching.costs import MOVED
@@ -258,79 +254,6 @@ def test_an_illegal_event_raises_and_changes_nothing(
         scheduler.handle(event, 0.1)
     assert scheduler.stats() == before
     assert scheduler.handle(StageDone(0), 0.2) == [run(1, 1, 2)]
-
-
-MOVES = st.lists(
-    st.tuples(
-        st.sampled_from(["arrive", "cancel", "done", "fail", "wake"]),
-        st.integers(0, 3),
-        st.floats(0.0, 0.02),
-        st.floats(0.001, 0.2),
-    ),
-    max_size=120,
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    MOVES,
-    st.sampled_from(["graph", "lazy+", "late"]),
-    st.integers(1, 3),
-    st.sampled_from([0.0, 0.004]),
-)
-def test_every_request_ends_once_whatever_happens(
-    moves: list[tuple[str, int, float, float]], policy: str, workers: int, window: float
-) -> None:
-    models = (served("a", stages=2, max_queued=6), served("b", stages=3, max_queued=6))
-    scheduler = Scheduler(config(*models, workers=workers, policy=policy, window=window))
-    running: dict[int, Run] = {}
-    ended: dict[int, Outcome] = {}
-    now, last, wake = 0.0, 0, inf
-
-    def tell(event: Arrived | Cancelled | StageDone | StageFailed | Woke) -> None:
-        nonlocal wake
-        for action in scheduler.handle(event, now):
-            match action:
-                case Run():
-                    assert action.worker not in running
-                    running[action.worker] = action
-                case Reply():
-                    assert action.request not in ended
-                    ended[action.request] = action.outcome
-                case WakeAt(time):
-                    wake = time
-        scheduler.check()
-
-    def finish(worker: int, exits: int) -> None:
-        done = running.pop(worker)
-        tell(StageDone(worker, done.requests[:exits] if done.stage == 0 else ()))
-
-    for move, pick, pause, allowed in moves:
-        now += pause
-        match move:
-            case "arrive":
-                requests = tuple(range(last, last + pick + 1))
-                last += pick + 1
-                tell(Arrived("ab"[pick % 2], now + allowed, requests, requests))
-            case "cancel":
-                tell(Cancelled(last - pick))
-            case "done" if running:
-                finish(sorted(running)[pick % len(running)], pick)
-            case "fail" if running:
-                worker = sorted(running)[pick % len(running)]
-                del running[worker]
-                tell(StageFailed(worker))
-            case "wake":
-                tell(Woke())
-    while running or wake < inf:
-        if running:
-            now += 0.001
-            finish(min(running), 0)
-        else:
-            now, wake = max(now, wake), inf
-            tell(Woke())
-    assert set(ended) == set(range(last))
-    assert scheduler.stats()["queued"] == scheduler.stats()["running"] == 0
 
 
 def test_a_hit_aside_is_answered_while_its_stage_runs_and_leaves_the_batch_at_the_boundary() -> None:

@@ -4,7 +4,7 @@ Whatever decides by cost asks here: batch sizes, slack, admission, residency, pl
 longer to derive are kept until something has moved noticeably. Pure.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -52,7 +52,6 @@ class Pace:
         self.factor = 1.0
         self.launch = 0.0
         self.changes = 0  # counts changes that are large enough to derive figures anew
-        self.doubted = False  # whether nothing that was observed counts any more
         self._then = 1.0, 0.0  # factor and launch at the last such change
         self._least = least
         self._known = False  # whether any launch has differed from the profile
@@ -61,16 +60,18 @@ class Pace:
         self._variance = self._covariance = 0.0
 
     @property
+    def doubted(self) -> bool:
+        """Whether nothing that was observed counts any more."""
+        return self._launches == 0
+
+    @property
     def level(self) -> float:
         """The average seconds of launches, over what they would take without the fixed cost."""
         return self._seen / (self.factor * self._expected) if self._expected else 1.0
 
     def observe(self, expected: float, seconds: float) -> None:
         """Note that a launch took `seconds`, where the profile says `expected`."""
-        if self.doubted:
-            self.doubted, self._known, self._launches = False, True, 0
-            self.factor = 1.0
-        elif not self._known:
+        if not self._known:
             if abs(seconds - expected) <= ROUNDING:
                 return
             self._known = True
@@ -93,7 +94,7 @@ class Pace:
         machine may not hold any more, and the profile may have been taken on one.
         """
         self.changes += 1
-        self.doubted = True
+        self._known, self._launches = True, 0
         self.factor, self.launch = self._then = LEAST_FACTOR, 0.0
 
     def _fit(self) -> None:
@@ -136,23 +137,6 @@ class Shares:
     by_size: list[tuple[int, float, float]]
     enough: int
     answered: float
-
-
-@dataclass(frozen=True, slots=True)
-class Chances:
-    """The `shares` of requests that have their answer after `seconds`; both ascend."""
-
-    seconds: tuple[float, ...]
-    shares: tuple[float, ...]
-
-    def within(self, slack: float) -> float:
-        """Return the share that has its answer within `slack`."""
-        place = bisect_right(self.seconds, slack)
-        return self.shares[place - 1] if place else 0.0
-
-    def least_slack(self, share: float) -> float:
-        """Return the seconds within which at least this share has its answer."""
-        return self.seconds[min(bisect_left(self.shares, share), len(self.seconds) - 1)] if share > 0.0 else 0.0
 
 
 def derived(method: Method) -> Method:
@@ -396,16 +380,10 @@ class Estimate:
         return max([answers / seconds if seconds else inf for answers, seconds in self.prospects(stage, batch)])
 
     @derived
-    def chances(self, batch: int) -> Chances:
-        """Return when answers can be expected of a batch that starts now and goes through to the end."""
-        answers, seconds = zip(*self.prospects(0, batch), strict=True)
-        return Chances(seconds, tuple([some / batch for some in answers]))
-
-    @derived
     def ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the seconds after which a request alone may leave, ascending, and the share that leaves then."""
-        alone = self.chances(1)
-        return alone.seconds, tuple([after - before for before, after in pairwise((0.0, *alone.shares))])
+        answers, seconds = zip(*self.prospects(0, 1), strict=True)
+        return seconds, tuple([after - before for before, after in pairwise((0.0, *answers))])
 
     @derived
     def work(self, most: int) -> float:

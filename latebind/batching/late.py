@@ -8,8 +8,10 @@ of all latencies falls, all requests stay in time, and none is delayed for too l
 boundary rest there. At each boundary where a request could have left or has arrived, the worker runs what is expected
 to give the most answers per second, in batches as large as the measured curve makes worthwhile. So new requests, whose
 first lookup is cheap, run before the misses of others go deep, and misses go on together only where that is cheaper
-than one by one. Deadlines come first: a request that would be late otherwise goes ahead where that makes no other one
-late, and requests that cannot be in time any more are dropped.
+than one by one. Of those that rest, only as many go on as can be in time together: that is worth 6 to 8 % of the
+answers in time at 140 % of the capacity. Those that would be late otherwise once went ahead, waiting requests with poor
+chances were passed over, and those that could not be in time any more were told at once: without these, nine stages
+with three exits answer 1.00 to 1.16 times as many in time, simulated at deadlines of 2 and 4 times a request alone.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,13 +33,6 @@ PATIENCE = 0.6  # after requests of another model have waited for this, no reque
 BELIEVED = 0.9  # of the highest throughput: no arrival rate above it is believed
 ALIKE = 0.9  # of the most tokens a second counts as equally many: costs are not known better
 LEAST_FIXED = 0.1  # the least share of a step's time that does not depend on the batch size
-
-# Where some leave early:
-NEARLY = 0.7  # share of the best chance of all waiting requests to be in time
-HELD = 1.5  # times the seconds of a batch by itself, because others go ahead of it now and then
-QUICK = 0.75  # share of a stage's mean seconds; hardly any run is quicker, and dropping a started request wastes work
-MARGIN = 1.5  # times the seconds of a request alone: how early before it is too late it becomes urgent
-BETTER = 1.02  # times as many answers per second are needed to start new requests before started ones go on
 
 
 class LazyPlus(Stacked):
@@ -302,29 +297,6 @@ def most_that(fit: Callable[[int], bool], least: int, most: int) -> int:
     return least
 
 
-class Choice:
-    """`count` requests that may go on together from before `stage`; the earliest deadline is `due`.
-
-    They rest at `place` of the entries; -1: they wait to start. `requests` names them where they are not all of these.
-    """
-
-    def __init__(
-        self, model: ModelView, stage: int, place: int, count: int, due: float, requests: Sequence[Request] = ()
-    ) -> None:
-        self.model = model
-        self.stage = stage
-        self.place = place
-        self.count = count
-        self.due = due
-        self.requests = requests
-
-    def decision(self) -> Decision:
-        """Return the decision that carries out this choice."""
-        if self.place < 0:
-            return self.model.launch(self.requests)
-        return GoOn(self.place, tuple([request.id for request in self.requests]))
-
-
 class Late(LazyPlus):
     """The default policy: decides over batches, workers, learned caches and deadlines together."""
 
@@ -356,101 +328,60 @@ class Late(LazyPlus):
         return min(most, -(-waiting // alike))
 
     def _most_answers(self, view: WorkView, now: float) -> Decision:
-        choices, sheds = [], self._config.shed
-        waiting = view.models.requests + view.resting
+        best = -inf  # expected answers a second
+        decision: Decision | None = None
+        waiting, sheds = view.models.requests + view.resting, self._config.shed
         lone = len(view.entries) == 1 and not view.models.waiting
         for place, entry in enumerate(view.entries):
-            model, resting, due = view.model_of(entry), len(entry.members), entry.due
+            model, resting, stage = view.model_of(entry), len(entry.members), entry.stage
             most = min(model.most, view.granularity)
-            count = together(model, entry.stage, resting, waiting, most, now)
-            in_time = not sheds or due >= now + model.estimate.until_exit(entry.stage, count)
-            if count == resting and in_time and (lone or resting >= most):
+            full = resting >= most
+            count = together(model, stage, resting, waiting, most, now)
+            in_time = not sheds or entry.due >= now + model.estimate.until_exit(stage, count)
+            if count == resting and in_time and (lone or full):
                 return GoOn(place)
-            choice = Choice(model, entry.stage, place, count, due)
+            chosen: Sequence[Request] = ()
             if count < resting or not in_time:
                 members = sorted(entry.members.values(), key=attrgetter("deadline"))
-                if not in_time:
-                    late = too_late(model, entry.stage, members, now)
-                    if late:
-                        return Shed(model.name, late)
-                    take_in_time(choice, members, now)
-                else:
-                    choice.requests = members[:count]
-            if resting >= most:
-                return choice.decision()
-            choices.append(choice)
+                chosen = members[:count] if in_time else in_time_together(model, stage, members, count, now)
+                if not chosen:  # none can be in time, even alone
+                    return Shed(model.name, tuple(entry.members))
+                count = len(chosen)
+            rate = model.estimate.best_rate(stage, count)
+            go_on = GoOn(place, tuple([one.id for one in chosen]) if count < resting else ())
+            if full:
+                return go_on
+            if rate > best:
+                best, decision = rate, go_on
         for model in view.models.waiting:
             most = self._share(view, model)
             if most:
-                requests = self._in_time(model, together(model, 0, len(model.queue), waiting, most, now), now)
-                choices.append(Choice(model, 0, -1, len(requests), earliest(requests), requests))
-        return best_of(choices, now).decision() if choices else Wait()
-
-    def _in_time(self, model: ModelView, count: int, now: float) -> Sequence[Request]:
-        """Return the most urgent of the requests whose chance to be in time is nearly the best of all that wait."""
-        queue, estimate = model.queue, model.estimate
-        if not self._config.shed or queue.due_last(len(queue)) >= now + HELD * estimate.until_end(0, count):
-            return queue.urgent(count)
-        count = fitting(model, 0, count, now, HELD, queue.due_last)
-        chances = estimate.chances(count)
-        best = chances.within((queue.due_last(1) - now) / HELD)
-        due = now + HELD * chances.least_slack(NEARLY * best)
-        return queue.urgent(count, due=due) or queue.urgent(1)
+                count, due = together(model, 0, len(model.queue), waiting, most, now), -inf
+                if sheds:
+                    count, due = fitting(model, 0, count, now, model.queue.due_last)
+                requests = model.queue.urgent(count, due=due) or model.queue.urgent(1)
+                rate = model.estimate.best_rate(0, len(requests))
+                if rate > best:
+                    best, decision = rate, model.launch(requests)
+        return decision or Wait()
 
 
-def best_of(choices: Sequence[Choice], now: float) -> Choice:
-    """Return the choice with the most answers per second, or an urgent one where that makes the best one not late."""
-    if len(choices) == 1:
-        return choices[0]
-
-    def rate(choice: Choice) -> float:
-        expected = choice.model.estimate.best_rate(choice.stage, choice.count)
-        return expected * (BETTER if choice.place >= 0 else 1.0)
-
-    best = max(choices, key=rate)
-    urgent = [choice for choice in choices if choice is not best and hurries(choice, best, now)]
-    return min(urgent, key=attrgetter("due")) if urgent else best
+def in_time_together(
+    model: ModelView, stage: int, members: Sequence[Request], most: int, now: float
+) -> Sequence[Request]:
+    """Return the most of these members, the earliest deadline first, that can be in time together."""
+    count, due = fitting(model, stage, most, now, lambda n: members[-n].deadline)
+    return [request for request in members if request.deadline >= due][:count]
 
 
-def hurries(choice: Choice, best: Choice, now: float) -> bool:
-    """Return whether a choice would be late after the best one, and in time before it without making that late."""
-    alone = choice.model.estimate.until_end(choice.stage, 1)  # seconds
-    then = best.model.estimate.until_exit(best.stage, best.count)
-    if now + alone > choice.due or now + then + MARGIN * alone <= choice.due:
-        return False
-    return best.due >= now + alone + then
+def fitting(model: ModelView, stage: int, most: int, now: float, due_last: Callable[[int], float]) -> tuple[int, float]:
+    """Return the most requests, at least one, that can be in time together at the next exit, and when that is.
 
-
-def earliest(requests: Sequence[Request]) -> float:
-    """Return the earliest deadline of requests in the order in which they start: by priority, then by deadline."""
-    first = requests[0]
-    return min([request.deadline for request in requests]) if first.priority else first.deadline
-
-
-def too_late(model: ModelView, stage: int, members: Sequence[Request], now: float) -> tuple[int, ...]:
-    """Return those members, the earliest deadline first, of a resting sub-batch that cannot be in time any more."""
-    soonest = now + QUICK * model.estimate.until_exit(stage, 1)
-    return tuple([request.id for request in members if request.deadline < soonest])
-
-
-def take_in_time(choice: Choice, members: Sequence[Request], now: float) -> None:
-    """Reduce a choice to the most `members`, the earliest deadline first, that can be in time together."""
-    model, stage = choice.model, choice.stage
-    count = fitting(model, stage, choice.count, now, 1.0, lambda size: members[-size].deadline)
-    due = now + model.estimate.until_exit(stage, count)
-    chosen = [request for request in members if request.deadline >= due][:count] or members[:1]
-    choice.count, choice.due = len(chosen), chosen[0].deadline
-    if len(chosen) < len(members):
-        choice.requests = chosen
-
-
-def fitting(model: ModelView, stage: int, most: int, now: float, held: float, due_last: Callable[[int], float]) -> int:
-    """Return the most requests, at least one, that can be in time together, with batches delayed by the factor `held`.
-
-    `due_last(n)` is the earliest of the n latest deadlines. A request counts as in time if it is at the next exit.
+    `due_last(n)` is the earliest of the n latest deadlines.
     """
     until_exit = model.estimate.until_exit
-    return most_that(lambda size: due_last(size) >= now + held * until_exit(stage, size), 1, most)
+    count = most_that(lambda n: due_last(n) >= now + until_exit(stage, n), 1, most)
+    return count, now + until_exit(stage, count)
 
 
 def together(model: ModelView, stage: int, count: int, waiting: int, most: int, now: float) -> int:

@@ -23,7 +23,6 @@ LAST = 256  # the rank of requests without a priority
 NOT_RUN = -1  # the last stage of a request that has run none
 NEWEST = 0.05  # weight of the newest gap between arrivals, or of the newest input's length, in their mean
 AMONG = 2  # requests of similar length are chosen among this many times the wanted number
-WEIGHED = 0.1  # relative change of the work of a request at which that of those who wait is corrected
 RETRY = 0.5  # seconds; so a model is tried again this long after the machine has been slow for up to ten seconds
 RETRY_SHARE = 0.05  # of the time for which a model has been refused, it waits until it is tried again
 RETRY_AT_MOST = 10.0  # seconds; no model is refused by an estimate alone for longer
@@ -247,11 +246,6 @@ class Backlog:
         at = bisect_left(self._turns, self._of.pop(request))
         del self._turns[at], self._works[at], self._latest[at]
 
-    def weigh(self, request: int, work: float, latest: float) -> None:
-        """Correct the figures of a request, which must be there."""
-        at = bisect_left(self._turns, self._of[request])
-        self._works[at], self._latest[at] = work, latest
-
     def before(self, turn: Turn) -> float:
         """Return the seconds of work of all whose turn comes before this one."""
         return sum(self._works[: bisect_left(self._turns, turn)])
@@ -362,7 +356,6 @@ class Lane(ModelView):
         self.open = True
         self.seconds_per_request = 0.0  # average work of a worker, in batches that the policy forms
         self.changes = -1  # `Estimate.changes` when that was computed
-        self._weighed = 0.0  # `seconds_per_request` when the work of waiting requests was last corrected
         self._limit = 1  # the largest batch that the policy forms
         self._inputs = float(TYPICAL_STEPS)  # mean input steps of a model with a decoder, exponentially weighted
         self._hopes = hopes and self.estimate.exits
@@ -431,9 +424,10 @@ class Lane(ModelView):
         """Return the turn of a new request among those of all models that may start."""
         return priority or LAST, self._models.order.place(deadline, arrived), number
 
-    def ahead(self, place: float, priority: int) -> tuple[int, int]:
-        """Return how many queued and held requests of this model go before a new one at this place of the order."""
+    def ahead(self, deadline: float, arrived: float, priority: int) -> tuple[int, int]:
+        """Return how many queued and held requests of this model go before a new one."""
         order = self._models.order
+        place = order.place(deadline, arrived)
         return self.queue.ahead(place, priority, order), self.held.ahead(place, priority, order)
 
     def update_work(self, limit: int) -> None:
@@ -444,11 +438,7 @@ class Lane(ModelView):
         else:
             inputs = 1 if self.estimate.decoder is None else round(self._inputs)
             seconds = self.estimate.whole(limit, inputs, self.estimate.mean_outputs) / limit
-        self.seconds_per_request = seconds
-        if abs(seconds - self._weighed) > WEIGHED * self._weighed:
-            self._weighed = seconds
-            for request in self.queue.values():
-                self._models.backlog.weigh(request.id, seconds, request.deadline - self.least(request.inputs))
+        self.seconds_per_request = seconds  # of those that come; those that wait are as they were, for they start soon
 
     def own(self, inputs: int, before: int) -> float:
         """Return the seconds that a new request takes once it starts, with `before` requests waiting ahead of it.

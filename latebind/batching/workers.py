@@ -127,9 +127,11 @@ class BatchTable:
     def pick(self, place: int, requests: Sequence[int] = ()) -> SubBatch:
         """Return the entry at `place`, or a new sub-batch of these members of it."""
         pool = self.entries[place]
-        if not requests or len(requests) == len(pool.members):
-            return pool
-        chosen = pool.split(requests)
+        return self.part(pool, requests) if requests and len(requests) < len(pool.members) else pool
+
+    def part(self, batch: SubBatch, requests: Sequence[int]) -> SubBatch:
+        """Return a new sub-batch, on top, of these members of a sub-batch."""
+        chosen = batch.split(requests)
         self.entries.append(chosen)
         return chosen
 
@@ -202,11 +204,6 @@ class WorkView:
         self.granularity = granularity
         self.crew = crew
         self.aside: list[SubBatch] = []
-
-    @property
-    def alive(self) -> int:
-        """The number of requests that all workers have started: Ebird's CurInf (table II)."""
-        return sum([len(entry.members) for view in self.crew for entry in (*view.entries, *view.aside)])
 
     @property
     def resting(self) -> int:

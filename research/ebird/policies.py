@@ -25,9 +25,10 @@ class Elastic(Stacked):
         if view.entries:
             return GoOn()
         granularities = [one.granularity for one in view.crew] or [view.granularity]
+        started = sum(len(entry.members) for one in view.crew for entry in (*one.entries, *one.aside))  # CurInf
         for model in self.in_turn(view):
             most = min(self.batch_limit(model), view.granularity)
-            ready = min(len(model.queue), sum(granularities) - view.alive)
+            ready = min(len(model.queue), sum(granularities) - started)
             if ready >= most or (ready > 0 and view.granularity == min(granularities)):
                 return launch(model, model.queue.first(min(ready, most)))
         return Wait()

@@ -4,7 +4,7 @@ import pytest
 
 from latebind.batching.costs import MOVED, Estimate, Pace
 from latebind.batching.late import all_in_time
-from latebind.batching.requests import Lane, Models, ModelView, Queue, Request
+from latebind.batching.requests import ModelView, Queue, Request
 from latebind.batching.workers import SubBatch, WorkView
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig, ServedModel
@@ -58,18 +58,6 @@ def test_where_launches_cost_more_larger_batches_pay() -> None:
     assert estimate.worth_batching(16) > 8
 
 
-def test_tokens_a_second_follow_what_launches_have_cost() -> None:
-    served = chain(STATIC, DECODER, output_steps=(4,), curve=LINEAR)
-    estimate = Estimate(served.spec, served.costs)
-    assert estimate.tokens(4) == pytest.approx([1.0] * 4)
-    for i in range(600):
-        batch = 1 + i % 4
-        estimate.observe(batch + 8.0, batch, 1, 1)
-    assert estimate.tokens(2) == pytest.approx([1 / 9, 2 / 10], rel=0.05)
-    assert estimate.tokens(4)[2:] == pytest.approx([3 / 11, 4 / 12], rel=0.05)
-    assert len(estimate.tokens(1)) == 1
-
-
 def test_on_a_quicker_machine_than_the_profile_says_small_batches_are_not_taken_to_pay() -> None:
     """Together is a quarter quicker; all that has run are single requests, in half the time of the profile."""
     served = chain(STATIC, curve=Curve((1, 8), (1.0, 6.0)))
@@ -80,13 +68,6 @@ def test_on_a_quicker_machine_than_the_profile_says_small_batches_are_not_taken_
     assert estimate.answered(8).quickest == 8
     assert estimate.worth_batching(8) == 6  # within a fiftieth of 8
     assert dict(estimate.answered(8).rates)[1] == pytest.approx(1 / 0.5, rel=0.05)
-
-
-def test_a_quicker_machine_than_the_profile_says_is_believed_within_reason() -> None:
-    assert after(-0.3).pace.launch == pytest.approx(-0.3, rel=1e-3)
-    found = after(-1.7)
-    assert found.unit(2, 1) == pytest.approx(0.3, rel=1e-2)
-    assert 0.0 < found.unit(1, 1) < 0.3  # a launch is never given back more than half of what the shortest stage takes
 
 
 def test_steps_of_a_decoder_and_what_comes_before_them_are_learned_apart() -> None:
@@ -113,26 +94,6 @@ def test_after_a_doubt_the_next_launch_alone_says_what_launches_take() -> None:
     pace.observe(2.0, 2.2)
     assert 2.0 * pace.factor + pace.launch == pytest.approx(2.2)
     assert not pace.doubted
-
-
-def test_a_launch_as_profiled_ends_a_doubt_too() -> None:
-    pace = Pace(least=-0.3)
-    pace.doubt()
-    pace.observe(2.0, 2.0)
-    assert (pace.factor, pace.launch) == (1.0, 0.0)
-
-
-def test_a_doubt_is_for_steps_of_a_decoder_and_for_what_comes_before_them() -> None:
-    served = chain(STATIC, DECODER, output_steps=(4,), curve=LINEAR)
-    estimate = Estimate(served.spec, served.costs)
-    before = estimate.whole(1)
-    estimate.doubt()
-    assert estimate.whole(1) == pytest.approx(0.1 * before)
-    estimate.observe(1.0, 1, 0, 1)
-    assert estimate.doubted  # no step was seen
-    estimate.observe(1.0, 1, 1, 1)
-    assert not estimate.doubted
-    assert estimate.whole(1) == pytest.approx(before)
 
 
 def test_the_scheduler_hears_how_long_stages_take_and_takes_more_at_once() -> None:
@@ -171,13 +132,6 @@ def test_the_work_of_a_request_is_what_its_share_of_all_runs_in_the_best_batches
     found = Estimate(spec, costs)
     assert found.work(1) == pytest.approx(1.0 + 0.25 * 4.0)
     assert found.work(8) == pytest.approx(1.0 + 0.25 * 4.0 / 8)
-
-
-def test_what_a_worker_answers_at_most_counts_on_others_who_join_those_that_rest() -> None:
-    model = served(stages=2, seconds=0.01, hit_rates={0: 0.5})  # four take as long as one
-    found = Estimate(model.spec, model.costs)
-    # Of four that begin two go on; the second stage still runs four, every other time.
-    assert found.shares(0, 4, 4).answered == pytest.approx(4 / (0.01 + 0.5 * 0.01))
 
 
 def test_what_is_observed_to_leave_takes_the_place_of_what_was_profiled() -> None:
@@ -228,17 +182,6 @@ def test_the_best_rate_looks_past_an_exit_that_few_take_and_counts_who_is_left()
     assert answers == pytest.approx((1.0, 9.0, 10.0))
     assert seconds == pytest.approx((10.0, 10.0 + 9.0, 10.0 + 9.0 + 3.0))
     assert found.best_rate(0, 10) == pytest.approx(9.0 / 19.0)
-
-
-def test_a_sequence_counts_as_what_inputs_that_come_and_answers_take_in_the_mean() -> None:
-    """Nine answers in ten are no longer than eight steps; inputs are taken to have twenty until some have come."""
-    lane = Lane(chain(ENCODER, DECODER, output_steps=(2, 8)), Models(), hopes=True)
-    lane.update_work(2)
-    assert lane.seconds_per_request == pytest.approx((20 + 5) / 2)
-    for number in range(200):
-        lane.add(Request(number, "net", number, 1e3, float(number), inputs=4))
-    lane.update_work(2)
-    assert lane.seconds_per_request == pytest.approx((4 + 5) / 2)
 
 
 STEEP = Curve((1, 2), (1.0, 2.0))

@@ -2,19 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
 from random import Random
 
 import pytest
 
-from latebind.batching.costs import Estimate
-from latebind.batching.late import Choice, earliest, hurries, together
-from latebind.batching.requests import ModelView, Queue, Request
-from latebind.batching.workers import BatchTable, SubBatch
 from latebind.domain.actions import Outcome, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
-from latebind.domain.events import Arrived, Cancelled, StageDone
+from latebind.domain.events import Arrived, StageDone
 from latebind.domain.model import StageKind
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Simulator
@@ -101,18 +96,11 @@ def test_a_full_pool_goes_on_though_newcomers_would_be_quicker() -> None:
     assert timeline.ran[2][1:] == (1, (1, 2))
 
 
-def test_who_would_be_late_otherwise_goes_first_where_that_costs_nobody_an_answer() -> None:
-    calls = [call(0.0, 4, allowed=5.5), call(0.5, 0)]
-    timeline, ends = played(chain(STATIC, *(STATIC,) * 4, curve=LINEAR, hit_rates=EARLY), calls)
-    assert [stage for _, stage, requests in timeline.ran if requests == (1,)] == [0, 1, 2, 3, 4]
-    assert ends[1][0] == 5.0
-
-
-def test_who_rests_and_cannot_be_in_time_any_more_is_told() -> None:
+def test_a_request_that_rests_is_dropped_when_it_is_late() -> None:
     model = chain(STATIC, *(STATIC,) * 4, curve=LINEAR, hit_rates=EARLY)
     _, ends = played(model, [call(0.0, 4, allowed=4.5), call(0.5, 4, allowed=20.0)], shed=True)
     assert ends[1][1] is Outcome.EXPIRED
-    assert ends[1][0] < 4.5
+    assert ends[1][0] <= 5.0  # at the next boundary
     assert ends[2][1] is Outcome.ANSWERED
 
 
@@ -145,39 +133,6 @@ def test_of_those_who_rest_as_many_go_on_as_are_in_time_together() -> None:
     assert sum(outcome is Outcome.ANSWERED and ended <= 7.0 for ended, outcome in ends.values()) == 4
 
 
-def view_of(model: ServedModel, arrivals: Sequence[float] = ()) -> ModelView:
-    queue = Queue()
-    for number, arrived in enumerate(arrivals):
-        queue.add(Request(number, "net", number, 1e3, arrived))
-    return ModelView(model.spec, Estimate(model.spec, model.costs), queue)
-
-
-def choice(model: ModelView, deadline: float, stage: int) -> Choice:
-    return Choice(model, stage, -1 if stage == 0 else 0, 1, deadline, [Request(1, "net", 1, deadline, 0.0)])
-
-
-def test_nobody_hurries_where_that_would_make_others_late() -> None:
-    model = view_of(chain(*(STATIC,) * 4, hit_rates=EARLY))
-    miss = choice(model, 4.0, 1)  # three seconds of work
-    assert hurries(miss, choice(model, 5.0, 0), 0.0)  # who waits has time for both
-    assert not hurries(miss, choice(model, 3.5, 0), 0.0)  # who waits would be late
-    assert not hurries(choice(model, 2.5, 1), choice(model, 5.0, 0), 0.0)  # too late as it is
-    assert not hurries(choice(model, 9.0, 1), choice(model, 5.0, 0), 0.0)  # time enough
-
-
-def test_more_go_on_together_when_many_come() -> None:
-    served = chain(STATIC, STATIC, curve=Curve((1, 16), (1.0, 12.0)), max_batch=16, hit_rates=EARLY)
-    quiet, busy = view_of(served, [0.0, 100.0]), view_of(served, [0.7 * i for i in range(60)])
-    few, many = (together(model, 0, 4, 4, 16, now) for model, now in ((quiet, 100.0), (busy, 41.3)))
-    assert few < many == 4
-
-
-def test_idle_workers_that_are_alike_share_who_waits() -> None:
-    timeline = Timeline(SchedulerConfig((chain(STATIC, max_batch=16),), 2, PolicyConfig("late")))
-    timeline.run([Arrival(0.0, "net", 1e3, 0, rows=8)])
-    assert [len(requests) for _, _, requests in timeline.ran] == [4, 4]
-
-
 def test_a_pool_before_a_step_of_the_input_runs_in_batches_that_are_allowed() -> None:
     repeats = chain(ENCODER, STATIC, name="repeats", max_batch=4)
     leaves = chain(STATIC, STATIC, name="leaves", max_batch=4, hit_rates={0: 0.3})  # so pools are used
@@ -185,20 +140,6 @@ def test_a_pool_before_a_step_of_the_input_runs_in_batches_that_are_allowed() ->
     calls = [(2, 1), (2, 2), (1, 1), (1, 1)]  # steps of the input, rows
     timeline.run([Arrival(0.0, "repeats", 1e6, 1, inputs=inputs, rows=rows) for inputs, rows in calls])
     assert max(len(requests) for _, _, requests in timeline.ran) <= 4
-
-
-def test_a_sub_batch_is_due_with_the_first_of_those_who_are_in_it_now() -> None:
-    spec = chain(STATIC, STATIC).spec
-    batch, other = (
-        SubBatch(spec, {i: Request(i, "net", i, due, 0.0) for i, due in some.items()})
-        for some in ({1: 5.0, 2: 7.0}, {3: 6.0})
-    )
-    assert batch.due == 5.0
-    del batch.members[1]
-    batch.absorb(other)
-    assert batch.due == 6.0
-    batch.members.clear()
-    assert batch.due == inf
 
 
 def misses(*stages: Curve, hits: int) -> tuple[Scheduler, tuple[int, ...]]:
@@ -225,16 +166,6 @@ def test_who_could_have_left_is_chosen_anew_though_nobody_has() -> None:
     assert len(run.requests) < len(begun)
 
 
-def test_where_somebody_has_gone_between_lookups_the_others_are_chosen_anew() -> None:
-    scheduler, begun = misses(FLAT, FLAT, LINEAR, FLAT, hits=2)
-    scheduler.handle(StageDone(0), 1.0)
-    scheduler.handle(Cancelled(begun[0]), 1.5)
-    _, run = scheduler.handle(StageDone(0), 2.0)
-    assert isinstance(run, Run)
-    assert run.stage == 2
-    assert len(run.requests) < len(begun) - 1
-
-
 @pytest.mark.parametrize(("newcomers", "stage"), [((), 2), ((20,), 0)])
 def test_where_somebody_waits_all_are_weighed_at_any_boundary(newcomers: tuple[int, ...], stage: int) -> None:
     scheduler, _ = misses(FLAT, *(LINEAR,) * 4, hits=0)
@@ -246,31 +177,6 @@ def test_where_somebody_waits_all_are_weighed_at_any_boundary(newcomers: tuple[i
     assert run.stage == stage
 
 
-def test_who_has_come_to_others_that_rest_is_chosen_with_them() -> None:
-    pools, spec = BatchTable(), chain(STATIC, STATIC, STATIC).spec
-    resting, moved = (SubBatch(spec, {i: Request(i, "net", i, 1e3, 0.0)}, stage) for i, stage in ((1, 1), (2, 0)))
-    for batch in (resting, moved):
-        pools.push(batch, 0.0)
-    moved.ran = 1
-    moved.advance()
-    pools.settle(moved, 1.0)
-    assert [list(entry.members) for entry in pools.entries] == [[1, 2]]
-    assert pools.going is None
-
-
-@pytest.mark.parametrize("seconds", [0.1, 1.0, 10.0])
-@pytest.mark.parametrize(("gap", "count"), [(1.0, 4), (1.5, 2)])
-def test_how_many_go_on_hangs_on_the_share_of_its_time_that_a_worker_is_busy(
-    seconds: float, gap: float, count: int
-) -> None:
-    """A worker that is ten times as quick, and asked ten times as often, decides alike."""
-    curve = Curve((1, 16), (seconds, 12.0 * seconds))
-    model = view_of(
-        chain(STATIC, STATIC, curve=curve, max_batch=16, hit_rates=EARLY), [gap * seconds * i for i in range(60)]
-    )
-    assert together(model, 1, 4, 4, 16, 59.5 * gap * seconds) == count
-
-
 @pytest.mark.parametrize("hit_rates", [{}, {0: 0.5}])
 @pytest.mark.parametrize("sizes", [(8, 1), (8, 4, 1)])
 def test_no_worker_is_idle_while_requests_wait(sizes: tuple[int, ...], hit_rates: dict[int, float]) -> None:
@@ -278,9 +184,3 @@ def test_no_worker_is_idle_while_requests_wait(sizes: tuple[int, ...], hit_rates
     scheduler = Scheduler(SchedulerConfig((net,), len(sizes), PolicyConfig("late"), sizes))
     runs = scheduler.handle(Arrived("net", 10.0, (1, 2, 3), (0, 1, 2)), 0.0)
     assert sorted(number for run in runs if isinstance(run, Run) for number in run.requests) == [1, 2, 3]
-
-
-def test_a_choice_is_due_with_the_first_of_its_requests_though_another_has_a_priority() -> None:
-    prior, plain = (Request(i, "net", i, due, 0.0, priority=p) for i, due, p in ((1, 9.0, 1), (2, 0.5, 0)))
-    assert earliest([prior, plain]) == 0.5
-    assert earliest([plain]) == 0.5

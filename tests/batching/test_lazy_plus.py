@@ -6,14 +6,14 @@ import pytest
 
 from latebind.batching.costs import Estimate
 from latebind.batching.decisions import Launch
-from latebind.batching.late import LazyPlus, gathered, joining_pays, sharing
+from latebind.batching.late import LazyPlus
 from latebind.batching.requests import Models, ModelView, Queue, Request
-from latebind.batching.workers import SubBatch, WorkView
+from latebind.batching.workers import WorkView
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve
 from latebind.simulation.workloads import Arrival
-from tests.batching.chains import DECODER, ENCODER, STATIC, Timeline, chain, config, ends
+from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends
 
 LONG = 1e3
 
@@ -81,23 +81,6 @@ def test_an_idle_worker_begins_a_decoder_with_as_many_as_its_steps_are_quick_for
     assert timeline.ran[0] == (0, 0, (1, 2))
 
 
-@pytest.mark.parametrize(
-    ("running", "waiting", "joining"),
-    [(0, 1, 1), (0, 2, 2), (0, 3, 2), (0, 4, 4), (0, 6, 6), (1, 1, 1), (1, 2, 1), (2, 1, 0), (2, 2, 2), (4, 2, 2)],
-)
-def test_as_many_share_steps_as_write_nearly_the_most_tokens(running: int, waiting: int, joining: int) -> None:
-    """Two write 2 tokens a second, three 1.5, four 2, six 3."""
-    model = chain(STATIC, DECODER, curve=JUMP)
-    view = ModelView(model.spec, Estimate(model.spec, model.costs), Queue())
-    assert sharing(view, running, waiting) == joining
-
-
-def test_a_rate_that_falls_by_little_keeps_nobody_out() -> None:
-    """Two write 2 tokens a second, three 1.9."""
-    model = chain(STATIC, DECODER, curve=Curve((1, 2, 3), (1.0, 1.0, 3 / 1.9)))
-    assert sharing(ModelView(model.spec, Estimate(model.spec, model.costs), Queue()), 2, 1) == 1
-
-
 def test_short_work_of_another_model_passes_and_long_work_does_not() -> None:
     long, short = chain(*(STATIC,) * 20, name="long"), chain(STATIC, name="short")
     timeline = Timeline(config(plus(), long, short))
@@ -156,43 +139,6 @@ def test_a_batch_that_another_model_has_waited_for_is_joined_no_more() -> None:
     records = ends(Timeline(config(plus(), own, other)).run(calls))
     assert (records[1], records[2]) == (13, 43)
     assert records[3] > 43
-
-
-@pytest.mark.parametrize(("reading", "groups"), [((8.0, 8.0), [False, False, True]), ((1.0, 64.0), [True] * 3)])
-def test_newcomers_of_a_decoder_gather_where_catching_up_costs_few_as_much_as_many(
-    reading: tuple[float, float], groups: list[bool]
-) -> None:
-    """They come once a second, eight run: groups of sqrt(2 * 0.2 * 8 * 8) where reading costs eight for any number."""
-    costs = ModelCosts((Curve((1, 64), reading), Curve((1, 64), (1.0, 1.0))), output_steps=(40,))
-    spec = chain(STATIC, DECODER).spec
-    top = SubBatch(spec, {i: Request(i, "net", i, LONG, 0.0) for i in range(8)}, stage=1)
-    found = []
-    for coming in (1, 4, 12):
-        queue = Queue()
-        for i in range(12):
-            queue.add(Request(100 + i, "net", i, LONG, float(i)))
-        for i in range(12 - coming):
-            queue.remove(100 + i)
-        found.append(gathered(ModelView(spec, Estimate(spec, costs), queue), top, coming, 11.0))
-    assert found == groups
-
-
-@pytest.mark.parametrize(("step", "groups"), [((1.0, 1.0), [False, True]), ((1.0, 64.0), [False, False])])
-def test_of_a_crowd_as_many_join_at_once_as_the_empty_places_cost(
-    step: tuple[float, float], groups: list[bool]
-) -> None:
-    """Reading costs sixteen for any number; an empty place costs nothing where a step costs by the request."""
-    costs = ModelCosts((Curve((1, 64), (16.0, 16.0)), Curve((1, 64), step)), output_steps=(60,))
-    spec = chain(STATIC, DECODER, max_batch=16).spec
-    queue = Queue()
-    for i in range(40):
-        queue.add(Request(100 + i, "net", i, LONG, float(i)))
-    model = ModelView(spec, Estimate(spec, costs), queue)
-    found = []
-    for coming in (4, 10):
-        top = SubBatch(spec, {i: Request(i, "net", i, LONG, 0.0) for i in range(16 - coming)}, stage=1)
-        found.append(gathered(model, top, coming, 40.0))
-    assert found == groups
 
 
 @pytest.mark.parametrize(("allowed", "outcome"), [(12.0, Outcome.EXPIRED), (13.0, Outcome.ANSWERED)])
@@ -262,12 +208,3 @@ def test_where_nobody_can_await_anybody_the_most_urgent_begins_alone() -> None:
 
 def test_who_has_a_priority_is_not_passed_over() -> None:
     assert begun(waiting(2.0, 50.0, 50.0, 50.0, 50.0, priority=1)) == (0, 1)
-
-
-@pytest.mark.parametrize(("running", "coming", "pays"), [(8, 8, True), (1, 8, False), (8, 1, False)])
-def test_who_is_joined_runs_as_many_steps_as_the_longest_input_of_all(running: int, coming: int, pays: bool) -> None:
-    """One that has them before it, and one that takes a second to catch up: alone they take as many seconds."""
-    served = chain(STATIC, ENCODER)
-    model = ModelView(served.spec, Estimate(served.spec, served.costs), Queue())
-    one, other = (Request(i, "net", i, LONG, 0.0, inputs) for i, inputs in ((1, running), (2, coming)))
-    assert joining_pays(model, SubBatch(served.spec, {1: one}, stage=1), [other]) is pays

@@ -35,13 +35,6 @@ def test_who_runs_and_who_was_let_past_are_at_their_stages_the_newest_first() ->
     assert round(worker.seconds, 6) == 0.003
 
 
-def test_an_idle_worker_has_begun_nothing() -> None:
-    scheduler = Scheduler(models.config(workers=2))
-    assert [(worker.batches, worker.seconds, worker.largest) for worker in scheduler.picture(1.0).workers] == [
-        ((), 0.0, 0)
-    ] * 2
-
-
 def test_a_worker_of_a_granularity_tells_it() -> None:
     settings = SchedulerConfig((served(),), 2, PolicyConfig(BATCHING["elastic"]), (2, 4))
     assert [worker.largest for worker in Scheduler(settings).picture(0.0).workers] == [2, 4]
@@ -54,13 +47,6 @@ def test_who_waits_is_counted_and_how_long_the_oldest_has() -> None:
     scheduler.handle(arrived(3), 0.004)
     lane = scheduler.picture(0.005).models["net"]
     assert (lane.waiting, lane.held, round(lane.oldest, 6), lane.resident) == (2, 0, 0.003, None)
-
-
-def test_of_a_large_sub_batch_the_first_members_are_drawn_and_all_are_counted() -> None:
-    scheduler = Scheduler(models.config(served(max_batch=100)))
-    scheduler.handle(arrived(*range(100)), 0.0)
-    (batch,) = scheduler.picture(0.0).workers[0].batches
-    assert (batch.size, len(batch.members)) == (100, 64)
 
 
 def test_where_memory_is_limited_it_tells_what_is_there_and_who_is_held() -> None:

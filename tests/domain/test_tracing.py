@@ -6,7 +6,7 @@ import pytest
 
 from latebind.domain.actions import Evict, Load, Outcome, Reply, Run
 from latebind.domain.config import SchedulerConfig
-from latebind.domain.events import Arrived, Cancelled, Event, Exited, Loaded, StageDone, StageFailed, Woke
+from latebind.domain.events import Arrived, Event, Exited, Loaded, StageDone, StageFailed, Woke
 from latebind.domain.tracing import MOST_SPANS, Trace, Tracer
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Simulator
@@ -47,18 +47,6 @@ def test_a_life_is_told_from_wait_to_answer() -> None:
     assert (trace.outcome, trace.left_at) == ("answered", 1)
     assert told(trace) == [("wait", 1.0, 3.0), ("stage", 3.0, 4.0), ("stage", 4.0, 5.0)]
     assert trace.spans[1].facts == {"stage": 0, "worker": 0, "batch": 1, "runs": 1, "joined": 0}
-
-
-def test_who_is_not_to_be_traced_leaves_nothing() -> None:
-    watched = Watched(config(served(stages=1)))
-    assert watched.tell(arrived(1), 0.0) == []
-    assert watched.tell(StageDone(0), 1.0) == []
-
-
-def test_all_rows_of_a_call_are_told_under_its_number() -> None:
-    watched = Watched(config(served(stages=1)))
-    watched.tell(Arrived("net", 10.0, (1, 2), (1, 2), trace=7), 0.0)
-    assert [(trace.number, trace.request) for trace in watched.tell(StageDone(0), 1.0)] == [(7, 1), (7, 2)]
 
 
 def test_who_is_refused_is_told_with_what_it_lacked() -> None:
@@ -111,17 +99,6 @@ def test_a_lookup_aside_ends_when_it_answers() -> None:
     assert [span.facts["hit"] for span in trace.spans if span.what == "lookup"] == [False, True]
 
 
-def test_a_life_that_ended_while_a_stage_ran_stays_as_it_was_told() -> None:
-    watched = Watched(config(served(hit_rates={0: 0.3}, aside=0.01)))
-    watched.tell(arrived(1, trace=7), 0.0)
-    watched.tell(StageDone(0), 1.0)
-    (trace,) = watched.tell(Exited(0, 0, (1,)), 1.5)
-    life = told(trace)
-    watched.tell(arrived(2, trace=8), 1.6)
-    watched.tell(StageDone(0), 3.0)
-    assert told(trace) == life
-
-
 def test_a_stage_that_nobody_heard_end_is_not_told_of_later() -> None:
     watched = Watched(config(served(hit_rates={0: 0.3}, aside=0.01)))
     watched.tell(arrived(1, trace=7), 0.0)
@@ -135,27 +112,12 @@ def test_a_stage_that_nobody_heard_end_is_not_told_of_later() -> None:
     assert told(trace) == life
 
 
-def test_a_worker_that_runs_for_others_is_not_followed() -> None:
-    tracer = Tracer(config(served()))
-    tracer.observe(arrived(1, trace=7), [Run(0, "net", 0, (1,), (1,))], now=0.0)
-    tracer.observe(arrived(2, trace=8), [Run(0, "net", 0, (3,), (3,))], now=1.0)
-    assert tracer._running == {}
-
-
 def test_a_stage_that_raised_is_told_as_failed() -> None:
     watched = Watched(config(served()))
     watched.tell(arrived(1, trace=7), 0.0)
     (trace,) = watched.tell(StageFailed(0), 1.0)
     assert trace.outcome == "failed"
     assert trace.spans[-1].facts["failed"]
-
-
-def test_who_is_cancelled_while_waiting_has_waited() -> None:
-    watched = Watched(config(served(), max_batch=1))
-    watched.tell(arrived(1), 0.0)
-    watched.tell(arrived(2, trace=7), 0.0)
-    (trace,) = watched.tell(Cancelled(2), 0.5)
-    assert (trace.outcome, told(trace)) == ("cancelled", [("wait", 0.0, 0.5)])
 
 
 def test_loads_that_it_waited_for_are_told_from_its_arrival_on() -> None:

@@ -6,10 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from latebind.domain.actions import Evict, Load, Outcome, Reply, Run
+from latebind.domain.actions import Load, Outcome, Reply, Run
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Footprint
 from latebind.domain.events import Arrived, Loaded, LoadFailed, StageDone
@@ -95,11 +93,6 @@ def test_of_a_model_that_is_larger_than_memory_as_much_comes_as_fits_for_who_is_
     assert [load.pieces for load in simulator.loads] == [(0,), (1,), (2,)]
 
 
-def test_what_is_asked_for_while_another_is_on_its_way_comes_next() -> None:
-    simulator, _ = play(shedding(quick("a"), quick("b"), quick("c"), budget=6), (0.0, "a"), (0.5, "b"), (0.6, "c"))
-    assert [load.model for load in simulator.loads] == ["a", "a", "b", "b", "c", "c"]
-
-
 def test_who_waits_for_a_model_has_it_loaded_before_those_that_others_were_refused_for() -> None:
     simulator = Accounted(shedding(quick("a"), quick("b"), quick("c"), budget=6, policy="lru"))
     simulator.run([*asks((0.0, "a"), (0.5, "b"), allowed=0.3), *asks((0.6, "c"), allowed=30.0)])
@@ -183,23 +176,3 @@ def test_nobody_is_held_for_one_who_waited_too_long_and_has_gone() -> None:
         ("b", "EXPIRED"),
         ("a", "ANSWERED"),
     ]
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.sampled_from(SERVED),
-    st.lists(st.tuples(st.floats(0.0, 30.0), st.sampled_from("abcd"), st.sampled_from((0.05, 0.5, 3.0, 50.0)))),
-)
-def test_whatever_comes_is_answered_once_and_memory_is_never_too_full(
-    policy: str, wanted: list[tuple[float, str, float]]
-) -> None:
-    models = [
-        quick(name, size=size, load=load)
-        for name, size, load in zip("abcd", (2, 4, 6, 8), (0.5, 1.0, 2.0, 4.0), strict=True)
-    ]
-    config = shedding(*models, budget=10, policy=policy, patience=5.0)
-    simulator = Accounted(config)
-    records = simulator.run([asks((time, name), allowed=allowed)[0] for time, name, allowed in sorted(wanted)])
-    assert sorted(record.request for record in records) == list(range(len(wanted)))
-    assert simulator.most <= 10
-    assert len([gone for gone in simulator.told if isinstance(gone, Evict)]) <= 8 * len(wanted)

@@ -141,14 +141,6 @@ def test_requests_for_a_model_are_served_by_its_load_and_do_not_count_in_what_is
     assert set(Watching.seen) == {(0, None)}
 
 
-def test_without_the_bound_they_would() -> None:
-    steady = [(float(time), "a") for time in range(200)]
-    simulator = Accounted(limited(A, B, budget=8, policy="late", patience=1e6))
-    records = simulator.run(asks(*sorted([*steady, (11.0, "b")])))
-    (waited,) = [record.latency for record in records if record.model == "b"]
-    assert waited > 100.0
-
-
 def test_a_failed_load_is_told_once_to_everybody_and_tried_again_later() -> None:
     simulator = Accounted(limited(C, budget=4, policy="late", back_off=5.0), fails=frozenset({0}))
     records = simulator.run(asks((0.0, "c"), (0.5, "c"), (3.0, "c"), (7.0, "c")))
@@ -236,22 +228,6 @@ def test_a_load_that_had_to_wait_for_room_begins_a_model_as_any_other_does() -> 
     assert not any(isinstance(action, Load) for action in scheduler.handle(Arrived("a", 90.0, (2,), (0,)), 1.1))
     loads = [action for action in scheduler.handle(StageDone(0), 2.0) if isinstance(action, Load)]
     assert [(load.model, load.begins) for load in loads] == [("a", True)]
-
-
-def test_a_learned_cache_that_cannot_be_loaded_is_not_asked_for_at_once_again() -> None:
-    net = replace(served(stages=2, hit_rates={0: 0.5}), footprint=Footprint((4, 4, 1), (1.0, 1.0, 0.1), (0,), (0.005,)))
-    scheduler = Scheduler(SchedulerConfig((net,), residency=ResidencyConfig(100, back_off=1.0)))
-    actions = scheduler.handle(Arrived("net", 90.0, (1,), (0,)), 0.0)
-    while not any(isinstance(action, Load) and action.pieces == (2,) for action in actions):
-        (load,) = [action for action in actions if isinstance(action, Load)]
-        actions = scheduler.handle(Loaded("net", load.pieces, 0.1), 0.1)
-    actions = scheduler.handle(LoadFailed("net", (2,)), 0.2)
-    assert not any(isinstance(action, Load) for action in actions)
-    actions = scheduler.handle(StageDone(0), 0.3)
-    assert not any(isinstance(action, Load) for action in actions)
-    assert not any(isinstance(action, Reply) for action in actions)  # it serves on without
-    actions = scheduler.handle(StageDone(0), 1.3)
-    assert [action.pieces for action in actions if isinstance(action, Load)] == [(2,)]
 
 
 def test_a_model_is_loaded_when_the_policy_drops_the_last_who_kept_another_in_memory() -> None:

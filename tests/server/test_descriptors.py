@@ -1,4 +1,3 @@
-import logging
 import resource
 from collections.abc import Iterator
 
@@ -22,12 +21,3 @@ def test_a_process_takes_as_many_descriptors_as_it_may(few: int, caplog: pytest.
     assert soft > few
     assert hard in (soft, resource.RLIM_INFINITY)
     assert not caplog.records
-
-
-def test_where_they_do_not_suffice_that_is_told(few: int, caplog: pytest.LogCaptureFixture) -> None:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if hard == resource.RLIM_INFINITY:
-        pytest.skip("this system sets no limit")
-    with caplog.at_level(logging.WARNING):
-        raise_file_limit(hard)
-    assert "raise the limit" in caplog.text

@@ -31,17 +31,6 @@ def test_one_of_so_many_calls_is_traced_until_enough_were() -> None:
     assert traced(traces, 20) == [5, 10, 15, 20]
 
 
-def test_a_model_may_differ_in_some_settings_and_follows_in_the_others() -> None:
-    traces = Traces()
-    traces.update({"trace_rate": "2"}, "m")
-    assert traced(traces, 4) == []
-    traces.update({"trace_level": ["TIMESTAMPS"], "trace_rate": "3"})
-    assert traced(traces, 4) == [2, 4]
-    assert traced(traces, 4, "other") == [3]
-    traces.update({"trace_rate": []}, "m")
-    assert traces.as_dict("m") == traces.as_dict() == {**OFF, "trace_level": ["TIMESTAMPS"], "trace_rate": "3"}
-
-
 WRONG: list[dict[str, Any]] = [
     {"trace_file": "/etc/passwd"},
     {"trace_level": ["TENSORS"]},

@@ -4,16 +4,12 @@ import json
 from typing import Any
 
 import pytest
-import tritonclient.http as triton
 
-from latebind.domain.model import StepSpec
 from latebind.server.description import statistics
 from latebind.server.gateway import MemoryMetrics, Snapshot
-from tests.server.arithmetic import one_to_one, query
-from tests.server.conftest import opened, scalar
+from tests.server.arithmetic import one_to_one
 from tests.server.test_metrics import SNAPSHOT
 
-STEP = StepSpec("gate", ("scalar",), (), ("x",))
 SPEC = one_to_one("m", "float32", 1)
 KINDS = {"success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss"}
 
@@ -42,12 +38,6 @@ def test_batches_are_told_by_their_size_in_order() -> None:
         (2, {"count": 4, "ns": 500_000_000}),
         (16, {"count": 1, "ns": 250_000_000}),
     ]
-
-
-def test_a_query_is_executed_once_for_each_request() -> None:
-    snapshot: Snapshot = {"models": {"m": {**SNAPSHOT["models"]["m"], "batches": {}}}}
-    (told,) = json.loads(json.dumps(statistics([query("m", STEP)], snapshot, epoch=0.0)))["model_stats"]
-    assert (told["inference_count"], told["execution_count"], told["batch_stats"][0]["batch_size"]) == (10, 10, 2)
 
 
 def whole_numbers(value: object) -> bool:
@@ -81,12 +71,3 @@ def test_memory_is_told_where_it_is_limited() -> None:
     figures: Any = MemoryMetrics(resident_bytes=40, bytes=70)  # type: ignore[typeddict-item]
     limited = Snapshot(models=SNAPSHOT["models"], memory={"budget_bytes": 60, "models": {"m": figures}})
     assert of_model(limited)["memory_usage"] == [{"type": "CPU", "id": 0, "byte_size": 40}]
-
-
-def test_tritonclient_reads_what_was_answered() -> None:
-    with opened() as site, triton.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
-        for _ in range(3):
-            site.post("/v2/models/scalar/infer", {"inputs": [scalar(1.0)]})
-        (told,) = client.get_inference_statistics("scalar", "1")["model_stats"]
-        assert told["inference_stats"]["success"] == {"count": 3, "ns": 3_000_000}
-        assert len(client.get_inference_statistics()["model_stats"]) == len(site.gateway.models)

@@ -127,12 +127,6 @@ def test_files_that_are_no_certificates_are_a_clear_error(folder: Path, pair: Pa
         server_context(FrontendConfig(tls_cert=pair.certificate, tls_key=pair.key, tls_client_ca=str(text)))
 
 
-def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_a_password(folder: Path) -> None:
-    pair = make_pair(folder, "locked", "-passout", "pass:secret")
-    with pytest.raises(ConfigError, match="is encrypted"):
-        server_context(FrontendConfig(tls_cert=pair.certificate, tls_key=pair.key))
-
-
 def _paths(pair: Pair) -> tuple[str, str]:
     return pair.certificate, pair.key
 
@@ -198,11 +192,6 @@ def arriving(site: Site) -> int:
     served = site.frontend._http.behind_tls
     assert served is not None
     return len(served.arriving)
-
-
-@pytest.mark.parametrize("others", [7, 8])
-def test_a_connection_is_taken_while_all_with_those_that_have_had_their_handshake_are_few_enough(others: int) -> None:
-    assert was_taken(others=others) == (others < 8)
 
 
 def test_a_frontend_that_could_not_accept_for_a_moment_goes_on() -> None:

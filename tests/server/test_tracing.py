@@ -54,14 +54,6 @@ def test_a_call_is_followed_whose_caller_is(parent: str, wanted: bool) -> None:
     assert Tracing(nothing, Traces()).wanted("m", parent) is wanted
 
 
-def test_clients_change_which_calls_are_followed_and_are_told_what_the_operator_set() -> None:
-    service = Service(Arithmetic(), trace_rate=0.01)
-    told = service.trace_settings()
-    assert (told["trace_level"], told["trace_rate"]) == (["TIMESTAMPS"], "100")
-    service.update_trace_settings({"trace_level": ["OFF"]})
-    assert not any(service._tracing.wanted("scalar", "") for _ in range(200))
-
-
 def test_a_followed_call_is_told_with_its_rows_from_its_beginning() -> None:
     gateway = Arithmetic()
 

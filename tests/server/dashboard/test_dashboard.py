@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,21 +79,6 @@ def test_its_figures_are_those_of_the_metrics() -> None:
         assert told["server"] == {"version": told["server"]["version"], "live": True, "ready": True}
 
 
-def test_figures_need_the_token_of_the_metrics_and_files_need_none(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("a-token-of-some-length")
-    token.chmod(0o600)
-    with opened(FrontendConfig(port=0, token_file=str(token))) as site:
-        for path in ("/metrics", "/dashboard/data", "/dashboard/data/3", "/dashboard/picture"):
-            assert site.get(path).status == 401
-            assert site.call("GET", path, b"", {"Authorization": "Bearer a-token-of-some-length"}).status == 200
-        assert [site.get(path).status for path in ("/dashboard", "/dashboard/", "/dashboard/main.js")] == [
-            307,
-            200,
-            200,
-        ]
-
-
 def test_the_history_goes_on_behind_the_number_that_a_page_knows() -> None:
     with opened() as site:
         site.get("/dashboard/data")
@@ -108,17 +92,6 @@ def test_the_history_goes_on_behind_the_number_that_a_page_knows() -> None:
         assert found == [1]
         last = rows[-1]["number"]
         assert all(row["number"] > last for row in site.get(f"/dashboard/data/{last}").json()["rows"])
-
-
-def test_a_picture_is_drawn_once_for_all_who_ask_at_the_same_time() -> None:
-    async def test() -> None:
-        gateway = Arithmetic()
-        watch = Dashboard(Service(gateway))
-        pictures = await asyncio.gather(*(watch.picture() for _ in range(50)))
-        assert pictures[0].body == pictures[1].body
-        assert gateway.pictures < 5
-
-    asyncio.run(test())
 
 
 def test_when_nobody_looks_any_more_the_watch_ends_and_begins_again_with_the_next_look() -> None:

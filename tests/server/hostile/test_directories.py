@@ -95,13 +95,6 @@ def test_a_file_that_is_a_pickle_is_not_unpickled(
     assert not ran.exists()
 
 
-def test_files_that_nobody_asked_for_are_never_opened(tmp_path: Path, ran: Path) -> None:
-    extra = {"data.pkl": pickled(ran), "model.pt": archive(ran), "setup.py": b"raise SystemExit", "x.npy": objects(ran)}
-    ModelDirectory.create(tmp_path / "tiny", {**good(), **extra})
-    load(tmp_path / "tiny")
-    assert not ran.exists()
-
-
 # Altered behind the manifest's back -----------------------------------------------------------------------------------
 
 

@@ -6,7 +6,6 @@ from contextlib import suppress
 
 import pytest
 
-from latebind.domain.config import FrontendConfig
 from tests.server.bodies import SCALAR, request
 from tests.server.conftest import Site, opened, read_response, scalar
 from tests.server.hostile.wire import check_clean, send_raw
@@ -152,14 +151,6 @@ def test_a_request_behind_a_closing_one_is_not_answered(site: Site) -> None:
     assert not rest
 
 
-def test_a_request_in_the_body_of_another_is_not_answered(site: Site) -> None:
-    reply, rest = send_raw(
-        site, POST + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(SMUGGLED) + SMUGGLED + SMUGGLED
-    )
-    assert reply.status == 400
-    assert not rest
-
-
 def test_a_trailer_may_not_bring_a_length(site: Site) -> None:
     with site.connect() as connection:
         connection.sendall(CHUNKED + CHUNK + b"0\r\nContent-Length: 5\r\n\r\n" + SMUGGLED)
@@ -204,10 +195,3 @@ def test_what_is_collected_of_bodies_is_bounded_over_all_connections() -> None:
             assert site.is_well()
         held.until(0)
         assert site.send(head.replace(b"100000", b"60000") + b" " * 60_000).status == 400
-
-
-def test_a_call_that_takes_little_reads_no_more() -> None:
-    with opened(FrontendConfig(port=0, manage=True)) as site:
-        reply = site.post("/v2/repository/index", b" " * (1 << 20))
-        assert reply.status == 413
-        assert "the most that this call takes" in reply.error

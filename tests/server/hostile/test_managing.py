@@ -1,6 +1,5 @@
 """Calls that change what is served or name memory of the machine: keys, offsets, repositories and settings that lie."""
 
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,19 +154,6 @@ def test_a_tensor_outside_of_its_region_is_refused(managed: Site, region: str, g
         reply = managed.post(DOUBLE, request(whole, outputs=[{"name": "y", "parameters": given}]))
         assert 400 <= reply.status < 500
         check_clean(reply)
-
-
-def test_memory_that_is_taken_away_while_it_is_registered_harms_nobody(managed: Site) -> None:
-    file = SHARED / f"{PREFIX}{uuid.uuid4()}"
-    file.write_bytes(bytes(64))
-    try:
-        assert managed.post(f"{REGION}/short/register", {"key": file.name, "byte_size": 64}).status == 200
-        os.truncate(file, 8)
-    finally:
-        file.unlink()
-    given = {"shared_memory_region": "short", "shared_memory_byte_size": 64}
-    check_clean(managed.post(DOUBLE, request({"name": "x", "shape": [1, 16], "datatype": "FP32", "parameters": given})))
-    assert managed.post(f"{REGION}/short/unregister", b"").status == 200
 
 
 def test_there_are_only_so_many_regions(managed: Site, key: str) -> None:

@@ -19,7 +19,6 @@ from tests.server.taking import take
 
 LIMITS = Limits()
 MODELS = {spec.name: spec for spec in SPECS}
-PLAIN = {"name": "x", "shape": [1, 3], "datatype": "INT16", "data": [1, 2, 3]}
 
 
 def codec(dtype: str = "int16", shape: tuple[int, ...] = (3,)) -> Codec:
@@ -80,12 +79,6 @@ def test_an_encoded_answer_decodes_to_the_same_arrays(array: Array, as_binary: b
     np.testing.assert_array_equal(found, array)
 
 
-def test_a_body_without_json_is_one_row_of_the_only_input_and_wants_binary() -> None:
-    taken = take(codec(), np.array([1, 2, 3], np.int16).tobytes(), 0)
-    np.testing.assert_array_equal(taken.rows["x"], [[1, 2, 3]])
-    assert [output.binary for output in taken.call.wanted] == [True]
-
-
 def test_inputs_may_mix_json_and_binary_in_any_order() -> None:
     b = {"name": "b", "shape": [1, 3], "datatype": "INT64", "data": [1, 2, 3]}
     a = {"name": "a", "shape": [1, 2, 2], "datatype": "FP32", "parameters": {"binary_data_size": 16}}
@@ -102,24 +95,6 @@ def test_requested_outputs_override_the_binary_default() -> None:
     b = {"name": "b", "shape": [1, 3], "datatype": "INT64", "data": [1, 2, 3]}
     call = Codec(MODELS["pair"], LIMITS).decode(body(a, b, outputs=outputs))
     assert [(output.tensor.name, output.binary) for output in call.wanted] == [("sum", True), ("b", False)]
-
-
-def test_binary_sizes_that_do_not_add_up_are_refused() -> None:
-    content, json_bytes = binary(np.zeros((1, 3), np.int16))
-    for wrong in (content[:-1], content + b"\0"):
-        with pytest.raises(InvalidRequest, match="but the body has"):
-            take(codec(), wrong, json_bytes)
-    with pytest.raises(InvalidRequest, match="but the body has"):
-        take(codec(), content, len(content) + 1)
-    with pytest.raises(InvalidRequest, match="not an infer request"):
-        take(codec(), content, json_bytes - 1)
-    for size in (0, -6, 5, 2**64):
-        with pytest.raises(InvalidRequest, match="ask for 6"):
-            codec().decode(body({**binary_input(), "parameters": {"binary_data_size": size}}))
-
-
-def binary_input() -> dict[str, Any]:
-    return {name: value for name, value in PLAIN.items() if name != "data"}
 
 
 @pytest.mark.parametrize(
@@ -145,13 +120,6 @@ def test_half_precision_has_no_json_form_in_either_direction() -> None:
     given_input = {"name": "x", "shape": [1, 4], "datatype": "FP16", "data": [0, 0, 0, 0]}
     with pytest.raises(InvalidRequest, match="no JSON form: send"):
         subject.decode(body(given_input, parameters={"binary_data_output": True}))
-
-
-def test_numbers_past_single_precision_are_refused_and_not_made_infinite() -> None:
-    for number in (b"1e39", b"-1e300", b"9" * 50):
-        text = body({"name": "x", "shape": [1, 1], "datatype": "FP32", "data": ["N"]}).replace(b'"N"', number)
-        with pytest.raises(InvalidRequest, match="too large for FP32"):
-            codec("float32", (1,)).decode(text)
 
 
 JSON = st.recursive(

@@ -49,10 +49,6 @@ def test_a_whole_url_is_as_good_a_target_as_its_path(site: Site, target: str) ->
     assert reply.json()["name"] == "latebind"
 
 
-def test_a_slash_that_is_written_otherwise_is_told_from_one_that_is_not(site: Site) -> None:
-    assert site.get("/v2%2Fmodels").error == "'%2F' is not accepted in a path; send '/'"
-
-
 # Headers ------------------------------------------------------------------------------------------------------------
 
 

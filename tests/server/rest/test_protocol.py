@@ -126,17 +126,6 @@ def test_a_request_that_has_its_turn_while_the_frontend_closes_is_not_waited_for
     asyncio.run(test())
 
 
-def test_a_refusal_is_counted_once_by_its_status() -> None:
-    async def test() -> None:
-        protocol, _, app = connected(well)
-        protocol.data_received(b"no HTTP\r\n\r\n")
-        protocol.data_received(b"no HTTP\r\n\r\n")
-        await asyncio.gather(*app.tasks)
-        assert app.context.replies == {400: 1}
-
-    asyncio.run(test())
-
-
 def test_a_connection_is_read_on_behind_a_large_body_so_that_a_hang_up_is_heard() -> None:
     async def test() -> None:
         request = arriving([])

@@ -4,7 +4,6 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -15,7 +14,6 @@ from latebind.server.rest.protocol import HttpProtocol, Sweeper
 from tests.server.bodies import SCALAR, request
 from tests.server.conftest import PATIENCE, Site, opened, read_response, scalar
 from tests.server.rest.test_connection import ask, binary
-from tests.server.test_frontend import STUCK_CALL
 
 IDLE = 0.5
 
@@ -65,18 +63,6 @@ def drip(connection: socket.socket, content: bytes) -> None:
         time.sleep(0.01)  # the pace of the attack
 
 
-def closed_in_time(connection: socket.socket) -> bool:
-    connection.settimeout(PATIENCE)
-    with suppress(ConnectionError):
-        return connection.recv(1) == b""
-    return True
-
-
-def test_a_client_that_sends_nothing_is_hung_up_on(impatient: Site) -> None:
-    with impatient.connect() as connection:
-        assert closed_in_time(connection)
-
-
 def test_a_head_that_comes_byte_by_byte_does_not_hold_a_connection(impatient: Site) -> None:
     head = b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 1000
     with impatient.connect() as connection, pytest.raises(ConnectionError):
@@ -97,13 +83,6 @@ def test_a_client_that_takes_no_reply_is_hung_up_on(impatient: Site) -> None:
         connection.sendall(head + bytes(4 << 20))
         until_all_are_closed(impatient)
     assert impatient.is_well()
-
-
-def test_a_request_that_takes_longer_is_left_alone() -> None:
-    with opened() as site, site.connect() as connection:
-        connection.sendall(STUCK_CALL)
-        site.await_(site.gateway.stuck.wait())
-        assert idle_state(site) is None
 
 
 def test_a_connection_on_which_calls_are_answered_is_no_idle_one() -> None:

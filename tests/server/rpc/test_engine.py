@@ -16,7 +16,6 @@ import tritonclient.http as plain
 import uvloop
 
 from latebind.engine.client import EngineClient
-from latebind.server.gateway import Array
 from tests.sequences import backwards, some_sentences
 from tests.server.conftest import PATIENCE
 from tests.server.real import real_frontend, until_all_is_free
@@ -62,27 +61,8 @@ def served(models: Path) -> Iterator[Served]:
     thread.join(30.0)
 
 
-def as_http(array: Array, *, binary: bool) -> Any:
-    return plain.InferInput("image", list(array.shape), "FP32").set_data_from_numpy(array, binary_data=binary)
-
-
 def words(sentence: list[int]) -> list[Any]:
     return [tensor(np.array([sentence]), "tokens", "INT64")]
-
-
-def images(count: int) -> Array:
-    return np.random.default_rng(0).standard_normal((count, 3, 8, 8)).astype(np.float32)
-
-
-def test_json_binary_and_grpc_give_the_same_numbers(served: Served) -> None:
-    rows, spec = images(3), served.engine.models["chain"]
-    answers = [served.http.infer("chain", [as_http(rows, binary=binary)]) for binary in (False, True)]
-    answers.append(served.client.infer("chain", [tensor(rows, "image")]))
-    first, *others = [answer.as_numpy(spec.outputs[0].name) for answer in answers]
-    for other in others:
-        np.testing.assert_allclose(other, first, rtol=1e-5, atol=1e-6)
-    assert answers[-1].get_response().parameters["stages"].int64_param == spec.stages
-    served.forget_nothing()
 
 
 def test_tokens_of_many_come_in_pieces_that_make_up_their_answers(served: Served) -> None:

@@ -2,20 +2,25 @@
 
 import asyncio
 import json
+import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import uvloop
 
 from latebind.domain.config import FrontendConfig
-from latebind.domain.errors import ConfigError
+from latebind.domain.errors import ConfigError, InvalidRequest
 from latebind.server.frontend import Frontend
 from latebind.server.limits import Limits
-from latebind.server.listening import families
+from latebind.server.listening import families, raise_file_limit
+from latebind.server.shared_memory import Reference, Region, Regions, Registration
 from tests.server.arithmetic import Arithmetic
 from tests.server.conftest import PATIENCE, Response, Site, opened, read_response
 
@@ -120,3 +125,58 @@ def test_at_the_address_of_all_both_versions_of_ip_are_served() -> None:
                 socket.create_connection((address, port), PATIENCE).close()
     assert families("::") == ("IPv4", "IPv6")
     assert (families("::1"), families("0.0.0.0")) == (("IPv6",), ("IPv4",))
+
+
+# descriptors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few() -> Iterator[int]:
+    """So few files may this process open, until it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft // 2, hard))
+    yield soft // 2
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_process_takes_as_many_descriptors_as_it_may(few: int, caplog: pytest.LogCaptureFixture) -> None:
+    raise_file_limit(10)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert soft > few
+    assert hard in (soft, resource.RLIM_INFINITY)
+    assert not caplog.records
+
+
+# Regions of shared memory whose clients take them away again ----------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "client-a").write_bytes(bytes(range(100)))
+    return tmp_path
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_region_in_use_survives_its_unregistering_and_is_closed_after_its_last_call(folder: Path) -> None:
+    before = open_files()
+    regions = Regions(["/client-"], folder=str(folder))
+    regions.register("r", Registration("client-a", 50))
+    place = regions.place(Reference("r", 8))
+    regions.unregister()
+    found = np.zeros(8, np.uint8)
+    asyncio.run(place.read_into([found]))
+    assert found.tolist() == list(range(8))
+    assert open_files() == before + 1
+    del place
+    assert open_files() == before
+
+
+def test_a_file_that_is_refused_is_closed(folder: Path) -> None:
+    before = open_files()
+    for size in (101, 200):
+        with pytest.raises(InvalidRequest):
+            Region(Registration("client-a", size), str(folder))
+    assert open_files() == before

@@ -1,12 +1,32 @@
-"""The metrics as Prometheus reads them."""
+"""Metrics and statistics as Prometheus and clients of the protocol read them."""
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from latebind.server.gateway import AdaptationFigures, Distribution, MemoryMetrics, ModelMetrics, Snapshot, StepMetrics
-from latebind.server.metrics import FAMILIES, prometheus_text
+from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.server.description import metadata, model_config, statistics
+from latebind.server.gateway import (
+    AdaptationFigures,
+    Array,
+    Distribution,
+    MemoryMetrics,
+    ModelMetrics,
+    Snapshot,
+    StepMetrics,
+)
+from latebind.server.limits import Limits
+from latebind.server.metrics import FAMILIES, Gpu, Machine, Processor, prometheus_text
+from latebind.server.service import best_classes
+from tests.server.arithmetic import SPECS, one_to_one
 from tests.server.conftest import opened, scalar
 
 ROOT = Path(__file__).parent.parent.parent
@@ -182,3 +202,136 @@ def test_the_frontend_tells_its_metrics() -> None:
         assert value(reply.body, "latebind_requests_total", model="scalar", version="1", outcome="answered") == 3
         assert value(reply.body, "latebind_http_replies_total", status="404") == 1
         assert 0.0 <= value(reply.body, "nv_cpu_utilization") <= 1.0
+
+
+# The statistics extension ---------------------------------------------------------------------------------------------
+
+
+SPEC = one_to_one("m", "float32", 1)
+KINDS = {"success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss"}
+
+
+def of_model(snapshot: Snapshot) -> dict[str, Any]:
+    (found,) = json.loads(json.dumps(statistics([SPEC], snapshot, epoch=1_000.0)))["model_stats"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_successes_failures_and_times_come_from_the_engines_figures() -> None:
+    told = of_model(SNAPSHOT)
+    assert (told["name"], told["version"]) == ("m", "1")
+    assert told["inference_count"] == 10
+    assert told["execution_count"] == 5
+    stats = told["inference_stats"]
+    assert stats["success"] == {"count": 10, "ns": 500_000_000}
+    assert stats["fail"] == {"count": 28, "ns": 1_500_000_000}
+    assert stats["queue"] == {"count": 10, "ns": 25_000_000}
+    assert stats["compute_infer"] == {"count": 10, "ns": 475_000_000}
+
+
+def test_batches_are_told_by_their_size_in_order() -> None:
+    told = of_model(SNAPSHOT)["batch_stats"]
+    assert [(entry["batch_size"], entry["compute_infer"]) for entry in told] == [
+        (2, {"count": 4, "ns": 500_000_000}),
+        (16, {"count": 1, "ns": 250_000_000}),
+    ]
+
+
+def whole_numbers(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(map(whole_numbers, value.values()))
+    if isinstance(value, list):
+        return all(map(whole_numbers, value))
+    return isinstance(value, str) or (type(value) is int and value >= 0)
+
+
+@pytest.mark.parametrize("snapshot", [SNAPSHOT, Snapshot(models={})], ids=["with figures", "never asked"])
+def test_every_key_is_there_and_every_number_whole_and_not_negative(snapshot: Snapshot) -> None:
+    told = of_model(snapshot)
+    assert set(told) == {
+        "name",
+        "version",
+        "last_inference",
+        "inference_count",
+        "execution_count",
+        "inference_stats",
+        "response_stats",
+        "batch_stats",
+        "memory_usage",
+    }
+    assert set(told["inference_stats"]) == KINDS
+    assert whole_numbers(told)
+
+
+def test_memory_is_told_where_it_is_limited() -> None:
+    assert of_model(SNAPSHOT)["memory_usage"] == []
+    figures: Any = MemoryMetrics(resident_bytes=40, bytes=70)  # type: ignore[typeddict-item]
+    limited = Snapshot(models=SNAPSHOT["models"], memory={"budget_bytes": 60, "models": {"m": figures}})
+    assert of_model(limited)["memory_usage"] == [{"type": "CPU", "id": 0, "byte_size": 40}]
+
+
+# The configuration that clients read ----------------------------------------------------------------------------------
+
+
+MAX_ROWS = Limits().max_rows
+WORDS = ModelSpec(
+    "words", "3", (TensorSpec("tokens", "int64", (40,), 0, 100),), (TensorSpec("tokens", "int64", (60,), 0),), 2, 4
+)
+
+
+def test_dims_are_the_shapes_of_the_metadata_without_their_batch() -> None:
+    for spec in (*SPECS, WORDS):
+        config, told = model_config(spec, SPECS, max_rows=MAX_ROWS), metadata(spec)
+        assert config["max_batch_size"] == spec.max_batch > 0
+        for kind in ("input", "output"):
+            tensors = config[kind]
+            shapes = told[f"{kind}s"]
+            assert isinstance(tensors, list)
+            assert isinstance(shapes, list)
+            assert [[-1, *tensor["dims"]] for tensor in tensors] == [tensor["shape"] for tensor in shapes]
+
+
+def test_rows_that_may_be_shorter_have_no_fixed_dim() -> None:
+    config = model_config(WORDS, [WORDS], max_rows=MAX_ROWS)
+    assert config["input"] == [{"name": "tokens", "data_type": "TYPE_INT64", "dims": [-1]}]
+
+
+# What the machine does ------------------------------------------------------------------------------------------------
+
+
+MEMORY = "MemTotal:  1000 kB\nMemFree: 100 kB\nMemAvailable:  400 kB\nHugePages_Total: 0\n"
+
+
+def written(proc: Path, *times: int) -> None:
+    (proc / "stat").write_text(f"cpu  {' '.join(map(str, times))}\ncpu0 1 2 3 4\n")
+    (proc / "meminfo").write_text(MEMORY)
+
+
+def test_cores_are_busy_for_the_share_that_they_did_not_rest_since_the_last_time(tmp_path: Path) -> None:
+    processor = Processor(tmp_path)
+    written(tmp_path, 100, 0, 100, 700, 100, 0, 0, 0, 55, 0)
+    processor.figures()
+    written(tmp_path, 130, 0, 100, 750, 120, 0, 0, 0, 99, 0)
+    assert processor.figures()["utilization"] == pytest.approx(0.3)
+    assert processor.figures()["utilization"] == 0.0
+
+
+def test_memory_is_used_that_is_not_available(tmp_path: Path) -> None:
+    written(tmp_path, 1, 1, 1, 1, 1, 1, 1, 1)
+    figures = Processor(tmp_path).figures()
+    assert (figures["memory_total_bytes"], figures["memory_used_bytes"]) == (1_024_000, 614_400)
+
+
+def test_a_gpu_that_is_not_there_is_left_out() -> None:
+    with pytest.raises(OSError, match=r"NVML|nvidia"):
+        Gpu("GPU-none")
+    assert set(Machine().figures("GPU-none")) == {"cpu"}
+
+
+# What clients get of outputs ------------------------------------------------------------------------------------------
+
+
+@given(arrays.arrays(np.int8, st.integers(1, 40), elements=st.integers(-3, 3)), st.integers(1, 45))
+def test_the_best_are_those_of_a_whole_sort_in_which_equals_keep_their_order(row: Array, count: int) -> None:
+    whole = sorted(range(len(row)), key=lambda index: (-int(row[index]), index))[:count]
+    assert best_classes(row.reshape(1, -1), count) == [[f"{row[index]}:{index}" for index in whole]]

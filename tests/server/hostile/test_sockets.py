@@ -14,7 +14,7 @@ from latebind.bench.server import serving
 from latebind.repository.directory import ModelDirectory
 from tests.server.conftest import PATIENCE
 from tests.server.hostile.handmade import good
-from tests.server.rest.test_request_filter import token_files
+from tests.server.test_access import token_files
 
 BODY = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
 

@@ -1,20 +1,29 @@
-"""The codec alone: what goes in comes out, and what does not fit is refused before an array is made."""
+"""The codec alone: what goes in comes out, compressed or not, and what does not fit is refused."""
 
+import asyncio
+import gzip
 import json
+import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.http as triton
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from latebind.domain.errors import InvalidRequest
+from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.server.calls import DATATYPES
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
+from latebind.server.rest.compression import Inflater, accepted
 from latebind.server.rest.infer import Codec, check_depth
 from tests.server.arithmetic import SPECS, one_to_one
+from tests.server.bodies import DOUBLE, request
+from tests.server.conftest import Site
 from tests.server.taking import take
 
 LIMITS = Limits()
@@ -141,3 +150,135 @@ def test_the_depth_counted_is_the_depth_there_is(value: object, most: int) -> No
             check_depth(text, most)
     else:
         check_depth(text, most)
+
+
+# Rows of sequences through the codec ----------------------------------------------------------------------------------
+
+
+SPEC = ModelSpec(
+    "m",
+    "1",
+    (TensorSpec("tokens", "int64", (6,), padding=0, limit=10),),
+    (TensorSpec("tokens", "int64", (8,), padding=0),),
+    2,
+    4,
+)
+CODEC = Codec(SPEC, Limits())
+
+
+def tokens_body(shape: list[int], data: list[Any]) -> bytes:
+    tensor = {"name": "tokens", "datatype": "INT64", "shape": shape, "data": data}
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+def tokens_binary(rows: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[bytes, int]:
+    parameters = {"binary_data_size": rows.nbytes}
+    tensor = {"name": "tokens", "datatype": "INT64", "shape": list(rows.shape), "parameters": parameters}
+    text = json.dumps({"inputs": [tensor]}).encode()
+    return text + rows.tobytes(), len(text)
+
+
+@pytest.mark.parametrize("length", [1, 3, 6])
+def test_rows_of_any_length_are_taken(length: int) -> None:
+    rows = np.arange(2 * length).reshape(2, length) % 10
+    for call in (
+        take(CODEC, tokens_body([2, length], rows.flatten().tolist())),
+        take(CODEC, tokens_body([2, length], rows.tolist())),
+        take(CODEC, *tokens_binary(rows)),
+    ):
+        padding = [[0] * (6 - length)] * 2
+        assert call.rows["tokens"].tolist() == np.hstack([rows, np.array(padding, np.int64)]).tolist()
+
+
+@pytest.mark.parametrize("token", [-1, 10, 2**62])
+def test_tokens_that_the_model_does_not_know_are_refused(token: int) -> None:
+    for call in ((tokens_body([1, 2], [3, token]),), tokens_binary(np.array([[3, token]]))):
+        with pytest.raises(InvalidRequest, match="0 to 9"):
+            take(CODEC, *call)
+
+
+# Compressed bodies and replies ----------------------------------------------------------------------------------------
+
+
+PACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
+LARGE = np.tile(np.arange(1024, dtype=np.float32), (1, 1024, 1))
+
+
+def undone(parts: list[bytes], encoding: str = "gzip", limits: Limits | None = None) -> bytes:
+    async def read() -> bytes:
+        coming = iter([*parts, b""])
+
+        async def receive() -> tuple[bytes, bool]:
+            part = next(coming)
+            return part, part != b""
+
+        inflating = Inflater(receive, encoding.encode(), limits or Limits())
+        found, more = bytearray(), True
+        while more:
+            piece, more = await inflating.receive()
+            assert len(piece) <= 1 << 18
+            found += piece
+        return bytes(found)
+
+    return asyncio.run(read())
+
+
+@given(st.binary(max_size=2000), st.integers(1, 400), st.sampled_from(["gzip", "deflate"]))
+def test_a_body_comes_out_as_it_was_however_it_was_cut(body: bytes, cut: int, encoding: str) -> None:
+    sent = PACK[encoding](body)
+    assert undone([sent[start : start + cut] for start in range(0, len(sent), cut)], encoding) == body
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("more", [1, 100, 257, 258, 259, 600])
+def test_what_is_made_of_the_last_bytes_is_not_lost_where_a_step_ends_there(encoding: str, more: int) -> None:
+    body = bytes((1 << 18) + more)
+    sent = PACK[encoding](body)
+    for cut in range(1, 12):
+        assert undone([sent[:-cut], sent[-cut:]], encoding) == body
+
+
+@pytest.mark.parametrize(
+    ("header", "encoding"),
+    [
+        (None, None),
+        (b"", None),
+        (b"gzip", b"gzip"),
+        (b"GZIP", b"gzip"),
+        (b"deflate", b"deflate"),
+        (b"br, deflate;q=0.5, gzip ; q = 0.1", b"gzip"),
+        (b"gzip;q=0, deflate", b"deflate"),
+        (b"gzip;q=0.000", None),
+        (b"br", None),
+        (b"identity", None),
+        (b"gzip;q=x,,;", None),
+        (b"gzip;level=9", None),
+    ],
+)
+def test_the_reply_takes_an_encoding_that_the_client_takes(header: bytes | None, encoding: bytes | None) -> None:
+    assert accepted(header) == encoding
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("binary", [True, False])
+def test_tritonclient_may_compress_both_ways(site: Site, encoding: str, binary: bool) -> None:
+    model, x = ("large", LARGE) if binary else ("double", np.arange(1024, dtype=np.float32).reshape(64, 16))
+    given_input = triton.InferInput("x", list(x.shape), "FP32")
+    given_input.set_data_from_numpy(x, binary_data=binary)
+    with triton.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
+        wanted = triton.InferRequestedOutput("y", binary_data=binary)
+        both = {f"{way}_compression_algorithm": encoding for way in ("request", "response")}
+        found = client.infer(model, [given_input], outputs=[wanted], **both).as_numpy("y")
+    np.testing.assert_array_equal(found, x * 2)
+
+
+def test_what_is_small_or_noise_goes_as_it_is(site: Site) -> None:
+    small = site.post(DOUBLE, request(), {"Accept-Encoding": "gzip"})
+    noise = np.random.default_rng(0).random((1, 1024, 1024), np.float32)
+    tensor = {"name": "x", "shape": [1, 1024, 1024], "datatype": "FP32", "parameters": {"binary_data_size": 4 << 20}}
+    head = json.dumps(request(tensor, parameters={"binary_data_output": True})).encode()
+    headers = {"Accept-Encoding": "gzip", "Inference-Header-Content-Length": str(len(head))}
+    large = site.post("/v2/models/large/infer", head + noise.tobytes(), headers)
+    for reply in (small, large):
+        assert reply.status == 200
+        assert "content-encoding" not in reply.headers

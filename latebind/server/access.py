@@ -51,7 +51,8 @@ class Guard:
     def from_files(cls, config: FrontendConfig) -> "Guard":
         """Read the tokens that the configuration names. Raises `ConfigError`."""
         strangers = not (is_loopback(config.host) or config.tls_client_ca)
-        token, admin_token = _read(config.token_file), _read(config.admin_token_file)
+        names = config.token_file, config.admin_token_file
+        token, admin_token = (read_token(Path(name)) if name else "" for name in names)
         return cls(token=token, admin_token=admin_token, strangers=strangers)
 
     def asks(self, access: Access) -> bool:
@@ -91,10 +92,6 @@ def read_token(path: Path) -> str:
     if mode & stat.S_IROTH:
         log.warning("everybody on this machine may read the token in %s: chmod 600 it", path)
     return text
-
-
-def _read(name: str) -> str:
-    return read_token(Path(name)) if name else ""
 
 
 def _digest(token: bytes) -> bytes:

@@ -13,11 +13,11 @@ from msgspec import structs
 from latebind.domain.errors import InvalidRequest
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.sequence.padding import room
+from latebind.server.described import NO_WISHES, RequestedOutput
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
 from latebind.server.shared_memory import Place, Reference, Regions
 
-LONGEST_ID = 1024
 CLIENT_HEADER = b"latebind-client"  # the address that a call came from, set by an ingress that sends it on
 WAITED_HEADER = b"latebind-waited"  # seconds of its deadline that a call has already waited at the ingress
 
@@ -169,19 +169,6 @@ class CallInput(msgspec.Struct, frozen=True):
         return [tensor.room(row, self.shape) for row in places] if tensor.is_padded else places
 
 
-class OutputRequest(msgspec.Struct, frozen=True):
-    """An output as the client asks for it. `binary` is None if it does not say how to send it.
-
-    If `classes` is not 0, the client wants that many best classes of each row instead of all values. `reference` is the
-    shared memory to write them to.
-    """
-
-    name: str
-    binary: bool | None = None
-    classes: int = 0
-    reference: Reference | None = None
-
-
 class CallOutput(msgspec.Struct, frozen=True):
     """An output to send: its values or, if `classes` is not 0, the best classes of each row; `binary` or as JSON.
 
@@ -266,22 +253,22 @@ class Calls:
             raise InvalidRequest(f"{stated}: its shape and datatype ask for {needed}")
         return found
 
-    def wanted(self, asked: Iterable[OutputRequest], *, binary: bool) -> tuple[CallOutput, ...]:
+    def wanted(self, asked: Iterable[RequestedOutput], *, binary: bool) -> tuple[CallOutput, ...]:
         """Return the outputs to send: those asked for, or all. `binary` applies to those that do not say how."""
         wanted: dict[str, CallOutput] = {}
         for one in asked:
             tensor = _known(self.outputs, one.name, "output", self.spec)
             if one.name in wanted:
                 raise InvalidRequest(f"output {one.name!r} is asked for twice")
-            if not 0 <= one.classes <= self._limits.classes:
-                most = self._limits.classes
-                raise InvalidRequest(
-                    f"{tensor.title}: classification is {one.classes!s:.40}: ask for 1 to {most} classes"
-                )
-            if one.classes and tensor.datatype == "BOOL":
+            wishes = one.parameters or NO_WISHES
+            classes, most, reference = wishes.classification, self._limits.classes, wishes.reference()
+            if not 0 <= classes <= most:
+                raise InvalidRequest(f"{tensor.title}: classification is {classes!s:.40}: ask for 1 to {most} classes")
+            if classes and tensor.datatype == "BOOL":
                 raise InvalidRequest(f"{tensor.title} is BOOL, of which no class is best: leave classification out")
-            place = None if one.reference is None else self._regions.place(one.reference)
-            wanted[one.name] = CallOutput(tensor, binary if one.binary is None else one.binary, one.classes, place)
+            place = None if reference is None else self._regions.place(reference)
+            as_bytes = binary if wishes.binary_data is None else wishes.binary_data
+            wanted[one.name] = CallOutput(tensor, as_bytes, classes, place)
         found = tuple(wanted.values()) or self._all[binary]
         for output in found:
             if not (output.binary or output.tensor.has_json or output.classes or output.place):

@@ -6,11 +6,8 @@ Where gRPC is configured, the server of `rpc/server.py` opens and closes with it
 import asyncio
 import signal
 import socket
-import ssl
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -20,22 +17,17 @@ from latebind.server.access import Security
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
-from latebind.server.listening import BACKLOG, listen, waiting_at
+from latebind.server.listening import listen
 from latebind.server.rest.app import RestApp
 from latebind.server.rest.openapi import Route
-from latebind.server.rest.protocol import HttpProtocol, Sweeper
 from latebind.server.rest.routes import ROUTES
 from latebind.server.service import Service
 from latebind.server.shared_memory import Regions
-from latebind.server.tls import LATE_SECONDS, TlsServer
 from latebind.server.tracing import TracedCall
 
 if TYPE_CHECKING:
     from latebind.server.rpc.server import RpcServer
     from latebind.server.rpc.verbs import Method
-
-
-POLL_SECONDS = 0.05  # between two looks whether everything has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +93,8 @@ class Frontend:
             dashboard=self._dashboard,
             routes=verbs.routes,
             behind_ingress=security.behind_ingress,
+            tls=security.tls,
         )
-        self._http = HttpServer(self._app, security.tls)
         self._rpc: RpcServer | None = None
         if self._config.grpc_port is not None:  # raises `ConfigError` if its packages are not installed
             from latebind.server.rpc import server as rpc  # noqa: PLC0415  (optional dependencies)
@@ -135,13 +127,13 @@ class Frontend:
         except BaseException:
             self._socket.close()
             raise
-        await self._http.open(self._socket)
+        await self._app.open(self._socket)
 
     def close(self) -> None:
         """Begin to close: refuse new calls; calls under way get `Limits.drain_seconds` to end. Await `closed()`."""
         self._service.drain()
         if self._closing is None:
-            self._closing = asyncio.create_task(self._http.close())
+            self._closing = asyncio.create_task(self._app.close())
             self._told.set()
         if self._rpc is not None:
             self._rpc.close()
@@ -156,7 +148,7 @@ class Frontend:
         self.hurried = self._closing is not None
         self.close()
         if self.hurried:
-            self._http.hurried = True
+            self._app.hurried = True
             if self._rpc is not None:
                 self._rpc.reception.give_up()
 
@@ -181,64 +173,3 @@ class Frontend:
     ) -> None:
         self.close()
         await self.closed()
-
-
-class HttpServer:
-    """Accepts connections, behind TLS where there is a context, and ends them in good order."""
-
-    def __init__(self, app: RestApp, tls: ssl.SSLContext | None) -> None:
-        self._app = app
-        self.behind_tls: TlsServer | None = None
-        self.hurried = False  # close without waiting for anybody
-        self._limits = app.context.limits
-        self._tls = tls
-        self._made = partial(HttpProtocol, app)
-        self._server: asyncio.AbstractServer | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def open(self, listening: socket.socket) -> None:
-        """Listen there."""
-        loop, limits = asyncio.get_running_loop(), self._limits
-        self._listening = listening
-        sweeper = Sweeper(limits.idle_seconds)
-        self._tasks = [loop.create_task(self._app.keep_date()), loop.create_task(sweeper.run(self._app.connections))]
-        await asyncio.sleep(0)  # the first reply has a date
-        if self._tls is None:
-            self._server = await loop.create_server(self._made, sock=listening, backlog=BACKLOG)
-        else:
-            most, patience = limits.connections, limits.idle_seconds
-            self.behind_tls = TlsServer(
-                listening, self._tls, self._made, self._app.connections, most=most, patience=patience
-            )
-
-    async def close(self) -> None:
-        """Close once everything that has arrived is answered, or the time to drain is over.
-
-        First serve connections that the kernel accepted and nobody here did: they would be reset.
-        """
-        loop = asyncio.get_running_loop()
-        come = list(waiting_at(self._listening))
-        if self._server is not None:
-            self._server.close()
-        if self.behind_tls is None:
-            taking = [loop.connect_accepted_socket(self._made, line) for line in come]
-            await asyncio.gather(*taking, return_exceptions=True)
-            self._listening.close()
-        else:
-            self.behind_tls.close()
-            for line in come:
-                self.behind_tls.take(line)
-            await self.behind_tls.ended(seconds=LATE_SECONDS)
-        for connection in list(self._app.connections):
-            connection.shutdown()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._limits.drain_seconds):
-                while (self._app.connections or self._app.tasks) and not self.hurried:
-                    await asyncio.sleep(POLL_SECONDS)
-        late = list(self._app.tasks)
-        for task in late:
-            task.cancel()
-        if late and not self.hurried:  # each still sends its error
-            await asyncio.wait(late, timeout=1.0)
-        for task in self._tasks:
-            task.cancel()

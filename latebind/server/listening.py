@@ -22,11 +22,6 @@ WHY = {
 log = logging.getLogger(__name__)
 
 
-def reason(error: OSError) -> str:
-    """Return what is wrong with an address, and what to take instead."""
-    return WHY.get(error.errno or 0, error.strerror or str(error))
-
-
 def families(host: str) -> tuple[str, ...]:
     """Return which versions of IP a frontend at this address speaks: gRPC's server makes the same of `::`."""
     if host == "::" and socket.has_dualstack_ipv6():
@@ -44,7 +39,9 @@ def listen(host: str, port: int, key: str = "server") -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
-        raise ConfigError(f"{key}: cannot listen on {host} port {port}: {reason(error)}") from None
+        raise ConfigError(
+            f"{key}: cannot listen on {host} port {port}: {WHY.get(error.errno or 0, error.strerror)}"
+        ) from None
 
 
 def waiting_at(listening: socket.socket) -> Iterator[socket.socket]:

@@ -107,7 +107,7 @@ class Service:
 
     def model_ready(self, name: str, version: str | None = None) -> bool:
         """Tell whether requests for this model can be answered. Raises `NotFound`."""
-        if self._unavailable(name) is not None:
+        if self._catalogue is not None and self._catalogue.unavailable(name) is not None:
             return False
         return not self._draining and self._gateway.ready(self.model(name, version).name)
 
@@ -133,9 +133,7 @@ class Service:
         if not self._gateway.ready():  # asked for once where all is well: there may be a thousand models
             for place, entry in enumerate(entries):
                 if entry["state"] == "READY" and not self._gateway.ready(entry["name"]):
-                    entries[place] = IndexEntry(
-                        name=entry["name"], version=entry["version"], state="UNAVAILABLE", reason=NOT_ANSWERING
-                    )
+                    entries[place] = {**entry, "state": "UNAVAILABLE", "reason": NOT_ANSWERING}
         return [entry for entry in entries if not ready or entry["state"] == "READY"]
 
     async def load(self, name: str, parameters: Mapping[str, object] | None = None) -> None:
@@ -164,7 +162,7 @@ class Service:
         """
         spec = self._gateway.models.get(name)
         if spec is None:
-            reason = self._unavailable(name)
+            reason = None if self._catalogue is None else self._catalogue.unavailable(name)
             raise self._nothing(name) if reason is None else Unavailable(reason)
         if version is not None and version != spec.version:
             raise _no_version(spec, version)
@@ -223,11 +221,21 @@ class Service:
 
     async def _claim_filled(self, spec: ModelSpec, call: Call, fill: Fill, version: str | None) -> tuple[Claim, float]:
         """Return the slots of a call, filled, and its deadline."""
-        deadline = time.monotonic() + self._seconds(spec, call.timeout) - call.waited
+        if call.timeout:
+            seconds = min(call.timeout * MICROSECOND, self._longest)
+        else:
+            seconds = self._deadlines.get(spec.name, self._deadline)
+        deadline = time.monotonic() + seconds - call.waited
         claim = await self._gateway.claim(spec.name, call.rows, deadline=deadline, priority=call.priority)
         try:
-            if claim.spec is not spec:
-                _check_same(spec, claim.spec, version)
+            there = claim.spec
+            if there is not spec:  # another version has replaced the one that the call was made for
+                if version is not None and version != there.version:
+                    raise _no_version(there, version)
+                if (spec.inputs, spec.outputs) != (there.inputs, there.outputs):
+                    raise Unavailable(
+                        f"{there.name} became another while this request came: ask what it takes and send it again"
+                    )
             begun = time.monotonic()
             await fill(claim.rows)
         except BaseException:
@@ -252,9 +260,7 @@ class Service:
         """Return how long the slowest row waited and ran; both are 0 where `show_exit` is false."""
         if not self._show_exit:
             return 0.0, 0.0
-        if len(answer.ran) == 1:
-            return answer.waited[0] * 1e3, answer.ran[0] * 1e3
-        return max(answer.waited, default=0.0) * 1e3, max(answer.ran, default=0.0) * 1e3
+        return (max(answer.waited) * 1e3, max(answer.ran) * 1e3) if answer.ran else (0.0, 0.0)
 
     async def metrics(self) -> Snapshot:
         """Return the engine's metrics."""
@@ -302,9 +308,6 @@ class Service:
         finally:
             claim.release()
 
-    def _unavailable(self, name: str) -> str | None:
-        return None if self._catalogue is None else self._catalogue.unavailable(name)
-
     def _nothing(self, name: str) -> NotFound:
         """Return the error for a model that is not served: unknown, or known to the catalogue but not served."""
         for entry in self.index():
@@ -318,19 +321,6 @@ class Service:
         if self._catalogue is None or not self._manage:
             raise TurnedOff("models are not loaded and unloaded by clients here: start the server with --manage")
         return self._catalogue
-
-    def _seconds(self, spec: ModelSpec, timeout: int) -> float:
-        if not timeout:
-            return self._deadlines.get(spec.name, self._deadline)
-        return min(timeout, int(self._longest / MICROSECOND)) * MICROSECOND
-
-
-def _check_same(asked: ModelSpec, there: ModelSpec, version: str | None) -> None:
-    """Raise if a call made for the version `asked` cannot be answered by the version that is `there` now."""
-    if version is not None and version != there.version:
-        raise _no_version(there, version)
-    if (asked.inputs, asked.outputs) != (there.inputs, there.outputs):
-        raise Unavailable(f"{there.name} became another while this request came: ask what it takes and send it again")
 
 
 def _no_version(spec: ModelSpec, version: str) -> NotFound:

@@ -175,10 +175,9 @@ class Regions:
         return Place(reference.region, region, offset, size)
 
     def _region(self, name: str) -> Region:
-        region = self._regions.get(name)
-        if region is None:
+        if name not in self._regions:
             raise NotFound(f"there is no shared memory region {name!r:.140}: register it first")
-        return region
+        return self._regions[name]
 
 
 class CudaRegions:

@@ -20,14 +20,21 @@ def server_context(config: FrontendConfig) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    check_readable(config.tls_cert, config.tls_key)
+    _check_readable(config.tls_cert, config.tls_key)
     try:
         context.load_cert_chain(config.tls_cert, config.tls_key, password=_no_password)
     except ssl.SSLError as error:
         what = f"server.tls_cert {config.tls_cert} and server.tls_key {config.tls_key}"
         raise ConfigError(f"{what} do not fit: {_reason(error)}; give a certificate and its key, as PEM") from None
     if config.tls_client_ca:
-        _ask_for_certificates(context, config.tls_client_ca)
+        _check_readable(config.tls_client_ca)
+        try:
+            context.load_verify_locations(config.tls_client_ca)
+        except ssl.SSLError as error:
+            raise ConfigError(
+                f"server.tls_client_ca {config.tls_client_ca} is no certificate: {_reason(error)}"
+            ) from None
+        context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
@@ -103,22 +110,13 @@ class TlsServer:
             )
 
 
-def check_readable(*names: str) -> None:
+def _check_readable(*names: str) -> None:
     """Raise `ConfigError` for a file that cannot be read; OpenSSL does not say which file it was."""
     for name in names:
         try:
             Path(name).open("rb").close()
         except OSError as error:
             raise ConfigError(f"{name}, which TLS needs, cannot be read: {error.strerror}") from None
-
-
-def _ask_for_certificates(context: ssl.SSLContext, authority: str) -> None:
-    check_readable(authority)
-    try:
-        context.load_verify_locations(authority)
-    except ssl.SSLError as error:
-        raise ConfigError(f"server.tls_client_ca {authority} is no certificate: {_reason(error)}") from None
-    context.verify_mode = ssl.CERT_REQUIRED
 
 
 def _no_password() -> str:

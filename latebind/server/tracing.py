@@ -111,7 +111,8 @@ class Tracing:
 
     def wanted(self, model: str, parent: str) -> bool:
         """Tell whether to trace this call of `model`; `parent` is the caller's span, if it sent one."""
-        return (_sampled(parent) or self._settings.wanted(model)) and len(self._open) < self._most_open
+        sampled = TRACEPARENT.fullmatch(parent) is not None and int(parent[53:55], 16) & SAMPLED > 0
+        return (sampled or self._settings.wanted(model)) and len(self._open) < self._most_open
 
     @contextmanager
     def following(self, model: str, version: str, rows: int, *, id: str, parent: str) -> Iterator[TracedCall]:
@@ -171,8 +172,3 @@ class Tracing:
                 self._kept.append(call)
                 if self._export is not None:
                     self._export(call)
-
-
-def _sampled(parent: str) -> bool:
-    """Tell whether the caller's span belongs to a sampled trace."""
-    return bool(parent) and TRACEPARENT.fullmatch(parent) is not None and int(parent[53:55], 16) & SAMPLED > 0

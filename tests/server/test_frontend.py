@@ -58,18 +58,6 @@ def test_closing_answers_what_is_under_way_and_refuses_what_is_new() -> None:
         site.connect()
 
 
-def test_a_closing_frontend_is_not_ready_on_connections_it_already_has() -> None:
-    head, _, body = STUCK_CALL.partition(b"\r\n\r\n")
-    with opened() as site, site.connect() as connection:
-        connection.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
-        assert connection.recv(100).startswith(b"HTTP/1.1 100")  # now the frontend waits for the body
-        site.loop.call_soon_threadsafe(site.frontend.close)
-        connection.sendall(body)
-        reply = read_response(connection)
-        assert reply.status == 503
-        assert "shutting down" in reply.json()["error"]
-
-
 @pytest.mark.parametrize("accepted", [False, True])
 def test_who_is_there_as_the_frontend_closes_is_refused_and_not_reset(accepted: bool) -> None:
     """Whether the frontend has accepted the connection, and not read it yet, or the system alone has."""

@@ -30,20 +30,12 @@ from tests.server.arithmetic import SPECS, one_to_one
 from tests.server.conftest import opened, scalar
 
 ROOT = Path(__file__).parent.parent.parent
-MODEL = {"model": "m", "version": "7"}
+FIRST: Distribution = {"le": [0.01], "counts": [1, 0], "sum": 0.005, "count": 1}
 SNAPSHOT: Snapshot = {
     "models": {
         "m": {
-            "requests": {
-                "answered": 10,
-                "refused_full": 1,
-                "refused_late": 2,
-                "expired": 3,
-                "cancelled": 4,
-                "failed": 5,
-                "not_loaded": 6,
-                "refused_loading": 7,
-            },
+            "requests": {"answered": 10, "refused_full": 1, "refused_late": 2, "refused_loading": 7}
+            | {"expired": 3, "cancelled": 4, "failed": 5, "not_loaded": 6},
             "left_at": [7, 0, 3],
             "batches": {"16": 1, "2": 4},
             "stage_runs": 9,
@@ -62,9 +54,92 @@ SNAPSHOT: Snapshot = {
     "batching": {"m": {"merges": 3, "preemptions": 4, "refills": 5}},
     "restarts": 2,
 }
-
-
-SPENT: Distribution = {"le": [0.01], "counts": [1, 0], "sum": 0.005, "count": 1}
+LOADED = MemoryMetrics(
+    resident_bytes=40, bytes=70, loads=3, evictions=2, failures=1, read_bytes=100, cached_bytes=75, load_seconds=FIRST
+)
+STEP: StepMetrics = {
+    "answered": {"small": 3, "large": 1},
+    "replanned": 4,
+    "budget_seconds": 0.2,
+    "spent_seconds": {"le": [0.01, 0.1], "counts": [3, 1, 0], "sum": 0.06, "count": 4},
+}
+WITH_TOKENS: ModelMetrics = {**SNAPSHOT["models"]["m"], "tokens": 40, "first_token_seconds": FIRST}
+EVERYTHING: Snapshot = {
+    **SNAPSHOT,
+    "models": {"m": SNAPSHOT["models"]["m"], "s": WITH_TOKENS},
+    "memory": {"budget_bytes": 60, "models": {"m": LOADED, "gone": LOADED}},
+    "steps": {"m": {"cars": STEP}},
+    "gpu": "GPU-1",
+}
+ADAPTED = AdaptationFigures(
+    version="000003", sampled=500, retrained=4, refused=1, alarms=2, fidelity=0.98, lower=0.96, upper=0.99
+)
+TEXT = prometheus_text(
+    EVERYTHING,
+    versions={"m": "7", "s": "7"},
+    replies={200: 9, 503: 1},
+    adaptation={"m": ADAPTED, "gone": ADAPTED},
+    machine={"cpu": {"utilization": 0.5}, "gpu": {"power_usage": 70.5, "energy_consumption": 9.0}},
+)
+VALUES: list[tuple[str, dict[str, str], float]] = [
+    ("latebind_requests_total", {"outcome": "refused_late"}, 2),
+    ("latebind_left_at_total", {"stage": "2"}, 3),
+    ("latebind_batches_total", {"size": "16"}, 1),
+    ("latebind_stage_runs_total", {}, 9),
+    ("latebind_row_stages_total", {}, 20),
+    ("latebind_stage_failures_total", {}, 3),
+    ("latebind_pending_requests", {}, 2),
+    ("latebind_runs_total", {"size": "2"}, 8),
+    ("latebind_run_seconds_total", {"size": "16"}, 0.25),
+    ("latebind_merges_total", {}, 3),
+    ("latebind_preemptions_total", {}, 4),
+    ("latebind_refills_total", {}, 5),
+    ("latebind_latency_seconds_bucket", {"le": "0.1"}, 9),
+    ("latebind_queue_seconds_sum", {}, 0.025),
+    ("latebind_admission_slack_seconds_bucket", {"le": "0.0"}, 2),
+    ("latebind_admission_slack_seconds_sum", {}, 6.5),
+    ("latebind_query_steps_total", {"step": "cars", "answered_by": "small"}, 3),
+    ("latebind_query_step_budget_seconds_total", {"step": "cars"}, 0.2),
+    ("latebind_query_replans_total", {"step": "cars"}, 4),
+    ("latebind_query_step_seconds_bucket", {"step": "cars", "le": "0.1"}, 4),
+    ("latebind_resident_bytes", {}, 40),
+    ("latebind_model_bytes", {}, 70),
+    ("latebind_evictions_total", {}, 2),
+    ("latebind_load_failures_total", {}, 1),
+    ("latebind_load_bytes_total", {"tier": "page-cache"}, 75),
+    ("latebind_load_bytes_total", {"tier": "disk"}, 25),
+    ("latebind_load_seconds_count", {}, 1),
+    ("latebind_fidelity", {"bound": "lower"}, 0.96),
+    ("latebind_fidelity", {"bound": ""}, 0.98),
+    ("latebind_fidelity", {"bound": "upper"}, 0.99),
+    ("latebind_fidelity_samples_total", {}, 500),
+    ("latebind_fidelity_alarms_total", {}, 2),
+    ("latebind_retrainings_total", {"outcome": "published"}, 3),
+    ("latebind_retrainings_total", {"outcome": "nothing_shown"}, 1),
+    ("latebind_learned_caches_info", {"number": "000003"}, 1),
+    ("latebind_tokens_total", {"model": "s"}, 40),
+    ("latebind_first_token_seconds_sum", {"model": "s"}, 0.005),
+    ("nv_inference_first_response_histogram_ms_sum", {"model": "s"}, 5),
+    ("nv_inference_first_response_histogram_ms_sum", {}, 500),
+    ("nv_inference_first_response_histogram_ms_bucket", {"le": "100.0"}, 9),
+    ("nv_inference_request_success", {}, 10),
+    ("nv_inference_request_failure", {"reason": "REJECTED"}, 10),
+    ("nv_inference_request_failure", {"reason": "OTHER"}, 9),
+    ("nv_inference_exec_count", {}, 5),
+    ("nv_inference_pending_request_count", {}, 2),
+    ("nv_inference_queue_duration_us", {}, 25_000),
+    ("nv_inference_compute_infer_duration_us", {}, 475_000),
+    ("nv_inference_compute_input_duration_us", {}, 0),
+]
+OF_THE_SERVER: list[tuple[str, dict[str, str], float]] = [
+    ("latebind_http_replies_total", {"status": "503"}, 1),
+    ("latebind_engine_restarts_total", {}, 2),
+    ("latebind_figures_age_seconds", {}, 0),
+    ("latebind_memory_budget_bytes", {}, 60),
+    ("nv_cpu_utilization", {}, 0.5),
+    ("nv_gpu_power_usage", {"gpu_uuid": "GPU-1"}, 70.5),
+    ("nv_energy_consumption", {"gpu_uuid": "GPU-1"}, 9.0),
+]
 
 
 def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -76,114 +151,18 @@ def value(text: bytes, name: str, **labels: str) -> float:
     return samples(text)[name, tuple(sorted(labels.items()))]
 
 
-def test_every_figure_of_the_snapshot_is_told() -> None:
-    text = prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={200: 9, 503: 1})
-    assert value(text, "latebind_requests_total", **MODEL, outcome="refused_late") == 2
-    assert value(text, "latebind_left_at_total", **MODEL, stage="2") == 3
-    assert value(text, "latebind_batches_total", **MODEL, size="16") == 1
-    assert value(text, "latebind_stage_runs_total", **MODEL) == 9
-    assert value(text, "latebind_row_stages_total", **MODEL) == 20
-    assert value(text, "latebind_stage_failures_total", **MODEL) == 3
-    assert value(text, "latebind_pending_requests", **MODEL) == 2
-    assert value(text, "latebind_http_replies_total", status="503") == 1
-    assert value(text, "latebind_runs_total", **MODEL, size="2") == 8
-    assert value(text, "latebind_run_seconds_total", **MODEL, size="16") == 0.25
-    assert value(text, "latebind_merges_total", **MODEL) == 3
-    assert value(text, "latebind_preemptions_total", **MODEL) == 4
-    assert value(text, "latebind_refills_total", **MODEL) == 5
-    assert value(text, "latebind_engine_restarts_total") == 2
-    assert value(text, "latebind_admission_slack_seconds_bucket", **MODEL, le="0.0") == 2
-    assert value(text, "latebind_admission_slack_seconds_sum", **MODEL) == 6.5
+def test_every_figure_is_told_under_its_name() -> None:
+    for name, labels, right in VALUES:
+        assert value(TEXT, name, **{"model": "m", "version": "7", **labels}) == right, name
+    for name, labels, right in OF_THE_SERVER:
+        assert value(TEXT, name, **labels) == right, name
 
 
-def test_steps_of_queries_are_told_by_who_answered_with_what_was_planned_and_spent() -> None:
-    spent: Distribution = {"le": [0.01, 0.1], "counts": [3, 1, 0], "sum": 0.06, "count": 4}
-    step: StepMetrics = {
-        "answered": {"small": 3, "large": 1},
-        "replanned": 4,
-        "budget_seconds": 0.2,
-        "spent_seconds": spent,
-    }
-    snapshot: Snapshot = {**SNAPSHOT, "steps": {"m": {"cars": step}}}
-    text = prometheus_text(snapshot, versions={"m": "7"}, replies={})
-    assert value(text, "latebind_query_steps_total", **MODEL, step="cars", answered_by="small") == 3
-    assert value(text, "latebind_query_step_budget_seconds_total", **MODEL, step="cars") == 0.2
-    assert value(text, "latebind_query_replans_total", **MODEL, step="cars") == 4
-    assert value(text, "latebind_query_step_seconds_sum", **MODEL, step="cars") == 0.06
-    assert value(text, "latebind_query_step_seconds_bucket", **MODEL, step="cars", le="0.1") == 4
-
-
-def test_what_lies_in_memory_is_told_where_that_is_limited() -> None:
-    figures: MemoryMetrics = {
-        "resident_bytes": 40,
-        "bytes": 70,
-        "loads": 3,
-        "evictions": 2,
-        "failures": 1,
-        "read_bytes": 100,
-        "cached_bytes": 75,
-        "load_seconds": {"le": [0.01, 0.1], "counts": [1, 1, 0], "sum": 0.07, "count": 2},
-    }
-    limited: Snapshot = {**SNAPSHOT, "memory": {"budget_bytes": 60, "models": {"m": figures}}}
-    text = prometheus_text(limited, versions={"m": "7"}, replies={})
-    assert value(text, "latebind_memory_budget_bytes") == 60
-    assert value(text, "latebind_resident_bytes", **MODEL) == 40
-    assert value(text, "latebind_model_bytes", **MODEL) == 70
-    assert value(text, "latebind_evictions_total", **MODEL) == 2
-    assert value(text, "latebind_load_failures_total", **MODEL) == 1
-    assert value(text, "latebind_load_bytes_total", **MODEL, tier="page-cache") == 75
-    assert value(text, "latebind_load_bytes_total", **MODEL, tier="disk") == 25
-    assert value(text, "latebind_load_seconds_count", **MODEL) == 2
-    assert b"latebind_memory" not in prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={})
-
-
-def test_what_adaptation_knows_is_told() -> None:
-    figures = AdaptationFigures(
-        version="000003", sampled=500, retrained=4, refused=1, alarms=2, fidelity=0.98, lower=0.96, upper=0.99
-    )
-    text = prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={}, adaptation={"m": figures, "gone": figures})
-    bounds = [value(text, "latebind_fidelity", **MODEL, bound=bound) for bound in ("lower", "", "upper")]
-    assert bounds == [0.96, 0.98, 0.99]
-    assert value(text, "latebind_fidelity_samples_total", **MODEL) == 500
-    assert value(text, "latebind_fidelity_alarms_total", **MODEL) == 2
-    assert value(text, "latebind_retrainings_total", **MODEL, outcome="published") == 3
-    assert value(text, "latebind_retrainings_total", **MODEL, outcome="nothing_shown") == 1
-    assert value(text, "latebind_learned_caches_info", **MODEL, number="000003") == 1
-    assert b"gone" not in text
-
-
-def test_sequence_models_tell_of_their_tokens_and_others_do_not() -> None:
+def test_labels_come_from_models_that_are_served_and_figures_from_what_there_is() -> None:
+    assert b"gone" not in TEXT
     text = prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={})
-    assert b"latebind_tokens_total{" not in text
-    assert value(text, "nv_inference_first_response_histogram_ms_sum", **MODEL) == 500
-    model: ModelMetrics = {**SNAPSHOT["models"]["m"], "tokens": 40, "first_token_seconds": SPENT}
-    text = prometheus_text({**SNAPSHOT, "models": {"m": model}}, versions={"m": "7"}, replies={})
-    assert value(text, "latebind_tokens_total", **MODEL) == 40
-    assert value(text, "latebind_first_token_seconds_sum", **MODEL) == 0.005
-    assert value(text, "nv_inference_first_response_histogram_ms_sum", **MODEL) == 5
-
-
-def test_tritons_names_tell_the_same() -> None:
-    text = prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={})
-    assert value(text, "nv_inference_request_success", **MODEL) == 10
-    assert value(text, "nv_inference_request_failure", **MODEL, reason="REJECTED") == 10
-    assert value(text, "nv_inference_request_failure", **MODEL, reason="OTHER") == 9
-    assert value(text, "nv_inference_exec_count", **MODEL) == 5
-    assert value(text, "nv_inference_pending_request_count", **MODEL) == 2
-    assert value(text, "nv_inference_queue_duration_us", **MODEL) == 25_000
-    assert value(text, "nv_inference_compute_infer_duration_us", **MODEL) == 475_000
-    assert value(text, "nv_inference_compute_input_duration_us", **MODEL) == 0
-    assert value(text, "nv_inference_first_response_histogram_ms_bucket", **MODEL, le="100.0") == 9
-    assert value(text, "nv_inference_first_response_histogram_ms_sum", **MODEL) == 500
-
-
-def test_the_machine_is_told_under_tritons_names() -> None:
-    snapshot: Snapshot = {**SNAPSHOT, "gpu": "GPU-1"}
-    machine = {"cpu": {"utilization": 0.5}, "gpu": {"power_usage": 70.5, "energy_consumption": 9.0}}
-    text = prometheus_text(snapshot, versions={"m": "7"}, replies={}, machine=machine)
-    assert value(text, "nv_cpu_utilization") == 0.5
-    assert value(text, "nv_gpu_power_usage", gpu_uuid="GPU-1") == 70.5
-    assert value(text, "nv_energy_consumption", gpu_uuid="GPU-1") == 9.0
+    for name in (b"latebind_memory", b"latebind_tokens", b"latebind_query", b"latebind_fidelity", b"nv_gpu"):
+        assert name not in text
 
 
 def test_the_documentation_has_every_name_of_ours() -> None:
@@ -208,6 +187,8 @@ def test_the_frontend_tells_its_metrics() -> None:
 
 
 SPEC = one_to_one("m", "float32", 1)
+KEYS = {"name", "version", "last_inference", "inference_count", "execution_count", "inference_stats"}
+KEYS |= {"response_stats", "batch_stats", "memory_usage"}
 KINDS = {"success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss"}
 
 
@@ -248,26 +229,14 @@ def whole_numbers(value: object) -> bool:
 @pytest.mark.parametrize("snapshot", [SNAPSHOT, Snapshot(models={})], ids=["with figures", "never asked"])
 def test_every_key_is_there_and_every_number_whole_and_not_negative(snapshot: Snapshot) -> None:
     told = of_model(snapshot)
-    assert set(told) == {
-        "name",
-        "version",
-        "last_inference",
-        "inference_count",
-        "execution_count",
-        "inference_stats",
-        "response_stats",
-        "batch_stats",
-        "memory_usage",
-    }
+    assert set(told) == KEYS
     assert set(told["inference_stats"]) == KINDS
     assert whole_numbers(told)
 
 
 def test_memory_is_told_where_it_is_limited() -> None:
     assert of_model(SNAPSHOT)["memory_usage"] == []
-    figures: Any = MemoryMetrics(resident_bytes=40, bytes=70)  # type: ignore[typeddict-item]
-    limited = Snapshot(models=SNAPSHOT["models"], memory={"budget_bytes": 60, "models": {"m": figures}})
-    assert of_model(limited)["memory_usage"] == [{"type": "CPU", "id": 0, "byte_size": 40}]
+    assert of_model(EVERYTHING)["memory_usage"] == [{"type": "CPU", "id": 0, "byte_size": 40}]
 
 
 # The configuration that clients read ----------------------------------------------------------------------------------

@@ -81,23 +81,21 @@ def test_a_call_on_its_way_is_answered_by_the_version_that_took_over() -> None:
     asyncio.run(test())
 
 
-def test_a_call_that_names_its_version_is_not_answered_by_another() -> None:
+@pytest.mark.parametrize(
+    ("change", "version", "error", "says"),
+    [
+        ({}, "1", NotFound, "no version '1': it has 2"),
+        ({"inputs": (TensorSpec("x", "float64", (2,)),)}, None, Unavailable, "became another"),
+    ],
+)
+def test_a_call_that_wants_its_version_or_other_tensors_is_not_answered_by_another(
+    change: dict[str, Any], version: str | None, error: type[Exception], says: str
+) -> None:
     async def test() -> None:
         gateway = Arithmetic()
-        asked = versions_of(gateway)
-        with pytest.raises(NotFound, match="no version '1': it has 2"):
-            await Service(gateway).infer(asked, call_of(1), ones, version="1")
-        assert gateway.taken == 0
-
-    asyncio.run(test())
-
-
-def test_a_call_for_tensors_that_are_no_more_is_not_answered() -> None:
-    async def test() -> None:
-        gateway = Arithmetic()
-        asked = versions_of(gateway, inputs=(TensorSpec("x", "float64", (2,)),))
-        with pytest.raises(Unavailable, match="became another"):
-            await Service(gateway).infer(asked, call_of(1), ones)
+        asked = versions_of(gateway, **change)
+        with pytest.raises(error, match=says):
+            await Service(gateway).infer(asked, call_of(1), ones, version=version)
         assert gateway.taken == 0
 
     asyncio.run(test())

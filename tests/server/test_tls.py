@@ -15,6 +15,7 @@ from errno import EMFILE
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from latebind.domain.config import FrontendConfig
@@ -22,7 +23,8 @@ from latebind.domain.errors import ConfigError
 from latebind.server.limits import Limits
 from latebind.server.tls import TlsServer, server_context
 from tests.server.bodies import SCALAR, request
-from tests.server.conftest import PATIENCE, Site, opened, scalar
+from tests.server.conftest import PATIENCE, Raw, Site, address, opened, scalar
+from tests.server.rpc.conftest import request as message
 
 OPENSSL = shutil.which("openssl")
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="needs openssl, which makes the certificates")
@@ -189,7 +191,7 @@ def test_a_client_in_its_handshake_does_not_keep_the_frontend_from_closing(pair:
 
 
 def arriving(site: Site) -> int:
-    served = site.frontend._http.behind_tls
+    served = site.frontend._app.behind_tls
     assert served is not None
     return len(served.arriving)
 
@@ -223,3 +225,27 @@ def was_taken(*before: OSError, others: int = 0) -> bool:
 
     with ours, theirs:
         return asyncio.run(accept())
+
+
+def test_over_grpc_clients_with_a_certificate_are_answered_and_others_are_not(tmp_path: Path) -> None:
+    pair, client, stranger = (make_pair(tmp_path, name) for name in ("server", "client", "stranger"))
+    config = FrontendConfig(
+        port=0,
+        grpc_port=0,
+        tls_cert=pair.certificate,
+        tls_key=pair.key,
+        tls_client_ca=client.certificate,
+    )
+    data = message(raw=[bytes(128)]).SerializeToString()
+    with opened(config) as site:
+        with channel_of(site, pair.certificate, client.certificate, client.key) as channel:
+            assert Raw(channel).call(data)
+        with channel_of(site, pair.certificate, stranger.certificate, stranger.key) as channel:
+            assert Raw(channel).refusal(data, timeout=2.0)[0] in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
+        with grpc.insecure_channel(address(site)) as channel:
+            assert Raw(channel).refusal(data, timeout=2.0)[0] in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
+
+
+def channel_of(site: Site, authority: str, certificate: str, key: str) -> Any:
+    files = (Path(name).read_bytes() for name in (authority, key, certificate))
+    return grpc.secure_channel(f"localhost:{site.frontend.grpc_port}", grpc.ssl_channel_credentials(*files))

@@ -1,9 +1,12 @@
 """The HTTP application: which path leads to which verb, and who is let in. Decided once for each head that comes."""
 
-from asyncio import Task, sleep
+import asyncio
+import socket
+import ssl
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from email.utils import formatdate
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import time
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -14,14 +17,17 @@ from latebind.server.access import Access, Guard
 from latebind.server.calls import CLIENT_HEADER
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.limits import Foreign, Limits, MethodNotAllowed
+from latebind.server.listening import BACKLOG, waiting_at
 from latebind.server.rest.infer import Context
 from latebind.server.rest.messages import Head, Headers, Reply, Verb, read_head
 from latebind.server.rest.openapi import Route
-from latebind.server.rest.protocol import HttpProtocol, Request, head_too_large
+from latebind.server.rest.protocol import HttpProtocol, Request, Sweeper, head_too_large
 from latebind.server.rest.routes import ROUTES
 from latebind.server.service import Service
+from latebind.server.tls import LATE_SECONDS, TlsServer
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+POLL_SECONDS = 0.05  # between two looks whether everything has ended
 OF_THIS_SITE = (b"same-origin", b"none")  # `same-site` is another port of this host, or another name of its domain
 FOREIGN_PAGE = "the request comes from a page of another site, which may not call this server"
 
@@ -68,9 +74,9 @@ class RequestFilter:
 
 
 class RestApp:
-    """Answers requests for the models behind `service` with the verbs of `routes`; what all its connections share.
+    """Answers requests for the models behind `service` with the verbs of `routes`, on all connections to a socket.
 
-    `behind_ingress`: an ingress sends the client's address in a header.
+    `behind_ingress`: an ingress sends the client's address in a header. With `tls`, connections are behind TLS.
     """
 
     def __init__(
@@ -83,22 +89,76 @@ class RestApp:
         dashboard: Dashboard | None = None,
         routes: Sequence[Route] = ROUTES,
         behind_ingress: bool = False,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.context = Context(service, limits, dashboard)
         self.connections: set[HttpProtocol] = set()
-        self.tasks: set[Task[None]] = set()  # that answer
+        self.tasks: set[asyncio.Task[None]] = set()  # that answer
         self.date = b""  # a line of a head
         self.head = lru_cache(256)(self._head)  # clients send the same few; none is longer than `header_bytes`
         self._guard = guard
         self._filter = RequestFilter(config)
         self._routes = [(route.pattern(), route) for route in routes]
         self._behind_ingress = behind_ingress
+        self.behind_tls: TlsServer | None = None
+        self.hurried = False  # close without waiting for anybody
+        self._tls = tls
+        self._made = partial(HttpProtocol, self)
+        self._server: asyncio.AbstractServer | None = None
+        self._chores: list[asyncio.Task[None]] = []
 
-    async def keep_date(self) -> None:
+    async def open(self, listening: socket.socket) -> None:
+        """Listen there."""
+        loop, limits = asyncio.get_running_loop(), self.context.limits
+        self._listening = listening
+        sweeper = Sweeper(limits.idle_seconds)
+        self._chores = [loop.create_task(self._keep_date()), loop.create_task(sweeper.run(self.connections))]
+        await asyncio.sleep(0)  # the first reply has a date
+        if self._tls is None:
+            self._server = await loop.create_server(self._made, sock=listening, backlog=BACKLOG)
+        else:
+            most, patience = limits.connections, limits.idle_seconds
+            self.behind_tls = TlsServer(
+                listening, self._tls, self._made, self.connections, most=most, patience=patience
+            )
+
+    async def close(self) -> None:
+        """Close once everything that has arrived is answered, or the time to drain is over.
+
+        First serve connections that the kernel accepted and nobody here did: they would be reset.
+        """
+        loop = asyncio.get_running_loop()
+        come = list(waiting_at(self._listening))
+        if self._server is not None:
+            self._server.close()
+        if self.behind_tls is None:
+            taking = [loop.connect_accepted_socket(self._made, line) for line in come]
+            await asyncio.gather(*taking, return_exceptions=True)
+            self._listening.close()
+        else:
+            self.behind_tls.close()
+            for line in come:
+                self.behind_tls.take(line)
+            await self.behind_tls.ended(seconds=LATE_SECONDS)
+        for connection in list(self.connections):
+            connection.shutdown()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.context.limits.drain_seconds):
+                while (self.connections or self.tasks) and not self.hurried:
+                    await asyncio.sleep(POLL_SECONDS)
+        late = list(self.tasks)
+        for task in late:
+            task.cancel()
+        if late and not self.hurried:  # each still sends its error
+            await asyncio.wait(late, timeout=1.0)
+        for task in self._chores:
+            task.cancel()
+
+    async def _keep_date(self) -> None:
         """Keep the date until cancelled; replies of one second share the line."""
         while True:
             self.date = b"date: %b\r\n" % formatdate(time(), usegmt=True).encode()
-            await sleep(1.0)
+            await asyncio.sleep(1.0)
 
     def _head(self, version: str, method: bytes, target: bytes, headers: Headers) -> Head:
         """Return what a head says whose `headers` are as they came.

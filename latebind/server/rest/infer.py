@@ -23,24 +23,22 @@ from latebind.server.calls import (
     Call,
     CallInput,
     Calls,
-    OutputRequest,
     Tensor,
     check_schedule,
     with_time_waited,
 )
 from latebind.server.dashboard.dashboard import Dashboard
-from latebind.server.gateway import Answer, Array
-from latebind.server.limits import Limits
-from latebind.server.metrics import Machine
-from latebind.server.rest.compression import SMALL, accepted, compressed
-from latebind.server.rest.infer_json import (
+from latebind.server.described import (
     NO_DATA,
     NO_PARAMETERS,
     InferRequest,
     InputTensor,
-    RequestedOutput,
     read_generate,
 )
+from latebind.server.gateway import Answer, Array
+from latebind.server.limits import Limits
+from latebind.server.metrics import Machine
+from latebind.server.rest.compression import SMALL, accepted, compressed
 from latebind.server.rest.messages import JSON, Headers, Reply
 from latebind.server.rest.protocol import Held, Request
 from latebind.server.service import Fill, Service, result
@@ -240,8 +238,7 @@ class Codec:
             raise InvalidRequest(f"the JSON is not an infer request: {error}{_hint(text)}") from None
         parameters = request.parameters or NO_PARAMETERS
         check_schedule(parameters.timeout, parameters.priority, parameters.sequence_id)
-        outputs = [_asked(one) for one in request.outputs] if request.outputs else ()
-        wanted = self.calls.wanted(outputs, binary=parameters.binary_data_output)
+        wanted = self.calls.wanted(request.outputs or (), binary=parameters.binary_data_output)
         tensors, rows = self.calls.match([(one.name, one.datatype, one.shape) for one in request.inputs])
         size = len(text)
         plan = []
@@ -358,14 +355,6 @@ def _hint(text: bytes) -> str:
     if NO_NUMBER.search(text) is not None:
         return ". JSON has no NaN and no Infinity: send such values as binary data"
     return ""
-
-
-def _asked(output: RequestedOutput) -> OutputRequest:
-    """Return an output as the client asks for it. Raises `InvalidRequest`."""
-    parameters = output.parameters
-    if parameters is None:
-        return OutputRequest(output.name)
-    return OutputRequest(output.name, parameters.binary_data, parameters.classification, parameters.reference())
 
 
 def _is_binary(given: InputTensor, needed: int) -> bool:

@@ -162,7 +162,7 @@ class Request:
         """Return the next `size` bytes, or all; fewer if the body ends before."""
         missing = sys.maxsize if size is None else size
         # A piece has at most what is read of a connection at once, and connections are bounded.
-        if await self.available() and (len(self._unread) >= missing or not self._more):
+        if (self._unread or await self.available()) and (len(self._unread) >= missing or not self._more):
             return bytes(self._cut(missing))
         parts: list[memoryview] = []
         while missing and await self.available():
@@ -199,29 +199,35 @@ class Request:
     async def available(self) -> bool:
         """Tell whether there is more of the body; waits until that is known."""
         while not self._unread and self._more:
-            if self._receive is None:
-                self._receive = self._begin()
-            piece, self._more = await self._receive()
+            if not self.arrived and self._receive is None:
+                self._begin()
+            if self._receive is None and (self._parts or not self._to_come):  # as usual: it came with its head
+                piece, self._more = self._take()
+            else:
+                piece, self._more = await (self._receive or self._pieces)()
             self._unread = memoryview(piece)
             self.arrived += len(piece)
             if self.arrived > self._connection.limits.body_bytes:
                 raise body_too_large(self._connection.limits)
         return bool(self._unread)
 
-    def _begin(self) -> Receive:
-        """Return what gives the pieces of the body."""
+    def _begin(self) -> None:
+        """Refuse a body that is too large, and see to it that a compressed one is decompressed."""
         limits, head = self._connection.limits, self.head
         if head.length is not None and head.length > limits.body_bytes:
             raise body_too_large(limits)
-        if not head.encoding or self.as_sent:
-            return self._pieces
-        return Inflater(self._pieces, head.encoding, limits).receive
+        if head.encoding and not self.as_sent:
+            self._receive = Inflater(self._pieces, head.encoding, limits).receive
 
     async def _pieces(self) -> tuple[bytes, bool]:
         """Return what has arrived of the body, and whether there may be more; waits while there is nothing new."""
         if not self._parts and self._to_come and not self.disconnected:
             self._connection.go_on()
             await self._wait()
+        return self._take()
+
+    def _take(self) -> tuple[bytes, bool]:
+        """Return what has arrived of the body, and whether there may be more."""
         if self.disconnected:
             raise ClientGone
         parts, self._parts, self._unparsed = self._parts, [], 0
@@ -473,7 +479,7 @@ class HttpProtocol(Protocol):
             if reply.pieces is not None:
                 await self._send_pieces(request, reply, reply.pieces)
             else:
-                goes_on = self._goes_on(request.keep_alive)
+                goes_on = self._goes_on(request)
                 self._write(reply, head_only=request.head.head_only, goes_on=goes_on)
                 self._done(goes_on)
         finally:
@@ -488,7 +494,7 @@ class HttpProtocol(Protocol):
         reply is cut off if its client hangs up, or when the time to drain is over; then the last chunk is missing.
         """
         transport, chunked = self._transport, request.head.chunked
-        goes_on = chunked and self._goes_on(request.keep_alive)
+        goes_on = self._goes_on(request)
         head = (*self._head_lines(reply), CHUNKED if chunked else b"", b"" if goes_on else b"connection: close\r\n")
         transport.write(b"".join((*head, b"\r\n")))
         request.watch()
@@ -504,7 +510,7 @@ class HttpProtocol(Protocol):
             return
         if chunked and not transport.is_closing():
             transport.write(LAST_CHUNK)
-        self._done(goes_on and self._goes_on(keep_alive=True))
+        self._done(goes_on and self._goes_on(request))
 
     def _write(self, reply: Reply, *, head_only: bool, goes_on: bool) -> None:
         """Write a whole reply; the connection `goes_on` after it, or the client is told that it closes."""
@@ -532,9 +538,9 @@ class HttpProtocol(Protocol):
         if self._opened is not None and not self._opened.done():
             self._opened.set_result(None)
 
-    def _goes_on(self, keep_alive: bool) -> bool:
+    def _goes_on(self, request: Request) -> bool:
         """Tell whether the connection stays open after the current request."""
-        return keep_alive and not (self._ending and not self._pipelined)
+        return request.keep_alive and not (self._ending and not self._pipelined)
 
     def _done(self, goes_on: bool) -> None:
         """Go on after the current request was answered."""

@@ -4,7 +4,7 @@ There is only one repository, so the name of a repository in the path has no eff
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from math import ceil
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from latebind.server.rest.openapi import BYTES, EVENTS, Route, document
 from latebind.server.rest.openapi import JSON as JSON_TYPE
 from latebind.server.rest.openapi import TEXT as TEXT_TYPE
 from latebind.server.rest.protocol import Request
+from latebind.server.service import Service
 from latebind.server.shared_memory import CudaRegions, Regions, Registration
 
 T = TypeVar("T")
@@ -94,16 +95,18 @@ def health_reply(word: str, well: bool, **about: str) -> Reply:
     return Reply(orjson.dumps({**about, word: well}), JSON, 200 if well else 400)
 
 
-async def live(context: Context, request: Request) -> Reply:
-    """Whether the server and its engine run."""
-    del request
-    return health_reply("live", context.service.live())
+def checks(word: str, well: Callable[[Service], bool]) -> Verb:
+    """Return the verb of a health check of the server."""
+
+    async def verb(context: Context, request: Request) -> Reply:
+        del request
+        return health_reply(word, well(context.service))
+
+    return verb
 
 
-async def ready(context: Context, request: Request) -> Reply:
-    """Whether every model can be asked."""
-    del request
-    return health_reply("ready", context.service.ready())
+live = checks("live", Service.live)
+ready = checks("ready", Service.ready)
 
 
 async def model_ready(context: Context, request: Request) -> Reply:
@@ -213,33 +216,27 @@ async def unregister(context: Context, request: Request) -> Reply:
 # The dashboard --------------------------------------------------------------------------------------------------------
 
 
-async def to_the_page(context: Context, request: Request) -> Reply:
+def shows(shown: Callable[[Dashboard, Context, Request], Awaitable[Reply]]) -> Verb:
+    """Return a verb of the dashboard, where there is one."""
+
+    async def verb(context: Context, request: Request) -> Reply:
+        if context.dashboard is None:
+            raise TurnedOff("the dashboard is off: start the server with --dashboard")
+        return await shown(context.dashboard, context, request)
+
+    return verb
+
+
+@shows
+async def to_the_page(dashboard: Dashboard, context: Context, request: Request) -> Reply:
     """Redirect to the page, since paths in the page are relative, so that a proxy may put it anywhere."""
-    del request
-    _dashboard(context)
+    del dashboard, context, request
     return Reply(headers=((b"location", b"dashboard/"),), status=307)
 
 
-async def page(context: Context, request: Request) -> Reply:
-    """The page, or another of its files."""
-    return await _dashboard(context).file(request.names.get("FILE", PAGE))
-
-
-async def figures(context: Context, request: Request) -> Reply:
-    """All figures, and the rows of the history after that number."""
-    return await _dashboard(context).figures(int(request.names["SINCE"] or 0), context.replies)
-
-
-async def picture(context: Context, request: Request) -> Reply:
-    """What the engine is doing."""
-    del request
-    return await _dashboard(context).picture()
-
-
-def _dashboard(context: Context) -> Dashboard:
-    if context.dashboard is None:
-        raise TurnedOff("the dashboard is off: start the server with --dashboard")
-    return context.dashboard
+page = shows(lambda dashboard, _, asked: dashboard.file(asked.names.get("FILE", PAGE)))
+figures = shows(lambda dashboard, context, asked: dashboard.figures(int(asked.names["SINCE"] or 0), context.replies))
+picture = shows(lambda dashboard, *_: dashboard.picture())
 
 
 # The routes -----------------------------------------------------------------------------------------------------------

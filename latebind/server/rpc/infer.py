@@ -9,24 +9,24 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from contextlib import aclosing, suppress
 from functools import partial
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
+import msgspec
 import numpy as np
 import orjson
 
 from latebind.domain.errors import Expired, InvalidRequest, LatebindError, TooLarge, Unavailable
 from latebind.domain.model import ModelSpec
 from latebind.server.calls import (
-    LONGEST_ID,
     WAITED_HEADER,
     Call,
     CallInput,
     Calls,
-    OutputRequest,
     Tensor,
     check_schedule,
     with_time_waited,
 )
+from latebind.server.described import LONGEST_ID, OutputParameters, RequestedOutput, RequestParameters, TensorParameters
 from latebind.server.faults import for_clients
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
@@ -38,9 +38,10 @@ from latebind.server.rpc.messages import (
     ModelStreamInferResponse,
 )
 from latebind.server.service import Service, result
-from latebind.server.shared_memory import Reference, Regions
+from latebind.server.shared_memory import Regions
 
 Raw = Sequence[bytes | memoryview]
+T = TypeVar("T")
 
 END = None  # in a stream's queue: no more requests
 STATUSES = "triton_grpc_error"  # metadata: errors end a stream with their status
@@ -80,10 +81,7 @@ class Caller(Protocol):
         """Return the address that the call came from."""
 
     def header(self, name: str) -> str:
-        """Return the metadata that the client sent under this lower-case name; "" if there is none.
-
-        Several values are joined by commas (gRPC over HTTP/2, Custom-Metadata).
-        """
+        """Return the metadata of this lower-case name, several values joined by commas; "" if there is none."""
 
 
 class Streaming(Caller, Protocol):
@@ -97,12 +95,12 @@ class Streaming(Caller, Protocol):
 
 
 class Context:
-    """The context of one server's verbs. `codecs` are those of `rpc/infer.py`, by model."""
+    """The context of one server's verbs. It has a codec for each model."""
 
     def __init__(self, service: Service, limits: Limits) -> None:
         self.service = service
         self.limits = limits
-        self.codecs: dict[str, Any] = {}
+        self.codecs: dict[str, RpcCodec] = {}
 
 
 Infer = Callable[[Context, bytes, Caller], Awaitable[bytes]]
@@ -140,7 +138,7 @@ async def infer_pieces(context: Context, request: Message, raw: Raw, caller: Cal
 
 def _decode(context: Context, request: Message, raw: Raw, caller: Caller) -> tuple["RpcCodec", Call]:
     spec = context.service.model(request.model_name, request.model_version or None)
-    codec: RpcCodec | None = context.codecs.get(spec.name)
+    codec = context.codecs.get(spec.name)
     if codec is None or codec.spec is not spec:  # the version that is served now
         codec = context.codecs[spec.name] = RpcCodec(spec, context.limits, context.service.regions)
     call = codec.decode(request, raw, caller.seconds())
@@ -190,8 +188,12 @@ class InferStream:
                 if (response := await answer) is not None:
                     await self._write(response)
                 self._places.release()
-        finally:
-            await self._forget()
+        finally:  # what is left after the client has gone or an error has ended the stream
+            queued = [self._answers.get_nowait() for _ in range(self._answers.qsize())]
+            left = [self._reader, *(answer for answer in queued if answer is not END)]
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
         if self._ended:
             raise Unavailable("the server is shutting down: ask another one")
 
@@ -213,18 +215,15 @@ class InferStream:
             if self._pieces is not None and STREAM_KEY in data:
                 request, raw = read_request(data, self._context.limits)
                 if _is_set(request, STREAM):
-                    await self._write_pieces(self._pieces(self._context, request, raw, self._caller))
+                    async with aclosing(self._pieces(self._context, request, raw, self._caller)) as pieces:
+                        async for piece in pieces:
+                            await self._write(in_stream(piece))
                     return None
             return in_stream(await self._infer(self._context, data, self._caller))
         except Exception as error:  # the root of a task: the client is told, the others go on
             if self._statuses:
                 raise
             return self._refusal(data, error)
-
-    async def _write_pieces(self, pieces: AsyncGenerator[bytes]) -> None:
-        async with aclosing(pieces):
-            async for piece in pieces:
-                await self._write(in_stream(piece))
 
     async def _write(self, response: bytes) -> None:
         async with self._writing:
@@ -238,17 +237,6 @@ class InferStream:
             reply.infer_response.model_name = request.model_name
         written: bytes = reply.SerializeToString()
         return written
-
-    async def _forget(self) -> None:
-        """Cancel what is left after the client has gone or an error has ended the stream."""
-        left: list[asyncio.Task[Any]] = [self._reader]
-        while not self._answers.empty():
-            answer = self._answers.get_nowait()
-            if answer is not END:
-                left.append(answer)
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
 
 
 def _is_set(request: Message, name: str) -> bool:
@@ -276,17 +264,22 @@ class RpcCodec:
 
         None stands for a client without a deadline. Raises `Expired` if the client no longer waits.
         """
-        timeout, priority = _schedule(request.parameters)
-        inputs, outputs = request.inputs, request.outputs
-        wanted = self._calls.wanted([_asked(one) for one in outputs] if outputs else (), binary=True)
-        tensors, rows = self._calls.match((one.name, one.datatype, _shape(one)) for one in inputs)
+        inputs, about = request.inputs, _parameters(request.parameters, RequestParameters)
+        check_schedule(about.timeout, about.priority, about.sequence_id)
+        outputs = [RequestedOutput(one.name, _parameters(one.parameters, OutputParameters)) for one in request.outputs]
+        wanted = self._calls.wanted(outputs, binary=True)
+        for one in inputs:
+            if len(one.shape) > MOST_DIMENSIONS:
+                most = f"{MOST_DIMENSIONS} at most"
+                raise InvalidRequest(f"input {one.name!r:.100} has {len(one.shape)} dimensions: {most}")
+        tensors, rows = self._calls.match((one.name, one.datatype, one.shape) for one in inputs)
         contents = iter(raw) if raw else None
         given = tuple([self._given(tensor, one, contents) for tensor, one in zip(tensors, inputs, strict=True)])
         if contents is not None and next(contents, None) is not None:
             raise InvalidRequest(f"raw_input_contents has {len(raw)} entries: more than there are inputs for")
         if len(request.id) > LONGEST_ID:
             raise InvalidRequest(f"the id of the request has {len(request.id)} letters: {LONGEST_ID} at most")
-        return Call(given, rows, wanted, 0, request.id, sooner(timeout, seconds), priority)
+        return Call(given, rows, wanted, 0, request.id, sooner(about.timeout, seconds), about.priority)
 
     def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> bytes:
         """Return the serialised response with these `parameters` and the outputs that the client wants."""
@@ -307,7 +300,7 @@ class RpcCodec:
     def _given(self, tensor: Tensor, given: Message, contents: Iterator[bytes | memoryview] | None) -> CallInput:
         """Return an input: a view of the next raw contents, its typed contents, or its place in shared memory."""
         shape = tuple(given.shape)
-        reference = _reference(given.parameters) if given.parameters else None
+        reference = _parameters(given.parameters, TensorParameters).reference() if given.parameters else None
         if reference is not None:
             if given.HasField("contents"):
                 raise InvalidRequest(f"{tensor.title} has contents and a place in shared memory: send one of them")
@@ -323,20 +316,17 @@ def parameter(given: Message) -> object:
     return None if kind is None else getattr(given, kind)
 
 
-def _schedule(parameters: Mapping[str, Message]) -> tuple[int, int]:
-    """Return time-out and priority of a request; unknown parameters are ignored."""
-    if not parameters:
-        return 0, 0
-    timeout, priority = _number(parameters, "timeout"), _number(parameters, "priority")
-    check_schedule(timeout, priority, "sequence_id" in parameters and parameter(parameters["sequence_id"]))
-    return timeout, priority
-
-
-def _number(parameters: Mapping[str, Message], name: str) -> int:
-    value = parameter(parameters[name]) if name in parameters else 0
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidRequest(f"parameter {name!r} is {value!r:.40}: give a whole number")
-    return value
+def _parameters(given: Mapping[str, Message], kind: type[T]) -> T:
+    """Return parameters as those of this kind; unknown ones are ignored. Raises `InvalidRequest`."""
+    if not given:
+        return kind()
+    try:
+        values = {
+            name: parameter(value) for name, value in given.items() if name != "binary_data"
+        }  # answers always are
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"a parameter is not what it must be: {error}") from None
 
 
 def sooner(timeout: int, seconds: float | None) -> int:
@@ -346,32 +336,6 @@ def sooner(timeout: int, seconds: float | None) -> int:
     if seconds <= 0:
         raise Expired("the deadline of the call passed before it was read: allow more time")
     return max(1, int(min(timeout or inf, seconds * MICROSECONDS)))
-
-
-def _asked(output: Message) -> OutputRequest:
-    """Return an output as the client asks for it. Raises `InvalidRequest` for what is not supported."""
-    parameters = output.parameters
-    if not parameters:
-        return OutputRequest(output.name)
-    return OutputRequest(output.name, classes=_number(parameters, "classification"), reference=_reference(parameters))
-
-
-def _shape(given: Message) -> Sequence[int]:
-    shape: Sequence[int] = given.shape
-    if len(shape) > MOST_DIMENSIONS:
-        raise InvalidRequest(f"input {given.name!r:.100} has {len(shape)} dimensions: {MOST_DIMENSIONS} at most")
-    return shape
-
-
-def _reference(parameters: Mapping[str, Message]) -> Reference | None:
-    """Return the bytes of shared memory, if any. Raises `InvalidRequest` if it is unclear which."""
-    size = _number(parameters, "shared_memory_byte_size") if "shared_memory_byte_size" in parameters else None
-    offset = _number(parameters, "shared_memory_offset")
-    if "shared_memory_region" in parameters:
-        return Reference(str(parameter(parameters["shared_memory_region"])), size, offset)
-    if size is not None or offset:
-        raise InvalidRequest("a place in shared memory is given without its shared_memory_region")
-    return None
 
 
 def _viewed(tensor: Tensor, shape: tuple[int, ...], given: Message, contents: Iterator[bytes | memoryview]) -> Array:

@@ -38,12 +38,6 @@ class Counted(Arithmetic):
         return {"models": {}}
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_it_is_on_where_only_this_machine_reaches_the_frontend(host: str) -> None:
-    assert FrontendConfig(host=host).shows_dashboard
-    assert not FrontendConfig(host=host, dashboard=False).shows_dashboard
-
-
 @pytest.mark.parametrize("path", ["", "/", "/data", "/picture", "/main.js"])
 def test_a_frontend_without_one_says_how_to_turn_it_on(path: str) -> None:
     with opened(FrontendConfig(port=0, dashboard=False)) as site:

@@ -42,15 +42,6 @@ def test_rows_are_forgotten_after_five_minutes() -> None:
     assert rows[0].at == 699.0
 
 
-def test_what_happens_in_a_pause_is_in_no_row() -> None:
-    history = History()
-    history.add(snapshot(a=model(1)), 1.0)
-    history.pause()
-    history.add(snapshot(a=model(1000)), 200.0)
-    history.add(snapshot(a=model(1001)), 201.0)
-    assert [row.models["a"].answered for row in history.since(0)] == [1]
-
-
 def test_counts_that_begin_anew_count_from_nothing() -> None:
     history = History()
     history.add(snapshot(a=model(100)), 1.0)

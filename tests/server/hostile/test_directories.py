@@ -72,18 +72,6 @@ def test_the_directory_that_the_others_are_made_of_is_good(tmp_path: Path) -> No
     load(tmp_path / "tiny")
 
 
-def model(**change: object) -> Files:
-    return {**good(), "model.json": json.dumps({**GOOD_MODEL, **change}).encode()}
-
-
-def profile(**change: object) -> Files:
-    return {**good(), "profile.json": json.dumps({**GOOD_PROFILE, **change}).encode()}
-
-
-def weights(*given: Any, **more: Any) -> Files:
-    return {**good(), "weights.safetensors": tensors(*given, **more)}
-
-
 NAMES = ["", "..", "../up", "/etc", "a/b", "a\nb", "a b", ".hidden", "-rf", "ü", "a\0", "a" * 129, "a\u202eb"]
 
 

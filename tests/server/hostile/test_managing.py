@@ -106,40 +106,25 @@ def test_bytes_that_the_memory_does_not_have_cannot_be_registered(
     check_clean(reply)
 
 
+def at(size: object = 64, offset: object = 0, region: object = "mine", **more: object) -> dict[str, Any]:
+    place = {"shared_memory_region": region, "shared_memory_byte_size": size, "shared_memory_offset": offset, **more}
+    return {key: value for key, value in place.items() if value is not None}
+
+
 REFERENCES: dict[str, dict[str, Any]] = {
-    "a region that is not there": {"shared_memory_region": "none", "shared_memory_byte_size": 64},
-    "the key for a region": {"shared_memory_region": f"/{PREFIX}x", "shared_memory_byte_size": 64},
-    "a region without a size": {"shared_memory_region": "mine"},
-    "a size without a region": {"shared_memory_byte_size": 64},
-    "another size than the tensor's": {"shared_memory_region": "mine", "shared_memory_byte_size": 63},
-    "a size below zero": {"shared_memory_region": "mine", "shared_memory_byte_size": -64},
-    "a size of 2 to the 63": {"shared_memory_region": "mine", "shared_memory_byte_size": 2**63},
-    "an offset below zero": {
-        "shared_memory_offset": -10,
-        "shared_memory_region": "mine",
-        "shared_memory_byte_size": 64,
-    },
-    "an offset past the end": {
-        "shared_memory_offset": 37,
-        "shared_memory_region": "mine",
-        "shared_memory_byte_size": 64,
-    },
-    "an offset that overflows": {
-        "shared_memory_offset": 2**64 - 32,
-        "shared_memory_region": "mine",
-        "shared_memory_byte_size": 64,
-    },
-    "an offset that is a text": {
-        "shared_memory_offset": "0",
-        "shared_memory_region": "mine",
-        "shared_memory_byte_size": 64,
-    },
-    "a region that is a number": {"shared_memory_region": 1, "shared_memory_byte_size": 64},
-    "bytes in the body too": {
-        "shared_memory_region": "mine",
-        "shared_memory_byte_size": 64,
-        "binary_data_size": 64,
-    },
+    "a region that is not there": at(region="none"),
+    "the key for a region": at(region=f"/{PREFIX}x"),
+    "a region without a size": at(None),
+    "a size without a region": at(region=None),
+    "another size than the tensor's": at(63),
+    "a size below zero": at(-64),
+    "a size of 2 to the 63": at(2**63),
+    "an offset below zero": at(offset=-10),
+    "an offset past the end": at(offset=37),
+    "an offset that overflows": at(offset=2**64 - 32),
+    "an offset that is a text": at(offset="0"),
+    "a region that is a number": at(region=1),
+    "bytes in the body too": at(binary_data_size=64),
 }
 
 

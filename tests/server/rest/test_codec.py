@@ -229,15 +229,6 @@ def test_a_body_comes_out_as_it_was_however_it_was_cut(body: bytes, cut: int, en
     assert undone([sent[start : start + cut] for start in range(0, len(sent), cut)], encoding) == body
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-@pytest.mark.parametrize("more", [1, 100, 257, 258, 259, 600])
-def test_what_is_made_of_the_last_bytes_is_not_lost_where_a_step_ends_there(encoding: str, more: int) -> None:
-    body = bytes((1 << 18) + more)
-    sent = PACK[encoding](body)
-    for cut in range(1, 12):
-        assert undone([sent[:-cut], sent[-cut:]], encoding) == body
-
-
 @pytest.mark.parametrize(
     ("header", "encoding"),
     [

@@ -5,7 +5,6 @@ import json
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
@@ -17,12 +16,11 @@ from latebind.server.rest.app import RestApp
 from latebind.server.rest.infer import Context
 from latebind.server.rest.messages import Reply
 from latebind.server.rest.openapi import Route
-from latebind.server.rest.protocol import CONTINUE, HIGH_WATER, UNREAD_SECONDS, HttpProtocol, Request, Sweeper
+from latebind.server.rest.protocol import CONTINUE, HIGH_WATER, HttpProtocol, Request
 from latebind.server.service import Service
 from tests.server.arithmetic import Arithmetic
 from tests.server.bodies import SCALAR, request
 from tests.server.conftest import PATIENCE, Site, opened, read_response, scalar
-from tests.server.rest.test_app import ask, binary
 from tests.server.taking import Line, arriving
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -111,28 +109,6 @@ def test_a_connection_that_closes_refuses_only_a_body_of_which_nothing_has_come(
     asyncio.run(test())
 
 
-def test_a_request_that_has_its_turn_while_the_frontend_closes_is_not_waited_for_either() -> None:
-    async def test() -> None:
-        busy = asyncio.Event()
-
-        async def answer(context: Context, request: Request) -> Reply:
-            if request.head.method == "POST":
-                return await read_all(context, request)
-            await busy.wait()
-            return Reply()
-
-        protocol, transport, app = connected(answer)
-        protocol.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + POST)
-        protocol.shutdown()
-        await asyncio.sleep(2 * UNREAD_SECONDS)
-        busy.set()
-        while app.tasks:
-            await asyncio.gather(*app.tasks)
-        assert b"HTTP/1.1 503 " in transport.written
-
-    asyncio.run(test())
-
-
 def test_a_connection_is_read_on_behind_a_large_body_so_that_a_hang_up_is_heard() -> None:
     async def test() -> None:
         request = arriving([])
@@ -150,29 +126,6 @@ def test_a_connection_is_read_on_behind_a_large_body_so_that_a_hang_up_is_heard(
 
 
 IDLE = 0.5
-
-
-@dataclass(eq=False)
-class Still:
-    """A connection that is as still as it is told to be."""
-
-    state: object = 0
-    given_up: int = field(default=0)
-
-    def idle_state(self) -> object:
-        return self.state
-
-    def give_up(self) -> None:
-        self.given_up += 1
-
-
-def test_who_stays_the_same_for_so_long_is_given_up_and_not_before() -> None:
-    line, sweeper = Still(), Sweeper(10.0)
-    given_up = []
-    for now in (0.0, 5.0, 9.9, 10.0):
-        sweeper.sweep([cast(HttpProtocol, line)], now)
-        given_up.append(line.given_up)
-    assert given_up == [0, 0, 0, 1]
 
 
 # In the frontend ----------------------------------------------------------------------------------------------------
@@ -217,24 +170,6 @@ def test_a_client_that_takes_no_reply_is_hung_up_on(impatient: Site) -> None:
         connection.sendall(head + bytes(4 << 20))
         until_all_are_closed(impatient)
     assert impatient.is_well()
-
-
-def test_a_connection_on_which_calls_are_answered_is_no_idle_one() -> None:
-    with opened() as site, site.connect() as connection:
-        ask(connection, binary(1.0))
-        before = idle_state(site)
-        ask(connection, binary(1.0))
-        assert None is not idle_state(site) != before
-
-
-def idle_state(site: Site) -> object:
-    """Return what the sweeper is told of the only connection, in the frontend's own time."""
-
-    async def told() -> object:
-        (connection,) = site.frontend._app.connections
-        return connection.idle_state()
-
-    return site.await_(told())
 
 
 def test_connections_past_their_number_are_refused_and_come_back_once_others_go() -> None:

@@ -1,7 +1,6 @@
 """The gRPC frontend opens and closes cleanly, sees who goes, and tells each what became of the call."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -168,15 +167,3 @@ def test_a_port_that_is_taken_is_a_clear_error(site: Site) -> None:
 
     with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1 port {site.frontend.grpc_port}"):
         asyncio.run(open_again())
-
-
-def test_a_call_that_is_gone_leaves_no_traceback_and_a_fault_of_the_server_does(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """gRPC's server logs a call as a fault that was cancelled before its task began, which no test can bring about."""
-    log = logging.getLogger("grpc._cython.cygrpc")
-    with opened(BOTH):
-        log.error("not handled", exc_info=asyncio.CancelledError())
-        log.error("not handled", exc_info=ValueError("a fault"))
-    assert "CancelledError" not in caplog.text
-    assert "a fault" in caplog.text

@@ -1,13 +1,13 @@
-"""The JSON of an infer call as clients write it. Only classes: mypyc would drop their options."""
+"""An infer call as clients describe it, in JSON or in protobuf. Only classes: mypyc would drop their options."""
 
 from typing import Annotated
 
 import msgspec
 
 from latebind.domain.errors import InvalidRequest
-from latebind.server.calls import LONGEST_ID
 from latebind.server.shared_memory import Reference
 
+LONGEST_ID = 1024
 NO_DATA = msgspec.Raw()
 Id = Annotated[str, msgspec.Meta(max_length=LONGEST_ID)]
 
@@ -38,7 +38,10 @@ class OutputParameters(TensorParameters, gc=False):
     """The parameters of a requested output."""
 
     binary_data: bool | None = None
-    classification: int = 0
+    classification: int = 0  # so many best classes of each row instead of all values
+
+
+NO_WISHES = OutputParameters()
 
 
 class RequestParameters(msgspec.Struct, gc=False):

@@ -2,16 +2,16 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from latebind.adaptation.controller import BUILT, FULL_DEPTH, Controller, Version
+from latebind.adaptation.controller import BUILT, FULL_DEPTH, Controller, Version, name_of
 from latebind.adaptation.heads import Prior
-from latebind.adaptation.messages import Draw
+from latebind.adaptation.messages import Answered
 from latebind.adaptation.retrain import Adapted, by_class, material, retrain
 from latebind.adaptation.traffic import Familiar, Kept, Sample, Window, looks
 from latebind.adaptation.versions import FORMAT, About, Versions, versions_folder
@@ -33,29 +33,11 @@ LASTING = 0.999
 UNSEEN = 30  # answers, as many as which count besides those heard: of the classes that did not come yet
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """A sampled request: its input as bytes, the class it was answered with, whose it is, what it is used for.
-
-    `end` is the base model's output as bytes, float32, empty where the request left early. It is answer `at` of the
-    model, counted from 1, and was given by the version `used` of the learned caches.
-    """
-
-    row: bytes
-    answer: int
-    client: int
-    draw: Draw
-    end: bytes = b""
-    at: int = 0
-    used: str = ""
+Sampled = tuple[int, Answered]  # a sampled request, and which answer of the model it is, counted from 1
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """Whether a sampled request had the base model's answer, whether its input looked strange, which answer it is.
-
-    It was given by the version `used`.
-    """
+class Compared(NamedTuple):
+    """Whether answer `at`, given by the version `used`, was the base model's, and whether its input looked strange."""
 
     same: bool
     strange: bool
@@ -96,8 +78,8 @@ class Adapter:
         self._at_hand = {one.name: one for one in at_hand}
         self._lookups = {one.name: (one.stage, functions[one.name]) for one in at_hand}
         self._thresholds = {one.name: one.threshold for one in caches.lookups}
-        self._held_out = self._of_lookups(held_out)
-        self._lessons = self._of_lookups(lessons) if lessons is not None else None
+        self._held_out = held_out.seen_by(self._lookups)
+        self._lessons = lessons.seen_by(self._lookups) if lessons is not None else None
         self._prior = Prior.of(self._heads, material(self._held_out, self._lessons).learn)
         self._kept = Kept.of(self._held_out, {name: (self._heads[name], at) for name, at in self._thresholds.items()})
         self._promise = Promise(
@@ -132,7 +114,7 @@ class Adapter:
         Only those that left early are run through the network; of the others the frontend has sent its output.
         """
         compared = []
-        early, ended = ([one for one in sampled if bool(one.end) == whole] for whole in (False, True))
+        early, ended = ([one for one in sampled if bool(one[1].end) == whole] for whole in (False, True))
         if early:
             inputs = self._inputs(early)
             found = self.look(inputs)
@@ -141,7 +123,7 @@ class Adapter:
             inputs = self._inputs(ended)
             with torch.inference_mode():
                 features = features_of(self._program, Samples(inputs), list(self._lookups.values()))
-            answers = torch.frombuffer(bytearray(b"".join(one.end for one in ended)), dtype=torch.float32)
+            answers = torch.frombuffer(bytearray(b"".join(one.end for _, one in ended)), dtype=torch.float32)
             compared += self._keep(ended, inputs, features, answers.view(len(ended), -1))
         return compared
 
@@ -237,15 +219,15 @@ class Adapter:
         for part in features:
             usable &= part.isfinite().all(dim=1)
         compared = []
-        for place, (one, base) in enumerate(zip(sampled, classes.tolist(), strict=True)):
-            if not usable[place]:
+        for place, ((at, one), base) in enumerate(zip(sampled, classes.tolist(), strict=True)):
+            if one.draw is None or not usable[place]:
                 continue  # a client's NaN would be in every lesson to come, and has no class to be compared by
             of_lookups = {name: rows[place].bfloat16() for name, rows in zip(self._lookups, features, strict=True)}
             kept, look = answers[place].bfloat16(), seen[place].clone()
             sample = Sample(now, one.client, of_lookups, kept, base, look, one.draw.weight)
             (self.shown if one.draw.shows else self.taught).add(sample)
             if one.draw.shows:
-                compared.append(Compared(one.answer == base, strange[place], one.at, one.used))
+                compared.append(Compared(one.answer == base, strange[place], at, name_of(one.version)))
         return compared
 
     def _publish(self, made: Adapted, mix: dict[int, float], reason: str, *, current: int) -> Version:
@@ -266,11 +248,6 @@ class Adapter:
         heads = {lookup: made.heads[lookup] for lookup in made.thresholds}
         name = self.versions.publish(about, heads, known=self.controller.known())
         return Version(name, about.wrong, about.seconds, about.mix, current)
-
-    def _of_lookups(self, rows: Rows) -> Rows:
-        """Return what the lookups at hand see of rows."""
-        features = {name: rows.features[name] for name in self._lookups}
-        return Rows(features, rows.answers, rows.classes)
 
     def _built(self) -> Version:
         heads = list(self._heads.values())
@@ -297,7 +274,7 @@ class Adapter:
         start = 0
         for tensor in self.spec.inputs:
             end = start + tensor.row_bytes
-            data = bytearray(b"".join(one.row[start:end] for one in sampled))
+            data = bytearray(b"".join(one.row[start:end] for _, one in sampled))
             dtype: torch.dtype = getattr(torch, tensor.dtype)
             rows = torch.frombuffer(data, dtype=dtype, count=len(sampled) * prod(tensor.shape))
             columns.append(rows.view(len(sampled), *tensor.shape))

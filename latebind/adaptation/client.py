@@ -26,9 +26,11 @@ from latebind.adaptation.messages import (
     Sampler,
     Started,
     Status,
+    ToService,
     Unusable,
     UseVersion,
-    packed,
+    encoded,
+    from_service,
 )
 from latebind.domain.config import ServeConfig
 from latebind.domain.errors import ConfigError, LatebindError
@@ -46,8 +48,6 @@ STOP_SECONDS = 20.0
 MOST_WAITING = 1 << 22  # bytes that the service has not read; above it nothing is sampled
 GATHER_SECONDS = 0.01  # that answers are gathered before they are sent, so that the service wakes less often
 PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds until one that has died is followed by another: twice as many each time
-
-_DECODER: msgspec.msgpack.Decoder[FromService] = msgspec.msgpack.Decoder(FromService)
 
 
 class NothingToFollow(ConfigError):
@@ -83,7 +83,7 @@ class AdaptationClient:
         client = cls(models, order.config.sample, process, in_use)
         wanted = {path: in_use.wanted(spec.name) for path, spec in zip(order.directories, models, strict=False)}
         reader, client._writer = await asyncio.open_connection(sock=ours)
-        client._writer.write(packed(msgspec.structs.replace(order, wanted=wanted)))
+        client._tell(msgspec.structs.replace(order, wanted=wanted))
         try:
             started = await _next(reader)
             if not isinstance(started, Started) or started.error:
@@ -122,13 +122,12 @@ class AdaptationClient:
             if draw is not None:
                 data = b"".join(rows[tensor.name][place].tobytes() for tensor in spec.inputs)
                 end = b"" if early else np.ascontiguousarray(row).tobytes()
-            told = Answered(number, int(row.argmax()), crc32(client.encode()), version, draw, data, end)
-            self._tell(packed(told))
+            self._tell(Answered(number, int(row.argmax()), crc32(client.encode()), version, draw, data, end))
 
     def unusable(self, model: str, version: str) -> None:
         """Tell that the engine cannot use a version that it was to use."""
         if model in self._models:
-            self._tell(packed(Unusable(self._models[model][0], number_of(version))))
+            self._tell(Unusable(self._models[model][0], number_of(version)))
 
     def figures(self) -> Mapping[str, AdaptationFigures]:
         """Return what the service last told, by model."""
@@ -149,10 +148,11 @@ class AdaptationClient:
         self._process.kill()
         await asyncio.to_thread(self._process.end, STOP_SECONDS)
 
-    def _tell(self, message: bytes) -> None:
+    def _tell(self, message: ToService) -> None:
         if not self._gathered:  # the first since they were last sent
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self._send)
-        self._gathered.append(message)
+        body = encoded(message)
+        self._gathered += (LENGTH.pack(len(body)), body)
 
     def _send(self) -> None:
         if self._writer is not None and not self._writer.is_closing() and self._gathered:
@@ -183,7 +183,7 @@ async def _next(reader: asyncio.StreamReader) -> FromService | None:
     """Return the next message, None once the service has closed its end."""
     try:
         (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-        return _DECODER.decode(await reader.readexactly(length))
+        return from_service(await reader.readexactly(length))
     except (asyncio.IncompleteReadError, ConnectionResetError):
         return None
 
@@ -253,52 +253,49 @@ class Following:
 
     async def _keep(self, first: asyncio.Future[None]) -> None:
         """Keep a service that follows what is there; `first` hears what came of the first try."""
-        pause, client = PAUSE, None
+        pause = PAUSE
         while True:
             self._changed.clear()
-            self._followed = followed = self._find()
-            begun = time.monotonic()
+            self._followed, begun = self._find(), time.monotonic()
             try:
-                if followed is not None:
-                    client = await AdaptationClient.start(followed.order, followed.models, self._in_use, self._forks)
-            except NothingToFollow as error:
-                logger.warning("nothing to adapt: %s", error)
+                why = await self._follow(self._followed, first)
             except (LatebindError, OSError) as error:
                 if not first.done():
                     first.set_exception(error)
                     return
-                logger.error("no adaptation service can be started yet: %s", error)
-                await asyncio.sleep(pause)
-                pause = min(2.0 * pause, LONGEST_PAUSE)
-                continue
-            if not first.done():
-                first.set_result(None)
-            try:
-                self._client = client if self._find() == followed else None
-                died = await self._until_another(client, followed)
-            finally:
-                self._client = None
-                if client is not None:
-                    await client.close()
-            if died:
+                why = f"no adaptation service can be started yet: {error}"
+            if why:
                 pause = PAUSE if time.monotonic() - begun > LONGEST_PAUSE else min(2.0 * pause, LONGEST_PAUSE)
-                logger.error("the adaptation service has died: nobody watches fidelity until another is there")
+                logger.error("%s", why)
                 await asyncio.sleep(pause)
-            client = None
 
-    async def _until_another(self, client: AdaptationClient | None, followed: Followed | None) -> bool:
-        """Wait until something else is to be followed; return True as soon as the service has died instead."""
-        ended = set() if client is None or client.ended is None else {client.ended}
-        while self._find() == followed:
-            changed = asyncio.create_task(self._changed.wait())
-            try:
-                done, _ = await asyncio.wait({changed, *ended}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                changed.cancel()
-            if done & ended:
-                return True
-            self._changed.clear()
-        return False
+    async def _follow(self, followed: Followed | None, first: asyncio.Future[None]) -> str:
+        """Follow these models until others are to be followed; return as soon as the service has died, and say so."""
+        client, ended = None, set[asyncio.Task[None]]()
+        try:
+            if followed is not None:
+                client = await AdaptationClient.start(followed.order, followed.models, self._in_use, self._forks)
+                ended = {client.ended} if client.ended else ended
+        except NothingToFollow as error:
+            logger.warning("nothing to adapt: %s", error)
+        if not first.done():
+            first.set_result(None)
+        try:
+            self._client = client if self._find() == followed else None
+            while self._find() == followed:
+                changed = asyncio.create_task(self._changed.wait())
+                try:
+                    done, _ = await asyncio.wait({changed, *ended}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    changed.cancel()
+                if done & ended:
+                    return "the adaptation service has died: nobody watches fidelity until another is there"
+                self._changed.clear()
+            return ""
+        finally:
+            self._client = None
+            if client is not None:
+                await client.close()
 
 
 async def start_beside(engines: Engines, settings: ServeConfig, forks: ForkServer) -> Following | None:

@@ -1,22 +1,20 @@
 """What crosses between the frontend and the adaptation service, both ways, and which requests are sent as samples.
 
-A message is a length and a msgpack array. Both ends are of one version: the service is forked by the frontend's server.
+A message is a length and a msgpack array; `multiprocessing.connection` of the standard library frames them so, and the
+service uses that. Both ends are of one version: the service is forked by the frontend's server.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from struct import Struct
-from typing import Generic, TypeVar
 
 import msgspec
 
 from latebind.domain.config import AdaptationConfig
 
-LENGTH = Struct("<I")
+LENGTH = Struct("!i")
 SHOWING = 0.75  # of the requests that may be run again; the others teach
 MOST_SHOWING = 0.5  # of all requests: while few leave early, few have to be run again
 MEMORY = 200  # requests over which the share that leaves early is averaged
-
-Message = TypeVar("Message")
 
 
 class AdaptationOrder(msgspec.Struct, frozen=True, array_like=True, tag="o"):
@@ -99,34 +97,9 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 ToService = AdaptationOrder | Answered | Unusable
 FromService = UseVersion | Status | Started
 
-_ENCODER = msgspec.msgpack.Encoder()
-
-
-def packed(message: ToService | FromService) -> bytes:
-    """Return a message as bytes."""
-    body = _ENCODER.encode(message)
-    return LENGTH.pack(len(body)) + body
-
-
-class Reader(Generic[Message]):
-    """Turns bytes into messages; keeps what is incomplete until the rest comes."""
-
-    def __init__(self, decoder: msgspec.msgpack.Decoder[Message]) -> None:
-        self._decoder = decoder
-        self._bytes = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[Message]:
-        """Yield what `data` completes."""
-        self._bytes += data
-        place = 0
-        while place + LENGTH.size <= len(self._bytes):
-            start = place + LENGTH.size
-            end = start + LENGTH.unpack_from(self._bytes, place)[0]
-            if end > len(self._bytes):
-                break
-            yield self._decoder.decode(bytes(self._bytes[start:end]))
-            place = end
-        del self._bytes[:place]
+encoded = msgspec.msgpack.Encoder().encode
+to_service: Callable[[bytes], ToService] = msgspec.msgpack.Decoder(ToService).decode
+from_service: Callable[[bytes], FromService] = msgspec.msgpack.Decoder(FromService).decode
 
 
 class Sampler:

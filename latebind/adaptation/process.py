@@ -10,19 +10,17 @@ third of a second, in which a version that errs would go unnoticed. All give way
 import ctypes
 import logging
 import os
-import select
 import signal
-import socket
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from struct import Struct
 from threading import Condition, Thread, get_native_id
 
-import msgspec
 import torch
 
 from latebind.adaptation.adapter import Adapter, Sampled
@@ -30,13 +28,12 @@ from latebind.adaptation.controller import BUILT, Decision, Retrain, Use, name_o
 from latebind.adaptation.messages import (
     AdaptationOrder,
     FromService,
-    Reader,
     Started,
     Status,
-    ToService,
     Unusable,
     UseVersion,
-    packed,
+    encoded,
+    to_service,
 )
 from latebind.adaptation.versions import Leadership
 from latebind.domain.errors import ConfigError, NotFound, RepositoryError
@@ -46,7 +43,7 @@ from latebind.repository.directory import ModelDirectory
 
 logger = logging.getLogger(__name__)
 
-READ_BYTES = 1 << 18
+AT_A_TIME = 500  # messages that are taken in while samples that were compared have to wait
 WAITING = 512  # sampled requests that may wait to show, and as many to teach; newer ones are not taken
 AT_ONCE = 8  # of them run as one batch
 LOOK_SECONDS = 0.5
@@ -77,13 +74,12 @@ class Lane:
         self.leads = False
         self.sampled = self.retrained = self.refused = 0
 
-    def wait(self, sampled: Sampled) -> bool:
-        """Have a sampled request wait for its turn; False where too many do."""
-        waiting = self.to_compare if sampled.draw.shows else self.to_teach
-        if len(waiting) >= WAITING:
-            return False
-        waiting.append(sampled)
-        return True
+    def wait(self, sampled: Sampled) -> None:
+        """Have a sampled request wait for its turn, unless too many do."""
+        _, told = sampled
+        waiting = self.to_compare if told.draw is not None and told.draw.shows else self.to_teach
+        if len(waiting) < WAITING:
+            waiting.append(sampled)
 
     def batch(self) -> list[Sampled]:
         """Return those whose turn it is; first those that are compared, for a version in use may err."""
@@ -115,8 +111,8 @@ class Lane:
 class AdaptationService:
     """Passes answers to the controllers and carries out what they decide."""
 
-    def __init__(self, order: AdaptationOrder, frontend: socket.socket, reader: Reader[ToService]) -> None:
-        self._config, self._frontend, self._reader = order.config, frontend, reader
+    def __init__(self, order: AdaptationOrder, frontend: Connection) -> None:
+        self._config, self._frontend = order.config, frontend
         self._lanes: list[Lane] = []
         self._left_out: dict[int, str] = {}  # the models that cannot be followed, by number, and why
         with yielding_often(order.config.yields):
@@ -149,18 +145,17 @@ class AdaptationService:
 
     def _listen(self) -> bool:
         """Take in what the frontend sends; False once it has closed."""
-        poll = select.poll()
-        poll.register(self._frontend, select.POLLIN)
-        if not poll.poll(1e3 * LOOK_SECONDS):
+        if not self._frontend.poll(LOOK_SECONDS):
             return True
-        try:
-            data = self._frontend.recv(READ_BYTES)
-        except ConnectionResetError:  # the frontend was killed before it had read all that it was told
-            return False
         with self._work:
-            for told in self._reader.feed(data):
-                if isinstance(told, AdaptationOrder):
-                    continue  # it comes once, before all else
+            for _ in range(AT_A_TIME):
+                try:
+                    if not self._frontend.poll():
+                        break
+                    told = to_service(self._frontend.recv_bytes())
+                except (EOFError, OSError):  # killed, perhaps in the middle of a message
+                    return False
+                assert not isinstance(told, AdaptationOrder), "the order comes once, before all else"
                 lane = self._lanes[told.model]
                 controller = lane.adapter.controller
                 if isinstance(told, Unusable):
@@ -168,10 +163,9 @@ class AdaptationService:
                     continue
                 self._carry_out(lane, controller.answered(told.answer))
                 if told.draw is not None:
-                    at, used = controller.total, name_of(told.version)
-                    if lane.wait(Sampled(told.row, told.answer, told.client, told.draw, told.end, at, used)):
-                        self._work.notify_all()
-        return bool(data)
+                    lane.wait((controller.total, told))
+                    self._work.notify_all()
+        return True
 
     def _look(self) -> None:
         """Now and then: is a retraining due, has an operator chosen a version, what is there to tell."""
@@ -283,8 +277,7 @@ class AdaptationService:
         with self._work:
             lane.sampled += len(compared)
             for one in compared:
-                decisions = lane.adapter.controller.compared(one.same, at=one.at, strange=one.strange, used=one.used)
-                self._carry_out(lane, decisions)
+                self._carry_out(lane, lane.adapter.controller.compared(**one._asdict()))
 
     def _teach(self, lane: Lane, lesson: Retrain) -> None:
         adapter, controller = lane.adapter, lane.adapter.controller
@@ -314,7 +307,7 @@ class AdaptationService:
 
     def _tell(self, message: FromService) -> None:
         try:
-            self._frontend.sendall(packed(message))
+            self._frontend.send_bytes(encoded(message))
         except (BrokenPipeError, ConnectionResetError):
             logger.warning("the frontend has closed")
 
@@ -323,18 +316,15 @@ def main(arguments: Sequence[str]) -> None:
     """Serve until the frontend closes; the argument is the descriptor of the socket between them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the frontend hears it and closes
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    reader = Reader[ToService](msgspec.msgpack.Decoder(ToService))
-    with socket.socket(fileno=int(arguments[0])) as frontend:
-        orders: list[ToService] = []
-        while not orders:  # the frontend sends nothing else before it has heard that the service is ready
-            if not (data := frontend.recv(READ_BYTES)):  # the server died before it had said what to do
-                return
-            orders = list(reader.feed(data))
-        (order,) = orders
+    with Connection(int(arguments[0])) as frontend:
+        try:
+            order = to_service(frontend.recv_bytes())
+        except (EOFError, OSError):  # the server died before it had said what to do
+            return
         assert isinstance(order, AdaptationOrder)
         write_logs("adaptation", order.log_format)
         _give_way(order)
-        AdaptationService(order, frontend, reader).run()
+        AdaptationService(order, frontend).run()
 
 
 def _give_way(order: AdaptationOrder) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from latebind.adaptation.heads import Layers, Prior
+from latebind.adaptation.heads import Prior, taught
 from latebind.adaptation.traffic import Recent
 from latebind.learned.activations import apply_heads
 from latebind.learned.compose import (
@@ -102,10 +102,9 @@ def retrain(
         drawn, made = _draw(given, mix, ~among, generator), dict(heads)
         for name, head in heads.items():
             if not head.sure:  # a sure one has nothing to learn
-                layers = Layers(head, given.learn.features[name][drawn].float(), generator)
-                layers.learn(given.learn.answers[drawn].float(), generator)
-                made[name] = layers.head()
-    apart = take(given.learn, _draw(given, mix, among, generator))  # which neither taught nor show
+                rows = given.learn.features[name][drawn].float()
+                made[name] = taught(head, rows, given.learn.answers[drawn].float(), generator)
+    apart = given.learn.take(_draw(given, mix, among, generator))  # which neither taught nor show
     composer = Composer(_seen(made, apart), costs, allows=lambda choice: costs.tail(choice) <= promise.tail)
     candidates = threshold_path(composer, fidelity=promise.fidelity, steps=PRICES)
     everything = _seen(made, given.show)
@@ -224,7 +223,7 @@ def rows_like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Se
 def material(
     held_out: Rows,
     lessons: Rows | None,
-    taught: Recent | None = None,
+    teaches: Recent | None = None,
     shown: Recent | None = None,
     *,
     trusted: bool = True,
@@ -238,30 +237,18 @@ def material(
     """
     if lessons is None:
         numbers = torch.arange(len(held_out.classes))
-        lessons, held_out = take(held_out, numbers[::2]), take(held_out, numbers[1::2])
+        lessons, held_out = held_out.take(numbers[::2]), held_out.take(numbers[1::2])
     counts = torch.bincount(lessons.classes).clamp(min=1)
     weights = ENOUGH / counts[lessons.classes].double()
     if not trusted:
-        weights, held_out = weights / DISTRUST, take(held_out, torch.arange(0))
-    if taught is not None:
-        ages = taught.times[-1] - taught.times
-        span = float(taught.times[-1] - taught.times[0]) or 1.0
-        weights = torch.cat([weights, taught.weights * 0.5 ** (ages / (HALF_LIFE * span))])
-        lessons = _joined(lessons, taught.rows)
+        weights, held_out = weights / DISTRUST, held_out.take(torch.arange(0))
+    if teaches is not None:
+        ages = teaches.times[-1] - teaches.times
+        span = float(teaches.times[-1] - teaches.times[0]) or 1.0
+        weights = torch.cat([weights, teaches.weights * 0.5 ** (ages / (HALF_LIFE * span))])
+        lessons = lessons.joined(teaches.rows)
     if shown is None:
         return Material(lessons, weights, held_out)
     newest_first = torch.arange(len(shown.times) - 1, -1, -1)
     current = int((shown.times >= since).sum())
-    return Material(lessons, weights, _joined(take(shown.rows, newest_first), held_out), current, doubt)
-
-
-def _joined(first: Rows, second: Rows) -> Rows:
-    features = {name: torch.cat([rows, second.features[name]]) for name, rows in first.features.items()}
-    answers = torch.cat([first.answers, second.answers])
-    return Rows(features, answers, torch.cat([first.classes, second.classes]))
-
-
-def take(rows: Rows, numbers: Tensor) -> Rows:
-    """Return some of the rows."""
-    features = {name: found[numbers] for name, found in rows.features.items()}
-    return Rows(features, rows.answers[numbers], rows.classes[numbers])
+    return Material(lessons, weights, shown.rows.take(newest_first).joined(held_out), current, doubt)

@@ -1,6 +1,6 @@
 """The traffic of late: a window of samples, and whether they look like those before, and like what `build` kept."""
 
-from collections import OrderedDict, defaultdict
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -55,9 +55,8 @@ class Window:
 
     def __init__(self, capacity: int, seconds: float, client_share: float) -> None:
         self._capacity, self._seconds, self._client_share = capacity, seconds, client_share
-        self._samples: OrderedDict[int, Sample] = OrderedDict()
-        self._by_client: defaultdict[int, OrderedDict[int, None]] = defaultdict(OrderedDict)
-        self._next = 0
+        self._samples: deque[Sample] = deque()
+        self._by_client: Counter[int] = Counter()
         self._changing = Lock()
 
     def __len__(self) -> int:
@@ -66,20 +65,19 @@ class Window:
     def add(self, sample: Sample) -> None:
         """Take in a sample."""
         with self._changing:
-            while self._samples and next(iter(self._samples.values())).time < sample.time - self._seconds:
-                self._drop(next(iter(self._samples)))
+            while self._samples and self._samples[0].time < sample.time - self._seconds:
+                self._drop(0)
             if len(self._samples) >= self._capacity:  # the oldest goes, of the client that is over its share
-                largest = max(self._by_client.values(), key=len)
-                over = len(largest) > self._client_share * self._capacity
-                self._drop(next(iter(largest if over else self._samples)))
-            self._samples[self._next] = sample
-            self._by_client[sample.client][self._next] = None
-            self._next += 1
+                largest, count = self._by_client.most_common(1)[0]
+                over = count > self._client_share * self._capacity
+                self._drop(next(i for i, one in enumerate(self._samples) if one.client == largest) if over else 0)
+            self._samples.append(sample)
+            self._by_client[sample.client] += 1
 
     def recent(self) -> Recent | None:
         """Return all samples, or None if there are none."""
         with self._changing:
-            samples = list(self._samples.values())
+            samples = list(self._samples)
         if not samples:
             return None
         return Recent(
@@ -93,12 +91,12 @@ class Window:
             weights=torch.tensor([sample.weight for sample in samples], dtype=torch.float64),
         )
 
-    def _drop(self, number: int) -> None:
-        sample = self._samples.pop(number)
-        owned = self._by_client[sample.client]
-        del owned[number]
-        if not owned:
-            del self._by_client[sample.client]
+    def _drop(self, place: int) -> None:
+        client = self._samples[place].client
+        del self._samples[place]
+        self._by_client[client] -= 1
+        if not self._by_client[client]:
+            del self._by_client[client]
 
 
 def looks(inputs: Sequence[Tensor]) -> Tensor:

@@ -194,18 +194,15 @@ class Leadership:
 
     def held(self) -> bool:
         """Tell whether this service leads, and take the lead where nobody does. Raises `OSError` without locks."""
-        if self._file is not None and not self._is_there(self._file):
-            self.release()  # the folder is another: somebody may lead there
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            except OSError as error:
                 os.close(file)
-            except OSError:
-                os.close(file)
-                raise
+                if not isinstance(error, BlockingIOError):
+                    raise
             else:
                 self._file = file
         return self._file is not None
@@ -215,12 +212,6 @@ class Leadership:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-
-    def _is_there(self, file: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(file), self._path.stat())
-        except FileNotFoundError:
-            return False
 
 
 def versions_folder(model: Path, root: str = "") -> Path:

@@ -18,7 +18,7 @@ from latebind.learned.build import CANDIDATES, PRESENTATIONS, build_caches
 from latebind.learned.exploration_folder import delete_exploration, explored_folder
 from latebind.learned.networks import EVERY, check_kinds
 from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
-from latebind.learned.samples import Samples, Task, doubt
+from latebind.learned.samples import Samples, check_task, doubt
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, Settings, build_program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
@@ -107,15 +107,16 @@ class Rows:
     ] = ""
     data_option: DataOption = None
     task: Annotated[
-        Task | None,
+        str,
         typer.Option(
             help="What the output means. classify: scores of classes, the largest is the answer. Needed for learned "
             "caches where the data has no labels and the network does not end in a softmax."
         ),
-    ] = None
+    ] = ""
 
     def samples(self, examples: dict[str, Tensor], seed: int) -> tuple[Samples, Samples] | None:
         """Return samples to fit on and to calibrate on, None without data. Raises `ConfigError` if they do not fit."""
+        check_task(self.task)
         if not self.data:
             return None
         samples = load_samples(self.data, self.data_option, seed=seed)
@@ -303,7 +304,7 @@ def _program(
 def _caches(
     path: Path,
     samples: tuple[Samples, Samples] | None,
-    task: Task | None,
+    task: str,
     training: Training,
     promised: Promised,
     threads: int,

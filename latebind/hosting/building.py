@@ -14,7 +14,7 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches
 from latebind.learned.exploration_folder import explored_folder
 from latebind.learned.promise import Promise
-from latebind.learned.samples import Samples, doubt, task_of
+from latebind.learned.samples import Samples, check_task, doubt
 from latebind.program.build import Progress, build_program, ignore_progress
 from latebind.program.export import export, made_of_another
 from latebind.program.graph import graph_to_json
@@ -54,7 +54,7 @@ def build_once(
     inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else example_inputs
     title = name or type(module).__name__.lower()
     parts = _halves(samples)
-    declared = task_of(task)
+    check_task(task)
     Promise(fidelity)  # raises for an invalid fidelity before anything is built
     with _same_threads():
         settings = (__version__, (fidelity, task) if parts else None, max_batch, tuple(backends))
@@ -74,13 +74,11 @@ def build_once(
                 data=parts[0].inputs if parts else None,
                 progress=tell,
             )
-            if parts and (unknown := doubt(report.directory, parts, declared)):
+            if parts and (unknown := doubt(report.directory, parts, task)):
                 warnings.warn(f"there are no learned caches: {unknown}", stacklevel=2)
             elif parts:
                 explored = explored_folder(report.directory.path)
-                build_caches(
-                    report.directory, *parts, fidelity=fidelity, explored=explored, task=declared, progress=tell
-                )
+                build_caches(report.directory, *parts, fidelity=fidelity, explored=explored, task=task, progress=tell)
             _note(folder, title, version).write_text(made_of)
     return title
 

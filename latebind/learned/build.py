@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from latebind.domain.errors import ConfigError
 from latebind.learned.activations import Observed, apply_heads, observe
-from latebind.learned.compose import Calibrated, Composition, Costs, Seen, hits_alone, send
-from latebind.learned.eight_bits import eight_bit_lookup
+from latebind.learned.compose import Calibrated, Composition, Costs, Seen, Variant, hits_alone, send
 from latebind.learned.exploration_folder import ExplorationFolder, Origin
 from latebind.learned.explore import (
     FEWEST_ROWS,
@@ -30,16 +29,13 @@ from latebind.learned.explore import (
     on_all_cores,
 )
 from latebind.learned.head import Head, HeadFunction
-from latebind.learned.ilp import Variant
-from latebind.learned.latency import latency_aside, latency_in_place
 from latebind.learned.lookup import load_functions
 from latebind.learned.networks import BYTES, check_kinds
-from latebind.learned.plan import Candidate, plan
+from latebind.learned.plan import plan
 from latebind.learned.promise import ANSWERS, CACHE_BYTES, USUAL_TAIL, Promise
 from latebind.learned.report import CacheReport, TriedLookup
 from latebind.learned.samples import (
     Samples,
-    Task,
     check_answers,
     check_classifier,
     checked,
@@ -69,7 +65,6 @@ from latebind.repository.directory import ModelDirectory
 
 CANDIDATES = 3
 PRESENTATIONS = 300_000  # rows that each predictor sees, repetitions counted
-DISK = 20 << 30
 WORTH_A_CORE = 1.05  # factor in mean latency that lookups aside must gain, because they use another core
 WORTH_A_TAIL = 1.25  # factor in mean latency that the usual tail may cost
 LITTLE = 1e-3  # seconds: below, asking a lookup costs about what it saves
@@ -89,13 +84,10 @@ def build_caches(
     candidates: int = CANDIDATES,
     kinds: Sequence[str] = (),
     presentations: int = PRESENTATIONS,
-    disk: int = DISK,
     explored: Path | None = None,
     cache_bytes: int = CACHE_BYTES,
-    tail: float | None = None,
-    aside: bool | None = None,
     answers: int | None = ANSWERS,
-    task: Task | None = None,
+    task: str = "",
     progress: Progress | None = None,
 ) -> CacheReport:
     """Train lookups behind stages, choose among them and write them into the model directory.
@@ -105,24 +97,24 @@ def build_caches(
     and `calibrate` must have no sample in common. Rows of `fit` that show the same thing must be neighbours, because
     its last part is kept from the predictors.
 
-    Activations take at most `disk` bytes at a time, the weights of all lookups in use `cache_bytes`. A request that no
-    lookup answers takes at most `tail` times the base model's latency. If `tail` is not given, `USUAL_TAIL` holds,
-    unless lookups without that limit are more than 1.25 times faster in the mean. Lookups run `aside`, on a core of
-    their own while the network goes on, or in line; by default whichever is measured to be faster.
+    The weights of all lookups in use take at most `cache_bytes`. A request that no lookup answers takes at most
+    `USUAL_TAIL` times the base model's latency, unless lookups without that limit are more than 1.25 times faster in
+    the mean. Lookups run aside, on a core of their own while the network goes on, or in line, whichever is measured to
+    be faster.
 
     Lookups are tried at up to `candidates` boundaries (0: all). At each, the most able network that pays is trained, or
     all of `kinds` that may pay (`networks.make_predictor`). Composition then chooses which of them are used (GATI,
-    section 4). With a folder `explored`, networks are kept there as soon as they
-    are trained. Those that an earlier call left there for the same model, rows, seed and presentations are reused.
+    section 4). With a folder `explored`, networks are kept there as soon as they are trained. Those that an earlier
+    call left there for the same model, rows, seed and presentations are reused.
 
     Raises `ConfigError` for settings or samples that make no sense (NaN among them), for models that are no classifiers
     with one output `(B, classes) float32`, and where nothing says that the model is a classifier: neither `task` nor
-    labels nor a softmax at its end. Raises `TrainingStopped` if a training process dies. With too few samples for the
-    target there are fewer exits or none, and a warning says so.
+    labels nor a softmax at its end. With too few samples for the target there are fewer exits or none, and a warning
+    says so.
     """
-    promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail, aside, answers)
-    if candidates < 0 or presentations < 1 or disk < 1:
-        raise ConfigError("presentations and disk must be 1 or more, candidates 1 or more or 0 for all boundaries")
+    promise = Promise(fidelity, confidence, cache_bytes, answers=answers)
+    if candidates < 0 or presentations < 1:
+        raise ConfigError("presentations must be 1 or more, candidates 1 or more or 0 for all boundaries")
     check_kinds(kinds)
     if unknown := doubt(directory, (fit, calibrate), task):
         raise ConfigError(unknown)
@@ -131,7 +123,7 @@ def build_caches(
     ready = [checked(samples, builder.program.spec) for samples in (fit, calibrate)]
     with nullcontext(explored) if explored else TemporaryDirectory(prefix="latebind-") as folder:
         found = builder.build(
-            directory, *ready, folder=Path(folder), most=candidates, kinds=kinds, presentations=presentations, disk=disk
+            directory, *ready, folder=Path(folder), most=candidates, kinds=kinds, presentations=presentations
         )
     if found.warning:
         warnings.warn(found.warning, stacklevel=2)
@@ -148,43 +140,22 @@ def recalibrate(
     backend: str | None = None,
     seed: int = 0,
     cache_bytes: int = CACHE_BYTES,
-    tail: float | None = None,
     aside: bool | None = None,
     answers: int | None = ANSWERS,
     progress: Progress | None = None,
 ) -> CacheReport:
     """Choose lookups and thresholds of a model directory anew on `held_out`, without training.
 
-    `backend` is the one that will serve, if it is not the one built for; `tail` is that of the build unless it is
-    given. Other settings and errors are those of `build_caches`; a model without learned caches raises `ConfigError`.
+    `backend` is the one that will serve, if it is not the one built for; lookups run `aside` or in line as that says
+    (None: whichever is measured to be faster). Other settings and errors are those of `build_caches`; a model without
+    learned caches raises `ConfigError`.
     """
     caches = read_caches(directory)
-    if tail is None and caches is not None:
-        tail = caches.tail
-    promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail, aside, answers)
+    tail = inf if caches is None or caches.tail is None else caches.tail  # of a build that had asked for one
+    promise = Promise(fidelity, confidence, cache_bytes, tail, aside, answers)
     builder = Builder.of(directory, promise, threads=threads, backend=backend, seed=seed, progress=progress)
     trained, rows = builder.stored_caches(directory, held_out)
     return builder.calibrate(directory, trained, rows)
-
-
-def observe_caches(
-    directory: ModelDirectory,
-    held_out: Samples,
-    promise: Promise,
-    *,
-    threads: int = 1,
-    backend: str | None = None,
-) -> tuple[Seen, Composition]:
-    """Return what all learned caches of a model directory answer on `held_out`, and the problem of choosing among them.
-
-    For trying calibrations on parts of the samples: nothing is written. Lookups run aside or in line as they were
-    built. Raises what `recalibrate` raises.
-    """
-    caches = read_caches(directory)
-    promise = replace(promise, aside=caches is not None and caches.aside)
-    builder = Builder.of(directory, promise, threads=threads, backend=backend)
-    trained, rows = builder.stored_caches(directory, held_out)
-    return builder.observe(trained, rows).seen, builder.composition(trained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +165,7 @@ class _Outcome:
     * `found`: the thresholds to use, None for no lookup at all.
     * `worlds`: what the lookups answered on the samples that show the bound.
     * `observed`: what the lookups answered on all held-out rows, with their features.
-    * `alone`: the figures of each lookup by itself on the samples that choose.
+    * `choosing`: what they answered on the samples that choose.
     """
 
     trained: Sequence[TrainedLookup]
@@ -202,7 +173,7 @@ class _Outcome:
     found: Calibrated | None = None
     worlds: Sequence[Seen] = ()
     observed: Observed | None = None
-    alone: Sequence[Variant] = ()
+    choosing: Seen | None = None
 
 
 @dataclass(slots=True)
@@ -247,7 +218,6 @@ class Builder:
         most: int,
         kinds: Sequence[str],
         presentations: int,
-        disk: int,
     ) -> CacheReport:
         """Train lookups on `fit`, then choose and calibrate on `held_out`; without lookups if there cannot be any.
 
@@ -284,14 +254,13 @@ class Builder:
             kept=ExplorationFolder.open(folder, origin),
             seed=self.seed,
             presentations=presentations,
-            disk=disk,
             progress=self.progress,
             beside=self.promise.may_be_aside(self.program.threads),
         )
         found = explorer.train(planned, fit)
         trained, notes = list(found.trained), _notes(found, len(fit))
         if BYTES in kinds:
-            coarse, left_out = eight_bit_lookup(directory, explorer, fit, found)
+            coarse, left_out = explorer.eight_bit_lookup(directory, fit, found)
             trained += coarse
             notes += [f"the network in eight bits is left out: {left_out}"] if left_out else []
         report = self.calibrate(directory, in_order(trained), held_out)
@@ -307,11 +276,9 @@ class Builder:
         functions = load_functions(directory, caches.every, backend=program.backend, threads=program.threads)
         trained = []
         for one in caches.every:
-            place = (program, first_row(rows), one.stage, functions[one.name])
-            curve = latency_in_place(*place)
-            beside = latency_aside(*place) if self.promise.may_be_aside(program.threads) else None
-            candidate, files = Candidate(one.stage, one.kind, curve.at(1)), read_lookup(directory, one.name)
-            trained.append(TrainedLookup(candidate, files, functions[one.name], curve, beside=beside))
+            files, function = read_lookup(directory, one.name), functions[one.name]
+            aside = self.promise.may_be_aside(program.threads)
+            trained.append(TrainedLookup.measured(program, first_row(rows), one, files, function, aside=aside))
         return in_order(trained), rows
 
     def _without_lookups(self, directory: ModelDirectory, held_out: Samples, reason: str) -> CacheReport:
@@ -342,8 +309,8 @@ class Builder:
         choosing, worlds = observed.seen.take(chooses), [observed.seen.take(rows) for rows in verify]
         trained = self._in_line_or_aside(trained, choosing)
         composition = self._within_usual_tail(self.composition(trained), choosing)
-        found, alone = composition.choose(choosing, worlds), composition.problem(choosing).variants
-        outcome = _Outcome(trained, composition.costs, found, worlds, observed, alone)
+        found = composition.choose(choosing, worlds)
+        outcome = _Outcome(trained, composition.costs, found, worlds, observed, choosing)
         return self._publish(directory, outcome, "" if found else self.promise.not_shown(fewest))
 
     def _in_line_or_aside(self, trained: Sequence[TrainedLookup], choosing: Seen) -> Sequence[TrainedLookup]:
@@ -368,13 +335,13 @@ class Builder:
     def observe(self, trained: Sequence[TrainedLookup], held_out: Samples) -> Observed:
         """Return what the lookups answer on the samples. Raises `ConfigError` where the network answers with NaN."""
         with all_cores(self.program.threads):
-            seen = observe(self.wide, held_out, [(one.plan.stage, one.function) for one in trained])
+            seen = observe(self.wide, held_out, [(one.stage, one.function) for one in trained])
         check_answers(seen.answers)
         return seen
 
     def composition(self, trained: Sequence[TrainedLookup]) -> Composition:
         """Return the problem of choosing among the lookups; hit rates and accuracies come from the samples."""
-        variants = [Variant(one.plan.stage, one.plan.kind, 0.0, 1.0, one.known.at(1), one.bytes) for one in trained]
+        variants = [Variant(one.stage, one.kind, 0.0, 1.0, one.known.at(1), one.files.bytes) for one in trained]
         return Composition(tuple(variants), self._costs(trained), self.stages, self.promise)
 
     def stage_seconds(self, samples: Samples) -> tuple[float, ...]:
@@ -385,7 +352,7 @@ class Builder:
     def _costs(self, trained: Sequence[TrainedLookup]) -> Costs:
         return Costs.of(
             self.stages,
-            [(one.plan.stage, one.known.at(1), one.slower) for one in trained],
+            [(one.stage, one.known.at(1), one.slower) for one in trained],
             aside=bool(trained) and trained[0].beside is not None,
             sure=tuple(place for place, one in enumerate(trained) if one.files.head.sure),
         )
@@ -408,9 +375,9 @@ class Builder:
             calibrated_on=sum(seen.right.shape[1] for seen in outcome.worlds),
             lookups=lookups,
             spare=tuple(
-                SpareLookup(one.plan.stage, one.plan.kind, one.bytes, one.known, slower=one.slower)
+                SpareLookup(one.stage, one.kind, one.files.bytes, one.known, slower=one.slower)
                 for one in kept
-                if one.plan.name not in used
+                if one.name not in used
             ),
             tail=promise.tail if np.isfinite(promise.tail) else None,
             aside=outcome.costs.beside is not None,
@@ -419,35 +386,30 @@ class Builder:
         after = write_caches(
             directory,
             caches,
-            {one.plan.name: one.files for one in kept},
+            {one.name: one.files for one in kept},
             held_out=_held_out(outcome, kept),
             lessons=_lessons(directory, kept),
             new_entry=self.new_entry and bool(kept),
         )
         return CacheReport(
             directory=after,
-            target=caches.target,
-            confidence=caches.confidence,
+            caches=caches,
             tried=tuple(self._tried(outcome, k) for k in range(len(trained))) if outcome.worlds else (),
-            lookups=lookups,
-            fidelity=caches.fidelity,
-            lower=caches.lower,
-            calibrated_on=caches.calibrated_on,
             seconds_without=whole,
             seconds_with=found.seconds if found else whole,
             warning=reason,
-            aside=caches.aside,
-            answers=caches.answers,
             right=read_accuracy(after),
         )
 
     def _tried(self, outcome: _Outcome, k: int) -> TriedLookup:
-        one, alone = outcome.trained[k], outcome.alone[k]
+        one, choosing = outcome.trained[k], outcome.choosing
+        assert choosing is not None
+        where = "before the network" if self.program.entry and one.stage == 0 else f"behind stage {one.stage}"
         fidelity = min(float(seen.right[k].mean()) for seen in outcome.worlds)
-        stage = one.plan.stage
-        where = "before the network" if self.program.entry and stage == 0 else f"behind stage {stage}"
-        seconds = one.known.at(1)
-        return TriedLookup(where, stage, one.plan.kind, fidelity, seconds, one.bytes, alone.hit_rate, alone.accuracy)
+        hits, wrong = hits_alone(choosing.scores[k], choosing.right[k], 1.0 - self.promise.fidelity)
+        return TriedLookup(
+            where, one.stage, one.kind, fidelity, one.known.at(1), one.files.bytes, hits, accuracy=1.0 - wrong
+        )
 
 
 def _with_accuracy(directory: ModelDirectory, seen: Observed, held_out: Samples) -> ModelDirectory:
@@ -506,12 +468,12 @@ def _in_use(outcome: _Outcome, found: Calibrated) -> tuple[StoredLookup, ...]:
         if np.isfinite(found.thresholds[k]) and hits.any():
             stored.append(
                 StoredLookup(
-                    stage=one.plan.stage,
-                    kind=one.plan.kind,
+                    stage=one.stage,
+                    kind=one.kind,
                     threshold=float(found.thresholds[k]),
                     hit_rate=float(hits.mean()),
                     fidelity=1.0 - float(wrong[hits].mean()),
-                    bytes=one.bytes,
+                    bytes=one.files.bytes,
                     seconds=one.known,
                     slower=one.slower,
                 )
@@ -529,11 +491,11 @@ def _kept(outcome: _Outcome, lookups: tuple[StoredLookup, ...]) -> list[TrainedL
         return list(outcome.trained)
     names, used = {lookup.name for lookup in lookups}, {lookup.stage for lookup in lookups}
     right = [sum(float(seen.right[k].mean()) for seen in outcome.worlds) for k in range(len(outcome.trained))]
-    for stage in {one.plan.stage for one in outcome.trained}:
-        here = [k for k, one in enumerate(outcome.trained) if one.plan.stage == stage]
+    for stage in {one.stage for one in outcome.trained}:
+        here = [k for k, one in enumerate(outcome.trained) if one.stage == stage]
         chosen = here[0] if stage in used else max(here, key=lambda k: right[k])
-        names.add(outcome.trained[chosen].plan.name)
-    return [one for one in outcome.trained if one.plan.name in names]
+        names.add(outcome.trained[chosen].name)
+    return [one for one in outcome.trained if one.name in names]
 
 
 def _held_out(outcome: _Outcome, kept: Sequence[TrainedLookup]) -> Rows | None:
@@ -541,11 +503,11 @@ def _held_out(outcome: _Outcome, kept: Sequence[TrainedLookup]) -> Rows | None:
     if outcome.observed is None:
         return None
     rows = slice(0, HELD_OUT_ROWS)
-    answers, names = outcome.observed.answers[rows], {one.plan.name for one in kept}
+    answers, names = outcome.observed.answers[rows], {one.name for one in kept}
     features = {
-        one.plan.name: seen[rows].bfloat16()
+        one.name: seen[rows].bfloat16()
         for one, seen in zip(outcome.trained, outcome.observed.features, strict=True)
-        if one.plan.name in names and seen.shape[1] <= WIDEST_KEPT
+        if one.name in names and seen.shape[1] <= WIDEST_KEPT
     }
     return Rows(features, answers.bfloat16(), answers.argmax(dim=1))
 

@@ -6,7 +6,7 @@ from functools import lru_cache, partial
 from statistics import median
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from latebind.learned.head import Head, Selector
 from latebind.learned.lookup import LookupFunction, compile_lookup_files
@@ -20,7 +20,7 @@ from latebind.program.program import Program
 
 RUNS = 25
 FORMS = 64  # graphs of predictors that are remembered, by kind and shape
-CONVOLUTION = "aten.convolution.default"
+CONVOLUTION, LINEAR = "aten.convolution.default", "aten.linear.default"
 PER_TENSOR = "aten.fake_quantize_per_tensor_affine_cachemask.default"  # returns the numbers and which were not clipped
 PER_CHANNEL = "aten.fake_quantize_per_channel_affine_cachemask.default"
 
@@ -111,6 +111,34 @@ def quantise(graph: Graph, weights: Mapping[str, Tensor], rows: Tensor) -> tuple
         args = (Value(f"{source}_bytes"), Value(f"{weight.name}_bytes"), *node.args[2:])
         nodes.append(replace(node, args=args))
     return Graph(graph.inputs, tuple(nodes), graph.outputs), found
+
+
+def to_eight_bit_lookup(graph: Graph, weights: Mapping[str, Tensor], rows: Tensor) -> LookupFiles | None:
+    """Return a network with one input that ends in a linear layer as a lookup, its convolutions in eight bits.
+
+    It needs no training and answers every request, being sure of everything. Calibration and watch bound its errors as
+    those of any other lookup, and with exits off every request gets the base model's own answer.
+
+    `rows` `(N, ...)` set the quantisation ranges. Returns None if it ends otherwise or has no convolution.
+    """
+    last = graph.nodes[-1]
+    match last.args:
+        case (Value(features), Weight(weight), *bias) if last.op == LINEAR and len(graph.outputs) == 1:
+            rest = Graph(graph.inputs, graph.nodes[:-1], ((FEATURES, features),))
+        case _:
+            return None
+    coarse, found = quantise(rest, weights, rows)
+    if coarse == rest:
+        return None
+    classes, width = weights[weight].shape
+    answer = nn.Linear(width, classes)
+    with torch.no_grad():
+        answer.weight.copy_(weights[weight])
+        answer.bias.zero_()
+        for one in bias:
+            assert isinstance(one, Weight)
+            answer.bias.copy_(weights[one.name])
+    return LookupFiles(coarse, {name: found[name] for name in coarse.weights()}, Head.of(answer).always_sure())
 
 
 def _is_wide(node: Node, weights: Mapping[str, Tensor]) -> bool:

@@ -1,4 +1,4 @@
-"""The folder of an exploration, beside its model: trained networks, checkpoints, and, meanwhile, activations.
+"""The folder of an exploration, beside its model: trained networks and, meanwhile, activations.
 
 `latebind build` makes everything in it, from one model, one set of samples and one seed, and nothing else reads it.
 Activations of a boundary lie in a flat file in bfloat16, which halves them, and each training maps them into memory.
@@ -54,31 +54,6 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """The recorded rows of a boundary: `activations` `(N, *shape) bfloat16`, mapped, and the base model's answers.
-
-    The first `learn` rows train the predictor, which must not see the others. `answers` are `(N, classes) float32`,
-    `labels` `(N,) int64` if the true classes are known.
-    """
-
-    activations: Tensor
-    answers: Tensor
-    labels: Tensor | None
-    learn: int
-
-    def seen(self) -> Lesson:
-        """Return the rows that the predictor learns from."""
-        return self._lesson(slice(0, self.learn))
-
-    def unseen(self) -> Lesson:
-        """Return the rows that the predictor has not seen."""
-        return self._lesson(slice(self.learn, None))
-
-    def _lesson(self, rows: slice) -> Lesson:
-        return Lesson(self.activations[rows], self.answers[rows], None if self.labels is None else self.labels[rows])
-
-
-@dataclass(frozen=True, slots=True)
 class ExplorationFolder:
     """The folder, opened for one origin."""
 
@@ -94,7 +69,7 @@ class ExplorationFolder:
             same = False
         if not same:
             delete_exploration(folder)
-        for part in ("networks", "checkpoints", "activations"):
+        for part in ("networks", "activations"):
             (folder / part).mkdir(parents=True, exist_ok=True)
         write_bytes(folder / ABOUT, about)
         return cls(folder)
@@ -104,17 +79,8 @@ class ExplorationFolder:
         return _read(self.folder / "networks" / f"{_file(boundary, kind)}.safetensors")
 
     def keep_network(self, boundary: str, kind: str, tensors: Mapping[str, Tensor]) -> None:
-        """Write a trained network and delete its checkpoint."""
+        """Write a trained network."""
         write_bytes(self.folder / "networks" / f"{_file(boundary, kind)}.safetensors", tensor_bytes(tensors))
-        self._checkpoint(boundary, kind).unlink(missing_ok=True)
-
-    def checkpoint(self, boundary: str, kind: str) -> dict[str, Tensor] | None:
-        """Return the checkpoint of a training that was killed; None if there is none that can be read."""
-        return _read(self._checkpoint(boundary, kind))
-
-    def keep_checkpoint(self, boundary: str, kind: str, tensors: Mapping[str, Tensor]) -> None:
-        """Write a checkpoint; a kill leaves the last one or the one before it."""
-        write_bytes(self._checkpoint(boundary, kind), tensor_bytes(tensors), ending=str(os.getpid()))
 
     def allocate_activations(self, boundary: str, rows: int, shape: tuple[int, ...]) -> Tensor:
         """Allocate a file for activations and return it, mapped, as `(rows, *shape) bfloat16` to be filled.
@@ -138,17 +104,20 @@ class ExplorationFolder:
             tensors["labels"] = labels
         write_bytes(self._activations(boundary, ".safetensors"), tensor_bytes(tensors))
 
-    def recorded(self, boundary: str, shape: tuple[int, ...]) -> Recorded | None:
-        """Return what was recorded, mapped and not read yet, or None if it is incomplete."""
+    def recorded(self, boundary: str, shape: tuple[int, ...]) -> tuple[Lesson, Lesson] | None:
+        """Return the rows that a predictor learns from and those that it must not see, or None if any are missing.
+
+        Activations are mapped and not read yet.
+        """
         path = self._activations(boundary, ".bin")
         tensors = _read(self._activations(boundary, ".safetensors"))
         if tensors is None or not path.is_file():
             return None
-        rows = len(tensors["answers"])
+        rows, learn, labels = len(tensors["answers"]), int(tensors["learn"]), tensors.get("labels")
         if path.stat().st_size != rows * row_bytes(shape):
             return None
-        activations = _mapped(path, rows, shape, shared=False)
-        return Recorded(activations, tensors["answers"], tensors.get("labels"), int(tensors["learn"]))
+        whole = Lesson(_mapped(path, rows, shape, shared=False), tensors["answers"], labels)
+        return whole.rows(slice(0, learn)), whole.rows(slice(learn, None))
 
     def recorded_bytes(self) -> int:
         """Return the bytes that all recorded activations take now."""
@@ -160,15 +129,6 @@ class ExplorationFolder:
         for path in (self.folder / "activations").iterdir():
             if path.stem not in kept:
                 path.unlink()
-
-    def clear(self) -> None:
-        """Delete checkpoints and activations, which only a running training needs; trained networks stay."""
-        self.keep_activations_of(())
-        for path in (self.folder / "checkpoints").iterdir():
-            path.unlink()
-
-    def _checkpoint(self, boundary: str, kind: str) -> Path:
-        return self.folder / "checkpoints" / f"{_file(boundary, kind)}.safetensors"
 
     def _activations(self, boundary: str, suffix: str) -> Path:
         return self.folder / "activations" / f"{_file(boundary)}{suffix}"

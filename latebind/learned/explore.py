@@ -1,8 +1,7 @@
 """Exploration (GATI, section 4.1): trains each candidate on the base model's activations and measures it in place.
 
 All candidates learn from one pass of the base model over the samples, as far as the disk has room. Each network is
-kept as soon as it is trained, so an interrupted build, or a later one with more candidates, trains only the rest; of
-those that were being trained it goes on from their checkpoints.
+kept as soon as it is trained, so an interrupted build, or a later one with more candidates, trains only the rest.
 
 Networks are trained side by side in threads: torch lets go of Python's lock while it computes. (Two on two cores take
 250 ms a batch for both, one after the other on two threads 268, in two processes 281; small ones 76, 76 and 58.)
@@ -11,45 +10,43 @@ Networks are trained side by side in threads: torch lets go of Python's lock whi
 import hashlib
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from threading import Event
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from latebind.domain.costs import Curve
 from latebind.domain.errors import ConfigError
-from latebind.learned.activations import empty_activations, record_activations
-from latebind.learned.compiled import compile_lookup
+from latebind.learned.activations import batches, empty_activations, record_activations
+from latebind.learned.compiled import compile_lookup, to_eight_bit_lookup
 from latebind.learned.exploration_folder import ExplorationFolder, row_bytes
 from latebind.learned.head import Head, Selector
 from latebind.learned.latency import AsideLatency, latency_aside, latency_in_place
-from latebind.learned.lookup import LookupFunction
-from latebind.learned.networks import Predictor, make_predictor
+from latebind.learned.lookup import LookupFunction, compile_lookup_files
+from latebind.learned.networks import BYTES, Predictor, make_predictor
 from latebind.learned.plan import Candidate
 from latebind.learned.samples import Samples
-from latebind.learned.stored import LookupFiles, Rows
+from latebind.learned.stored import LookupFiles, Rows, SpareLookup, lookup_name
 from latebind.learned.train import DISTILLATION, PredictorTraining, predict, selector_steps, train_selector
 from latebind.program.load import load_program
 from latebind.program.program import Program
-from latebind.repository.directory import ModelDirectory
+from latebind.program.stored import read_graph, read_model
+from latebind.repository.directory import WEIGHTS, ModelDirectory
+from latebind.repository.tensors import read_tensors
 
 SELECTOR_SHARE = 0.15  # of the rows to fit, for the selectors; the predictors never see them
 FEWEST_ROWS = 64
 RANGE_ROWS = 512  # rows that set the quantisation ranges of a lookup in eight bits
+DISK = 20 << 30  # bytes of activations at most
 FREE_SHARE = 0.8  # of the free disk space that activations may take
 MOST_PASSES = 40
 LESSON_ROWS = 5_000  # unseen rows whose features are kept for adaptation
-CHECKPOINT_SECONDS = 30.0
-# For the share of the work that is told: how many times longer a network learns from a row than it takes to answer one
-# (compiled, perhaps in eight bits), the least that it is taken to answer in, and the seconds to compile and measure it.
-LEARNING, LEAST_SECONDS, MEASURING_SECONDS = 10.0, 1e-5, 2.0
-BATCH_OF_COSTS = 16
 TELL_SECONDS = 0.2
 PREDICTOR, SELECTOR = "predictor.", "selector."
 
@@ -58,17 +55,41 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class TrainedLookup:
-    """A trained lookup: as planned, as data, compiled, and its latency in line over batch sizes.
+    """A trained lookup behind a stage: as data, compiled, and its latency in line over batch sizes.
 
-    `beside` is what it costs aside; None: not measured.
+    `lessons` are its features on rows that its predictor has not seen, for adaptation; None: not trained now. `beside`
+    is what it costs aside; None: not measured.
     """
 
-    plan: Candidate
+    stage: int
+    kind: str
     files: LookupFiles
     function: LookupFunction
     curve: Curve
-    lessons: Rows | None = None  # features of this lookup on rows its predictor has not seen, for adaptation
+    lessons: Rows | None = None
     beside: AsideLatency | None = None
+
+    @classmethod
+    def measured(
+        cls,
+        program: Program,
+        row: tuple[Tensor, ...],
+        one: Candidate | SpareLookup,
+        files: LookupFiles,
+        function: LookupFunction,
+        *,
+        aside: bool,
+        lessons: Rows | None = None,
+    ) -> Self:
+        """Measure a lookup where it stands, on one `row` of inputs."""
+        curve = latency_in_place(program, row, one.stage, function)
+        beside = latency_aside(program, row, one.stage, function) if aside else None
+        return cls(one.stage, one.kind, files, function, curve, lessons, beside)
+
+    @property
+    def name(self) -> str:
+        """Its name among the lookups of its model."""
+        return lookup_name(self.stage, self.kind)
 
     @property
     def known(self) -> Curve:
@@ -80,12 +101,7 @@ class TrainedLookup:
         """Seconds by which it slows the network down if it runs aside, else 0."""
         return 0.0 if self.beside is None else self.beside.slower
 
-    @property
-    def bytes(self) -> int:
-        """The size of its weights."""
-        return self.files.bytes
-
-    def with_head(self, head: Head) -> "TrainedLookup":
+    def with_head(self, head: Head) -> Self:
         """Return the same lookup with another head."""
         return replace(
             self, files=replace(self.files, head=head), function=LookupFunction(self.function.features, head)
@@ -94,7 +110,7 @@ class TrainedLookup:
 
 def in_order(trained: Sequence[TrainedLookup]) -> list[TrainedLookup]:
     """Return lookups in the order in which a request meets them: by stage, and at one boundary the quickest first."""
-    return sorted(trained, key=lambda one: (one.plan.stage, one.curve.at(1)))
+    return sorted(trained, key=lambda one: (one.stage, one.curve.at(1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +153,9 @@ class Explorer:
     """Trains candidates for `program`; `wide` is the same program on all cores, for work that is not measured.
 
     `names` are the names of the activations behind each stage but the last. Networks are written to the folder `kept`,
-    and activations take at most `disk` bytes there at a time. Each predictor sees about `presentations` rows, counting
+    where activations take at most `DISK` bytes at a time. Each predictor sees about `presentations` rows, counting
     repetitions. `distillation` is the share of the base model's distribution in its loss (`train.distillation_loss`).
-    With `beside`, lookups are measured aside too. Checkpoints are written every `checkpoint_seconds`.
+    With `beside`, lookups are measured aside too.
     """
 
     program: Program
@@ -148,11 +164,9 @@ class Explorer:
     kept: ExplorationFolder
     seed: int
     presentations: int
-    disk: int
     progress: Progress
     distillation: float = DISTILLATION
     beside: bool = False
-    checkpoint_seconds: float = CHECKPOINT_SECONDS
 
     def train(self, planned: Sequence[Candidate], fit: Samples) -> ExplorationResult:
         """Train a predictor and a selector for each candidate on the rows of `fit`, and measure them in place.
@@ -163,11 +177,7 @@ class Explorer:
         missing = [one for one in planned if self.kept.network(self.names[one.stage], one.kind) is None]
         rows = _RowSplit.of(fit, self.seed)
         at_once = max(1, min(len(planned), _cores()))
-        row_seconds = self.program.costs.remaining(0, BATCH_OF_COSTS) / BATCH_OF_COSTS / _cores()
-        learning = {
-            one.name: LEARNING * max(one.seconds, LEAST_SECONDS) * self.presentations / at_once for one in missing
-        }
-        work = _Work(self.progress, row_seconds * len(rows.order) if missing else 0.0, learning, len(planned))
+        work = _Work(self.progress, len(missing), len(planned))
         limited: dict[int, int] = {}
         for number, (count, group) in enumerate(self._groups(missing, len(fit))):
             if number == 0:  # of an interrupted build's activations only those of the first group are of use
@@ -178,7 +188,6 @@ class Explorer:
             with on_threads(_cores() // at_once):
                 self.train_networks(group, at_once=at_once, tell=work.training)
             self.kept.keep_activations_of(())
-        self.kept.clear()
         trained = self._measured(planned, fit, rows, work)
         kept = min(len(one.lessons.classes) for one in trained if one.lessons is not None)
         return ExplorationResult(trained, len(planned) - len(missing), limited, rows.order[rows.learn :][:kept])
@@ -189,7 +198,7 @@ class Explorer:
         A group has all candidates of one or more boundaries.
         """
         free = shutil.disk_usage(self.kept.folder).free
-        room, left = min(self.disk, int(FREE_SHARE * (free + self.kept.recorded_bytes()))), 0
+        room, left = min(DISK, int(FREE_SHARE * (free + self.kept.recorded_bytes()))), 0
         group: list[Candidate] = []
         for stage, found in groupby(candidates, lambda one: one.stage):
             row = row_bytes(self.program.activations[stage])
@@ -264,29 +273,17 @@ class Explorer:
     ) -> None:
         """Train one network and keep it.
 
-        The weights are bit for bit the same for the same candidate, however often it was interrupted. The seed depends
-        on no other boundary, and not on where the cuts are.
+        The weights are bit for bit the same for the same candidate: the seed depends on no other boundary, and not on
+        where the cuts are.
         """
         boundary = self.names[one.stage]
-        rows = self.kept.recorded(boundary, self.program.activations[one.stage])
-        if rows is None:
+        recorded = self.kept.recorded(boundary, self.program.activations[one.stage])
+        if recorded is None:
             raise ConfigError(f"{self.kept.folder} has no activations of {boundary!r}: run the build again")
+        seen, unseen = recorded
         seed = int.from_bytes(hashlib.sha256(f"{self.seed} {boundary}".encode()).digest()[:6], "little")
-        passes = passes_over(rows.learn, self.presentations)
-        training = PredictorTraining(predictor, rows.seen(), passes=passes, seed=seed, distillation=self.distillation)
-        if (state := self.kept.checkpoint(boundary, one.kind)) is not None:
-            training.restore(state)
-        saved = time.monotonic()
-
-        def step(share: float) -> None:
-            nonlocal saved
-            if time.monotonic() - saved >= self.checkpoint_seconds:
-                self.kept.keep_checkpoint(boundary, one.kind, training.state())
-                saved = time.monotonic()
-            tell(share)
-
-        training.learn(step)
-        unseen = rows.unseen()
+        passes = passes_over(len(seen.answers), self.presentations)
+        PredictorTraining(predictor, seen, passes=passes, seed=seed, distillation=self.distillation).learn(tell)
         predicted, classes = predict(predictor, unseen.activations), unseen.answers.argmax(dim=1)
         generator, steps = torch.Generator().manual_seed(seed), selector_steps(self.presentations)
         train_selector(selector, predicted, predicted.argmax(dim=1) == classes, generator=generator, steps=steps)
@@ -306,6 +303,35 @@ class Explorer:
             module.load_state_dict({k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)})
             module.eval()
         return Network(predictor, selector, *(tensors[name] for name in ("features", "answers", "classes")))
+
+    def eight_bit_lookup(
+        self, directory: ModelDirectory, fit: Samples, found: ExplorationResult
+    ) -> tuple[list[TrainedLookup], str]:
+        """Return the network of `directory` in eight bits as a lookup before it, or nothing and why it was left out.
+
+        It takes an empty first stage, a backend that multiplies bytes, convolutions, and a linear layer at the end.
+        Whether it pays on this processor is not asked here: composition decides by what it takes. `found` has the other
+        lookups: this one keeps features of the same unseen rows as they do.
+        """
+        program, known = self.program, found.trained[0].lessons
+        assert isinstance(fit.inputs, tuple)
+        assert known is not None
+        if not program.entry:
+            return [], "no lookup stands before the network"
+        if not program.backend.startswith("openvino"):
+            return [], f"the backend {program.backend} computes in floating point; openvino multiplies bytes"
+        graph, weights = read_graph(directory, read_model(directory)), read_tensors(directory, WEIGHTS)
+        files = to_eight_bit_lookup(graph, weights, fit.inputs[0][found.unseen[:RANGE_ROWS]])
+        if files is None:
+            return [], "it takes convolutions and a linear layer at the end"
+        function = compile_lookup_files(files, backend=program.backend, threads=program.threads)
+        with all_cores(program.threads):
+            rows = [function.features(row[0])[0].clone() for _, row in batches(fit.take(found.unseen))]
+        one = Candidate(0, BYTES, 0.0)
+        lessons = replace(known, features={one.name: torch.cat(rows).bfloat16()})
+        return [
+            TrainedLookup.measured(program, first_row(fit), one, files, function, aside=self.beside, lessons=lessons)
+        ], ""
 
     def _untrained(self, one: Candidate) -> tuple[Predictor, Selector]:
         classes = self.program.spec.outputs[0].shape[0]
@@ -328,11 +354,18 @@ class Explorer:
         for one, network in zip(planned, networks, strict=True):
             work.measuring(one)
             compiled = compile_lookup(network.predictor, network.selector, ranges[one.stage].float(), self.program)
-            place = (self.program, first_row(fit), one.stage, compiled.function)
-            curve = latency_in_place(*place)
-            beside = latency_aside(*place) if self.beside else None
             kept = Rows({one.name: network.features[lessons]}, network.answers[lessons], network.classes[lessons])
-            trained.append(TrainedLookup(one, compiled.files, compiled.function, curve, kept, beside))
+            trained.append(
+                TrainedLookup.measured(
+                    self.program,
+                    first_row(fit),
+                    one,
+                    compiled.files,
+                    compiled.function,
+                    aside=self.beside,
+                    lessons=kept,
+                )
+            )
         return tuple(trained)
 
 
@@ -360,36 +393,32 @@ class _RowSplit:
 
 @dataclass(slots=True)
 class _Work:
-    """Tells what is done and its share of the expected seconds of all work: `record` once, `learn` by network."""
+    """Tells what is done and about which share of all: a network to train is most of it, to measure one the rest."""
 
     progress: Progress
-    record: float
-    learn: dict[str, float]
-    networks: int
-    recorded: float = 0.0
-    learned: dict[str, float] = field(default_factory=dict)
-    measured: float = 0.0
+    to_train: int
+    to_measure: int
+    trained: dict[str, float] = field(default_factory=dict)
+    measured: int = 0
 
     def recording(self, share: float) -> None:
-        """Note what share of the rows the base model has run over."""
-        self.recorded = share
+        """Tell what share of the rows the base model has run over."""
         self._tell(f"running the base model {share:.0%}")
 
     def training(self, shares: dict[str, float]) -> None:
         """Note what share of each training is done."""
-        self.learned |= shares
+        self.trained |= shares
         under_way = [f"{name} {share:.0%}" for name, share in shares.items() if share < 1.0]
         self._tell(f"training {', '.join(under_way) or 'selectors'}")
 
     def measuring(self, one: Candidate) -> None:
         """Note which lookup is measured next."""
         self._tell(f"measuring {one.name}")
-        self.measured += MEASURING_SECONDS
+        self.measured += 1
 
     def _tell(self, text: str) -> None:
-        done = self.recorded * self.record + sum(share * self.learn[name] for name, share in self.learned.items())
-        whole = self.record + sum(self.learn.values()) + MEASURING_SECONDS * self.networks
-        self.progress(text, 0.02 + 0.88 * min(1.0, (done + self.measured) / whole))
+        trained = sum(self.trained.values()) / max(1, self.to_train) if self.to_train else 1.0
+        self.progress(text, 0.05 + 0.7 * trained + 0.15 * self.measured / self.to_measure)
 
 
 def passes_over(rows: int, presentations: int) -> int:

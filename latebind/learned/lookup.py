@@ -17,7 +17,7 @@ from latebind.program.device import HOST
 from latebind.program.pieces import EvictableStage, Piece, make_piece
 from latebind.program.stored import read_model, read_stages
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.tensors import MappedTensors, Pages, read_tensors
+from latebind.repository.tensors import MappedTensors, read_tensors
 
 
 class LookupFunction:
@@ -121,37 +121,8 @@ def load_lookups(
     same time. Raises `RepositoryError` if the caches do not fit the model, `ConfigError` for a backend that cannot be
     used here.
     """
-    caches = read_caches(directory)
-    if caches is None:
-        return {}
-    functions = load_functions(
-        directory, caches.at_hand, backend=backend, threads=threads, device=device, streams=streams
-    )
-    stages = sorted({one.stage for one in caches.lookups})
-    return {
-        stage: Lookup(
-            {one.name: functions[one.name] for one in caches.at_hand if one.stage == stage},
-            {one.name: one.threshold for one in caches.lookups if one.stage == stage},
-        )
-        for stage in stages
-    }
-
-
-def load_functions(
-    directory: ModelDirectory,
-    lookups: Sequence[StoredLookup | SpareLookup],
-    *,
-    backend: str,
-    threads: int,
-    device: torch.device = HOST,
-    streams: int = 1,
-) -> dict[str, LookupFunction]:
-    """Return learned caches as functions by name, in the order given; raises what `load_lookups` does."""
-    checked = _checked(directory, lookups, read_tensors)
-    return {
-        name: compile_lookup_files(files, backend=backend, threads=threads, device=device, streams=streams)
-        for name, files in checked.items()
-    }
+    features = partial(_features, backend=backend, threads=threads, device=device, streams=streams)
+    return _by_stage(directory, read_tensors, lambda stage, files: [features(one) for one in files])
 
 
 def open_lookups(
@@ -161,30 +132,47 @@ def open_lookups(
 
     Heads are in memory at once. For `cached` see `MappedFile`.
     """
-    caches = read_caches(directory)
+    pieces: dict[int, Piece] = {}
+
+    def placed(stage: int, files: Sequence[LookupFiles]) -> Sequence[StageFunction]:
+        pages = [weights.pages(weights) for one in files if isinstance(weights := one.weights, MappedTensors)]
+        load = [partial(_features, one, backend=backend, threads=threads, streams=streams) for one in files]
+        pieces[stage], places = make_piece(pages, load, backend=backend)
+        return places
+
+    return _by_stage(directory, partial(MappedTensors, cached=cached), placed), pieces
+
+
+def load_functions(
+    directory: ModelDirectory, lookups: Sequence[StoredLookup | SpareLookup], *, backend: str, threads: int
+) -> dict[str, LookupFunction]:
+    """Return learned caches as functions by name, in the order given; raises what `load_lookups` does."""
+    checked = _checked(directory, lookups, read_tensors)
+    return {name: compile_lookup_files(files, backend=backend, threads=threads) for name, files in checked.items()}
+
+
+Read = Callable[[ModelDirectory, str], Mapping[str, Tensor]]
+
+
+def _by_stage(
+    directory: ModelDirectory, read: Read, features: Callable[[int, Sequence[LookupFiles]], Sequence[StageFunction]]
+) -> dict[int, Lookup]:
+    """Return the lookups of a model by stage, with what `features` makes of the networks at one stage."""
+    caches, found = read_caches(directory), dict[int, Lookup]()
     if caches is None:
-        return {}, {}
-    lookups, pieces = {}, {}
+        return found
     for stage in sorted({one.stage for one in caches.lookups}):
-        here = [one for one in caches.at_hand if one.stage == stage]
-        files = _checked(directory, here, partial(MappedTensors, cached=cached))
-        pieces[stage], places = make_piece(
-            [_pages(one) for one in files.values()],
-            [partial(_features, one, backend=backend, threads=threads, streams=streams) for one in files.values()],
-            backend=backend,
-        )
-        functions = {
-            name: LookupFunction(place, one.head) for (name, one), place in zip(files.items(), places, strict=True)
-        }
-        thresholds = {one.name: one.threshold for one in caches.lookups if one.stage == stage}
-        lookups[stage] = Lookup(functions, thresholds)
-    return lookups, pieces
+        files = _checked(directory, [one for one in caches.at_hand if one.stage == stage], read)
+        made = zip(files.items(), features(stage, list(files.values())), strict=True)
+        functions = {name: LookupFunction(network, one.head) for (name, one), network in made}
+        found[stage] = Lookup(functions, {one.name: one.threshold for one in caches.lookups if one.stage == stage})
+    return found
 
 
 def _checked(
     directory: ModelDirectory,
     lookups: Sequence[StoredLookup | SpareLookup],
-    read: Callable[[ModelDirectory, str], Mapping[str, Tensor]],
+    read: Read,
 ) -> dict[str, LookupFiles]:
     """Return the files of learned caches by name, in the order given; raises `RepositoryError` if they do not fit."""
     model = read_model(directory)
@@ -205,17 +193,9 @@ def _checked(
     return found
 
 
-def _pages(files: LookupFiles) -> Pages:
-    assert isinstance(files.weights, MappedTensors)
-    return files.weights.pages(files.weights)
-
-
-def compile_lookup_files(
-    files: LookupFiles, *, backend: str, threads: int, device: torch.device = HOST, streams: int = 1
-) -> LookupFunction:
-    """Return a lookup ready to run with a model on `backend`: its features on `device`, its head on the host."""
-    features = _features(files, backend=backend, threads=threads, device=device, streams=streams)
-    return LookupFunction(features, files.head)
+def compile_lookup_files(files: LookupFiles, *, backend: str, threads: int) -> LookupFunction:
+    """Return a lookup ready to run with a model on `backend`, on the host."""
+    return LookupFunction(_features(files, backend=backend, threads=threads), files.head)
 
 
 def _features(

@@ -23,7 +23,7 @@ Sides = tuple[int, int]  # height and width
 
 POOLED, PLAIN, LIGHT, DEEP, RESIDUAL = "pooled", "plain", "light", "deep", "residual"
 SLIM = "slim"
-BYTES = "bytes"  # no predictor: the network itself in eight bits (`eight_bits`)
+BYTES = "bytes"  # no predictor: the network itself in eight bits (`compiled`)
 KINDS = (RESIDUAL, DEEP, LIGHT, PLAIN, POOLED)  # the most able first
 EVERY = (*KINDS, "fc(256)", "pool(256)", "conv(3,1)")  # also one example of each row of GATI's table 3
 TABLE = re.compile(r"(?P<name>fc|pool|conv)\((?P<first>[1-9]\d{0,4})(?:,(?P<second>[1-9]))?\)")

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from latebind.learned.compiled import compile_lookup
 from latebind.learned.head import Selector
-from latebind.learned.networks import DEEP, LIGHT, POOLED, RESIDUAL, SLIM, kinds_for, make_predictor
-from latebind.learned.promise import USUAL_TAIL
+from latebind.learned.networks import DEEP, LIGHT, POOLED, RESIDUAL, kinds_for, make_predictor
 from latebind.learned.stored import lookup_name
 from latebind.program.measure import median_seconds
 from latebind.program.program import Program
@@ -53,8 +52,7 @@ def plan(
     none.
 
     The first boundary also gets a quick network. It knows little, but heads that follow the traffic (`adaptation`) make
-    much of it if successive pictures are alike. It gets a slim network too, if that keeps the usual tail and the most
-    able one does not.
+    much of it if successive pictures are alike.
     """
     found: list[Candidate] = []
     for stage in spread(stages, most or len(stages)):
@@ -68,27 +66,11 @@ def plan(
             for kind in kinds_for(shape, kinds)
         }
         affordable = _affordable(program, stage, activation, limits)
-        if kinds:
-            found += affordable
-            continue
-        most_able = list(islice(affordable, 1))
-        if not found and most_able and most_able[0].kind != POOLED and len(shape) == 3:
-            quick = saved if POOLED in limits else None
-            slim = (USUAL_TAIL - 1.0) * sum(stages)
-            found += [*most_able, *_besides(program, most_able[0], activation, quick=quick, slim=slim)]
-        else:
-            found += most_able
+        some = list(affordable if kinds else islice(affordable, 1))
+        if some and not (found or kinds) and len(shape) == 3 and POOLED in limits and some[0].kind != POOLED:
+            some += _affordable(program, stage, activation, {POOLED: saved})
+        found += some
     return found
-
-
-def _besides(
-    program: Program, most_able: Candidate, activation: Tensor, *, quick: float | None, slim: float
-) -> Iterator[Candidate]:
-    """Yield the quick and the slim network of the first boundary, if they take at most these seconds."""
-    if quick is not None:
-        yield from _affordable(program, most_able.stage, activation, {POOLED: quick})
-    if most_able.kind == RESIDUAL and most_able.seconds > slim:
-        yield from _affordable(program, most_able.stage, activation, {SLIM: slim})
 
 
 def spread(stages: Sequence[float], most: int) -> list[int]:

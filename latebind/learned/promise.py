@@ -10,6 +10,7 @@ As N grows, the second bound approaches the first.
 """
 
 import os
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -40,14 +41,9 @@ def most_wrong(wrong: int, samples: int, answers: int, *, confidence: float) -> 
 
     Samples and answers must be exchangeable, such as independent draws from one distribution.
     """
-    least, most = 0, answers
-    while least < most:
-        middle = (least + most + 1) // 2
-        if _chance(wrong, samples, middle, answers) > 1.0 - confidence:
-            least = middle
-        else:
-            most = middle - 1
-    return least
+    return bisect_left(
+        range(1, answers + 1), True, key=lambda more: _chance(wrong, samples, more, answers) <= 1.0 - confidence
+    )
 
 
 def fidelity_bound(wrong: int, samples: int, *, confidence: float, answers: int | None) -> float:
@@ -65,18 +61,14 @@ def samples_needed(fidelity: float, *, confidence: float, answers: int | None) -
     """
     if fidelity >= 1.0:
         raise ValueError("no number of samples shows a fidelity of 1")
-    if answers is None:
-        return int(np.ceil(np.log(1.0 - confidence) / np.log(fidelity)))
-    few, enough = 0, 1
-    while fidelity_bound(0, enough, confidence=confidence, answers=answers) < fidelity:
-        few, enough = enough, 2 * enough
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        if fidelity_bound(0, middle, confidence=confidence, answers=answers) < fidelity:
-            few = middle
-        else:
-            enough = middle
-    return enough
+
+    def shown(samples: int) -> float:
+        return fidelity_bound(0, samples, confidence=confidence, answers=answers)
+
+    enough = 1
+    while shown(enough) < fidelity:
+        enough *= 2
+    return bisect_left(range(enough), fidelity, lo=1, key=shown)
 
 
 def _chance(wrong: int, samples: int, more: int, answers: int) -> float:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from latebind.learned.promise import over
-from latebind.learned.stored import Accuracy, StoredLookup
+from latebind.learned.stored import Accuracy, StoredCaches, StoredLookup
 from latebind.repository.directory import ModelDirectory
 
 
@@ -29,30 +29,23 @@ class TriedLookup:
 class CacheReport:
     """The result of a build or a calibration. Seconds are at batch 1.
 
-    `warning` is empty, or says why there are fewer exits than asked for. `notes` say which networks were reused, and
-    which learned from fewer rows than given. `answers` is the number of answers that the bound `lower` is about; None:
-    all. `right` is the accuracy of the network itself, if the samples had labels.
+    `caches` is what was written into the `directory`. `warning` is empty, or says why there are fewer exits than asked
+    for. `notes` say which networks were reused, and which learned from fewer rows than given. `right` is the accuracy
+    of the network itself, if the samples had labels.
     """
 
     directory: ModelDirectory
-    target: float
-    confidence: float
+    caches: StoredCaches
     tried: tuple[TriedLookup, ...]
-    lookups: tuple[StoredLookup, ...]
-    fidelity: float
-    lower: float
-    calibrated_on: int
     seconds_without: float
     seconds_with: float
     warning: str = ""
     notes: tuple[str, ...] = ()
-    aside: bool = False
-    answers: int | None = None
     right: Accuracy | None = None
 
     def variants(self) -> list[dict[str, object]]:
         """Return all explored lookups as rows of a table (GATI, section 4.1), each by itself, at the target."""
-        used = {(lookup.stage, lookup.kind) for lookup in self.lookups}
+        used = {(lookup.stage, lookup.kind) for lookup in self.caches.lookups}
         return [
             {
                 "boundary": one.where,
@@ -69,7 +62,8 @@ class CacheReport:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return label and text of each line of the report."""
-        chosen = {(lookup.stage, lookup.kind): lookup for lookup in self.lookups}
+        caches = self.caches
+        chosen = {(lookup.stage, lookup.kind): lookup for lookup in caches.lookups}
         lines = [(one.where, _line(one, chosen.get((one.stage, one.kind)))) for one in self.tried]
         lines.append(
             (
@@ -78,13 +72,13 @@ class CacheReport:
                 f"{self.seconds_without / self.seconds_with:.2f} times less",
             )
         )
-        if self.lookups:
-            lines.append(("lookups", "aside, while the network goes on" if self.aside else "in line"))
+        if caches.lookups:
+            lines.append(("lookups", "aside, while the network goes on" if caches.aside else "in line"))
             lines.append(
                 (
                     "fidelity",
-                    f"{self.fidelity:.4f} on {self.calibrated_on} held-out samples, with {self.confidence:.0%} "
-                    f"confidence at least {self.lower:.4f}{over(self.answers)} (target {self.target:g})",
+                    f"{caches.fidelity:.4f} on {caches.calibrated_on} held-out samples, with {caches.confidence:.0%} "
+                    f"confidence at least {caches.lower:.4f}{over(caches.answers)} (target {caches.target:g})",
                 )
             )
         if self.right is not None:

@@ -6,7 +6,6 @@ largest value. A regressor and an embedding may end in a linear layer of many co
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 import numpy as np
 import torch
@@ -155,25 +154,19 @@ def split_worlds(samples: Samples, *, seed: int) -> tuple[list[RowNumbers], list
     return choose, verify
 
 
-class Task(StrEnum):
-    """What an output may be declared to mean. CLASSIFY: scores of classes, of which the largest is the answer."""
-
-    CLASSIFY = "classify"
-
-
-def task_of(name: str) -> Task | None:
-    """Return the task of this name, None for no name; raises `ConfigError` for an unknown one."""
-    if name and name not in list(Task):
-        raise ConfigError(f"task is {name!r}: give {' or '.join(map(repr, map(str, Task)))}, or leave it out")
-    return Task(name) if name else None
+def check_task(task: str) -> None:
+    """Raise `ConfigError` for what no output may be declared to mean: "classify" (scores of classes), "" (nothing)."""
+    if task not in {"", "classify"}:
+        raise ConfigError(f"task is {task!r}: give 'classify', or leave it out")
 
 
-def doubt(directory: ModelDirectory, samples: Sequence[Samples], task: Task | None) -> str:
+def doubt(directory: ModelDirectory, samples: Sequence[Samples], task: str) -> str:
     """Return why nobody knows that the model is a classifier, and what to do; "" where that is certain.
 
-    It is certain if the user declares it, gives the classes of rows, or the network ends in a softmax.
+    It is certain if the user declares it (`check_task`), gives the classes of rows, or the network ends in a softmax.
     """
-    if task is Task.CLASSIFY or any(part.labels is not None for part in samples):
+    check_task(task)
+    if task or any(part.labels is not None for part in samples):
         return ""
     model = read_model(directory)
     if _ends_in_softmax(read_graph(directory, model)):

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from latebind.domain.costs import MOST_SECONDS, Curve, ModelCosts, in_turn
@@ -124,6 +125,21 @@ class Rows:
         """Return all tensors by name, to be written."""
         features = {f"{FEATURES}-{name}": rows for name, rows in self.features.items()}
         return {**features, "answers": self.answers, "classes": self.classes}
+
+    def seen_by(self, lookups: Iterable[str]) -> "Rows":
+        """Return the same rows with the features of these lookups only."""
+        return replace(self, features={name: self.features[name] for name in lookups})
+
+    def take(self, numbers: Tensor) -> "Rows":
+        """Return some of the rows, by number."""
+        features = {name: found[numbers] for name, found in self.features.items()}
+        return Rows(features, self.answers[numbers], self.classes[numbers])
+
+    def joined(self, other: "Rows") -> "Rows":
+        """Return these rows, and behind them others with features of the same lookups."""
+        features = {name: torch.cat([rows, other.features[name]]) for name, rows in self.features.items()}
+        answers = torch.cat([self.answers, other.answers])
+        return Rows(features, answers, torch.cat([self.classes, other.classes]))
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Rows":

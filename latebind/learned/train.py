@@ -1,9 +1,8 @@
 """Trains predictors and selectors on the base model's activations and answers. One thread, deterministic by seed."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -37,13 +36,16 @@ class Lesson:
     answers: Tensor
     labels: Tensor | None
 
+    def rows(self, some: slice) -> "Lesson":
+        """Return some of the rows."""
+        return Lesson(self.activations[some], self.answers[some], None if self.labels is None else self.labels[some])
+
 
 class PredictorTraining:
     """The training of one predictor: `passes` over a lesson, stretch by stretch.
 
     A lesson on disk (`recorded`) is read in stretches that fit in memory, so that shuffled rows are not fetched from
-    the disk one by one. `state` returns a checkpoint, and `restore` goes on from it: the final weights are bit for bit
-    those of a training that was never interrupted.
+    the disk one by one.
     """
 
     def __init__(
@@ -53,8 +55,7 @@ class PredictorTraining:
         self._lesson = lesson
         self._seed = seed
         self._distillation = distillation
-        stretches = _stretches(lesson.activations)
-        self._order = [stretch for _ in range(passes) for stretch in stretches]
+        self._order = _stretches(lesson.activations) * passes
         self._steps = sum(batches_in(len(stretch)) for stretch in self._order)
         self._step = 0
         kernels = [weight for weight in predictor.parameters() if weight.dim() == 4]
@@ -66,48 +67,12 @@ class PredictorTraining:
     def learn(self, tell: Callable[[float], None] = lambda share: None) -> None:
         """Train to the end; `tell` is called after each batch with the share that is done."""
         self.predictor.train()
-        reached, at = self._step, 0
         for number, stretch in enumerate(self._order):
-            inside, at = max(0, reached - at), at + batches_in(len(stretch))
-            if reached >= at:
-                continue
-            for rows in islice(self._shuffled(number, stretch), inside, None):
-                self._learn_batch(rows)
+            generator = torch.Generator().manual_seed(self._seed + number)
+            for rows in _batches(len(stretch), BATCH, generator):
+                self._learn_batch(rows + stretch.start)
                 tell(self._step / self._steps)
         self.predictor.eval()
-
-    def state(self) -> dict[str, Tensor]:
-        """Return a checkpoint, as tensors by name."""
-        found = {f"predictor.{name}": tensor for name, tensor in self.predictor.state_dict().items()}
-        for number, optimizer in enumerate(self._optimizers):
-            for place, state in optimizer.state_dict()["state"].items():
-                found |= {f"{number}.{place}.{name}": tensor for name, tensor in state.items()}
-        return found | {"at": torch.tensor([self._step, self._steps])}
-
-    def restore(self, state: Mapping[str, Tensor]) -> bool:
-        """Go on from a checkpoint; return False, and change nothing, if it is of a training of another length."""
-        step, steps = state["at"].tolist()
-        if steps != self._steps:
-            return False
-        self.predictor.load_state_dict({name: state[f"predictor.{name}"] for name in self.predictor.state_dict()})
-        for number, optimizer in enumerate(self._optimizers):
-            found: dict[int, dict[str, Tensor]] = defaultdict(dict)
-            for key in (key for key in state if key.startswith(f"{number}.")):
-                _, place, name = key.split(".")
-                found[int(place)][name] = state[key]
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": dict(found)})
-        self._step = step
-        return True
-
-    @property
-    def _optimizers(self) -> list[torch.optim.Optimizer]:
-        return [self._optimizer, *([self._kernels.optimizer] if self._kernels else [])]
-
-    def _shuffled(self, number: int, stretch: range) -> Iterator[Tensor]:
-        """Yield shuffled batches; each stretch has its own seed, so its order does not depend on those before it."""
-        generator = torch.Generator().manual_seed(self._seed + number)
-        for rows in _batches(len(stretch), BATCH, generator):
-            yield rows + stretch.start
 
     def _learn_batch(self, rows: Tensor) -> None:
         lesson = self._lesson

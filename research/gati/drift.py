@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from latebind.adaptation.adapter import Adapter, Sampled
+from latebind.adaptation.adapter import Adapter
 from latebind.adaptation.controller import (
     BUILT,
     CHANGED,
@@ -29,8 +29,9 @@ from latebind.adaptation.controller import (
     Decision,
     Retrain,
     Use,
+    number_of,
 )
-from latebind.adaptation.messages import Sampler
+from latebind.adaptation.messages import Answered, Sampler
 from latebind.adaptation.process import SINCE_ALARM, SINCE_MOVED
 from latebind.bench.subject import Subject, copied
 from latebind.domain.config import AdaptationConfig
@@ -194,7 +195,8 @@ class _Street:
             self._samples += draw.shows
             data = b"".join(rows[row].numpy().tobytes() for rows in self._rows[bright].values())
             end = b"" if early else self._looked[bright].answers[row].numpy().tobytes()
-            for told in self._adapter.see([Sampled(data, answer, 0, draw, end, controller.total, self._used)]):
+            sampled = Answered(0, answer, 0, number_of(self._used), draw, data, end)
+            for told in self._adapter.see([(controller.total, sampled)]):
                 self._carry_out(controller.compared(told.same, at=told.at, strange=told.strange, used=told.used))
         if self._lesson is not None and self._now >= self._lesson[0]:
             self._teach(self._lesson[1])
@@ -254,11 +256,11 @@ class _Street:
 
 def _require_lookups(report: CacheReport) -> None:
     """Raise `ConfigError` if a calibration found no lookup that pays."""
-    if not report.lookups:
+    if not report.caches.lookups:
         raise ConfigError(
-            f"calibrated on {CALIBRATE_SHARE:.0%} of the rows at a fidelity of {report.target:g}, the benchmark's copy "
-            "of the model has no lookup that pays: give a lower --fidelity or data with more rows, or repeat it while "
-            "the machine has nothing else to do"
+            f"calibrated on {CALIBRATE_SHARE:.0%} of the rows at a fidelity of {report.caches.target:g}, the "
+            "benchmark's copy of the model has no lookup that pays: give a lower --fidelity or data with more rows, or "
+            "repeat it while the machine has nothing else to do"
         )
 
 

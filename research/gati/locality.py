@@ -8,7 +8,7 @@ adaptation services show how much is to be sampled and how often to be retrained
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -28,10 +28,11 @@ from latebind.bench.subject import Setting, Subject, copied
 from latebind.cli.console import Row
 from latebind.cli.console import Rows as TableRows
 from latebind.domain.errors import ConfigError
-from latebind.learned.build import observe_caches, recalibrate
+from latebind.learned.build import Builder, recalibrate
 from latebind.learned.compose import send
 from latebind.learned.promise import Promise
 from latebind.learned.samples import CHOOSE_SHARE
+from latebind.learned.stored import read_caches
 from latebind.repository.directory import ModelDirectory
 from research import plots
 from research.gati.streams import jittered, zipf_stream
@@ -53,7 +54,12 @@ def calibrations(
     """
     if splits < 1 or promise.exact:
         raise ConfigError("give one split or more, and a fidelity under 1")
-    seen, composition = observe_caches(ModelDirectory.open(subject.path), subject.samples(), promise, backend=backend)
+    directory = ModelDirectory.open(subject.path)
+    caches = read_caches(directory)
+    promise = replace(promise, aside=caches is not None and caches.aside)  # as they were built
+    builder = Builder.of(directory, promise, threads=1, backend=backend)
+    trained, held_out = builder.stored_caches(directory, subject.samples())
+    seen, composition = builder.observe(trained, held_out).seen, builder.composition(trained)
     rows, broken = TableRows(), 0
     for number in range(splits):
         half, unseen = np.array_split(np.random.default_rng([seed, number]).permutation(seen.right.shape[1]), 2)

@@ -6,7 +6,7 @@ a fold are the same route, which runs once. Under one limit of memory several ru
 where one kind is best by far and fits; which rule to have is told by the mean over all limits, row by row.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,11 +17,9 @@ from latebind.bench.rounds import Progress
 from latebind.bench.statistics import ratio_of_means
 from latebind.cli.console import Row
 from latebind.cli.console import Rows as TableRows
-from latebind.learned.compose import Calibrated, Choice, Composition, Costs, Floats, Seen
-from latebind.learned.eight_bits import eight_bit_lookup
+from latebind.learned.compose import Calibrated, Choice, Composition, Costs, Floats, Seen, Variant
 from latebind.learned.exploration_folder import ExplorationFolder, Origin
 from latebind.learned.explore import Explorer, TrainedLookup, in_order, on_all_cores
-from latebind.learned.ilp import Problem, Variant, ordered
 from latebind.learned.networks import BYTES
 from latebind.learned.plan import Candidate
 from latebind.learned.promise import Promise
@@ -29,6 +27,7 @@ from latebind.learned.samples import Samples
 from latebind.learned.train import DISTILLATION
 from latebind.program.program import Program
 from latebind.program.stored import read_model
+from research.gati.composition import proposals
 from research.gati.models import CachedModel
 from research.gati.routes import (
     BLOCK,
@@ -62,14 +61,13 @@ class Lessons:
     """What is trained, and how long: `presentations` are rows that each predictor sees.
 
     The kind "bytes" is the network itself in eight bits, before the network, and is not trained.
-    `disk` is the most bytes that activations take meanwhile. Networks stay in `folder`, if there is one: who trains
+    Networks stay in `folder`, if there is one: who trains
     the same again finds them there, and who trains with other lessons replaces them.
     """
 
     fit: Samples
     kinds: Sequence[str] = KINDS
     presentations: int = 100_000
-    disk: int = 20 << 30
     folder: Path | None = None
 
 
@@ -113,7 +111,6 @@ def _train(
         ),
         seed=seed,
         presentations=lessons.presentations,
-        disk=lessons.disk,
         progress=tell,
         distillation=DISTILLATION,
     )
@@ -121,7 +118,7 @@ def _train(
     found = explorer.train([Candidate(stage, kind, 0.0) for stage in stages for kind in kinds], lessons.fit)
     if BYTES not in lessons.kinds:
         return found.trained
-    return tuple(in_order([*found.trained, *eight_bit_lookup(base.directory, explorer, lessons.fit, found)[0]]))
+    return tuple(in_order([*found.trained, *explorer.eight_bit_lookup(base.directory, lessons.fit, found)[0]]))
 
 
 def with_all(program: Program, trained: Sequence[TrainedLookup], looks: Sequence[Look]) -> Route:
@@ -130,22 +127,21 @@ def with_all(program: Program, trained: Sequence[TrainedLookup], looks: Sequence
     for number, stage in enumerate(program.stages):
         pieces.append(Stage(stage))
         pieces += [
-            Exit(f"{one.plan.kind} behind {one.plan.stage}", look, one.bytes)
+            Exit(f"{one.kind} behind {one.stage}", look, one.files.bytes)
             for one, look in zip(trained, looks, strict=True)
-            if one.plan.stage == number
+            if one.stage == number
         ]
     return Route(tuple(pieces))
 
 
 def composition_of(explored: Explored, stages: int, costs: Costs, promise: Promise) -> Composition:
     """Return the problem of choosing among the lookups by these costs, which may be those of another machine."""
-    plans = [one.plan for one in explored.trained]
     variants = [
-        Variant(plan.stage, plan.kind, 0.0, 1.0, seconds, one.bytes)
-        for plan, one, seconds in zip(plans, explored.trained, costs.lookups, strict=True)
+        Variant(one.stage, one.kind, 0.0, 1.0, seconds, one.files.bytes)
+        for one, seconds in zip(explored.trained, costs.lookups, strict=True)
     ]
     seconds = [0.0] * stages  # what lies between two boundaries counts for the last stage there
-    for end, took in zip([*(plan.stage for plan in plans), stages - 1], costs.segments, strict=True):
+    for end, took in zip([*(one.stage for one in explored.trained), stages - 1], costs.segments, strict=True):
         seconds[end] += took
     return Composition(tuple(variants), costs, tuple(seconds), promise)
 
@@ -194,39 +190,18 @@ class Rules:
 
     def _only(self, choice: Choice, choose: Rows, show: Rows) -> Floats:
         if choice not in self._known:
-            found = self.composition.only(choice, self._seen.take(choose), [self._seen.take(show)])
-            self._known[choice] = self._held(found)
+            given = self.composition
+            only = promised(self._seen, given.costs, given.promise, allows=set(choice).issuperset, starts=[choice])
+            self._known[choice] = only(choose, show)
         return self._known[choice]
 
     def _held(self, found: Calibrated | None) -> Floats:
         return np.full(len(self.composition.variants), np.inf) if found is None else found.thresholds
 
 
-def proposals(composition: Composition, seen: Seen) -> dict[str, Choice]:
-    """Return what each of `RULES` chooses: the programmes, and the paper's greedy rules (A.2.1, i and ii)."""
-    problem = composition.problem(seen)
-    places = {variant: k for k, variant in enumerate(problem.variants)}
-    greedy = {
-        "latency greedy": taken_greedily(problem, problem.gain),
-        "hit-rate greedy": taken_greedily(problem, lambda variant: variant.hit_rate),
-    }
-    chosen = {rule: tuple(sorted(places[variant] for variant in variants)) for rule, variants in greedy.items()}
-    return composition.proposals(seen) | chosen
-
-
-def taken_greedily(problem: Problem, worth: Callable[[Variant], float]) -> tuple[Variant, ...]:
-    """Return the variants taken by falling worth, as long as they fit."""
-    chosen: tuple[Variant, ...] = ()
-    for variant in sorted(problem.variants, key=worth, reverse=True):
-        wider = ordered((*chosen, variant))
-        if variant.accuracy >= problem.accuracy and problem.fits(wider):
-            chosen = wider
-    return chosen
-
-
 def methods_of(explored: Explored, rules: Rules) -> dict[str, Thresholds]:
     """Return the search, the rules and the search among each kind alone, by name."""
-    kinds = [one.plan.kind for one in explored.trained]
+    kinds = [one.kind for one in explored.trained]
     alone = {
         f"only {kind}": rules.among(tuple(k for k, other in enumerate(kinds) if other == kind))
         for kind in dict.fromkeys(kinds)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from latebind.adaptation.adapter import Adapter, Sampled
+from latebind.adaptation.adapter import Adapter
 from latebind.adaptation.controller import ESTABLISHED
 from latebind.adaptation.heads import Prior
-from latebind.adaptation.messages import Draw
+from latebind.adaptation.messages import Answered, Draw
 from latebind.adaptation.retrain import Material
 from latebind.adaptation.traffic import Sample
 from latebind.domain.config import AdaptationConfig
@@ -88,30 +88,6 @@ def test_a_version_counts_the_samples_since_the_traffic_changed(built: Built, tm
     assert again.rows == 0
 
 
-def test_classes_that_did_not_come_yet_count_a_little_while_few_answers_are_known(built: Built, tmp_path: Path) -> None:
-    found = adapter(built, tmp_path)
-    few, many = (found._expected({7: 1.0}, heard, found._held_out) for heard in (90, 10**6))
-    assert sum(few.values()) == pytest.approx(1.0)
-    assert few[7] == pytest.approx(1.0 - 0.9 * 30 / 120, abs=0.01)  # of the rows that were kept a tenth is a seven
-    assert many[7] == pytest.approx(1.0, abs=1e-4)
-    assert found._expected(MIX, 90, found._held_out) == pytest.approx(MIX)
-
-
-def test_before_a_camera_the_classes_to_be_ready_for_are_those_that_came_there(
-    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[dict[int, float]] = []
-    monkeypatch.setattr("latebind.adaptation.adapter.retrain", lambda heads, given, mix, *_, **__: asked.append(mix))
-    found = adapter(built, tmp_path)
-    found.learn({7: 1.0}, "it looks like what build kept", heard=100)
-    found.alarmed(0)
-    show(found, built, familiar=False, count=4)
-    recent = found.shown.recent()
-    assert recent is not None
-    found.learn({7: 1.0}, "it does not", heard=100)
-    assert [set(mix) for mix in asked] == [set(range(CLASSES)), {7, *recent.rows.classes.tolist()}]
-
-
 def test_heads_are_shifted_while_traffic_looks_like_what_build_kept_and_learn_elsewhere(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,8 +141,8 @@ def test_samples_with_nan_are_neither_lessons_nor_compared(built: Built, tmp_pat
         bad = good.clone()
         bad[0, 0, 3, 3] = worth
         for draw in (Draw(shows=True), Draw(shows=False)):
-            sampled = [Sampled(rows.numpy().tobytes(), answer, 0, draw) for rows in (bad, good)]
-            compared = found.see(sampled)
+            told = [Answered(0, answer, 0, 0, draw, rows.numpy().tobytes()) for rows in (bad, good)]
+            compared = found.see([(1, one) for one in told])
             assert len(compared) == int(draw.shows)
             assert all(one.same for one in compared)
     assert (len(found.shown), len(found.taught)) == (2, 2)

@@ -42,18 +42,6 @@ def another(following: Following, service: object) -> bool:
     return following._client is not service and "digits" in following.figures()
 
 
-@pytest.mark.slow
-def test_who_has_no_patience_is_not_kept_from_serving_by_a_service_that_starts_slowly(built: Built) -> None:
-    async def test() -> None:
-        following = Following(lambda: followed(built.directory.path, made=1), Noted(), FORKS)
-        await following.begin(0.0)
-        assert following.figures() == {}
-        await until(lambda: "digits" in following.figures())
-        await following.close()
-
-    asyncio.run(test())
-
-
 def test_where_no_model_can_be_followed_serving_begins_without_and_the_reason_is_told(
     models: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,13 +2,12 @@
 
 import asyncio
 import os
-import select
 import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
 
@@ -24,9 +23,9 @@ from latebind.domain.errors import ConfigError, Unavailable
 from latebind.engine.client import EngineClient
 from latebind.engine.engines import Engines, probe
 from latebind.engine.order import EngineOrder
-from latebind.learned.stored import LIST, read_caches, read_lookup, with_caches
+from latebind.learned.stored import read_caches, read_lookup, with_caches
 from latebind.program.load import load_program
-from latebind.repository.directory import ModelDirectory, json_bytes
+from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Serving
 from tests.adaptation.in_use import Noted
 from tests.digits import Built
@@ -103,27 +102,6 @@ async def before_it_is_told(engines: Engines, version: str) -> None:
     await engines.adopt("digits", version)
 
 
-async def before_it_has_read_it(engines: Engines, version: str) -> None:
-    os.kill(engines.process_id, signal.SIGSTOP)
-    adopting = asyncio.create_task(engines.adopt("digits", version))
-    await asyncio.sleep(0)  # the line is written
-    await asyncio.sleep(0)
-    kill(engines)
-    await adopting
-
-
-async def before_its_answer_is_heard(engines: Engines, version: str) -> None:
-    assert engines._engine is not None
-    control = engines._engine._control_writer.get_extra_info("socket").fileno()
-    adopting = asyncio.create_task(engines.adopt("digits", version))
-    while not select.select([control], [], [], 0.0)[0]:
-        await asyncio.sleep(0)  # it has used the version since it answers; at the latest now this loop may hear it
-        if adopting.done():
-            break
-    kill(engines)
-    await adopting
-
-
 async def when_all_is_done(engines: Engines, version: str) -> None:
     await engines.adopt("digits", version)
     kill(engines)
@@ -147,23 +125,6 @@ async def while_the_next_one_is_tried(engines: Engines, version: str) -> None:
         await asyncio.wait_for(killed.wait(), PATIENCE)
 
 
-async def while_the_next_one_is_told_of_another(engines: Engines, version: str) -> None:
-    """It is chosen while the next engine is told what was wanted until then."""
-    choices: list[asyncio.Task[None]] = []
-    chosen = asyncio.Event()
-
-    async def choose_soon(engine: EngineClient, models: Iterable[str]) -> None:
-        await probe(engine, models)
-        choices.append(asyncio.create_task(engines.adopt("digits", version)))
-        chosen.set()
-
-    await engines.adopt("digits", BUILT)
-    with patch(PROBE, choose_soon):
-        kill(engines)
-        await asyncio.wait_for(chosen.wait(), PATIENCE)
-    await choices[0]
-
-
 async def as_others_replace_it(engines: Engines, version: str) -> None:
     change = asyncio.create_task(engines.change(engines.serving, tried=[]))
     await engines.adopt("digits", version)
@@ -172,11 +133,8 @@ async def as_others_replace_it(engines: Engines, version: str) -> None:
 
 STEPS: list[Callable[[Engines, str], Awaitable[None]]] = [
     before_it_is_told,
-    before_it_has_read_it,
-    before_its_answer_is_heard,
     when_all_is_done,
     while_the_next_one_is_tried,
-    while_the_next_one_is_told_of_another,
     as_others_replace_it,
 ]
 
@@ -215,21 +173,6 @@ def test_an_engine_that_cannot_use_what_is_wanted_runs_the_whole_network_and_tha
             assert await asking.ask() == FULL_DEPTH
             assert told == [("digits", "000001")]
             assert asking.engines.wanted("digits") == FULL_DEPTH
-
-    asyncio.run(asyncio.wait_for(test(), PATIENCE))
-
-
-def test_what_was_wanted_of_other_caches_is_not_of_those_that_replace_them(built: Built, model: Path) -> None:
-    async def test() -> None:
-        async with serving(built, model) as asking:
-            await asking.engines.adopt("digits", FULL_DEPTH)
-            directory = ModelDirectory.open(model)
-            caches = read_caches(directory)
-            assert caches is not None
-            directory.write_files({LIST: json_bytes(replace(caches, target=0.5))})
-            await asking.engines.change(asking.engines.serving, tried=["digits"])
-            assert await asking.ask() == BUILT  # the current version is of the caches before
-            assert asking.engines.wanted("digits") == ""
 
     asyncio.run(asyncio.wait_for(test(), PATIENCE))
 

@@ -1,18 +1,12 @@
 """The service without a process of its own: what it hands on, what runs beside what, and how it gives way."""
 
-import hashlib
-import os
-import resource
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from latebind.adaptation.adapter import Compared, Sampled
@@ -22,12 +16,10 @@ from latebind.adaptation.messages import (
     Answered,
     Draw,
     FromService,
-    Reader,
-    ToService,
     UseVersion,
-    packed,
+    encoded,
 )
-from latebind.adaptation.process import YIELD_SECONDS, AdaptationService, yielding_often
+from latebind.adaptation.process import AdaptationService
 from latebind.domain.config import AdaptationConfig
 from tests.digits import Built
 
@@ -37,9 +29,9 @@ def service(built: Built, tmp_path: Path) -> Iterator[AdaptationService]:
     """A service that leads."""
     config = AdaptationConfig(on=True, folder=str(tmp_path))
     order = AdaptationOrder((str(built.directory.path),), config, threads=1, backend=None, cores=())
-    ours, theirs = socket.socketpair()
+    ours, theirs = Pipe()
     with ours, theirs:
-        found = AdaptationService(order, theirs, Reader[ToService](msgspec.msgpack.Decoder(ToService)))
+        found = AdaptationService(order, theirs)
         found._lead(found._lanes[0])
         yield found
         found._lanes[0].lead.release()
@@ -97,7 +89,7 @@ def test_answers_are_compared_while_a_lesson_runs(service: AdaptationService, mo
 
     def see(batch: Sequence[Sampled]) -> list[Compared]:
         compared.set()
-        return [Compared(True, False, one.at, one.used) for one in batch]
+        return [Compared(True, False, at, BUILT) for at, _ in batch]
 
     told: list[int] = []
 
@@ -113,7 +105,7 @@ def test_answers_are_compared_while_a_lesson_runs(service: AdaptationService, mo
         threading.Thread(target=root, daemon=True).start()
     assert teaching.wait(60.0)
     with service._work:
-        assert lane.wait(Sampled(b"", 4, 0, Draw(shows=True), at=7))
+        lane.wait((7, Answered(0, 4, 0, 0, Draw(shows=True))))
         service._work.notify_all()
     deadline = time.monotonic() + 60.0
     while not (meanwhile and told):
@@ -148,61 +140,18 @@ def test_what_takes_long_yields_its_core_often(service: AdaptationService, monke
 def test_samples_that_show_are_looked_at_before_those_that_teach(service: AdaptationService) -> None:
     (lane,) = service._lanes
     for number, shows in enumerate((False, True, False, True)):
-        lane.wait(Sampled(b"", 4, 0, Draw(shows=shows), at=number))
-    assert [[one.at for one in lane.batch()] for _ in range(3)] == [[1, 3], [0, 2], []]
+        lane.wait((number, Answered(0, 4, 0, 0, Draw(shows=shows))))
+    assert [[at for at, _ in lane.batch()] for _ in range(3)] == [[1, 3], [0, 2], []]
 
 
 def test_a_sample_knows_which_answer_it_is(service: AdaptationService) -> None:
     (lane,) = service._lanes
     told = [Answered(0, 4, 0, 0, draw) for draw in (None, Draw(shows=True), None, Draw(shows=True))]
-    ours, theirs = socket.socketpair()
+    ours, theirs = Pipe()
     with ours, theirs:
         service._frontend = theirs
-        ours.sendall(b"".join(map(packed, told)))
+        for one in told:
+            ours.send_bytes(encoded(one))
         while lane.adapter.controller.total < len(told):
             assert service._listen()
-    assert [one.at for one in lane.to_compare] == [2, 4]
-
-
-COMPUTED_SECONDS = 0.3
-BUSY = "while True: pass"
-
-
-@pytest.fixture
-def core() -> Iterator[int]:
-    """A core on which another process computes without end."""
-    number = min(os.sched_getaffinity(0))
-    with subprocess.Popen([sys.executable, "-c", BUSY]) as other:
-        os.sched_setaffinity(other.pid, {number})
-        yield number
-        other.kill()
-
-
-def switches_a_second(core: int, *, wanted: bool) -> float:
-    """Return how often a thread beside that process is switched, in a second that it computes for itself."""
-    found = []
-
-    def compute() -> None:
-        os.sched_setaffinity(0, {core})
-        data = bytes(1 << 22)
-        with yielding_often(wanted):
-            before = resource.getrusage(resource.RUSAGE_THREAD)
-            begun = time.thread_time()
-            while time.thread_time() - begun < COMPUTED_SECONDS:
-                hashlib.sha256(data)  # takes milliseconds, in which Python runs nothing
-            after = resource.getrusage(resource.RUSAGE_THREAD)
-            took = time.thread_time() - begun
-        switched = after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw
-        found.append(switched / took)
-
-    thread = threading.Thread(target=compute)
-    thread.start()
-    thread.join()
-    return found[0]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs timers of Linux")
-def test_a_thread_yields_within_long_calls(core: int) -> None:
-    often = switches_a_second(core, wanted=True)
-    assert often > 0.2 / YIELD_SECONDS
-    assert often > 2 * switches_a_second(core, wanted=False)  # on a crowded machine it is switched often anyway
+    assert [at for at, _ in lane.to_compare] == [2, 4]

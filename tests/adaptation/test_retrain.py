@@ -7,17 +7,13 @@ import torch
 from latebind.adaptation.heads import Prior
 from latebind.adaptation.retrain import (
     HAS_A_SAY,
-    SAY_CONFIDENCE,
-    SPEAKS_FOR_ITSELF,
-    Material,
-    _calibrated,
     by_class,
     material,
     retrain,
     rows_like,
 )
 from latebind.adaptation.traffic import Recent, Sample, Window
-from latebind.learned.compose import Costs, Seen, evaluate
+from latebind.learned.compose import Costs, Seen
 from latebind.learned.head import Head, HeadFunction, Selector
 from latebind.learned.promise import Promise
 from latebind.learned.stored import Rows
@@ -91,13 +87,6 @@ def test_a_lesson_keeps_to_lookups_within_the_tail() -> None:
         assert (made is not None) is expected
 
 
-def test_a_head_that_is_sure_of_everything_is_taught_nothing() -> None:
-    sure, mix = built_head().always_sure(), dict.fromkeys(range(CLASSES), 0.2)
-    made = retrain({"a": sure}, material(even(), None), mix, COSTS, promise=Promise(0.5, 0.95), seed=1)
-    assert made is not None
-    assert made.heads["a"] is sure
-
-
 def test_the_target_holds_on_new_rows_of_the_same_mix() -> None:
     mix = {0: 0.6, 1: 0.2, 2: 0.2}
     made = retrain({"a": built_head()}, material(even(3_000), None), mix, COSTS, promise=PROMISE, seed=1)
@@ -130,19 +119,6 @@ def test_rows_show_or_teach_as_they_were_drawn() -> None:
     assert not learned & {tuple(row) for row in given.show.features["a"].tolist()}
 
 
-def test_a_row_that_stands_for_many_is_drawn_as_often() -> None:
-    rare, often = (window_of(even(300, seed=3), weight=weight) for weight in (1.0, 20.0))
-    assert torch.allclose(
-        material(even(200), None, often).weights[100:], 20 * material(even(200), None, rare).weights[100:]
-    )
-
-
-def test_without_trust_only_the_traffic_shows_anything() -> None:
-    given = material(even(200), None, window_of(even(300, seed=3)), window_of(even(400, seed=4)), trusted=False)
-    assert len(given.show.classes) == 400
-    assert len(given.learn.classes) == 100 + 300
-
-
 @pytest.mark.parametrize("mix", [{0: 0.9, 4: 0.1}, {0: 1.0}])
 def test_too_few_rows_show_nothing(mix: dict[int, float]) -> None:
     assert retrain({"a": built_head()}, material(even(60), None), mix, COSTS, promise=PROMISE, seed=1) is None
@@ -155,16 +131,6 @@ def test_rows_missing_of_a_rare_class_count_as_wrong() -> None:
     assert shown.right.shape == (1, 100)
     assert int((~shown.right).sum()) == 3
     assert np.isinf(shown.scores[~shown.right]).all()  # whatever the threshold, they leave, wrongly
-
-
-def test_rows_of_now_alone_may_show_a_version_that_rows_of_before_speak_against() -> None:
-    """What `build` kept looks otherwise: its features say nothing here."""
-    now = window_of(even(600, seed=4))
-    given = material(shuffled(even(3_000)), even(seed=5), window_of(even(300, seed=6)), now)
-    made = retrain({"a": built_head()}, given, dict.fromkeys(range(CLASSES), 0.2), COSTS, promise=PROMISE, seed=1)
-    assert given.current < SPEAKS_FOR_ITSELF
-    assert made is not None
-    assert made.rows == 600
 
 
 def test_of_classes_that_come_now_only_rows_of_now_tell_what_a_version_does() -> None:
@@ -183,37 +149,6 @@ def shuffled(found: Rows) -> Rows:
     """Features that say nothing of the answers."""
     order = torch.randperm(len(found.classes), generator=torch.Generator().manual_seed(0))
     return Rows({"a": found.features["a"][order]}, found.answers, found.classes)
-
-
-def test_enough_samples_of_now_need_nothing_else() -> None:
-    mix = dict.fromkeys(range(CLASSES), 0.2)
-    now = window_of(even(2_000, seed=4))
-    of_now = material(shuffled(even()), even(seed=5), None, now)
-    assert retrain({"a": built_head()}, of_now, mix, COSTS, promise=PROMISE, seed=1) is not None
-    of_before = material(shuffled(even()), even(seed=5), None, now, since=1e9)
-    assert of_before.current == 0
-
-
-def test_candidates_behind_the_first_that_samples_of_now_speak_against_are_not_tried() -> None:
-    """The strictest and the laxest err seldom now, the one between them always: the laxest must not be taken."""
-    scores = np.array([[0.9] * 50 + [0.5] * 100 + [0.1] * 850])
-    right = np.array([[True] * 50 + [False] * 100 + [True] * 850])
-    kept = Seen(np.repeat(scores, 3, axis=1)[:, :2_000], np.ones((1, 2_000), dtype=np.bool_))
-    now = Seen(scores[:, :200], right[:, :200])
-    everything = Seen(
-        np.concatenate([now.scores, kept.scores], axis=1), np.concatenate([now.right, kept.right], axis=1)
-    )
-    classes = torch.zeros(2_200, dtype=torch.int64)
-    shown = Rows({}, torch.zeros(2_200, CLASSES), classes)
-    given = Material(shown, torch.ones(2_200), shown, current=200)
-    candidates = [np.array([0.9]), np.array([0.5]), np.array([0.05])]
-    rows_of_now = now.take(np.arange(200))
-    says = Promise(0.9, SAY_CONFIDENCE, answers=None)
-    told = [evaluate(one, [rows_of_now], COSTS, promise=says).lower >= 0.9 for one in candidates]
-    found, _ = _calibrated(candidates, everything, given, {0: 1.0}, COSTS, Promise(0.9, 0.95))
-    assert told[:2] == [True, False]
-    assert found is not None
-    assert found.thresholds.tolist() == [0.9]
 
 
 def test_few_samples_of_now_can_speak_against_a_version() -> None:

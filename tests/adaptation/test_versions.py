@@ -1,7 +1,6 @@
 """Versions on disk: whole or not there, whatever happens while they are written."""
 
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -72,16 +71,6 @@ def test_of_two_that_publish_at_once_neither_replaces_what_the_other_made(
     assert [quick.about(name).reason for name in quick.names()] == ["quick", "slow"]
 
 
-def test_what_is_current_is_what_was_chosen(model: ModelDirectory) -> None:
-    there = versions(model)
-    assert there.current() == BUILT
-    name = there.publish(about(model), {"0-plain": head()})
-    assert there.current() == BUILT
-    for chosen in (name, FULL_DEPTH, BUILT):
-        there.make_current(chosen)
-        assert versions(model).current() == chosen
-
-
 def test_only_an_operator_stops_exits_for_good(model: ModelDirectory) -> None:
     there = versions(model)
     there.make_current(FULL_DEPTH)
@@ -143,23 +132,7 @@ def test_killed_at_random_moments_no_version_is_torn(model: ModelDirectory) -> N
             assert there.lookups(current)
 
 
-def test_two_services_may_remove_the_same_version(model: ModelDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = versions(model)
-    for _ in range(KEPT):
-        there.publish(about(model), {"0-plain": head()})
-    oldest, rename = there.names()[0], Path.rename
-
-    def removed_before(self: Path, target: Path) -> Path:
-        if self.name == oldest:
-            shutil.rmtree(self)
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", removed_before)
-    newest = there.publish(about(model), {"0-plain": head()})
-    assert there.names() == [f"{number:06d}" for number in range(2, int(newest) + 1)]
-
-
-def test_one_leads_until_it_leaves_or_ends_or_the_folder_is_another(tmp_path: Path) -> None:
+def test_one_leads_until_it_leaves_or_ends(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     first, second = Leadership(folder), Leadership(folder)
     assert first.held()
@@ -181,6 +154,3 @@ def test_one_leads_until_it_leaves_or_ends_or_the_folder_is_another(tmp_path: Pa
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     assert first.held()
-    shutil.rmtree(folder)
-    assert second.held()
-    assert not first.held()

@@ -1,7 +1,6 @@
 """Building learned caches end to end on handwritten digits: what is written, loaded, promised and refused."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,24 +14,21 @@ from latebind.domain.costs import Curve
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.engine.crew import load_model
 from latebind.learned.activations import apply_heads, features_of, observe
-from latebind.learned.build import Builder, build_caches, nothing_pays, recalibrate, without_idle_selectors
+from latebind.learned.build import Builder, build_caches, recalibrate, without_idle_selectors
 from latebind.learned.compose import Seen
 from latebind.learned.explore import TrainedLookup
 from latebind.learned.head import Head, Selector
-from latebind.learned.latency import AsideLatency, latency_aside
+from latebind.learned.latency import AsideLatency
 from latebind.learned.lookup import load_functions, load_lookups
-from latebind.learned.plan import Candidate, spread
 from latebind.learned.promise import Promise
-from latebind.learned.samples import Samples, Task
+from latebind.learned.samples import Samples
 from latebind.learned.stored import (
     ACCURACY,
     HELD_OUT,
     LESSONS,
     Accuracy,
-    accuracy_of,
     graph_file,
     head_file,
-    read_accuracies,
     read_accuracy,
     read_caches,
     read_lookup,
@@ -43,7 +39,7 @@ from latebind.learned.stored import (
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from latebind.repository.directory import CACHES, ModelDirectory
-from tests.digits import CALIBRATE, FIT, Built, earlier, samples
+from tests.digits import CALIBRATE, FIT, Built, samples
 
 
 def without_accuracy(directory: ModelDirectory, folder: Path) -> ModelDirectory:
@@ -72,7 +68,7 @@ def answers_with_exits(directory: ModelDirectory, images: Tensor) -> tuple[Tenso
 def test_easy_digits_leave_early_and_answers_stay_the_base_models(built: Built) -> None:
     early, share = answers_with_exits(built.directory, built.unseen)
     (base,) = load_program(built.directory).run(built.unseen)
-    assert built.report.lookups
+    assert built.report.caches.lookups
     assert built.report.seconds_with < built.report.seconds_without
     assert share > 0.2
     assert (early.argmax(dim=1) == base.argmax(dim=1)).float().mean() >= 0.87
@@ -85,15 +81,15 @@ def test_the_report_tells_every_boundary_and_the_promise(built: Built) -> None:
     assert sum(label.startswith("behind stage") for label in labels) == len(built.report.tried) - 2
     assert "times less" in text["expected latency"]
     assert "target 0.9" in text["fidelity"]
-    assert f"at least {built.report.lower:.4f} over the next 2,000 answers" in text["fidelity"]
-    assert built.report.lower >= 0.9
+    assert f"at least {built.report.caches.lower:.4f} over the next 2,000 answers" in text["fidelity"]
+    assert built.report.caches.lower >= 0.9
 
 
 def test_the_directory_verifies_and_says_what_it_holds(built: Built) -> None:
     again = ModelDirectory.open(built.directory.path)
     caches = read_caches(again)
     assert caches is not None
-    assert caches.lookups == built.report.lookups
+    assert caches.lookups == built.report.caches.lookups
     names = [one.name for one in caches.every]
     files = {f"{CACHES}/caches.json", HELD_OUT, LESSONS, *map(graph_file, names)}
     files |= {*map(weights_file, names), *map(head_file, names)}
@@ -125,7 +121,7 @@ def test_what_lookups_see_is_the_same_whether_the_network_runs_on_or_not(built: 
 def test_costs_and_hit_rates_reach_the_scheduler(built: Built) -> None:
     program = load_program(built.directory)
     spec, costs = with_caches(program.spec, program.costs, read_caches(built.directory))
-    assert spec.lookups == tuple(lookup.stage for lookup in built.report.lookups)
+    assert spec.lookups == tuple(lookup.stage for lookup in built.report.caches.lookups)
     assert set(costs.hit_rates) == set(costs.lookups) == set(spec.lookups)
     assert costs.lookups[spec.lookups[0]].batches == (1, 2, 4)
     assert costs.step(spec.lookups[0], 1) > program.costs.step(spec.lookups[0], 1)
@@ -143,7 +139,7 @@ def test_openvino_answers_as_eager_does_within_half_precision(built: Built) -> N
 def test_a_target_of_one_leaves_no_lookups(built: Built, tmp_path: Path) -> None:
     directory = copy_of(built.directory, tmp_path)
     report = build_caches(directory, built.fit, built.calibrate, fidelity=1.0)
-    assert report.lookups == ()
+    assert report.caches.lookups == ()
     assert report.warning == ""
     assert report.seconds_with == report.seconds_without
     assert load_lookups(report.directory, backend="eager") == {}
@@ -156,7 +152,7 @@ def test_too_few_samples_give_no_exits_and_say_so(built: Built, tmp_path: Path) 
     few = built.calibrate.ordered(load_program(directory).spec.inputs).take(torch.arange(50))
     with pytest.warns(UserWarning, match=r"35 held-out samples .* over the next 2,000 answers .*it takes 100\)"):
         report = build_caches(directory, built.fit, few, fidelity=0.97)
-    assert report.lookups == ()
+    assert report.caches.lookups == ()
     assert "give more samples" in dict(report.rows())["warning"]
     assert load_lookups(report.directory, backend="eager") == {}
 
@@ -164,7 +160,7 @@ def test_too_few_samples_give_no_exits_and_say_so(built: Built, tmp_path: Path) 
 def test_a_cache_before_the_network_gives_it_an_empty_first_stage(built: Built) -> None:
     program = load_program(built.directory)
     assert program.entry
-    assert built.report.lookups[0].stage == 0
+    assert built.report.caches.lookups[0].stage == 0
     alone = program.without_entry()
     assert alone.spec.stages == len(alone.stages) == program.spec.stages - 1
     assert alone.costs.remaining(0, 4) == program.costs.remaining(0, 4)
@@ -183,24 +179,16 @@ def test_a_model_keeps_its_stages_where_no_cache_stands_before_the_network(built
     fresh = build_program(nn.Linear(4, 3), [torch.randn(8, 4)], directory=tmp_path / "m", name="m", backends=["eager"])
     rows = Samples((torch.randn(400, 4),))
     with pytest.warns(UserWarning, match="no lookup is small enough"):
-        after = build_caches(fresh.directory, rows, rows, fidelity=0.9, task=Task.CLASSIFY).directory
+        after = build_caches(fresh.directory, rows, rows, fidelity=0.9, task="classify").directory
     assert not load_program(after).entry
 
 
 def test_a_cache_that_does_not_fit_its_stage_is_refused(built: Built, tmp_path: Path) -> None:
     directory = copy_of(built.directory, tmp_path)
-    name = graph_file(built.report.lookups[0].name)
+    name = graph_file(built.report.caches.lookups[0].name)
     graph = directory.read(name).replace(b'"features"', b'"other"')
     with pytest.raises(RepositoryError, match="no learned cache"):
         load_lookups(directory.write_files({name: graph}), backend="eager")
-
-
-def test_candidates_are_spread_over_the_time_and_start_at_the_first_boundary() -> None:
-    assert spread([1.0] * 8, 3) == [0, 2, 4]
-    assert spread([0.0, *[1.0] * 4], 3) == [0, 1, 3]
-    assert spread([1.0] * 3, 5) == [0, 1]
-    assert spread([5.0, 1.0, 1.0, 1.0], 2) == [0, 1]
-    assert spread([1.0], 3) == []
 
 
 def copy_of(directory: ModelDirectory, folder: Path) -> ModelDirectory:
@@ -220,7 +208,9 @@ def test_calibrating_again_moves_thresholds_and_trains_nothing(built: Built, tmp
     images = built.calibrate.inputs["image"]
     noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(0))
     report = recalibrate(directory, Samples({"image": torch.cat([images, noise])}), fidelity=0.9, confidence=0.9)
-    assert sum(one.hit_rate for one in report.lookups) < 0.95 * sum(one.hit_rate for one in built.report.lookups)
+    assert sum(one.hit_rate for one in report.caches.lookups) < 0.95 * sum(
+        one.hit_rate for one in built.report.caches.lookups
+    )
     after = ModelDirectory.open(directory.path)
     assert {name: after.read(name) for name in after.names(CACHES) if weights(name)}.items() <= before.items()
 
@@ -232,27 +222,8 @@ def test_a_promise_of_all_answers_tells_no_number_of_them(built: Built, tmp_path
         report = recalibrate(directory, few, fidelity=0.9, confidence=0.9, answers=answers, aside=False)
         directory, caches = report.directory, read_caches(report.directory)
         assert caches is not None
-        assert caches.answers == report.answers == answers
+        assert caches.answers == report.caches.answers == answers
         assert ("over the next 100 answers" in dict(report.rows())["fidelity"]) == (answers == 100)
-
-
-def test_caches_of_an_earlier_build_promise_what_they_promised(built: Built, tmp_path: Path) -> None:
-    directory = earlier(built.directory, tmp_path)
-    now, then = read_caches(built.directory), read_caches(directory)
-    assert now is not None
-    assert now.answers == 2_000
-    assert then == replace(now, answers=None)
-
-
-@pytest.mark.usefixtures("one_core")
-def test_a_tail_stays_until_another_is_given(built: Built, tmp_path: Path) -> None:
-    directory, few = copy_of(built.directory, tmp_path), samples(FIT, FIT + 200)
-    none = recalibrate(directory, few, fidelity=0.9, confidence=0.9, tail=1.0, aside=False)
-    assert none.lookups == ()
-    still = recalibrate(none.directory, few, fidelity=0.9, confidence=0.9, aside=False)
-    assert still.lookups == ()
-    some = recalibrate(still.directory, few, fidelity=0.9, confidence=0.9, tail=100.0, aside=False)
-    assert some.lookups
 
 
 def test_an_unknown_kind_is_told_before_anything_is_trained(built: Built) -> None:
@@ -270,17 +241,12 @@ def test_a_model_without_learned_caches_cannot_be_calibrated_again(built: Built,
 def test_too_few_rows_to_calibrate_on_leave_no_exits_and_keep_what_was_trained(built: Built, tmp_path: Path) -> None:
     report = recalibrate(copy_of(built.directory, tmp_path), samples(FIT, FIT + 3), fidelity=0.9)
     before, after = read_caches(built.directory), read_caches(report.directory)
-    assert report.lookups == ()
+    assert report.caches.lookups == ()
     assert "cannot show a fidelity of 0.9" in report.warning
     assert before is not None
     assert after is not None
     assert after.lookups == ()
     assert {one.name for one in after.every} == {one.name for one in before.every}
-
-
-def test_only_of_a_short_network_it_is_said_that_there_is_little_to_save() -> None:
-    assert "in 0.73 ms there is little to save" in nothing_pays(0.73e-3)
-    assert "little to save" not in nothing_pays(7e-3)
 
 
 def share_right(directory: ModelDirectory, known: Samples) -> float:
@@ -300,29 +266,11 @@ def test_a_model_built_with_labels_remembers_how_often_it_is_right(built: Built)
     assert dict(built.report.rows())["accuracy"].startswith(f"{found.share:.4f} on {CALIBRATE} held-out samples")
 
 
-def test_nothing_is_remembered_where_nobody_has_labels(built: Built, tmp_path: Path) -> None:
-    unlabelled = Samples(samples(0, 100).inputs)
-    report = build_caches(without_accuracy(built.directory, tmp_path), built.fit, unlabelled, fidelity=1.0)
-    assert read_accuracy(report.directory) is None
-    assert "accuracy" not in dict(report.rows())
-
-
 @pytest.mark.usefixtures("one_core")
 def test_calibrating_again_without_labels_leaves_it(built: Built, tmp_path: Path) -> None:
     directory = write_accuracy(without_accuracy(built.directory, tmp_path), Accuracy(0.25, 4))
     report = recalibrate(directory, Samples(samples(0, 200).inputs), fidelity=0.9, confidence=0.9, aside=False)
     assert read_accuracy(report.directory) == Accuracy(0.25, 4)
-
-
-def test_answers_are_right_where_the_label_is_the_greatest() -> None:
-    answers = torch.tensor([[1.0, 2.0], [3.0, 0.0], [0.0, 1.0], [9.0, 1.0]])
-    assert accuracy_of(answers, torch.tensor([1, 0, 0, 0])) == Accuracy(0.75, 4)
-
-
-def test_accuracies_go_by_the_names_of_models(built: Built, models: Path) -> None:
-    chain = ModelDirectory.open(models / "chain" / "1")
-    found = read_accuracies([built.directory, chain])
-    assert found == {"digits": pytest.approx(share_right(built.directory, built.calibrate))}
 
 
 @pytest.mark.parametrize("wrong", [Accuracy(1.5, 10), Accuracy(-0.1, 10), Accuracy(0.5, 0)])
@@ -340,8 +288,7 @@ def trained(built: Built, *, in_line: float, beside: AsideLatency | None) -> lis
     program = load_program(built.directory, threads=1)
     functions = load_functions(built.directory, [one], backend=program.backend, threads=1)
     files = read_lookup(built.directory, one.name)
-    candidate = Candidate(one.stage, one.kind, in_line)
-    return [TrainedLookup(candidate, files, functions[one.name], Curve((1,), (in_line,)), beside=beside)]
+    return [TrainedLookup(one.stage, one.kind, files, functions[one.name], Curve((1,), (in_line,)), beside=beside)]
 
 
 @pytest.mark.parametrize(
@@ -366,15 +313,6 @@ def test_the_faster_way_is_taken_unless_one_is_demanded(
     assert asked.known.at(1) == (aside if taken else in_line)
 
 
-def test_what_is_measured_aside_is_when_the_answer_is_known(built: Built) -> None:
-    program = load_program(built.directory, threads=1)
-    (one,) = trained(built, in_line=1.0, beside=None)
-    found = latency_aside(program, (built.unseen[:1],), one.plan.stage, one.function)
-    assert len(found.known.batches) == len(found.known.seconds)
-    assert all(0.0 < seconds < 1.0 for seconds in found.known.seconds)
-    assert 0.0 <= found.slower < 1.0
-
-
 def test_the_way_is_kept_in_the_directory_and_heeded_by_whoever_serves(built: Built, tmp_path: Path) -> None:
     shutil.copytree(built.directory.path, tmp_path / "copy")
     directory = ModelDirectory.open(tmp_path / "copy")
@@ -382,12 +320,12 @@ def test_the_way_is_kept_in_the_directory_and_heeded_by_whoever_serves(built: Bu
     report = recalibrate(directory, few, fidelity=0.9, confidence=0.9, aside=True)
     caches = read_caches(report.directory)
     assert caches is not None
-    assert report.aside
+    assert report.caches.aside
     assert caches.aside
     assert caches.at_hand == caches.lookups
     assert load_model(report.directory.path, EngineConfig()).costs.aside
     back = recalibrate(report.directory, few, fidelity=0.9, confidence=0.9, aside=False)
-    assert not back.aside
+    assert not back.caches.aside
     assert not load_model(back.directory.path, EngineConfig()).costs.aside
 
 
@@ -432,22 +370,3 @@ def test_a_selector_that_doubts_what_is_right_goes() -> None:
     found = chosen(doubting_head(doubts=2))
     assert not found.score_weight.any()
     assert not found.score_bias.any()
-
-
-def test_each_lookup_is_judged_by_what_it_saw_itself() -> None:
-    features, answers = selected_rows()
-    blind, helped, hindered = torch.randn(ROWS, CLASSES, generator=GENERATOR), features, features.clone()
-    constant = replace(doubting_head(doubts=0).without_selector(), score_bias=torch.ones(1))
-    given = [doubting_head(doubts=2), doubting_head(doubts=0), constant]
-    seen = apply_heads(given, [blind, helped, hindered], answers)
-    found = without_idle_selectors(given, seen, np.arange(ROWS), fidelity=0.98)
-    assert [one is kept for one, kept in zip(found[1:], given[1:], strict=True)] == [True, False]
-
-
-def test_only_the_rows_that_were_given_count() -> None:
-    given = doubting_head(doubts=0)
-    features, answers = selected_rows()
-    seen = apply_heads([given], [features], answers)
-    easy = np.flatnonzero(features.argmax(dim=1).numpy() != 0)
-    (found,) = without_idle_selectors([given], seen, easy, fidelity=0.98)
-    assert not found.score_weight.any()

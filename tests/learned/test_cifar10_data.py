@@ -10,10 +10,7 @@ from PIL import Image
 
 from examples.cifar10.data import (
     WORLDS,
-    covered,
     load_images,
-    matched_strength,
-    scaled,
     unseen,
 )
 
@@ -51,19 +48,3 @@ def test_alterations_keep_shape_and_range_and_are_the_same_each_time(name: str) 
     assert one.shape == (6, 3, 32, 32)
     assert 0.0 <= float(one.min()) <= float(one.max()) <= 1.0
     assert not torch.equal(one, images())
-
-
-class Brightness(torch.nn.Module):
-    """Says 1 for bright images: covering them with grey makes it wrong."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        light = x.mean(dim=(1, 2, 3))
-        return torch.stack([torch.zeros_like(light) + 2.3, light], dim=1)
-
-
-def test_the_strength_is_where_the_accuracy_falls_to_the_goal() -> None:
-    pixels, truth = torch.full((200, 32, 32, 3), 255, dtype=torch.uint8), torch.ones(200, dtype=torch.int64)
-    hard = matched_strength(Brightness(), pixels, truth, covered, accuracy=0.6, seed=0)
-    easy = matched_strength(Brightness(), pixels, truth, covered, accuracy=0.95, seed=0)
-    assert hard > easy
-    assert scaled(pixels).max() == 1.0

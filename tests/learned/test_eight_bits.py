@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from latebind.learned.build import build_caches, recalibrate
-from latebind.learned.compiled import PER_CHANNEL
+from latebind.learned.compiled import to_eight_bit_lookup
 from latebind.learned.compose import Composer, Costs, Seen, send
-from latebind.learned.eight_bits import to_eight_bit_lookup
-from latebind.learned.head import SURE, Head, HeadFunction
+from latebind.learned.head import SURE
 from latebind.learned.lookup import compile_lookup_files
 from latebind.learned.stored import LookupFiles, read_caches
 from latebind.program.build import build_program
@@ -50,28 +49,10 @@ def test_it_answers_nearly_as_the_network_and_is_always_sure() -> None:
     assert scores.tolist() == [SURE] * len(ROWS)
 
 
-def test_only_convolutions_are_coarse_and_the_last_layer_is_the_networks() -> None:
-    given, _ = exported()
-    files = made(given)
-    assert sum(node.op == PER_CHANNEL for node in files.graph.nodes) == 2
-    assert torch.equal(files.head.answer_weight, given.weights["5.weight"])
-    assert torch.equal(files.head.answer_bias, given.weights["5.bias"])
-    assert "5.weight" not in files.weights
-
-
 def test_a_network_with_another_end_or_without_convolutions_is_none() -> None:
     assert of(exported(ends=nn.ReLU())[0]) is None
     plain = export(nn.Sequential(nn.Flatten(), nn.Linear(288, 5)).eval(), (ROWS[:1],))
     assert of(plain) is None
-
-
-def test_a_head_that_is_always_sure_keeps_its_answers() -> None:
-    head = Head.of(nn.Linear(3, 2))
-    features = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    sure = head.always_sure()
-    assert (head.sure, sure.sure, sure.without_selector().sure) == (False, True, False)
-    assert np.array_equal(HeadFunction(head)(features)[0], HeadFunction(sure)(features)[0])
-    assert Head.from_tensors(sure.tensors()).sure
 
 
 def test_whom_a_quick_lookup_leaves_a_sure_one_answers_and_nobody_goes_on() -> None:
@@ -117,7 +98,6 @@ def test_a_build_has_it_beside_the_others_and_so_has_another_calibration(tmp_pat
         candidates=1,
         kinds=kinds,
         presentations=1_000,
-        aside=False,
     )
     alone = {one.kind: one.fidelity for one in report.tried}
     assert alone.keys() == set(kinds)

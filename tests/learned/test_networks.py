@@ -9,14 +9,11 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.compiled import export_features
 from latebind.learned.head import Floats, Head, HeadFunction, Selector
 from latebind.learned.networks import (
-    DEEP,
     KINDS,
     LIGHT,
     PLAIN,
     POOLED,
-    WIDEST,
     Predictor,
-    convolutions,
     kinds_for,
     make_predictor,
 )
@@ -47,37 +44,16 @@ def test_only_images_have_kinds_with_convolutions() -> None:
     assert kinds_for((50,), wanted) == ("fc(8)", "plain")
 
 
-@pytest.mark.parametrize("shape", [(16, 32, 32), (64, 8, 8), (128, 8, 8), (512, 7, 7), (2048, 7, 7)])
-def test_what_is_explored_unasked_can_follow_the_traffic(shape: tuple[int, ...]) -> None:
-    kinds = kinds_for(shape)
-    assert all(make_predictor(shape, 10, kind).answer.in_features <= WIDEST for kind in kinds)
-    assert kinds_for(shape, KINDS) == KINDS
-
-
 @pytest.mark.parametrize("kind", ["fc(16)", "pool(32)", "conv(3,1)", "conv(5,2)"])
 def test_the_networks_of_the_table_take_images(kind: str) -> None:
     network = make_predictor((4, 9, 6), 5, kind).eval()
     assert network(torch.randn(3, 4, 9, 6)).shape == (3, 5)
 
 
-def test_the_networks_of_the_table_have_the_size_that_they_name() -> None:
-    hidden = make_predictor((4, 8, 8), 5, "fc(16)").state_dict()
-    assert (16, 4 * 8 * 8) in {tuple(tensor.shape) for tensor in hidden.values()}
-    kernel = make_predictor((4, 8, 8), 5, "conv(5,2)").state_dict()
-    assert (4, 4, 5, 5) in {tuple(tensor.shape) for tensor in kernel.values()}
-
-
 @pytest.mark.parametrize("kind", ["fc", "fc(0)", "fc(3,1)", "conv(3)", "conv(0,1)", "huge", "pool(1e9)"])
 def test_a_network_that_is_not_known_is_refused_with_those_that_are(kind: str) -> None:
     with pytest.raises(ConfigError, match=r"take residual, deep, light, plain, pooled, fc\(h\)"):
         make_predictor((4, 8, 8), 5, kind)
-
-
-def test_a_long_image_keeps_the_cells_of_its_short_side() -> None:
-    found = convolutions((1, 40, 98), DEEP)
-    assert found[0](torch.zeros(1, 1, 40, 98)).shape == (1, 1, 20, 25)
-    assert found(torch.zeros(1, 1, 40, 98)).shape == (1, 128 * 3 * 4)
-    assert convolutions((8, 3, 32), DEEP)(torch.zeros(1, 8, 3, 32)).shape == (1, 128 * 3 * 4)
 
 
 def test_a_selector_that_has_learned_nothing_gives_the_odds_of_the_highest_class() -> None:
@@ -155,17 +131,3 @@ def check_features(shape: tuple[int, ...], kind: str) -> None:
 @pytest.mark.parametrize("kind", [LIGHT, POOLED, "fc(8)", "conv(3,2)"])
 def test_each_of_two_of_a_kind_has_its_own_features(kind: str) -> None:
     check_features(IMAGE, kind)
-
-
-def test_so_has_each_of_one_kind_on_another_shape() -> None:
-    for shape in (IMAGE, SEQUENCE, (3, *IMAGE[1:])):
-        check_features(shape, PLAIN)
-
-
-def test_nobodys_draws_are_changed_by_a_trace() -> None:
-    torch.manual_seed(3)
-    first = torch.randn(2)
-    predictor = make_predictor((7,), 5, PLAIN)
-    torch.manual_seed(3)
-    export_features(predictor, (7,))
-    assert torch.equal(torch.randn(2), first)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from latebind.learned.compiled import PER_CHANNEL, PER_TENSOR, quantise
-from latebind.learned.networks import DEEP, RESIDUAL, make_predictor
+from latebind.learned.networks import RESIDUAL, make_predictor
 from latebind.program.backends import compile_graph
 from latebind.program.eager import in_eager
 from latebind.program.export import Exported, export
@@ -37,14 +37,6 @@ def test_each_convolution_gets_eight_bits_and_answers_hardly_change(exported: Ex
     assert (exact - coarse).abs().max() < 0.05 * exact.std() + 0.02 * exact.abs().max()
 
 
-def test_weights_keep_the_largest_of_each_channel(exported: Exported) -> None:
-    graph, weights = quantise(exported.graph, exported.weights, ROWS)
-    node = next(node for node in graph.nodes if node.op == PER_CHANNEL)
-    name, scales, _ = node.weights()
-    largest = weights[name].abs().amax(dim=(1, 2, 3))
-    torch.testing.assert_close(127 * weights[scales], largest)
-
-
 def test_what_was_never_negative_gets_all_steps_above_zero(exported: Exported) -> None:
     graph, _ = quantise(exported.graph, exported.weights, ROWS)
     ranges = {node.args[0]: node.args[3:] for node in graph.nodes if node.op == PER_TENSOR}
@@ -52,13 +44,6 @@ def test_what_was_never_negative_gets_all_steps_above_zero(exported: Exported) -
     unsigned = [bounds for bounds in ranges.values() if bounds == (0, 255)]
     assert len(signed) == 1  # the input alone; all others come out of a ReLU
     assert len(unsigned) == len(ranges) - 1
-
-
-def test_rows_may_lie_in_memory_channels_last() -> None:
-    network = make_predictor((16, 8, 8), 10, DEEP).eval()  # it flattens its features
-    exported = export(network, (ROWS[:1],))
-    graph, _ = quantise(exported.graph, exported.weights, ROWS.to(memory_format=torch.channels_last))
-    assert calls(graph, PER_TENSOR) > 0
 
 
 def test_colours_and_networks_without_convolutions_stay_as_they_are() -> None:

@@ -17,17 +17,11 @@ from latebind.hosting.building import build_once
 from latebind.learned.build import build_caches
 from latebind.learned.samples import (
     Samples,
-    Task,
-    _ends_in_softmax,
-    check_answers,
     checked,
     doubt,
     split_worlds,
-    task_of,
 )
 from latebind.program.build import build_program
-from latebind.program.graph import Graph, Node, TensorType, Value
-from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 
@@ -53,15 +47,6 @@ def test_wrong_names_shapes_types_and_lengths_are_refused() -> None:
         Samples((torch.zeros(3),)).ordered((RIGHT,))
     with pytest.raises(ConfigError, match="different numbers of rows"):
         Samples((torch.zeros(3, 2),), labels=torch.zeros(2, dtype=torch.int64)).ordered((LEFT,))
-
-
-def test_taking_rows_takes_labels_and_worlds_along() -> None:
-    whole = Samples((torch.arange(4.0).view(4, 1),), torch.arange(4), torch.arange(4))
-    taken = whole.take(torch.tensor([2, 0]))
-    assert isinstance(taken.inputs, tuple)
-    assert taken.inputs[0].flatten().tolist() == [2.0, 0.0]
-    assert taken.labels is not None
-    assert taken.labels.tolist() == [2, 0]
 
 
 def test_what_is_seen_in_several_worlds_is_never_chosen_and_verified_on() -> None:
@@ -121,7 +106,7 @@ def directory_of(module: nn.Module, folder: Path) -> ModelDirectory:
 @pytest.mark.parametrize("end", ["linear", "sigmoid", "normalised", "softmax within"])
 def test_nothing_is_taken_for_a_classifier_that_only_may_be_one(end: str, tmp_path: Path) -> None:
     directory = directory_of(Ends(end), tmp_path)
-    assert "--task classify" in doubt(directory, (SAMPLES, SAMPLES), None)
+    assert "--task classify" in doubt(directory, (SAMPLES, SAMPLES), "")
     with pytest.raises(ConfigError, match="nothing says that the output of m is scores of classes"):
         build_caches(directory, SAMPLES, SAMPLES)
 
@@ -129,38 +114,15 @@ def test_nothing_is_taken_for_a_classifier_that_only_may_be_one(end: str, tmp_pa
 def test_a_declaration_labels_and_a_final_softmax_say_that_it_is_one(tmp_path: Path) -> None:
     directory = directory_of(Ends("linear"), tmp_path)
     labelled = Samples((ROWS,), torch.zeros(40, dtype=torch.int64))
-    assert not doubt(directory, (SAMPLES, SAMPLES), Task.CLASSIFY)
-    assert not doubt(directory, (SAMPLES, labelled), None)
+    assert not doubt(directory, (SAMPLES, SAMPLES), "classify")
+    assert not doubt(directory, (SAMPLES, labelled), "")
     for end in ("softmax", "log_softmax"):
-        assert not doubt(directory_of(Ends(end), tmp_path), (SAMPLES, SAMPLES), None)
-
-
-@pytest.mark.parametrize(
-    ("shape", "outputs", "certain"), [((5,), "y", True), ((3, 5), "y", False), ((), "y", False), ((5,), "yz", False)]
-)
-def test_a_softmax_says_so_only_where_it_is_all_of_a_row(shape: tuple[int, ...], outputs: str, certain: bool) -> None:
-    node = Node("s", "aten._softmax.default", (Value("x"), -1, False), (), TensorType("float32", (None, *shape)))
-    graph = Graph((TensorSpec("x", "float32", shape),), (node,), tuple((name, "s") for name in outputs))
-    assert _ends_in_softmax(graph) == certain
+        assert not doubt(directory_of(Ends(end), tmp_path), (SAMPLES, SAMPLES), "")
 
 
 def test_an_unknown_task_is_told_with_those_that_there_are(tmp_path: Path) -> None:
-    assert task_of("") is None
     with pytest.raises(ConfigError, match="task is 'regress': give 'classify', or leave it out"):
         build_once(regressor(), ROWS, tmp_path, task="regress")
-
-
-def test_the_command_builds_a_regressor_with_data_whole_and_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "400")
-    np.savez(tmp_path / "rows.npz", x=ROWS.numpy())
-    words = ["build", "tests.learned.test_samples:regressor", "--input", "x=float32:6", "--out", str(tmp_path)]
-    found = CliRunner().invoke(app, [*words, "--backend", "eager", "--data", str(tmp_path / "rows.npz")])
-    assert found.exit_code == 0, found.output
-    said = " ".join(found.output.replace("│", " ").split())  # a narrow console breaks it into lines
-    assert "nothing says that the output of regressor is scores of classes" in said
-    assert load_program(Repository(tmp_path).open("regressor")).run(ROWS[:2])[0].shape == (2, 24)
 
 
 def test_from_python_rows_of_what_may_be_no_classifier_are_a_warning_and_not_again_for_the_same(tmp_path: Path) -> None:
@@ -188,10 +150,35 @@ def test_rows_with_nan_are_refused_before_anything_is_learned_from_them(tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_answers_of_nan_are_no_lesson() -> None:
-    answers = torch.zeros(5, 3)
-    answers[1, 2] = float("nan")
-    with pytest.raises(ConfigError, match="answers 1 of 5 rows of the samples with NaN"):
-        check_answers(answers)
-    answers[1, 2] = float("-inf")  # a class that is masked
-    check_answers(answers)
+class Yields(nn.Module):
+    """Four numbers a row made into `count` outputs of `width` columns and this dtype; no width means no axis."""
+
+    def __init__(self, width: int | None, dtype: torch.dtype = torch.float32, count: int = 1) -> None:
+        super().__init__()
+        self.width, self.dtype, self.count = width, dtype, count
+
+    def forward(self, row: Tensor) -> tuple[Tensor, ...]:
+        found = row.sum(dim=1) if self.width is None else row[:, : self.width] * 2
+        return tuple((found + k).to(self.dtype) for k in range(self.count))
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (Yields(1), r"float32 of shape \(1,\)"),
+        (Yields(None), r"float32 of shape \(\)"),
+        (Yields(4, torch.int64), "yields int64"),
+        (Yields(4, torch.float64), "yields float64"),
+        (Yields(4, count=2), "2 outputs"),
+    ],
+    ids=["regression", "one number", "whole numbers", "another precision", "two outputs"],
+)
+def test_what_is_no_classifier_is_refused_with_what_to_do_instead(
+    module: nn.Module, reason: str, tmp_path: Path
+) -> None:
+    rows = torch.randn(100, 4)
+    directory = build_program(
+        module, {"row": rows[:4]}, directory=tmp_path / "m", name="m", backends=["eager"]
+    ).directory
+    with pytest.raises(ConfigError, match=f"{reason}.*without data for caches"):
+        build_caches(directory, Samples((rows,)), Samples((rows,)), task="classify")

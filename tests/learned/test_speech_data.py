@@ -4,25 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from examples.speech.data import (
     FILE,
-    GAIN,
     LEARNED,
-    MEAN,
-    STD,
     UNSEEN,
-    alter,
     learned_clips,
     load_clips,
-    samples,
-    unseen,
     unseen_clips,
 )
 from latebind.domain.errors import ConfigError
-from latebind.learned.samples import Samples
 
 CLASSES, EACH, LOW = 3, 50, -20
 
@@ -39,12 +30,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def sounds(found: Samples) -> Tensor:
-    """The logarithms that samples were made from."""
-    assert isinstance(found.inputs, dict)
-    return found.inputs["sound"][:, 0] * STD + MEAN
-
-
 def test_a_clip_that_is_there_twice_is_read_once(folder: Path) -> None:
     clips = load_clips(folder)
     assert len(clips.labels) == CLASSES * EACH - 1
@@ -56,39 +41,6 @@ def test_no_place_is_both_learned_and_unseen(folder: Path) -> None:
     learned, new = learned_clips(folder), unseen_clips(folder)
     assert learned.labels.bincount().tolist() == [29] * CLASSES
     assert float(learned.places.max()) < LEARNED < UNSEEN <= float(new.places.min())
-
-
-def test_unseen_clips_come_as_they_are_with_their_labels(folder: Path) -> None:
-    found, clips = unseen(data=str(folder)), unseen_clips(folder).features
-    assert found.labels is not None
-    assert sounds(found)[:, 0, 0].tolist() == pytest.approx((found.labels + LOW).tolist(), abs=1e-3)
-    rest = sounds(found)[:, 1:].amax(dim=(1, 2))
-    assert sorted(rest.tolist()) == pytest.approx(sorted(clips[:, 1, 1].tolist())[: len(rest)], abs=1e-3)
-
-
-def test_views_of_a_clip_are_neighbours_with_its_label(folder: Path) -> None:
-    fit, held_out = samples(data=str(folder), views="2")
-    learned = learned_clips(folder)
-    assert fit.labels is not None
-    assert torch.equal(fit.labels, learned.labels.repeat_interleave(2))
-    clip = learned.features[:, 1, 1].repeat_interleave(2)
-    assert (sounds(fit).flatten(1).median(dim=1).values - clip).abs().max() < 2 * GAIN
-    assert len(held_out) == len(unseen(data=str(folder)))
-
-
-def test_a_seed_is_one_set_of_views(folder: Path) -> None:
-    one, again, other = (sounds(samples(data=str(folder), views="1", seed=seed)[0]) for seed in ("0", "0", "1"))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
-
-
-def test_altered_clips_keep_their_shape_and_are_the_same_each_time() -> None:
-    clips = torch.randn((20, 40, 98), generator=torch.Generator().manual_seed(0))
-    one, other = (alter(clips, torch.Generator().manual_seed(1)) for _ in range(2))
-    assert torch.equal(one, other)
-    assert one.shape == clips.shape
-    hidden = (one == MEAN).float().mean()
-    assert 0.05 < float(hidden) < 0.35
 
 
 def test_a_folder_without_features_is_refused(tmp_path: Path) -> None:

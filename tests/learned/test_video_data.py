@@ -35,16 +35,10 @@ def brightness(clip: Path, **options: str) -> list[int]:
     return [round(float(value) * 255) for value in red]
 
 
-def test_frames_come_in_their_order(clip: Path) -> None:
+def test_frames_and_tiles_come_in_their_order(clip: Path) -> None:
     assert brightness(clip) == [0, 30, 60, 90]
-
-
-def test_tiles_of_a_frame_follow_each_other(clip: Path) -> None:
-    assert brightness(clip, tiles="2") == [0, 0, 0, 0, 60, 60, 0, 0, 120, 120, 0, 0, 180, 180, 0, 0]
-
-
-def test_there_are_no_more_rows_than_asked_for(clip: Path) -> None:
     assert brightness(clip, tiles="2", limit="5") == [0, 0, 0, 0, 60]
+    assert brightness(clip, tiles="2") == [0, 0, 0, 0, 60, 60, 0, 0, 120, 120, 0, 0, 180, 180, 0, 0]
 
 
 def test_a_file_that_is_no_video_is_refused(tmp_path: Path) -> None:

@@ -53,6 +53,20 @@ class Played:
         return [action for action in actions if isinstance(action, Run | Reply | Branch | Map | StepEnded)]
 
 
+def begun(of: Query, *events: Event, workers: int = 1, deadline: float = 9.0) -> Played:
+    """A query that has arrived, behind these events."""
+    played = Played(of, workers=workers)
+    for event in (Arrived("query", deadline, (10,), (3,)), *events):
+        played.tell(event)
+    return played
+
+
+def ends(actions: Sequence[Action]) -> list[tuple[Outcome, int]]:
+    """Outcome and node of each step that ended, then outcome and last step of each query."""
+    steps = [(one.outcome, one.node) for one in actions if isinstance(one, StepEnded)]
+    return steps + [(one.outcome, one.stage) for one in actions if isinstance(one, Reply)]
+
+
 def kinds(actions: Sequence[Action]) -> list[type]:
     return [type(action) for action in actions]
 
@@ -92,30 +106,21 @@ def test_steps_have_the_priority_of_their_query() -> None:
 
 
 def test_only_the_branch_whose_condition_holds_runs() -> None:
-    played = Played(BRANCHES)
-    played.tell(Arrived("query", 9.0, (10,), (3,)))
-    played.tell(Mapped((10,), 0))
-    played.tell(StageDone(0))
+    played = begun(BRANCHES, Mapped((10,), 0), StageDone(0))
     assert played.tell(StageDone(0))[-1] == Branch("query", (10,), (3,), (1, 2), (0, NOT_RUN, NOT_RUN))
     assert played.tell(Branched((10,), (1, 2), ((False, True),))) == [Map("query", (10,), (3,), 2, (0, NOT_RUN, 0))]
 
 
 def test_where_no_condition_holds_the_query_ends_with_what_it_has() -> None:
-    played = Played(BRANCHES)
-    played.tell(Arrived("query", 9.0, (10,), (3,)))
-    for event in (Mapped((10,), 0), StageDone(0), StageDone(0)):
-        played.tell(event)
+    played = begun(BRANCHES, Mapped((10,), 0), StageDone(0), StageDone(0))
     assert played.tell(Branched((10,), (1, 2), ((False, False),))) == [
         Map("query", (10,), (3,), 3, (0, NOT_RUN, NOT_RUN))
     ]
-    (reply,) = played.tell(Mapped((10,), 3))
-    assert isinstance(reply, Reply)
-    assert (reply.outcome, reply.stage) == (Outcome.ANSWERED, 0)
+    assert ends(played.tell(Mapped((10,), 3)))[-1] == (Outcome.ANSWERED, 0)
 
 
 def test_a_join_waits_for_both_sides_of_a_fork() -> None:
-    played = Played(FORK, workers=2)
-    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    played = begun(FORK, workers=2)
     for event in (Mapped((10,), 0), StageDone(0), StageDone(0)):
         forked = played.tell(event)
     assert [action.node for action in forked if isinstance(action, Map)] == [1, 2]
@@ -128,59 +133,36 @@ def test_a_join_waits_for_both_sides_of_a_fork() -> None:
 
 
 def test_a_step_that_fails_fails_the_query_once_and_names_the_node() -> None:
-    played = Played(FORK, workers=2)
-    played.tell(Arrived("query", 9.0, (10,), (3,)))
-    for event in (Mapped((10,), 0), StageDone(0), StageDone(0), Mapped((10,), 1), Mapped((10,), 2)):
-        played.tell(event)
+    played = begun(FORK, Mapped((10,), 0), StageDone(0), StageDone(0), Mapped((10,), 1), Mapped((10,), 2), workers=2)
     assert kinds(played.tell(StageFailed(1))) == [StepEnded]  # node 1 still runs, and its slot is in use
-    *_, reply = played.tell(StageDone(0))
-    assert isinstance(reply, Reply)
-    assert (reply.outcome, reply.stage) == (Outcome.FAILED, 2)
+    assert ends(played.tell(StageDone(0)))[-1] == (Outcome.FAILED, 2)
 
 
 def test_conditions_and_inputs_that_cannot_be_worked_out_fail_the_query() -> None:
     for event in (MapFailed((10,), (1, 2)), MapFailed((10,), (0,))):
-        played = Played(BRANCHES)
-        played.tell(Arrived("query", 9.0, (10,), (3,)))
+        played = begun(BRANCHES)
         if len(event.nodes) == 2:
             for before in (Mapped((10,), 0), StageDone(0), StageDone(0)):
                 played.tell(before)
-        (reply,) = played.tell(event)
-        assert isinstance(reply, Reply)
-        assert (reply.outcome, reply.stage) == (Outcome.FAILED, event.nodes[0])
+        assert ends(played.tell(event))[-1] == (Outcome.FAILED, event.nodes[0])
 
 
 def test_a_cancelled_query_ends_when_what_runs_of_it_has_ended() -> None:
-    played = Played(CHAIN)
-    played.tell(Arrived("query", 9.0, (10,), (3,)))
-    played.tell(Mapped((10,), 0))
+    played = begun(CHAIN, Mapped((10,), 0))
     assert not played.tell(Cancelled(10))
-    told, reply = played.tell(StageDone(0))
-    assert isinstance(told, StepEnded)
-    assert isinstance(reply, Reply)
-    assert told.outcome is reply.outcome is Outcome.CANCELLED
+    assert ends(played.tell(StageDone(0))) == [(Outcome.CANCELLED, 0)] * 2
     assert not played.tell(Cancelled(10))  # its reply was under way
 
 
 def test_a_query_cancelled_while_its_inputs_are_written_runs_nothing() -> None:
-    played = Played(CHAIN)
-    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    played = begun(CHAIN)
     assert not played.tell(Cancelled(10))
-    (reply,) = played.tell(Mapped((10,), 0))
-    assert isinstance(reply, Reply)
-    assert (reply.outcome, reply.stage) == (Outcome.CANCELLED, NOT_RUN)
+    assert ends(played.tell(Mapped((10,), 0)))[-1] == (Outcome.CANCELLED, NOT_RUN)
 
 
 def test_no_step_starts_after_the_deadline() -> None:
-    played = Played(CHAIN)
-    played.tell(Arrived("query", 0.2, (10,), (3,)))
-    played.tell(Mapped((10,), 0))
-    played.tell(StageDone(0))
-    told, reply = played.tell(StageDone(0), later=0.3)
-    assert isinstance(told, StepEnded)
-    assert isinstance(reply, Reply)
-    assert told.outcome is Outcome.ANSWERED
-    assert (reply.outcome, reply.stage) == (Outcome.EXPIRED, 1)
+    played = begun(CHAIN, Mapped((10,), 0), StageDone(0), deadline=0.2)
+    assert ends(played.tell(StageDone(0), later=0.3)) == [(Outcome.ANSWERED, 0), (Outcome.EXPIRED, 1)]
 
 
 def test_who_cannot_be_in_time_with_the_quickest_models_is_refused_at_once() -> None:
@@ -196,20 +178,16 @@ def test_a_branch_that_may_not_be_taken_is_no_reason_to_refuse() -> None:
 
 
 def test_a_step_is_due_when_what_must_follow_can_still_be_in_time() -> None:
-    played = Played(CHAIN)
-    played.tell(Arrived("query", 0.035, (10,), (3,)))
+    played = begun(CHAIN, deadline=0.035)
     assert kinds(played.tell(Mapped((10,), 0), later=0.003)) == [Run]
-    played = Played(CHAIN)
-    played.tell(Arrived("query", 0.035, (10,), (3,)))
-    told, reply = played.tell(Mapped((10,), 0), later=0.006)  # 26 ms are left of the 30 that it takes
-    assert isinstance(told, StepEnded)
-    assert isinstance(reply, Reply)
-    assert told.outcome is reply.outcome is Outcome.REFUSED_LATE
+    played = begun(CHAIN, deadline=0.035)
+    assert (
+        ends(played.tell(Mapped((10,), 0), later=0.006)) == [(Outcome.REFUSED_LATE, 0)] * 2
+    )  # 26 ms are left of the 30 that it takes
 
 
 def test_events_that_nobody_asked_for_change_nothing() -> None:
-    played = Played(CHAIN)
-    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    played = begun(CHAIN)
     unasked: list[Event] = [Mapped((10,), 1), Mapped((11,), 0), Mapped((10,), 7), Branched((10,), (1,), ((True,),))]
     for event in (*unasked, MapFailed((10,), (1,)), MapFailed((10,), ()), Arrived("query", 9.0, (10,), (4,))):
         with pytest.raises(IllegalEvent):
@@ -250,15 +228,10 @@ def test_steps_that_are_told_of_together_are_one_batch() -> None:
 
 
 def test_a_step_that_may_begin_together_with_one_that_fails_does_not() -> None:
-    played = Played(FORK, workers=2)
-    played.tell(Arrived("query", 9.0, (10,), (3,)))
-    for event in (Mapped((10,), 0), StageDone(0), StageDone(0)):
-        played.tell(event)
+    played = begun(FORK, Mapped((10,), 0), StageDone(0), StageDone(0), workers=2)
     assert played.tell(Mapped((10,), 1, more=True)) == []
-    told, reply = played.tell(MapFailed((10,), (2,)))
-    assert isinstance(told, StepEnded)
-    assert isinstance(reply, Reply)
-    assert (told.outcome, reply.outcome, reply.stage) == (Outcome.CANCELLED, Outcome.FAILED, 2)
+    ended = ends(played.tell(MapFailed((10,), (2,))))
+    assert ended == [(Outcome.CANCELLED, 1), (Outcome.FAILED, 2)]
 
 
 def test_simulated_looks_of_one_moment_follow_each_other_and_their_steps_begin_together() -> None:
@@ -321,21 +294,13 @@ def test_what_a_query_waited_is_what_its_first_step_waited() -> None:
 
 
 def test_a_later_step_that_is_refused_for_want_of_time_makes_the_query_expire() -> None:
-    played = Played(CHAIN)
-    played.tell(Arrived("query", 0.1, (10,), (3,)))
-    for event in (Mapped((10,), 0), StageDone(0), StageDone(0)):
-        played.tell(event)
-    told, reply = played.tell(Mapped((10,), 1), later=0.08)  # too late for any of 30 ms
-    assert isinstance(told, StepEnded)
-    assert isinstance(reply, Reply)
-    assert (told.outcome, reply.outcome, reply.stage) == (Outcome.REFUSED_LATE, Outcome.EXPIRED, 1)
+    played = begun(CHAIN, Mapped((10,), 0), StageDone(0), StageDone(0), deadline=0.1)
+    ended = ends(played.tell(Mapped((10,), 1), later=0.08))  # too late for any of 30 ms
+    assert ended == [(Outcome.REFUSED_LATE, 1), (Outcome.EXPIRED, 1)]
 
 
 def test_a_query_cancelled_while_conditions_are_judged_has_no_inputs_written() -> None:
-    played = Played(BRANCHES)
-    played.tell(Arrived("query", 9.0, (10,), (3,)))
-    for event in (Mapped((10,), 0), StageDone(0), StageDone(0), Cancelled(10)):
-        played.tell(event)
+    played = begun(BRANCHES, Mapped((10,), 0), StageDone(0), StageDone(0), Cancelled(10))
     assert kinds(played.tell(Branched((10,), (1, 2), ((True, True),)))) == [Reply]
 
 

@@ -9,6 +9,8 @@ in `engine/operations.py`, which computes.
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from inspect import signature
 from math import isfinite, prod
 from typing import Protocol
 
@@ -32,6 +34,7 @@ OPERATORS: dict[type[ast.cmpop], str] = {
 MOST_VALUES = 1 << 24  # of a tensor that an operation makes
 LARGEST = {"float16": 65504.0, "float32": 3.4e38, "float64": 1.7e308}
 TRUTH = Kind("bool", ())
+NOTHING = Literal(0)
 
 Arguments = Sequence[Expression]
 
@@ -216,21 +219,21 @@ def _at(node: ast.expr, error: QueryError) -> QueryError:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`usage` is how it is called, with `fewest` to `most` arguments (`most` 0: any number more).
+    """`usage` is how it is called; `kind` returns the kind of the result for its arguments.
 
-    `kind` returns the kind of its result; it and `made_of` raise `QueryError` for arguments that do not fit.
+    `made_of` raises `QueryError` for arguments that are too few or too many, or that do not fit.
     """
 
     usage: str
-    fewest: int
-    most: int
-    kind: Callable[[Arguments], Kind]
+    kind: Callable[..., Kind]
 
     def made_of(self, arguments: Arguments) -> Kind:
         """Return the kind of the result for these arguments."""
-        if len(arguments) < self.fewest or (self.most and len(arguments) > self.most):
-            raise QueryError(f"there are {len(arguments)} arguments: write {self.usage}")
-        return self.kind(arguments)
+        try:
+            signature(self.kind).bind(*arguments)
+        except TypeError:
+            raise QueryError(f"there are {len(arguments)} arguments: write {self.usage}") from None
+        return self.kind(*arguments)
 
 
 def operation(name: str) -> Operation:
@@ -241,10 +244,9 @@ def operation(name: str) -> Operation:
     return found
 
 
-def _crop(arguments: Arguments) -> Kind:
-    image = _image("crop", arguments[0])
-    size = _size("crop", arguments[3:])
-    for corner, part, whole in zip(arguments[1:3], size, image.shape[-2:], strict=True):
+def _crop(x: Expression, top: Expression, left: Expression, height: Expression, width: Expression) -> Kind:
+    image, size = _image("crop", x), _size("crop", (height, width))
+    for corner, part, whole in zip((top, left), size, image.shape[-2:], strict=True):
         if part > whole:
             raise QueryError(f"crop cannot cut {_sized(size)} out of {image}: take at most what there is")
         if not isinstance(corner, Literal):
@@ -254,45 +256,41 @@ def _crop(arguments: Arguments) -> Kind:
     return Kind(image.dtype, (*image.shape[:-2], *size))
 
 
-def _crop_to(arguments: Arguments) -> Kind:
-    image, box = _floats("crop_to", _image("crop_to", arguments[0])), _tensor("crop_to", arguments[1])
-    if box.shape != (4,) or not box.is_float:
-        raise QueryError(f"crop_to has a box of {box}: give 4 floats, top, left, bottom and right as shares of 1")
-    return _resized("crop_to", image, arguments[2:])
+def _crop_to(x: Expression, box: Expression, height: Expression, width: Expression) -> Kind:
+    given = _tensor("crop_to", box)
+    if given.shape != (4,) or not given.is_float:
+        raise QueryError(f"crop_to has a box of {given}: give 4 floats, top, left, bottom and right as shares of 1")
+    return _resized("crop_to", x, height, width)
 
 
-def _resize(arguments: Arguments) -> Kind:
-    return _resized("resize", _floats("resize", _image("resize", arguments[0])), arguments[1:])
-
-
-def _softmax(arguments: Arguments) -> Kind:
-    scores = _floats("softmax", _tensor("softmax", arguments[0]))
+def _softmax(x: Expression) -> Kind:
+    scores = _floats("softmax", _tensor("softmax", x))
     if not scores.shape:
         raise QueryError("softmax has a single number: give the scores of all classes")
     return Kind(scores.dtype, scores.shape)
 
 
-def _argmax(arguments: Arguments) -> Kind:
-    return Kind("int64", (), below=_row("argmax", arguments[0]).shape[0])
+def _argmax(x: Expression) -> Kind:
+    return Kind("int64", (), below=_row("argmax", x).shape[0])
 
 
-def _max(arguments: Arguments) -> Kind:
-    values = _numeric("max", _tensor("max", arguments[0]))
+def _max(x: Expression) -> Kind:
+    values = _numeric("max", _tensor("max", x))
     return Kind(values.dtype, (), values.below)
 
 
-def _top_values(arguments: Arguments) -> Kind:
-    row = _row("top_values", arguments[0])
-    return Kind(row.dtype, (_count("top_values", arguments[1], row),), row.below)
+def _top_values(x: Expression, count: Expression) -> Kind:
+    row = _row("top_values", x)
+    return Kind(row.dtype, (_count("top_values", count, row),), row.below)
 
 
-def _top_indices(arguments: Arguments) -> Kind:
-    row = _row("top_indices", arguments[0])
-    return Kind("int64", (_count("top_indices", arguments[1], row),), below=row.shape[0])
+def _top_indices(x: Expression, count: Expression) -> Kind:
+    row = _row("top_indices", x)
+    return Kind("int64", (_count("top_indices", count, row),), below=row.shape[0])
 
 
-def _select(arguments: Arguments) -> Kind:
-    values, index = _tensor("select", arguments[0]), arguments[1]
+def _select(x: Expression, index: Expression) -> Kind:
+    values = _tensor("select", x)
     if not values.shape:
         raise QueryError("select has a single number: there is nothing in it to choose from")
     size = values.shape[0]
@@ -308,30 +306,28 @@ def _select(arguments: Arguments) -> Kind:
     return Kind(values.dtype, values.shape[1:], values.below)
 
 
-def _scale(arguments: Arguments) -> Kind:
-    values = _floats("scale", _tensor("scale", arguments[0]))
-    for number in arguments[1:]:
-        if abs(_number("scale", number)) > LARGEST[values.dtype]:
-            raise QueryError(f"scale has a number that is too large for {values.dtype}: cast to another dtype first")
+def _scale(x: Expression, factor: Expression, offset: Expression = NOTHING) -> Kind:
+    values = _floats("scale", _tensor("scale", x))
+    if max(abs(_number("scale", number)) for number in (factor, offset)) > LARGEST[values.dtype]:
+        raise QueryError(f"scale has a number that is too large for {values.dtype}: cast to another dtype first")
     return Kind(values.dtype, values.shape)
 
 
-def _cast(arguments: Arguments) -> Kind:
-    values, dtype = _tensor("cast", arguments[0]), arguments[1]
+def _cast(x: Expression, dtype: Expression) -> Kind:
     if not isinstance(dtype, Literal) or dtype.value not in ITEM_BYTES:
         raise QueryError(f'cast needs a dtype, as cast(x, "float32"): take {", ".join(ITEM_BYTES)}')
-    return Kind(str(dtype.value), values.shape)
+    return Kind(str(dtype.value), _tensor("cast", x).shape)
 
 
-def _reshape(arguments: Arguments) -> Kind:
-    values, shape = _tensor("reshape", arguments[0]), _size("reshape", arguments[1:])
+def _reshape(x: Expression, first: Expression, *sizes: Expression) -> Kind:
+    values, shape = _tensor("reshape", x), _size("reshape", (first, *sizes))
     if prod(shape) != prod(values.shape):
         raise QueryError(f"reshape cannot make {_sized(shape)} of {values}: it has {prod(values.shape)} values")
     return Kind(values.dtype, shape, values.below)
 
 
-def _first(arguments: Arguments) -> Kind:
-    kinds = [_tensor(EITHER, argument) for argument in arguments]
+def _first(x: Expression, y: Expression, *more: Expression) -> Kind:
+    kinds = [_tensor(EITHER, argument) for argument in (x, y, *more)]
     for kind in kinds[1:]:
         if not kind.fits(kinds[0]):
             raise QueryError(f"{EITHER} chooses between {kinds[0]} and {kind}: give tensors that are alike")
@@ -339,20 +335,25 @@ def _first(arguments: Arguments) -> Kind:
     return Kind(kinds[0].dtype, kinds[0].shape, max(limits) if len(limits) == len(kinds) else None)
 
 
+def _resized(who: str, x: Expression, height: Expression, width: Expression) -> Kind:
+    image = _floats(who, _image(who, x))
+    return Kind(image.dtype, (*image.shape[:-2], *_size(who, (height, width), times=prod(image.shape[:-2]))))
+
+
 OPERATIONS: Mapping[str, Operation] = {
-    "crop": Operation("crop(x, top, left, height, width)", 5, 5, _crop),
-    "crop_to": Operation("crop_to(x, box, height, width)", 4, 4, _crop_to),
-    "resize": Operation("resize(x, height, width)", 3, 3, _resize),
-    "softmax": Operation("softmax(x)", 1, 1, _softmax),
-    "argmax": Operation("argmax(x)", 1, 1, _argmax),
-    "max": Operation("max(x)", 1, 1, _max),
-    "top_values": Operation("top_values(x, count)", 2, 2, _top_values),
-    "top_indices": Operation("top_indices(x, count)", 2, 2, _top_indices),
-    "select": Operation("select(x, index) or x[index]", 2, 2, _select),
-    "scale": Operation("scale(x, factor, offset)", 2, 3, _scale),
-    "cast": Operation('cast(x, "float32")', 2, 2, _cast),
-    "reshape": Operation("reshape(x, sizes...)", 2, 9, _reshape),
-    EITHER: Operation("first(x, y, ...)", 2, 0, _first),
+    "crop": Operation("crop(x, top, left, height, width)", _crop),
+    "crop_to": Operation("crop_to(x, box, height, width)", _crop_to),
+    "resize": Operation("resize(x, height, width)", partial(_resized, "resize")),
+    "softmax": Operation("softmax(x)", _softmax),
+    "argmax": Operation("argmax(x)", _argmax),
+    "max": Operation("max(x)", _max),
+    "top_values": Operation("top_values(x, count)", _top_values),
+    "top_indices": Operation("top_indices(x, count)", _top_indices),
+    "select": Operation("select(x, index) or x[index]", _select),
+    "scale": Operation("scale(x, factor, offset)", _scale),
+    "cast": Operation('cast(x, "float32")', _cast),
+    "reshape": Operation("reshape(x, sizes...)", _reshape),
+    EITHER: Operation("first(x, y, ...)", _first),
 }
 
 
@@ -447,20 +448,14 @@ def _whole(who: str, argument: Expression) -> int:
     return number
 
 
-def _size(who: str, arguments: Arguments) -> tuple[int, ...]:
+def _size(who: str, arguments: Arguments, *, times: int = 1) -> tuple[int, ...]:
+    """Return sizes that are given as numbers; of `times` as many values there must not be too many."""
     sizes = tuple(_whole(who, argument) for argument in arguments)
-    if min(sizes) < 1 or prod(sizes) > MOST_VALUES:
+    if min(sizes) < 1 or times * prod(sizes) > MOST_VALUES:
         raise QueryError(
             f"{who} is to make {_sized(sizes)}: sizes are 1 or more, {MOST_VALUES} values together at most"
         )
     return sizes
-
-
-def _resized(who: str, image: Kind, size: Arguments) -> Kind:
-    shape = (*image.shape[:-2], *_size(who, size))
-    if prod(shape) > MOST_VALUES:
-        raise QueryError(f"{who} is to make {_sized(shape)}: {MOST_VALUES} values at most")
-    return Kind(image.dtype, shape)
 
 
 def _count(who: str, argument: Expression, row: Kind) -> int:

@@ -127,7 +127,7 @@ def test_dtype_and_shape_are_known_beforehand(text: str, kind: Kind) -> None:
         ("resize(pixels, 4, 4)", 1, "resize works on floats, not on uint8 4x6"),
         ("resize(image, 0, 4)", 1, "sizes are 1 or more"),
         ("resize(image, 5000, 5000)", 1, "16777216 values together at most"),
-        ("resize(image, 2500, 2500)", 1, "16777216 values at most"),
+        ("resize(image, 2500, 2500)", 1, "16777216 values together at most"),
         ("resize(image, argmax(half), 2)", 1, "resize needs a number that stands in the file"),
         ("softmax(max(image))", 1, "softmax has a single number"),
         ("softmax(3)", 1, "softmax has 3 where a tensor is wanted"),

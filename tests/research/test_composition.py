@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from latebind.learned.ilp import (
+from latebind.learned.compose import Variant
+from research.gati.composition import (
     Problem,
-    Variant,
     expected,
     full,
     relaxed,
@@ -103,35 +103,6 @@ def test_whom_no_lookup_answers_stays_within_the_tail() -> None:
     assert replace(tight, aside=True).fits((EARLY, LATE))  # nobody waits for them
     assert len(full(tight)) == 1
     assert relaxed(tight, 1.0) == (LATE,)
-
-
-def test_nobody_waits_longer_than_until_one_that_is_sure_has_answered() -> None:
-    quick, sure = replace(EARLY, seconds=0.3), Variant(0, "sure", 1.0, 0.99, 2.5, 100, sure=True)
-    problem = Problem((quick, LATE, sure), (1.0, 1.0, 1.0, 1.0), aside=False, tail=1.0)
-    assert not problem.fits((quick,))
-    assert problem.fits((quick, sure))  # 3.8 of 4.0
-    assert not problem.fits((quick, replace(sure, seconds=2.8)))
-    assert not problem.fits((sure, LATE))  # which nobody would ask
-    assert full(problem) == relaxed(problem, 0.5) == (quick, sure)
-    assert not replace(problem, aside=True).fits((quick, sure))  # they would be looked up at the same time
-
-
-def test_the_papers_figures_by_hand() -> None:
-    problem = Problem((EARLY, LATE), (1.0, 1.0, 1.0, 1.0))
-    assert problem.gain(EARLY) == pytest.approx(4.0 / 1.1)
-    found = expected(problem, (EARLY, LATE))
-    assert found.accuracy == pytest.approx(0.4 * 0.99 + 0.3 * 0.98 + 0.3)
-    assert found.seconds == pytest.approx(0.4 * 1.1 + 0.3 * 3.1 + 0.3 * 4.0)
-
-
-def test_memory_and_time_forbid() -> None:
-    stages = (1.0, 1.0, 1.0, 1.0)
-    assert Problem((EARLY, LATE), stages, memory=149).fits((EARLY,))
-    assert not Problem((EARLY, LATE), stages, memory=149).fits((EARLY, LATE))
-    slow = Variant(0, "slow", 0.5, 0.99, 2.5, 1)
-    assert not Problem((slow, LATE), stages).fits((slow, LATE))  # still looking when the next begins
-    assert Problem((slow, LATE), stages, aside=False).fits((slow, LATE))
-    assert not Problem((EARLY,), stages).fits((EARLY, EARLY))
 
 
 def test_nothing_to_choose_from_chooses_nothing() -> None:

@@ -1,35 +1,21 @@
-"""GATI's composition as integer programmes (appendix A.1): which variant of a learned cache at which boundary.
+"""GATI's composition (section 4, appendix A): which variant of a learned cache at which boundary, by its own rules.
 
-Numbers only. `relaxed` maximises scores (equations 11 to 14), `full` minimises the expected latency that follows from
-hit rates (equations 5 to 10); both are solved by HiGHS. Neither knows which hits of two lookups are on the same
-samples; `compose` counts that. The paper's greedy rules are in `research/gati/caches/composition.py`.
+`relaxed` maximises scores (equations 11 to 14), `full` minimises the expected latency that follows from hit rates
+(equations 5 to 10); both are integer programmes, solved by HiGHS. `taken_greedily` has the paper's greedy rules (A.2.1,
+i and ii). None knows which hits of two lookups are on the same samples; `learned.compose` counts that.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, permutations, zip_longest
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
+from latebind.learned.compose import Choice, Composition, Seen, Variant, hits_alone
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One learned cache that was trained and measured behind `stage` (counted from 0).
-
-    By itself it would answer `hit_rate` of all samples, and `accuracy` is the share of lookups that give no wrong
-    answer (section 3.1). `seconds` is its latency at batch 1, `bytes` the size of its weights. A variant that is `sure`
-    answers every request that reaches it.
-    """
-
-    stage: int
-    kind: str
-    hit_rate: float
-    accuracy: float
-    seconds: float
-    bytes: int
-    sure: bool = False
+ALPHAS = tuple(np.linspace(0.0, 1.0, 11).tolist())  # of the relaxed programme
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +203,46 @@ def _constraint(rows: Sequence[tuple[Mapping[int, float], float, float]], column
     numbers, places, values = zip(*entries, strict=True)
     matrix = coo_array((values, (numbers, places)), shape=(len(rows), columns)).tocsr()
     return LinearConstraint(matrix, [low for _, low, _ in rows], [high for _, _, high in rows])
+
+
+def problem_of(composition: Composition, seen: Seen) -> Problem:
+    """Return the problem as the paper's rules see it.
+
+    They know the hit rate and accuracy of each lookup alone, at the laxest threshold that keeps the target on `seen`.
+    """
+    variants, promise, costs = [], composition.promise, composition.costs
+    for k, variant in enumerate(composition.variants):
+        hits, wrong = hits_alone(seen.scores[k], seen.right[k], 1.0 - promise.fidelity)
+        variants.append(replace(variant, hit_rate=hits, accuracy=1.0 - wrong, sure=k in costs.sure))
+    return Problem(
+        tuple(variants),
+        composition.stages,
+        accuracy=promise.fidelity,
+        memory=promise.cache_bytes,
+        aside=costs.beside is not None,
+        tail=promise.tail,
+    )
+
+
+def proposals(composition: Composition, seen: Seen) -> dict[str, Choice]:
+    """Return what the paper's programmes and greedy rules choose."""
+    problem = problem_of(composition, seen)
+    swept = min((relaxed(problem, alpha) for alpha in ALPHAS), key=lambda chosen: expected(problem, chosen).seconds)
+    chosen = {
+        "full programme": full(problem),
+        "relaxed programme": swept,
+        "latency greedy": taken_greedily(problem, problem.gain),
+        "hit-rate greedy": taken_greedily(problem, lambda variant: variant.hit_rate),
+    }
+    places = {variant: k for k, variant in enumerate(problem.variants)}
+    return {rule: tuple(sorted(places[variant] for variant in variants)) for rule, variants in chosen.items()}
+
+
+def taken_greedily(problem: Problem, worth: Callable[[Variant], float]) -> tuple[Variant, ...]:
+    """Return the variants taken by falling worth, as long as they fit."""
+    chosen: tuple[Variant, ...] = ()
+    for variant in sorted(problem.variants, key=worth, reverse=True):
+        wider = ordered((*chosen, variant))
+        if variant.accuracy >= problem.accuracy and problem.fits(wider):
+            chosen = wider
+    return chosen

@@ -157,7 +157,8 @@ class Scheduler:
                 turn = lane.turn(event.deadline, now, event.priority, event.requests[0])
                 spare = self._models.backlog.spare(turn, len(event.requests) * lane.seconds_per_request, now)
             if spare >= 0.0:
-                lane.accepted()
+                if not lane.estimate.doubted:
+                    lane.refused_since = inf
                 return None, 0.0, slack
             slack = spare
         elif residency is not None and event.deadline >= self._end(lane, event, now, is_there=True):
@@ -206,16 +207,20 @@ class Scheduler:
         return now + max(loads, work / at_once) + own / at_once
 
     def _update_work(self, lane: Lane) -> None:
-        lane.update_work(min(self.policy.batch_limit(lane), self._crew.largest))
+        largest = max(worker.granularity for worker in self._workers)
+        lane.update_work(min(self.policy.batch_limit(lane), largest))
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:
         request = self._requests.by_id.get(event.request)  # none: its reply was under way when the client left
         if request is not None and request.state is QUEUED:
             self._requests.end_queued(request, Outcome.CANCELLED, now, actions)
         elif request is not None and request.state is RUNNING:
-            worker, batch = self._crew.holder(request.id)
+            worker, batch = next(
+                (one, some) for one in self._workers for some in one.begun if request.id in some.members
+            )
             if batch is worker.running:
-                self._requests.let_leave(request)
+                request.state = LEAVING
+                self._requests.leaving += 1
             else:  # it rests at a boundary: no stage is run for those who have all left
                 self._requests.end(batch.members.pop(request.id), Outcome.CANCELLED, now, actions, batch.stage - 1)
                 worker.drop_empty()
@@ -228,7 +233,9 @@ class Scheduler:
                 raise IllegalEvent(f"request {i} left a batch of worker {event.worker} that it is not in")
         # Members that a lookup beside the worker answered may have had the longest input.
         if batch.ran == len(members):
-            self._crew.learn(worker, batch, now)
+            size, launched_at = worker.launched
+            inputs = batch.inputs if batch.spec.kinds else 1
+            self._lanes[batch.spec.name].estimate.observe(now - launched_at, size, batch.stage, inputs)
         if stage in batch.spec.lookups:
             self._lanes[batch.spec.name].estimate.observe_exits(stage, len(members), len(exited))
         last = stage + 1 == batch.spec.stages and batch.kind is not StageKind.DECODER
@@ -281,7 +288,8 @@ class Scheduler:
             worker.drop_empty()
         worker.running, table, residency = None, worker.table, self._residency
         if residency is not None and batch.members and not residency.is_resident(batch):
-            worker.put_aside(batch, now)
+            table.take_out(batch, now)
+            worker.aside.append(batch)
         else:
             table.settle(batch, now)
         if residency is not None:
@@ -312,7 +320,8 @@ class Scheduler:
         for batch in [entry for entry in worker.aside if residency.is_resident(entry)]:
             self._requests.end_leaving(batch.members, now, actions, batch.stage - 1)
             if batch.members:
-                worker.resume(batch, now)
+                worker.aside.remove(batch)
+                worker.table.push(batch, now)
         worker.drop_empty()
         self._undecided = self._undecided or bool(worker.table.entries)
 
@@ -350,7 +359,7 @@ class Scheduler:
             shed = False
             if complete and (self._requests.queued or self._undecided):
                 shed = self._launch(now, actions) and self._residency is not None
-                self._undecided = self._crew.rests
+                self._undecided = len(self._workers) > 1 and any(worker.rests for worker in self._workers)
 
     def _launch(self, now: float, actions: list[Action]) -> bool:
         """Give work to each free worker; return whether requests were shed.

@@ -35,10 +35,6 @@ def test_a_request_runs_stage_by_stage_and_is_answered_after_the_last() -> None:
     assert scheduler.stats() == {"accepted": 1, "queued": 0, "running": 0, "ended": 1}
 
 
-def test_the_rows_of_one_call_run_as_one_batch() -> None:
-    assert Scheduler(config()).handle(arrived(1, 2, 3), 0.0) == [run(0, 1, 2, 3)]
-
-
 def test_calls_that_come_together_run_as_one_batch() -> None:
     scheduler = Scheduler(config())
     assert scheduler.handle(replace(arrived(1), more=True), 0.0) == []
@@ -64,27 +60,12 @@ def test_requests_that_come_meanwhile_form_the_next_batch() -> None:
     ]
 
 
-def test_a_batch_is_never_larger_than_the_policy_allows() -> None:
-    scheduler = Scheduler(config(max_batch=2))
-    assert scheduler.handle(arrived(1, 2, 3), 0.0) == [run(0, 1, 2)]
-
-
 def test_a_member_that_exits_is_answered_at_once_and_the_others_go_on() -> None:
     scheduler = Scheduler(config(served(hit_rates={0: 0.5})))
     scheduler.handle(arrived(1, 2, 3), 0.0)
     assert scheduler.handle(StageDone(0, exited=(2,)), 0.01) == [
         Reply(2, "net", Outcome.ANSWERED, 0, 0.0, 0.01),
         run(1, 1, 3),
-    ]
-
-
-def test_a_worker_whose_batch_has_all_exited_takes_the_next_at_once() -> None:
-    scheduler = Scheduler(config(served(hit_rates={0: 0.5})))
-    scheduler.handle(arrived(1), 0.0)
-    scheduler.handle(arrived(2), 0.001)
-    assert scheduler.handle(StageDone(0, exited=(1,)), 0.01) == [
-        Reply(1, "net", Outcome.ANSWERED, 0, 0.0, 0.01),
-        run(0, 2),
     ]
 
 
@@ -225,14 +206,6 @@ def test_who_is_left_in_a_batch_that_raised_is_not_to_blame_for_one_who_has_left
     scheduler.check()
 
 
-def test_models_take_turns_by_who_has_waited_longest() -> None:
-    scheduler = Scheduler(config(served("a", stages=1), served("b", stages=1)))
-    scheduler.handle(arrived(1, model="a"), 0.0)
-    scheduler.handle(arrived(2, model="b"), 0.1)
-    scheduler.handle(arrived(3, model="a"), 0.2)
-    assert scheduler.handle(StageDone(0), 0.3)[-1] == run(0, 2, model="b")
-
-
 @pytest.mark.parametrize(
     "event",
     [
@@ -265,16 +238,6 @@ def test_a_hit_aside_is_answered_while_its_stage_runs_and_leaves_the_batch_at_th
     scheduler.check()
 
 
-def test_a_batch_that_has_all_been_answered_aside_stops_at_the_next_boundary() -> None:
-    scheduler = Scheduler(config(served(hit_rates={0: 0.5})))
-    scheduler.handle(arrived(1), 0.0)
-    scheduler.handle(StageDone(0), 0.01)
-    assert scheduler.handle(Exited(0, 0, (1,)), 0.011) == [Reply(1, "net", Outcome.ANSWERED, 0, 0.0, 0.011)]
-    assert scheduler.handle(arrived(2), 0.012) == []  # the worker still runs the stage
-    scheduler.check()
-    assert scheduler.handle(StageDone(0), 0.02) == [run(0, 2)]
-
-
 def test_a_hit_aside_that_comes_after_the_end_of_the_network_changes_nothing() -> None:
     scheduler = Scheduler(config(served(stages=2, hit_rates={0: 0.5})))
     scheduler.handle(arrived(1), 0.0)
@@ -292,16 +255,6 @@ def test_who_leaves_where_is_learned_from_who_does() -> None:
         for after in (0.01, 0.02, 0.03):  # through all stages
             scheduler.handle(StageDone(0), number + after)
     assert scheduler.outlooks(["net"])["net"].chances == pytest.approx((0.1, 0.9), abs=MOVED)
-
-
-def test_who_leaves_aside_is_learned_too() -> None:
-    scheduler = Scheduler(config(served(hit_rates={0: 0.1})))
-    for number in range(400):
-        scheduler.handle(arrived(number, deadline=1e9), float(number))
-        scheduler.handle(StageDone(0), number + 0.01)
-        scheduler.handle(Exited(0, 0, (number,)), number + 0.011)
-        scheduler.handle(StageDone(0), number + 0.02)
-    assert scheduler.outlooks(["net"])["net"].chances == pytest.approx((0.9, 0.1), abs=MOVED)
 
 
 def test_where_nobody_leaves_any_more_who_would_have_to_is_refused() -> None:

@@ -169,13 +169,6 @@ def test_only_those_who_go_first_stand_between_a_priority_and_its_deadline() -> 
     assert run(0, 7) in scheduler.handle(StageDone(0), 0.02)
 
 
-def test_all_rows_of_a_call_are_refused_together() -> None:
-    scheduler = Scheduler(config(served(max_queued=2)))
-    actions = scheduler.handle(arrived(1, 2, 3), 0.0)
-    assert set(outcomes(actions).values()) == {Outcome.REFUSED_FULL}
-    assert len(actions) == 3
-
-
 def test_who_can_still_be_in_time_to_the_moment_runs_and_who_cannot_is_dropped() -> None:
     scheduler = Scheduler(config(served(stages=1, seconds=1.0)))
     scheduler.handle(arrived(1), 0.0)
@@ -184,16 +177,6 @@ def test_who_can_still_be_in_time_to_the_moment_runs_and_who_cannot_is_dropped()
     actions = scheduler.handle(StageDone(0), 1.0)
     assert outcomes(actions) == {1: Outcome.ANSWERED, 3: Outcome.EXPIRED}
     assert run(0, 2) in actions
-
-
-def test_a_late_request_is_dropped_before_it_is_batched() -> None:
-    scheduler = Scheduler(config(served(stages=1, seconds=0.01)))
-    scheduler.handle(arrived(1), 0.0)
-    scheduler.handle(arrived(2, deadline=0.05), 0.0)
-    scheduler.handle(arrived(3), 0.0)
-    actions = scheduler.handle(StageDone(0), 0.045)
-    assert outcomes(actions) == {1: Outcome.ANSWERED, 2: Outcome.EXPIRED}
-    assert actions[-1] == run(0, 3)
 
 
 def test_a_queued_request_is_told_as_soon_as_it_is_too_late() -> None:

@@ -64,9 +64,8 @@ class Pace:
         """Whether nothing that was observed counts any more."""
         return self._launches == 0
 
-    @property
     def level(self) -> float:
-        """The average seconds of launches, over what they would take without the fixed cost."""
+        """Return the average seconds of launches, over what they would take without the fixed cost."""
         return self._seen / (self.factor * self._expected) if self._expected else 1.0
 
     def observe(self, expected: float, seconds: float) -> None:
@@ -344,7 +343,7 @@ class Estimate:
         whole = self.whole(batch, inputs, self.mean_outputs)
         if self.pace.launch >= 0.0:
             return whole
-        return self.pace.level * (whole - self.pace.launch * (self._once[0] + self._encoders[0] * inputs))
+        return self.pace.level() * (whole - self.pace.launch * (self._once[0] + self._encoders[0] * inputs))
 
     # Where some leave early: of models whose stages all run once ------------------------------------------------------
 
@@ -365,10 +364,6 @@ class Estimate:
     def until_exit(self, stage: int, batch: int) -> float:
         """Return the seconds of a batch that goes on from before `stage` until a member may leave."""
         return self.prospects(stage, batch)[0][1]
-
-    def until_end(self, stage: int, batch: int) -> float:
-        """Return the seconds of a batch that goes on to the end, with members leaving on the way."""
-        return self.prospects(stage, batch)[-1][1]
 
     @derived
     def best_rate(self, stage: int, batch: int) -> float:

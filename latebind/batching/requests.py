@@ -359,7 +359,7 @@ class Lane(ModelView):
         self._limit = 1  # the largest batch that the policy forms
         self._inputs = float(TYPICAL_STEPS)  # mean input steps of a model with a decoder, exponentially weighted
         self._hopes = hopes and self.estimate.exits
-        self._refused_since = inf  # when a request was first refused for the estimate, if none was accepted since
+        self.refused_since = inf  # when a request was first refused for the estimate, if none was accepted since
         self._doubted_at = -inf  # when the estimate was last doubted, or that was
         self._models = models
         models.append(self)
@@ -460,11 +460,6 @@ class Lane(ModelView):
             return Outlook(wait, (self.estimate.whole(1, 1, self.estimate.mean_outputs),), (1.0,))
         return Outlook(wait, *self.estimate.ends())
 
-    def accepted(self) -> None:
-        """Note that a request has been accepted."""
-        if not self.estimate.doubted:
-            self._refused_since = inf
-
     def doubts(self, now: float) -> bool:
         """Note that a request was refused for the estimate while nothing of the model ran; return whether to doubt it.
 
@@ -472,10 +467,10 @@ class Lane(ModelView):
         `RETRY` seconds after the first such refusal and then again and again, and less often the longer launches have
         shown nothing better: what no request can meet should not cost others more and more work.
         """
-        if self._refused_since == inf:
-            self._refused_since = self._doubted_at = now
+        if self.refused_since == inf:
+            self.refused_since = self._doubted_at = now
             return False
-        if now - self._doubted_at < min(RETRY_AT_MOST, max(RETRY, RETRY_SHARE * (now - self._refused_since))):
+        if now - self._doubted_at < min(RETRY_AT_MOST, max(RETRY, RETRY_SHARE * (now - self.refused_since))):
             return False
         self._doubted_at = now
         self.estimate.doubt()
@@ -522,11 +517,6 @@ class LiveRequests:
         for request in members.values():
             request.state, request.started = RUNNING, now
         return members
-
-    def let_leave(self, request: Request) -> None:
-        """Note that the client of a running request has left: it ends when its stage has ended."""
-        request.state = LEAVING
-        self.leaving += 1
 
     def end(self, request: Request, outcome: Outcome, now: float, actions: list[Action], stage: int = NOT_RUN) -> None:
         """End a request that no lane and no sub-batch has any more; `stage` is the last stage that it ran."""

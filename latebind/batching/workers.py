@@ -162,7 +162,7 @@ class BatchTable:
             self._moved = moved
 
     def take_out(self, batch: SubBatch, now: float) -> None:
-        """Remove a sub-batch that cannot go on; the one below it resumes."""
+        """Remove a sub-batch that cannot go on until its next stage is in memory; the one below it resumes."""
         self._moved, last = None, batch is self.entries[-1]
         self.entries.remove(batch)
         if last:
@@ -249,16 +249,6 @@ class Worker(WorkView):
         """Whether it is idle though it could go on."""
         return self.running is None and bool(self.table.entries)
 
-    def put_aside(self, batch: SubBatch, now: float) -> None:
-        """Set a sub-batch aside until its next stage is in memory; the worker goes on with others."""
-        self.table.take_out(batch, now)
-        self.aside.append(batch)
-
-    def resume(self, batch: SubBatch, now: float) -> None:
-        """Put a sub-batch that was set aside back into the table."""
-        self.aside.remove(batch)
-        self.table.push(batch, now)
-
     def halve(self, batch: SubBatch) -> None:
         """Set half of a sub-batch that raised aside, to be run once the other half has."""
         members = tuple(batch.members)
@@ -307,19 +297,9 @@ class Crew:
         self._largest_first = sorted(self.workers, key=lambda worker: -worker.granularity)
 
     @property
-    def largest(self) -> int:
-        """The largest batch that any worker takes."""
-        return self._largest_first[0].granularity
-
-    @property
     def running(self) -> int:
         """How many workers run."""
         return sum([worker.running is not None for worker in self.workers])
-
-    @property
-    def rests(self) -> bool:
-        """Whether any worker is idle though it could go on: as many run as may."""
-        return len(self.workers) > 1 and any(worker.rests for worker in self.workers)
 
     def may_run(self) -> bool:
         """Return whether one more worker may run."""
@@ -329,10 +309,6 @@ class Crew:
         """Yield the sub-batches that all workers have started."""
         for worker in self.workers:
             yield from worker.begun
-
-    def holder(self, request: int) -> tuple[Worker, SubBatch]:
-        """Return the worker that has started a request, and the request's sub-batch; one must have."""
-        return next((one, entry) for one in self.workers for entry in one.begun if request in entry.members)
 
     def busy(self, number: int) -> tuple[Worker, SubBatch]:
         """Return a worker and the sub-batch that it runs; raises `IllegalEvent` where it runs none."""
@@ -346,12 +322,6 @@ class Crew:
         if len(self.workers) == 1:
             return self._largest_first
         return sorted(self._largest_first, key=lambda worker: not worker.table.entries)
-
-    def learn(self, worker: Worker, batch: SubBatch, now: float) -> None:
-        """Learn from the time of a launch that has ended, of one step of a stage for the members of a batch."""
-        size, launched_at = worker.launched
-        inputs = batch.inputs if batch.spec.kinds else 1
-        worker.model_of(batch).estimate.observe(now - launched_at, size, batch.stage, inputs)
 
     def wait(self) -> float:
         """Return the seconds until a request that arrives now may start, behind all that wait.

@@ -87,13 +87,6 @@ def test_who_is_refused_for_another_hears_by_how_much_that_one_would_be_late(pol
 
 
 @pytest.mark.parametrize("policy", BY_DEADLINE)
-def test_an_accepted_one_waits_for_others_as_long_as_it_has_time(policy: str) -> None:
-    scheduler = behind(11, policy, due=0.61)
-    taken = [not refused(scheduler, asked("web", 0.5, 200 + number)) for number in range(20)]
-    assert taken == [True] * 10 + [False] * 10  # ten more are all that the last one can wait for
-
-
-@pytest.mark.parametrize("policy", BY_DEADLINE)
 def test_those_who_are_late_in_any_case_keep_nobody_out(policy: str) -> None:
     tiny = served("tiny", seconds=0.001, max_batch=1)
     scheduler = Scheduler(SchedulerConfig((*models(), tiny), 1, PolicyConfig(BATCHING[policy])))
@@ -138,24 +131,6 @@ def test_requests_start_in_the_order_that_admission_counts_on(policy: str) -> No
             scheduler.handle(StageDone(0), now)
             (started,) = turns.keys() - waiting._of.keys()
             assert started == min(turns, key=turns.__getitem__)
-
-
-@pytest.mark.parametrize("policy", BY_ARRIVAL)
-@pytest.mark.parametrize("priorities", [(0, 0), (0, 1), (2, 1)])
-def test_requests_that_come_in_the_same_moment_start_in_the_order_that_admission_counts_on(
-    policy: str, priorities: tuple[int, int]
-) -> None:
-    scheduler = Scheduler(
-        SchedulerConfig(tuple(served(name, stages=1, max_batch=1) for name in "abc"), 1, PolicyConfig(BATCHING[policy]))
-    )
-    calls = [("c", 0), ("b", priorities[0]), ("a", priorities[1]), ("b", 0)]
-    for number, (model, priority) in enumerate(calls):
-        scheduler.handle(Arrived(model, 50.0, (number,), (number,), priority=priority), 0.0)
-    for _ in calls[1:]:
-        turns = dict(scheduler._models.backlog._of)
-        scheduler.handle(StageDone(0), 0.01)
-        (started,) = turns.keys() - scheduler._models.backlog._of.keys()
-        assert started == min(turns, key=turns.__getitem__)
 
 
 def played(calls: list[Arrival], policy: str, *, shed: bool) -> list[Record]:

@@ -37,17 +37,6 @@ def test_each_launch_to_come_costs_what_launches_have_cost_more_than_by_the_prof
         assert parts == pytest.approx(found.whole(1, 5))
 
 
-def test_a_machine_that_is_slower_all_over_is_not_taken_for_dear_launches() -> None:
-    served = chain(STATIC, STATIC, curve=LINEAR)
-    estimate = Estimate(served.spec, served.costs)
-    for i in range(600):
-        batch = 1 + i % 16
-        estimate.observe(1.5 * batch + 0.2, batch, 1, 1)
-    assert estimate.pace.factor == pytest.approx(1.5, rel=0.1)
-    assert estimate.pace.launch == pytest.approx(0.2, abs=0.45)
-    assert estimate.unit(8, 1) == pytest.approx(12.2, rel=0.05)
-
-
 def test_where_launches_cost_more_larger_batches_pay() -> None:
     """One by one is as quick as together by the profile; with half a second for each launch it is not."""
     served = chain(STATIC, curve=LINEAR)
@@ -150,22 +139,6 @@ def test_what_is_observed_to_leave_takes_the_place_of_what_was_profiled() -> Non
     assert found.ends()[1][0] == pytest.approx(0.4, abs=MOVED)
 
 
-def test_where_exits_are_stopped_nobody_is_expected_to_leave_and_where_they_begin_again_somebody_is() -> None:
-    model = served(stages=3, seconds=0.01, hit_rates={0: 0.8})
-    found = Estimate(model.spec, model.costs)
-    for _ in range(300):
-        found.observe_exits(0, 8, 0)
-    seconds, shares = found.ends()
-    assert seconds == pytest.approx((0.03,))
-    assert shares == (1.0,)
-    assert found.until_exit(0, 1) == pytest.approx(0.03)
-    assert found.exits
-    for _ in range(300):
-        found.observe_exits(0, 8, 6)
-    assert found.until_exit(0, 1) == pytest.approx(0.01)
-    assert found.ends()[1][0] == pytest.approx(0.75, abs=MOVED)
-
-
 def test_aside_who_ran_a_stage_is_told_before_who_left_behind_it() -> None:
     model = served(stages=3, seconds=0.01, hit_rates={0: 0.5}, aside=0.001)
     found = Estimate(model.spec, model.costs)
@@ -203,15 +176,6 @@ def test_a_request_takes_what_algorithm_1_says() -> None:
     assert estimate.outputs == 9  # nine of ten answers are no longer
     assert estimate.whole(1, inputs=4) == 1 + 4 + 9
     assert estimate.whole(1, inputs=4, outputs=2) == 1 + 4 + 2
-
-
-@pytest.mark.parametrize(("stage", "step"), [(0, 0), (1, 0), (1, 2), (2, 0)])
-def test_what_has_run_and_what_is_left_are_the_whole(stage: int, step: int) -> None:
-    served = chain(STATIC, ENCODER, STATIC, curve=STEEP)
-    estimate = Estimate(served.spec, served.costs)
-    for batch in (1, 2, 5):
-        parts = estimate.between(batch, stage, step, 4) + estimate.rest(batch, stage, step, 4)
-        assert parts == pytest.approx(estimate.whole(batch, 4))
 
 
 def test_by_profile_a_flat_curve_lets_more_in_and_what_is_done_counts() -> None:

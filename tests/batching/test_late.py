@@ -14,8 +14,7 @@ from latebind.domain.model import StageKind
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival, poisson
-from research.policies import BATCHING
-from tests.batching.chains import DECODER, ENCODER, FLAT, STATIC, Timeline, chain
+from tests.batching.chains import DECODER, FLAT, STATIC, Timeline, chain
 from tests.models import served
 
 LINEAR = Curve((1, 64), (1.0, 64.0))
@@ -58,21 +57,6 @@ def test_with_one_stage_and_workers_of_several_sizes_it_fills_them_as_elastic_ba
     timeline = Timeline(SchedulerConfig((model,), len(crew), PolicyConfig("late"), crew))
     timeline.run([Arrival(0.0, "net", 1e3, 0, rows=12)])
     assert [len(requests) for _, _, requests in timeline.ran] == [8, 4]
-
-
-def test_it_leaves_nobody_waiting_for_a_small_worker_while_a_large_one_rests() -> None:
-    model, crew = chain(STATIC, max_batch=16), (1, 1, 2, 4, 8, 16)
-    for rate in (0.5, 3.0, 9.0):
-        late, elastic = (
-            mean(model, PolicyConfig(BATCHING[name], shed=False), crew, rate=rate) for name in ("late", "elastic")
-        )
-        assert sum(ended for _, ended in late) <= sum(ended for _, ended in elastic)
-
-
-def test_with_batches_of_one_exits_are_worth_what_they_are_alone() -> None:
-    model = chain(STATIC, STATIC, STATIC, hit_rates=EARLY)
-    ends = played(model, [call(0.0, 0), call(10.0, 2), call(20.0, 0)], max_batch=1)[1]
-    assert [ends[i][0] for i in (1, 2, 3)] == [1.0, 13.0, 21.0]
 
 
 def test_newcomers_are_asked_before_a_miss_goes_deep() -> None:
@@ -131,15 +115,6 @@ def test_of_those_who_rest_as_many_go_on_as_are_in_time_together() -> None:
     timeline, ends = played(model, [replace(call(0.0, 1, allowed=7.0), rows=8)], shed=True)
     assert [(stage, len(requests)) for _, stage, requests in timeline.ran] == [(0, 8), (1, 4)]
     assert sum(outcome is Outcome.ANSWERED and ended <= 7.0 for ended, outcome in ends.values()) == 4
-
-
-def test_a_pool_before_a_step_of_the_input_runs_in_batches_that_are_allowed() -> None:
-    repeats = chain(ENCODER, STATIC, name="repeats", max_batch=4)
-    leaves = chain(STATIC, STATIC, name="leaves", max_batch=4, hit_rates={0: 0.3})  # so pools are used
-    timeline = Timeline(SchedulerConfig((repeats, leaves), 1, PolicyConfig("late", shed=False)))
-    calls = [(2, 1), (2, 2), (1, 1), (1, 1)]  # steps of the input, rows
-    timeline.run([Arrival(0.0, "repeats", 1e6, 1, inputs=inputs, rows=rows) for inputs, rows in calls])
-    assert max(len(requests) for _, _, requests in timeline.ran) <= 4
 
 
 def misses(*stages: Curve, hits: int) -> tuple[Scheduler, tuple[int, ...]]:

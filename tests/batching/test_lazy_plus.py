@@ -6,7 +6,7 @@ import pytest
 
 from latebind.batching.costs import Estimate
 from latebind.batching.decisions import Launch
-from latebind.batching.late import LazyPlus
+from latebind.batching.late import LazyPlus, quickest
 from latebind.batching.requests import Models, ModelView, Queue, Request
 from latebind.batching.workers import WorkView
 from latebind.domain.actions import Outcome
@@ -99,17 +99,6 @@ def test_nobody_is_held_up_without_end() -> None:
     assert ends(timeline.run(calls))[1] <= 20 * 1.25 + 1
 
 
-def test_who_cannot_be_in_time_is_shed_before_the_batch_begins() -> None:
-    model = chain(*(STATIC,) * 4, curve=steep(2.0))
-    calls = [Arrival(0, "net", LONG, 3), Arrival(0.5, "net", 8.0, 3), Arrival(0.6, "net", 100.0, 3, rows=3)]
-    records = Timeline(config(plus(shed=True), model)).run(calls)
-    outcomes = {record.request: record.outcome for record in records}
-    assert outcomes[1] is Outcome.EXPIRED
-    assert all(outcomes[i] is Outcome.ANSWERED for i in (0, 2, 3, 4))
-    kept = Timeline(config(plus(), model)).run(calls)
-    assert all(record.outcome is Outcome.ANSWERED for record in kept)
-
-
 def test_batches_are_as_large_as_the_profile_says_that_they_pay() -> None:
     """Where a batch takes as long as its requests one by one, they go one by one."""
     calls = [Arrival(0, "net", LONG, 0, rows=4)]
@@ -119,13 +108,6 @@ def test_batches_are_as_large_as_the_profile_says_that_they_pay() -> None:
     flat = Timeline(config(plus(), chain(STATIC)))
     flat.run(calls)
     assert [requests for _, _, requests in flat.ran] == [(1, 2, 3, 4)]
-
-
-def test_many_are_not_held_up_for_one_however_short_its_work() -> None:
-    long, short = chain(*(STATIC,) * 20, name="long"), chain(*(STATIC,) * 4, name="short")
-    timeline = Timeline(config(plus(), long, short))
-    records = timeline.run([Arrival(0, "long", LONG, 19, rows=8), Arrival(0.5, "short", LONG, 3)])
-    assert ends(records) == {**dict.fromkeys(range(1, 9), 20), 9: 24}
 
 
 def test_a_batch_that_another_model_has_waited_for_is_joined_no_more() -> None:
@@ -151,17 +133,6 @@ def test_of_a_crowd_only_those_who_will_be_in_time_even_so_are_begun(allowed: fl
     crowd = {r.request: r.outcome for r in Timeline(config(plus(shed=True), model)).run([calls[1], *calls])}
     assert crowd[1] is outcome
     assert [outcome for request, outcome in crowd.items() if request != 1] == [Outcome.ANSWERED] * 5
-
-
-@pytest.mark.parametrize(("allowed", "outcome"), [(14.5, Outcome.REFUSED_LATE), (15.5, Outcome.ANSWERED)])
-def test_behind_a_whole_batch_a_newcomer_is_refused_who_would_be_late_in_a_crowd(
-    allowed: float, outcome: Outcome
-) -> None:
-    """Two wait for two places: with reading, six seconds' work in the mean. A long answer takes nine."""
-    model = chain(STATIC, DECODER, max_batch=2, output_steps=(2, 8))
-    calls = [Arrival(0, "net", due, 1, outputs=2) for due in (LONG, 14.4, 14.4, allowed)]
-    outcomes = {r.request: r.outcome for r in Timeline(config(plus(shed=True), model)).run(calls)}
-    assert outcomes == {0: Outcome.ANSWERED, 1: Outcome.ANSWERED, 2: Outcome.ANSWERED, 3: outcome}
 
 
 def test_who_runs_a_network_once_is_given_up_only_when_a_quarter_more_is_too_much() -> None:
@@ -208,3 +179,27 @@ def test_where_nobody_can_await_anybody_the_most_urgent_begins_alone() -> None:
 
 def test_who_has_a_priority_is_not_passed_over() -> None:
     assert begun(waiting(2.0, 50.0, 50.0, 50.0, 50.0, priority=1)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "waiting", "gap", "others", "size"),
+    [
+        (0.05, 2, 0.5, 0, 2),  # requests came in gaps of half a second; batches hardly gain
+        (0.05, 8, 0.5, 0, 4),
+        (0.05, 32, 0.5, 0, 8),
+        (0.05, 8, 10.0, 0, 1),
+        (0.05, 8, 10.0, 64, 4),  # those that wait for other models wait until all are through
+        (0.0, 16, 1.0, 0, 1),  # a batch takes as long as its requests one by one
+        (10.0, 16, 5.0, 0, 16),
+    ],
+)
+def test_as_many_start_as_clear_the_queue_with_the_least_waiting(
+    fixed: float, waiting: int, gap: float, others: int, size: int
+) -> None:
+    """A batch of b takes `fixed` + b seconds."""
+    served = chain(STATIC, max_batch=16, curve=Curve((1, 16), (fixed + 1.0, fixed + 16.0)))
+    queue = Queue()
+    for number in range(waiting):
+        queue.add(Request(number, "net", number, 1e9, gap * number))
+    model = ModelView(served.spec, Estimate(served.spec, served.costs), queue)
+    assert quickest(model, min(16, waiting), gap * (waiting - 1), others) == size

@@ -2,7 +2,6 @@
 
 from math import inf
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,20 +18,6 @@ def filled(*waiting: tuple[float, float, int]) -> Queue:
 
 def numbers(requests: list[Request]) -> list[int]:
     return [request.id for request in requests]
-
-
-@given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9)), max_size=20), st.data())
-def test_both_orders_hold_whoever_leaves(waiting: list[tuple[float, float]], data: st.DataObject) -> None:
-    waiting.sort()
-    queue = filled(*((arrived, deadline, 1) for arrived, deadline in waiting))
-    gone = data.draw(st.sets(st.sampled_from(range(len(waiting))))) if waiting else set()
-    for number in gone:
-        queue.remove(number)
-    left = [number for number in range(len(waiting)) if number not in gone]
-    assert numbers(queue.first(99)) == list(queue) == left
-    assert numbers(queue.urgent(99)) == sorted(left, key=lambda number: (waiting[number][1], number))
-    assert len(queue) == len(left)
-    assert queue.waited(9.0) == pytest.approx(sum(9.0 - waiting[number][0] for number in left), abs=1e-9)
 
 
 @given(st.lists(st.tuples(st.floats(0, 9), st.integers(0, 255)), max_size=20), st.integers(0, 20), st.data())
@@ -88,11 +73,6 @@ def test_the_rate_follows_arrivals_and_falls_in_silence() -> None:
     assert queue.rate(119.9) < 0.21
 
 
-def test_a_pause_between_crowds_is_no_silence() -> None:
-    queue = filled(*((0.1 * number, 99, 1) for number in range(200) for _ in range(16)))
-    assert 80 < queue.rate(19.99) < 320
-
-
 WAITING = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4), st.integers(-5, 30)), max_size=40)
 
 
@@ -132,9 +112,3 @@ def test_it_says_what_goes_before_a_request_and_who_would_be_late_behind_it(
         start += waiting[number][1]
     assert found.spare(new, work, now) == late
     assert found.seconds == sum(waiting[number][1] for _, number in left)
-
-
-def test_who_would_be_late_counts_all_that_goes_before_it_from_other_blocks() -> None:
-    found = backlog_of([*[(1, 4, 100)] * 20, (2, 1, 42)], set())  # it may wait 2 s beside the 40 s of work before it
-    assert found.spare(turn(0, 99), 4, 0.0) == inf
-    assert found.spare(turn(0, 99), 5, 0.0) == -0.5

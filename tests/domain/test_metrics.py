@@ -52,14 +52,6 @@ def test_stages_count_by_how_many_were_in_them_with_the_time_that_they_took() ->
     assert figures["stage_failures"] == 1
 
 
-def test_the_last_inference_is_the_last_that_was_answered() -> None:
-    metrics = Metrics(config())
-    assert metrics.snapshot()["models"]["net"]["last"] is None
-    metrics.observe(Woke(), [Reply(1, "net", Outcome.ANSWERED, 2, 0.0, 1.0)], now=3.0)
-    metrics.observe(Woke(), [Reply(2, "net", Outcome.EXPIRED, -1, 1.0, 0.0)], now=4.0)
-    assert metrics.snapshot()["models"]["net"]["last"] == 3.0
-
-
 def test_slack_counts_whoever_is_refused_too() -> None:
     metrics = Metrics(config())
     late = Reply(1, "net", Outcome.REFUSED_LATE, -1, 0.0, 0.0, -0.5)
@@ -96,17 +88,6 @@ def test_memory_is_counted_from_events_and_actions() -> None:
     assert (found["loads"], found["evictions"], found["failures"]) == (2, 1, 1)
     assert (found["read_bytes"], found["cached_bytes"]) == (32, 8)
     assert found["load_seconds"]["sum"] == 0.3
-
-
-def test_steps_that_are_counted_together_are_all_counted() -> None:
-    metrics = Metrics(replace(config(served("net"), served("other")), queries=(QUERY,), slots=4))
-    ended = StepEnded("traffic", 1, 0, 1, "other", Outcome.ANSWERED, 1, 0.0, 0.0, 0.25, 0.5)
-    failed = StepEnded("traffic", 1, 0, 1, "other", Outcome.FAILED, 1, 0.0, 0.0, 0.25, 0.5)
-    metrics.observe(Woke(), [ended, failed] * (MOST_UNCOUNTED + 1), now=0.0)
-    gate = metrics.snapshot()["steps"]["traffic"]["gate"]
-    assert gate["answered"] == {"net": 0, "other": MOST_UNCOUNTED + 1}
-    assert gate["budget_seconds"] == 0.25 * (MOST_UNCOUNTED + 1)
-    assert gate["spent_seconds"]["sum"] == 0.5 * (MOST_UNCOUNTED + 1)
 
 
 def test_a_step_of_a_query_counts_for_its_model_and_for_its_query() -> None:

@@ -99,19 +99,6 @@ def test_a_lookup_aside_ends_when_it_answers() -> None:
     assert [span.facts["hit"] for span in trace.spans if span.what == "lookup"] == [False, True]
 
 
-def test_a_stage_that_nobody_heard_end_is_not_told_of_later() -> None:
-    watched = Watched(config(served(hit_rates={0: 0.3}, aside=0.01)))
-    watched.tell(arrived(1, trace=7), 0.0)
-    watched.tell(StageDone(0), 1.0)
-    (trace,) = watched.tell(Exited(0, 0, (1,)), 1.5)
-    life = told(trace)
-    watched.tell(StageDone(0), 3.0)
-    watched.tell(arrived(2), 5.0)
-    watched.tell(arrived(3, trace=8), 5.5)
-    watched.tell(StageDone(0), 6.0)
-    assert told(trace) == life
-
-
 def test_a_stage_that_raised_is_told_as_failed() -> None:
     watched = Watched(config(served()))
     watched.tell(arrived(1, trace=7), 0.0)

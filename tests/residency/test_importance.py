@@ -1,52 +1,16 @@
 """Utility and rank as mCache defines them, and the queue: fresh where nothing is stale, and soon where something is."""
 
-from math import log
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from latebind.residency.importance import FEW, LOWEST, SLICE, ImportanceQueue, Ranking, utility
+from latebind.residency.importance import FEW, LOWEST, SLICE, ImportanceQueue
 from latebind.residency.memory import ModelState
 from tests.residency.memories import sized
 
 
 def models(count: int) -> dict[str, ModelState]:
     return {f"m{number}": ModelState(f"m{number}", sized()) for number in range(count)}
-
-
-def test_utility_is_penalty_over_size_and_gap() -> None:
-    assert utility(12.0, 3.0, 2.0) == 2.0
-
-
-def ranks(utilities: list[float], bias: float = 1.0) -> list[float]:
-    """Return for each the logarithm of `bias` and the number of lower ones (mCache, equation 2)."""
-    return [log(sum(other < one for other in utilities) + bias) for one in utilities]
-
-
-@given(st.lists(st.floats(0.001, 1000.0), max_size=30))
-def test_the_queue_is_in_the_order_of_rank(utilities: list[float]) -> None:
-    given, every = ranks(utilities), models(len(utilities))
-    queue = ImportanceQueue(lambda model, now: utilities[int(model.name[1:])])
-    for model in every.values():
-        queue.put(model, 0.0)
-    order = [given[int(model.name[1:])] for model in queue.ascending(every, 0.0)]
-    assert order == sorted(given)
-
-
-@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 4)), max_size=40))
-def test_a_ranking_is_a_sorted_dictionary(changes: list[tuple[str, int]]) -> None:
-    ranking, keys = Ranking[float](), dict[str, float]()
-    for name, key in changes:
-        if key:
-            ranking.put(name, float(key))
-            keys[name] = float(key)
-        elif name in keys:
-            assert ranking.remove(name) == keys.pop(name)
-        assert list(ranking.items()) == sorted((key, name) for name, key in keys.items())
-        assert len(ranking) == len(keys)
-        assert list(ranking) == [name for _, name in ranking.items()]
 
 
 @pytest.mark.parametrize("count", [FEW // 2, 5 * FEW])

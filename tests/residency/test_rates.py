@@ -67,23 +67,6 @@ def test_a_burst_counts_at_once_and_is_soon_over() -> None:
     assert gaps.gap("a", 4920.0) > 50.0
 
 
-def test_after_a_burst_a_model_goes_back_to_its_habit() -> None:
-    seldom = observe_all(JumpingGaps(600.0, 0.03), *[300.0 * i for i in range(20)])
-    often = observe_all(JumpingGaps(600.0, 0.03), *[5700.0 - 20.0 * i for i in range(200, -1, -1)])
-    for gaps in (seldom, often):
-        observe_all(gaps, *[5700.0 + 0.5 * i for i in range(1, 20)])
-    assert seldom.gap("a", 5740.0) > 5.0 * often.gap("a", 5740.0)
-
-
-def test_a_constant_rate_is_known_ever_better() -> None:
-    gap, off = 600.0 / 64, []
-    for requests in (3, 300):
-        gaps = observe_all(JumpingGaps(600.0, 0.03), *[gap * i for i in range(requests)])
-        off.append(abs(gaps.gap("a", gap * requests) / gap - 1.0))
-    assert off[0] > 2.0 * off[1]
-    assert off[1] < 0.02
-
-
 def test_by_bayes_rule_over_two_gaps_by_hand() -> None:
     gaps = observe_all(JumpingGaps(10.0, 0.0, gaps=(1.0, 0.1), prior=(0.5, 0.5)), 0.0, 2.0)
     slow, quick = 0.1**2 * exp(-0.2), exp(-2.0)  # two requests, the first one at the start
@@ -98,11 +81,3 @@ def test_the_habit_is_what_explained_the_silences_so_far_by_hand() -> None:
     )  # the rate always jumps to the habit
     slow = 0.5 * 0.5 + 0.5 * ((1.0 - NEW) / 11.0 + NEW * 0.5)  # no silence: a tenth as likely as the quick one
     assert gaps.gap("a", 0.0) == pytest.approx(1.0 / (0.1 * slow + 1.0 - slow))
-
-
-def test_a_rate_that_was_never_seen_in_a_long_time_is_still_believed() -> None:
-    gaps = JumpingGaps(600.0, 0.03)
-    for number in range(20_000):
-        gaps.observe("a", 0.01 * number)
-    observe_all(gaps, *[1e6 + 1000.0 * i for i in range(10)])
-    assert gaps.gap("a", 1e6 + 9000.0 + 60.0) > 300.0

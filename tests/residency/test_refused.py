@@ -72,11 +72,6 @@ def test_who_is_refused_is_told_when_the_model_is_expected() -> None:
     assert isinstance(scheduler.handle(come("a", 2, 2.0), 2.0)[0], Run)
 
 
-def test_who_comes_when_the_load_is_nearly_done_waits_for_its_end() -> None:
-    _, records = play(shedding(quick("a"), budget=2, policy="lru"), (0.0, "a"), (1.8, "a"))
-    assert [(r.outcome, r.ended) for r in records] == [(Outcome.REFUSED_LOADING, 0.0), (Outcome.ANSWERED, 2.01)]
-
-
 def test_a_deadline_that_could_not_be_met_by_a_model_in_memory_brings_none() -> None:
     simulator, records = play(shedding(quick("a"), budget=2), (0.0, "a"), allowed=0.009)
     assert outcomes(records, "a") == {"REFUSED_LATE": 1}
@@ -105,12 +100,6 @@ def test_a_model_that_is_seldom_asked_for_does_not_displace_one_that_is_worth_mo
     assert {load.model for load in simulator.loads} == {"a"}
     assert outcomes(records, "a", 2.0) == {"ANSWERED": 1180}
     assert outcomes(records, "b") == {"REFUSED_LATE": 20}
-
-
-def test_a_model_of_which_a_part_would_have_to_go_counts_whole() -> None:
-    wanted = [*every(0.1, "a", 0.0, 60.0), *every(0.12, "b", 5.0, 60.0)]
-    simulator, _ = play(shedding(quick("a"), quick("b"), budget=3, window=10.0), *wanted)
-    assert {load.model for load in simulator.loads} == {"a"}
 
 
 def test_a_model_comes_once_it_is_worth_more_than_what_is_there() -> None:

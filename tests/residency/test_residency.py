@@ -7,14 +7,12 @@ import pytest
 
 from latebind.domain.actions import Evict, Load, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig
-from latebind.domain.costs import Footprint
 from latebind.domain.errors import ConfigError, IllegalEvent
 from latebind.domain.events import Arrived, Loaded, LoadFailed, StageDone
 from latebind.residency.memory import ModelState
 from latebind.residency.policy import Lru, MemoryView, Victim
 from latebind.scheduler import Scheduler
 from tests.batching.chains import DECODER, STATIC, chain, ends
-from tests.models import served
 from tests.residency.limited import Accounted, asks, limited, with_pieces
 
 A = with_pieces(chain(STATIC, STATIC, name="a"), (4, 4))
@@ -39,13 +37,6 @@ def test_a_model_starts_when_whoever_begins_waits_for_no_stage() -> None:
 def test_whole_models_start_when_all_of_them_is_there() -> None:
     records = Accounted(limited(A, budget=8, policy="lru")).run(asks((0.0, "a")))
     assert ends(records) == {1: 10.0}
-
-
-def test_resident_models_go_on_while_another_is_loaded() -> None:
-    simulator = Accounted(limited(A, C, budget=10, policy="late"))
-    records = simulator.run(asks((0.0, "c"), (10.0, "a"), (12.0, "c")))
-    assert ends(records)[3] == 14.0
-    assert ends(records)[2] > 18.0
 
 
 def test_only_as_much_goes_as_has_to() -> None:
@@ -94,24 +85,6 @@ def test_who_has_waited_past_the_bound_keeps_others_from_starting_so_that_their_
     records = Accounted(settings).run(asks(*sorted([*steady, (11.0, "b")])))
     (waited,) = [record.latency for record in records if record.model == "b"]
     assert waited <= 20.0 + 2.0 + 2.0  # of those that run, and of its own run
-
-
-def test_nobody_waits_past_the_bound_while_others_are_loaded_for_whom_more_wait() -> None:
-    d = with_pieces(chain(STATIC, STATIC, name="d"), (4, 4))
-    crowd = [(0.5 * step, name) for step in range(400) for name in ("a", "b")]
-    simulator = Accounted(limited(A, B, d, budget=8, policy="lru", patience=60.0))
-    records = simulator.run(asks(*sorted([*crowd, (11.25, "d")])))
-    (waited,) = [record.latency for record in records if record.model == "d"]
-    assert waited <= 60.0 + 2.0
-
-
-def test_room_for_all_of_a_load_is_made_at_its_start() -> None:
-    some = [with_pieces(chain(STATIC, STATIC, name=name), (4, 4)) for name in "abc"]
-    simulator = Accounted(limited(*some, budget=8, policy="late"))
-    simulator.run(asks((0.0, "a"), (0.0, "b"), (0.0, "c")))
-    (second,) = {load.model for load in simulator.loads[2:4]}
-    first_piece = next(i for i, action in enumerate(simulator.told) if action.model == second)
-    assert [type(action) for action in simulator.told[first_piece : first_piece + 2]] == [Load, Load]
 
 
 def test_who_comes_while_a_model_loads_is_in_the_same_batch() -> None:
@@ -243,23 +216,6 @@ def test_a_model_is_loaded_when_the_policy_drops_the_last_who_kept_another_in_me
     actions = scheduler.handle(StageDone(0, exited=(1,)), 3.0)
     assert [type(action) for action in actions if not isinstance(action, WakeAt)] == [Reply, Reply, Evict, Load]
     scheduler.check()
-
-
-def test_a_model_whose_learned_cache_could_not_be_loaded_is_loaded_again_at_once() -> None:
-    net = replace(served(stages=2, hit_rates={0: 0.5}), footprint=Footprint((4, 4, 1), (1.0, 1.0, 0.1), (0,), (0.005,)))
-    other = with_pieces(chain(STATIC, name="other"), (10,))
-    scheduler = Scheduler(SchedulerConfig((net, other), residency=ResidencyConfig(10, back_off=1e3)))
-    residency = scheduler._residency
-    assert residency is not None
-    residency.memory.begin("net", (0, 1))
-    residency.loaded(Loaded("net", (0, 1), 1.0), 0.0)
-    residency.memory.begin("net", (2,))
-    residency.failed(LoadFailed("net", (2,)), 0.0)
-    residency.memory.evict(Victim("net", (0, 1)))
-    assert not residency.is_backing_off("net", 0.0)
-    residency.memory.begin("net", (0,))
-    residency.failed(LoadFailed("net", (0,)), 0.0)
-    assert residency.is_backing_off("net", 0.0)
 
 
 def test_a_stage_that_cannot_be_loaded_is_tried_again_when_its_batch_comes_to_it() -> None:

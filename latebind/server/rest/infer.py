@@ -360,6 +360,8 @@ def _hint(text: bytes) -> str:
 def _is_binary(given: InputTensor, needed: int) -> bool:
     """Tell whether the data of an input follow in binary, with exactly `needed` bytes."""
     parameters = given.parameters
+    if parameters is None and given.data is not NO_DATA:
+        return False
     size = None if parameters is None else parameters.binary_data_size
     lies = parameters is not None and parameters.shared_memory_region is not None
     if (given.data is not NO_DATA) + (size is not None) + lies != 1:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from email.utils import formatdate
 from functools import lru_cache, partial
-from time import time
+from time import monotonic, time
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -21,7 +21,7 @@ from latebind.server.listening import BACKLOG, waiting_at
 from latebind.server.rest.infer import Context
 from latebind.server.rest.messages import Head, Headers, Reply, Verb, read_head
 from latebind.server.rest.openapi import Route
-from latebind.server.rest.protocol import HttpProtocol, Request, Sweeper, head_too_large
+from latebind.server.rest.protocol import HttpProtocol, Request, head_too_large
 from latebind.server.rest.routes import ROUTES
 from latebind.server.service import Service
 from latebind.server.tls import LATE_SECONDS, TlsServer
@@ -111,8 +111,7 @@ class RestApp:
         """Listen there."""
         loop, limits = asyncio.get_running_loop(), self.context.limits
         self._listening = listening
-        sweeper = Sweeper(limits.idle_seconds)
-        self._chores = [loop.create_task(self._keep_date()), loop.create_task(sweeper.run(self.connections))]
+        self._chores = [loop.create_task(self._keep_date()), loop.create_task(self._sweep(limits.idle_seconds))]
         await asyncio.sleep(0)  # the first reply has a date
         if self._tls is None:
             self._server = await loop.create_server(self._made, sock=listening, backlog=BACKLOG)
@@ -159,6 +158,25 @@ class RestApp:
         while True:
             self.date = b"date: %b\r\n" % formatdate(time(), usegmt=True).encode()
             await asyncio.sleep(1.0)
+
+    async def _sweep(self, patience: float) -> None:
+        """Close connections whose client sends nothing and takes nothing for `patience` seconds, until cancelled.
+
+        All are checked from outside at intervals, so no request needs a timer of its own; those under way are left
+        alone.
+        """
+        still: dict[HttpProtocol, tuple[object, float]] = {}  # the state, and since when it is the same
+        while True:
+            now, before, still = monotonic(), still, {}
+            for connection in tuple(self.connections):
+                state = connection.idle_state()
+                then, since = before.get(connection, (state, now))
+                if state is None:
+                    continue
+                still[connection] = state, since if then == state else now
+                if now - still[connection][1] >= patience:
+                    connection.give_up()
+            await asyncio.sleep(patience / 4)
 
     def _head(self, version: str, method: bytes, target: bytes, headers: Headers) -> Head:
         """Return what a head says whose `headers` are as they came.

@@ -6,9 +6,9 @@ What a request's head says, its route and whether it is let in are looked up by 
 
 import sys
 import time
-from asyncio import CancelledError, Future, Protocol, Task, Transport, get_running_loop, sleep
+from asyncio import CancelledError, Future, Protocol, Task, Transport, get_running_loop
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -266,7 +266,7 @@ class HttpProtocol(Protocol):
 
     A request that exceeds a limit or is not HTTP gets `{"error": ...}`, and the connection is closed. Bytes that do not
     let the parser make progress (an incomplete head, chunk extension or trailer) are bounded here, because the parser
-    keeps them and has no limit of its own. Connections beyond their limit are refused; `Sweeper` closes idle ones.
+    keeps them and has no limit of its own. Connections beyond their limit are refused; `RestApp` closes idle ones.
     """
 
     def __init__(self, app: "RestApp") -> None:
@@ -419,7 +419,7 @@ class HttpProtocol(Protocol):
             current.was_told = True
             self._transport.write(CONTINUE)
 
-    # What the server and `Sweeper` need -----------------------------------------------------------------------------
+    # What the application needs ------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
         """Close once everything that has arrived is answered, unread data too: closing would reset them."""
@@ -568,36 +568,3 @@ def head_too_large(limits: Limits) -> HeadTooLarge:
     """Return the error for a head past its limit."""
     most = limits.header_bytes
     return HeadTooLarge(f"request line and headers have more than {most} bytes: send fewer or shorter headers")
-
-
-class Sweeper:
-    """Closes connections whose client sends nothing and takes nothing for `patience` seconds.
-
-    All are checked from outside at intervals, so no request needs a timer of its own; those under way are left alone.
-    """
-
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
-        self._still: dict[HttpProtocol, tuple[object, float]] = {}  # the state, and since when it is the same
-
-    def sweep(self, connections: Iterable[HttpProtocol], now: float) -> None:
-        """Check all connections at time `now`."""
-        before, self._still = self._still, {}
-        for connection in tuple(connections):
-            state = connection.idle_state()
-            if state is None:
-                continue
-            then, since = before.get(connection, (state, now))
-            if then != state:
-                since = now
-            if now - since >= self._patience:
-                connection.give_up()
-            else:
-                self._still[connection] = (state, since)
-
-    async def run(self, connections: Iterable[HttpProtocol]) -> None:
-        """Sweep until cancelled, four times in `patience` seconds."""
-        clock = get_running_loop().time
-        while True:
-            self.sweep(connections, clock())
-            await sleep(self._patience / 4)

@@ -109,39 +109,18 @@ def test_a_file_that_is_a_pickle_is_not_unpickled(
 # Altered behind the manifest's back -----------------------------------------------------------------------------------
 
 
-def link_out(path: Path) -> None:
-    (path.parent / "stolen").write_bytes((path / "graph.json").read_bytes())
-    (path / "graph.json").unlink()
-    (path / "graph.json").symlink_to(path.parent / "stolen")
+def instead(make: Callable[[Path], object], name: str = "graph.json") -> Callable[[Path], None]:
+    """Return what puts something else in the place of a file, which then lies beside the directory."""
+
+    def alter(path: Path) -> None:
+        (path / name).rename(path.parent / name)
+        make(path / name)
+
+    return alter
 
 
-def link_the_manifest(path: Path) -> None:
-    (path / "manifest.json").rename(path.parent / "manifest.json")
-    (path / "manifest.json").symlink_to(path.parent / "manifest.json")
-
-
-def pipe(path: Path) -> None:
-    (path / "graph.json").unlink()
-    os.mkfifo(path / "graph.json")
-
-
-def device(path: Path) -> None:
-    (path / "graph.json").unlink()
-    (path / "graph.json").symlink_to("/dev/zero")
-
-
-def loop(path: Path) -> None:
-    (path / "graph.json").unlink()
-    (path / "graph.json").symlink_to(path / "graph.json")
-
-
-def folder(path: Path) -> None:
-    (path / "graph.json").unlink()
-    (path / "graph.json").mkdir()
-
-
-def truncate(path: Path) -> None:
-    os.truncate(path / "weights.safetensors", 100)
+def link_out(file: Path) -> None:
+    file.symlink_to(file.parent.parent / file.name)
 
 
 def flip(path: Path) -> None:
@@ -159,13 +138,13 @@ def remanifest(**files: dict[str, object]) -> Callable[[Path], None]:
 
 ENTRY: dict[str, object] = {"bytes": 0, "sha256": "0" * 64}
 ALTERED: dict[str, Callable[[Path], None]] = {
-    "a link that leads out": link_out,
-    "a manifest that is a link": link_the_manifest,
-    "a pipe that never ends": pipe,
-    "a device that never ends": device,
-    "a link to itself": loop,
-    "a folder for a file": folder,
-    "weights that were cut off": truncate,
+    "a link that leads out": instead(link_out),
+    "a manifest that is a link": instead(link_out, "manifest.json"),
+    "a pipe that never ends": instead(os.mkfifo),
+    "a device that never ends": instead(lambda file: file.symlink_to("/dev/zero")),
+    "a link to itself": instead(lambda file: file.symlink_to(file)),
+    "a folder for a file": instead(Path.mkdir),
+    "weights that were cut off": lambda path: os.truncate(path / "weights.safetensors", 100),
     "a bit that was flipped": flip,
     "a manifest that names a path": remanifest(**{"../../etc/passwd": ENTRY}),
     "a manifest that names an absolute path": remanifest(**{"/etc/passwd": ENTRY}),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from latebind.domain.errors import InvalidRequest
+from latebind.domain.errors import InvalidRequest, TooLarge
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.server.calls import DATATYPES
 from latebind.server.gateway import Answer, Array
@@ -227,6 +227,13 @@ def undone(parts: list[bytes], encoding: str = "gzip", limits: Limits | None = N
 def test_a_body_comes_out_as_it_was_however_it_was_cut(body: bytes, cut: int, encoding: str) -> None:
     sent = PACK[encoding](body)
     assert undone([sent[start : start + cut] for start in range(0, len(sent), cut)], encoding) == body
+
+
+def test_a_body_may_grow_by_its_ratio_and_no_more() -> None:
+    sent = gzip.compress(bytes(8 << 20))
+    assert len(undone([sent], limits=Limits(ratio=2000))) == 8 << 20
+    with pytest.raises(TooLarge, match="more than 200 times as large"):
+        undone([sent])
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.batching.chains import STATIC, chain
 from tests.models import served
 from tests.residency.limited import Accounted, asks, with_pieces
 
-SERVED = ("late", "lru", "lfu", "lfu-in-memory", "arc", "srrip", "gdsf", "iam")
+SERVED = [name for name in EVICTION if "oracle" not in name and name != "belady"]
 
 
 def quick(name: str, *, size: int = 2, load: float = 2.0) -> ServedModel:

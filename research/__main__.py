@@ -20,7 +20,6 @@ PARTS = {
     "locality": "gati.command",
     "drift": "gati.command",
     "scheduler": "overhead.command",
-    "boundary": "overhead.command",
     "queries": "gati.command",
     "queries-live": "gati.command",
     "residency": "mcache.command",

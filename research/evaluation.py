@@ -55,10 +55,6 @@ class Output:
     page: Page = None
     json_file: JsonFile = None
 
-    def wants(self, part: str) -> bool:
-        """Tell whether a part is asked for by name."""
-        return part in (self.part or ())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:

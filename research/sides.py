@@ -27,8 +27,8 @@ class Side:
     """A policy with its settings, on an engine or scheduler with or without `exits`.
 
     It has so many `workers` with `threads` each, or a worker for each of `granularities`. `kinds` are the roles in
-    which it is compared, `planner` is that of queries. Of simulated cards alone: whether inputs lie in a `pool` there,
-    and how many workers may run `at_once` (0: all).
+    which it is compared, `planner` is that of queries. Of simulated cards alone: whether inputs lie in a `pool`
+    there.
     """
 
     label: str
@@ -39,7 +39,6 @@ class Side:
     threads: int = 1
     granularities: tuple[int, ...] = ()
     pool: bool = False
-    at_once: int = 0
     planner: PlannerConfig | None = None
 
     def largest_batch(self, spec: ModelSpec) -> int:

@@ -47,8 +47,8 @@ def elastic(
 ) -> None:
     """Simulate Ebird's evaluation: six networks on a Titan RTX, batches of 32, 99 % of answers within 200 ms.
 
-    Parts: bursts (figure 8), throughput (9), ablations (each technique of Ebird by itself), gaps (throughput by the
-    time between two batches). Searches last --seconds.
+    Parts: bursts (figure 8), throughput (9), gaps (throughput by the time between two batches). Searches last
+    --seconds.
 
     Elastic batches (algorithm 1, workers of 1, 1, 2, 4, 8 and 16, a pool of inputs on the GPU) are compared with
     batches made on the host (no window, the best of six windows, padded), and with batches without a window that use
@@ -64,7 +64,7 @@ def elastic(
             raise ConfigError(f"there is no network {unknown[0]!r}: take some of {', '.join(SIX)}")
         chip = replace(TITAN_RTX, launch=launch_ms / 1e3)
         plan = parts.Plan(tuple(network or SIX), seeds, seconds, low, chip, processes)
-        every = (parts.bursts, parts.throughput, parts.ablations, parts.gaps)
+        every = (parts.bursts, parts.throughput, parts.gaps)
         evaluate({part.__name__: partial(part, plan) for part in every}, output)
 
 

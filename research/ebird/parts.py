@@ -1,7 +1,7 @@
-"""The parts of Ebird's evaluation: two loads (figure 8), throughput (9), each technique alone, time between batches."""
+"""The parts of Ebird's evaluation: two loads (figure 8), throughput (9), and the time between two batches."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from research.ebird.simulated import (
     EVALUATED,
     OPTIMAL,
     PAPERS_WINDOW,
-    PARTS,
     POOL_ZERO,
     Burst,
     Kind,
-    Result,
     Search,
     Stable,
     Task,
@@ -41,11 +39,7 @@ ByNetwork = Mapping[str, Mapping[Side, Figures]]  # figures by network and side,
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is simulated: networks, seeds, seconds of requests of each search, processes (0: one for each core).
-
-    The low load is the share `low` of the high one, which is the highest that optimal wait carries; `known` keeps what
-    it carries, which several parts need.
-    """
+    """How much is simulated: networks, seeds, seconds of requests of each search, processes (0: one for each core)."""
 
     networks: tuple[str, ...] = tuple(SIX)
     seeds: int = 5
@@ -53,7 +47,6 @@ class Plan:
     low: float = 0.1
     chip: Chip = TITAN_RTX
     processes: int = 0
-    known: dict[str, float] = field(default_factory=dict, hash=False)
 
     def highest(
         self, networks: Sequence[str], sides: Sequence[Side], tell: Progress, load: Stable | Burst | None = None
@@ -73,17 +66,27 @@ class Plan:
             network: dict(zip(sides, values, strict=True)) for network, values in zip(networks, by_seed, strict=True)
         }
 
-    def run(self, tasks: Sequence[Task], tell: Progress) -> list[Result]:
-        """Run tasks once for each seed."""
-        every = [replace(task, seed=seed) for task in tasks for seed in range(self.seeds)]
-        return in_parallel(run, every, name="latency of {0.network}".format, progress=tell, processes=self.processes)
+    def bursts(self, tell: Progress) -> dict[str, dict[Side, list[Figures]]]:
+        """Return the latencies of bursts, by network and side for each seed.
 
-    def carried(self, tell: Progress) -> dict[str, float]:
-        """Return the high load of bursts that optimal wait sustains on each network, at its best window."""
-        if missing := [network for network in self.networks if network not in self.known]:
-            for network, sides in self.highest(missing, OPTIMAL, tell, Burst(self.low)).items():
-                self.known[network] = max(float(loads.mean()) for loads in sides.values())
-        return self.known
+        The low load is the share `low` of the high one, which is the highest that optimal wait carries.
+        """
+        burst, sides = Burst(self.low), [side for side in EVALUATED if Kind.STATIC not in side.kinds]
+        carried = self.highest(self.networks, OPTIMAL, tell, burst)
+        high = {network: max(float(loads.mean()) for loads in of.values()) for network, of in carried.items()}
+        tasks = [
+            Task(network, side, burst.at(high[network])[0], self.chip, seed)
+            for network in self.networks
+            for side in sides
+            for seed in range(self.seeds)
+        ]
+        named = "latency of {0.network}".format
+        found: dict[str, dict[Side, list[Figures]]] = {network: {side: [] for side in sides} for network in high}
+        for task, one in zip(
+            tasks, in_parallel(run, tasks, name=named, progress=tell, processes=self.processes), strict=True
+        ):
+            found[task.network][task.side].append(one)
+        return found
 
 
 def throughput(plan: Plan, tell: Progress) -> Found:
@@ -110,10 +113,11 @@ def throughput(plan: Plan, tell: Progress) -> Found:
 
 def bursts(plan: Plan, tell: Progress) -> Found:
     """Run a low and then a high load (figure 8), and compare also with the window that the paper names."""
-    runs = _bursts(plan, [side for side in EVALUATED if Kind.STATIC not in side.kinds], tell)
+    runs = plan.bursts(tell)
     rows, less_rows = Rows(), Rows()
     for phase, part in PHASES.items():
-        for network, sides in mean_latencies(runs, part).items():
+        for network, every in runs.items():
+            sides = {side: np.array([one[part].mean() for one in some]) for side, some in every.items()}
             head: Row = {"network": network, "load": phase}
             kinds = (*BASELINES, *OURS)
             rows.append(head | {str(kind): _told(*best(sides, kind, min), "{:.1f}", 1e3) for kind in kinds})
@@ -126,32 +130,6 @@ def bursts(plan: Plan, tell: Progress) -> Found:
         "less with elastic batches (the paper: 44.6 to 70.9 %, 7.4 to 53.1 %)": less_rows,
     }
     return Found(tables)
-
-
-def _bursts(plan: Plan, sides: Sequence[Side], tell: Progress) -> list[Result]:
-    high = plan.carried(tell)
-    tasks = [
-        Task(network, side, Burst(plan.low).at(high[network])[0], plan.chip)
-        for network in plan.networks
-        for side in sides
-    ]
-    return plan.run(tasks, tell)
-
-
-def ablations(plan: Plan, tell: Progress) -> Found:
-    """Find what each part of Ebird brings alone, against optimal wait: throughput, and latency at both loads."""
-    sides = (*OPTIMAL, *PARTS, ELASTIC)
-    found, runs = plan.highest(plan.networks, sides, tell), _bursts(plan, sides, tell)
-    latencies = {phase: mean_latencies(runs, part) for phase, part in PHASES.items()}
-    rows: Rows = []
-    for network, of in found.items():
-        for kind in (Kind.POOL, Kind.WORKERS, Kind.SIZES, Kind.ELASTIC):
-            row: Row = {"network": network, "what": str(kind), "/s": _told(*best(of, kind, max), "{:.0f}")}
-            row["more than optimal wait"] = more(of, kind, Kind.OPTIMAL)
-            for phase, means in latencies.items():
-                row[f"less at {phase} load"] = less(means[network], kind, Kind.OPTIMAL)
-            rows.append(row)
-    return Found({"each thing of Ebird alone, against optimal wait": rows})
 
 
 def gaps(plan: Plan, tell: Progress) -> Found:
@@ -170,14 +148,6 @@ def gaps(plan: Plan, tell: Progress) -> Found:
             row[f"mean, {kind}"] = f"{mean_gain(found, Kind.OPTIMAL, ours=kind):+.1%}"
         rows.append(row)
     return Found({"elastic carries more than optimal wait, by what this needs between two batches": rows})
-
-
-def mean_latencies(runs: Sequence[Result], part: slice) -> ByNetwork:
-    """Return the mean latency of a part of each run by network and side, one for each seed."""
-    return {
-        network: {side: np.array([latencies[part].mean() for latencies in some]) for side, some in sides.items()}
-        for network, sides in grouped(runs).items()
-    }
 
 
 def best(
@@ -205,14 +175,6 @@ def mean_gain(found: ByNetwork, theirs: Kind, ours: Kind = Kind.ELASTIC) -> floa
 
 def _gain(sides: Mapping[Side, Figures], ours: Kind, theirs: Kind) -> float:
     return float(best(sides, ours, max)[1].mean() / best(sides, theirs, max)[1].mean()) - 1.0
-
-
-def grouped(runs: Sequence[Result]) -> dict[str, dict[Side, list[Figures]]]:
-    """Return latencies by network and side, a row for each seed."""
-    found: dict[str, dict[Side, list[Figures]]] = {}
-    for one in runs:
-        found.setdefault(one.task.network, {}).setdefault(one.task.side, []).append(one.latencies)
-    return found
 
 
 def _told(side: Side, figures: Figures, form: str, times: float = 1.0) -> str:

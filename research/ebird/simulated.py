@@ -1,6 +1,6 @@
 """Ebird's sides and their runs on a simulated card. A run is given by network, side, load and seed.
 
-The sides are those of Ebird's evaluation, some that it lacks, `late`, and Ebird in parts.
+The sides are those of Ebird's evaluation, some that it lacks, and `late`.
 """
 
 from dataclasses import dataclass, replace
@@ -40,9 +40,6 @@ class Kind(StrEnum):
     POOL_WORKERS = "no wait, with pool and workers"
     ELASTIC = "elastic"
     LATE = "late"
-    POOL = "only pool"
-    WORKERS = "only workers"
-    SIZES = "only sizes"
 
 
 def setting(side: Side) -> str:
@@ -56,10 +53,10 @@ def setting(side: Side) -> str:
 _ALGORITHM_1 = PolicyConfig(BATCHING["elastic"], LARGEST, shed=False)
 
 
-def _side(kind: Kind, policy: PolicyConfig, *, pool: bool = False, workers: int = 1, at_once: int = 0) -> Side:
+def _side(kind: Kind, policy: PolicyConfig, *, pool: bool = False, workers: int = 1) -> Side:
     """Return a side on which no request is refused or dropped; with algorithm 1 there is a worker for each size."""
     sizes = GRANULARITIES if policy is _ALGORITHM_1 else ()
-    side = Side(str(kind), policy, (kind,), workers=workers, granularities=sizes, pool=pool, at_once=at_once)
+    side = Side(str(kind), policy, (kind,), workers=workers, granularities=sizes, pool=pool)
     told = setting(side)
     return replace(side, label=f"{kind} ({told})") if told else side
 
@@ -72,17 +69,9 @@ POOL_WORKERS = tuple(_side(Kind.POOL_WORKERS, graph(LARGEST), pool=True, workers
 LATE = tuple(
     _side(Kind.LATE, PolicyConfig("late", LARGEST, shed=False), pool=True, workers=workers) for workers in (1, 2, 4)
 )
-_CREW = len(GRANULARITIES)
-ELASTIC = _side(Kind.ELASTIC, _ALGORITHM_1, pool=True, workers=_CREW)
+ELASTIC = _side(Kind.ELASTIC, _ALGORITHM_1, pool=True, workers=len(GRANULARITIES))
 
 EVALUATED = (NO_WAIT, *OPTIMAL, *STATIC, POOL_ZERO, *POOL_WORKERS, ELASTIC, *LATE)
-PARTS = (  # each is optimal wait with one thing of Ebird; a window of 0 may be the best of several workers
-    *(_side(Kind.POOL, graph(LARGEST, window), pool=True) for window in WINDOWS),
-    *(_side(Kind.WORKERS, graph(LARGEST, window), workers=_CREW) for window in (0.0, *WINDOWS)),
-    _side(Kind.SIZES, _ALGORITHM_1, workers=_CREW, at_once=1),
-)
-
-
 Steps = tuple[tuple[float, int], ...]  # so many requests at each rate, in turn; gaps are exponential
 
 
@@ -95,14 +84,6 @@ class Task:
     load: Steps
     chip: Chip
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The latencies of a run in seconds, in the order of arrival."""
-
-    task: Task
-    latencies: Figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +122,20 @@ class Search:
     seed: int = 0
 
 
-def run(task: Task) -> Result:
-    """Run one task; every request is answered."""
+def run(task: Task) -> Figures:
+    """Run one task; every request is answered. Return latencies in seconds, in the order of arrival."""
     served, footprint = model(task.network, task.chip)
     side = task.side
     static = Kind.STATIC in side.kinds
     if static:
         served = replace(served, costs=full(served.costs))
-    settings = SchedulerConfig((served,), side.workers, side.policy, side.granularities, side.at_once)
+    settings = SchedulerConfig((served,), side.workers, side.policy, side.granularities)
     card = Pooled if side.pool else Static if static else HostBatched
     simulator = Simulator(settings, hardware=partial(card, task.chip, {task.network: footprint}))
     arrivals = stepped(served, steps=task.load, allowed=QOS, random=Random(task.seed))
     records = simulator.run(arrivals)
     simulator.scheduler.check()
-    return Result(task, np.array([record.latency for record in sorted(records, key=lambda record: record.request)]))
+    return np.array([record.latency for record in sorted(records, key=lambda record: record.request)])
 
 
 class Static(HostBatched):
@@ -189,7 +170,7 @@ def highest(search: Search) -> float:
 def _within(search: Search, load: float) -> bool:
     steps, first = search.load.at(load)
     found = run(Task(search.network, search.side, steps, search.chip, search.seed))
-    return bool(np.percentile(found.latencies[first:], TAIL) <= QOS)
+    return bool(np.percentile(found[first:], TAIL) <= QOS)
 
 
 def limit(network: str, chip: Chip) -> float:

@@ -7,7 +7,6 @@ compare; their confidence is a score.
 """
 
 from dataclasses import dataclass
-from itertools import takewhile
 
 import numpy as np
 import torch
@@ -38,9 +37,7 @@ from research.gati.routes import (
     costs_of,
     no_exits,
     promised,
-    selected,
     standings,
-    unselected,
 )
 
 RANGE_ROWS = 128  # that show a network in eight bits how large its numbers get; they are used for nothing else
@@ -92,7 +89,6 @@ class Form:
     whole: Stage
     cached: Route
     bytes: int
-    entry: bool
 
     @property
     def again(self) -> Stage:
@@ -106,29 +102,19 @@ class Form:
         assert isinstance(first, Stage)
         return (Stage(first.run, again=True), *others)
 
-    @property
-    def before(self) -> tuple[Stage | Exit, ...]:
-        """The learned caches before the network, if there are any."""
-        entry, *others = self.cached.pieces
-        exits = tuple(takewhile(lambda piece: isinstance(piece, Exit), others))
-        return (entry, *exits) if self.entry and exits else ()
-
 
 def _exact(model: CachedModel) -> Form:
-    return Form(Stage(model.uncut), model.cached(selected), model.bytes, model.program.entry)
+    return Form(Stage(model.uncut), model.cached(), model.bytes)
 
 
 def _in_bytes(model: CachedModel, rows: tuple[Tensor, ...]) -> Form:
-    cached = model.cached_in_bytes(selected, rows)
-    return Form(model.in_bytes(rows), cached, model.quantised_bytes(), model.program.entry)
+    cached = model.cached_in_bytes(rows)
+    return Form(model.in_bytes(rows), cached, model.quantised_bytes())
 
 
 def _methods(base: CachedModel, smaller: CachedModel | None, rows: tuple[Tensor, ...]) -> list[Method]:
     large = _exact(base)
-    found: list[Method] = [
-        ("learned caches", large.cached, large.bytes),
-        ("softmax of predictors", base.cached(unselected), large.bytes),
-    ]
+    found: list[Method] = [("learned caches", large.cached, large.bytes)]
     if smaller is not None:
         found += _cascades(smaller.name, _exact(smaller), large, "")
     if base.program.backend == "openvino":
@@ -143,17 +129,13 @@ def _methods(base: CachedModel, smaller: CachedModel | None, rows: tuple[Tensor,
 
 
 def _cascades(name: str, small: Form, large: Form, precision: str) -> list[Method]:
-    """Return a smaller model alone and before the base model: bare, as the paper caches both, and behind a cache."""
+    """Return a smaller model alone and before the base model: bare, and as the paper caches both."""
     asks, size = Exit(name, confident), small.bytes + large.bytes
-    found: list[Method] = [
+    return [
         (f"smaller {name}{precision}", Route((small.whole,)), small.bytes),
         (f"cascade{precision}", Route((small.whole, asks, large.again)), size),
         (f"cascade of cached models{precision}", Route((*small.cached.pieces, asks, *large.cached_again)), size),
     ]
-    if large.before:
-        behind = Route((*large.before, small.again, asks, large.again))
-        found.append((f"learned cache, then cascade{precision}", behind, size))
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,9 +247,7 @@ def traditional(
     caches |= {f"LSH, {TABLES} tables of {BITS} bits, k = {k}": Hashed(kept, k, plan.seed) for k in NEIGHBOURS}
     exits = [Exit(name, cache, cache.bytes) for name, cache in caches.items()]
     exits += [
-        Exit(f"learned cache, {one.kind}", selected(function), one.bytes)
-        for one, function in base.caches
-        if one.stage == stage
+        Exit(f"learned cache, {one.kind}", function, one.bytes) for one, function in base.caches if one.stage == stage
     ]
     rows = []
     for number, exit_ in enumerate(exits):

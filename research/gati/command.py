@@ -209,7 +209,8 @@ def locality(
 
         def stream(tell: Progress) -> Found:
             found = streams.follow(asked, traffic, setting=setting, fidelity=fidelity, services=services, progress=tell)
-            tables = {"the same stream for all sides": found.rows(), "what services say": found.told_rows()}
+            rows = [found.row(side) for side in found.calls]
+            tables = {"the same stream for all sides": rows, "what services say": found.told_rows()}
             return Found(tables, found.plots, {"begun": found.begun, "told": found.told})
 
         evaluate({"stream": stream}, output)
@@ -231,8 +232,8 @@ def drift(
     fidelity would not have fallen below the target without it.
 
     "fidelity fell": in how many trials it would have; "clearly": in how many by more than chance (95 %); "by": which
-    guard acted first; "requests", "at most": after how many (median, most); "before", "unguarded", "guarded": mean
-    fidelity before the change, after it had the version been kept, after it as answered.
+    guard acted first; "requests", "at most": after how many (median, most); "unguarded", "guarded": mean fidelity after
+    the change had the version been kept, and as answered.
 
     Example: `python -m research drift models --model resnet56 --data examples.cifar10.data:unseen --data-option
     data=cifar10/`

@@ -34,13 +34,13 @@ from latebind.adaptation.controller import (
 from latebind.adaptation.messages import Answered, Sampler
 from latebind.adaptation.process import SINCE_ALARM, SINCE_MOVED
 from latebind.bench.subject import Subject, copied
+from latebind.cli.console import Rows as TableRows
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.errors import ConfigError
 from latebind.learned.activations import Observed
 from latebind.learned.build import recalibrate
 from latebind.learned.head import Head, HeadFunction
 from latebind.learned.promise import upper_bound
-from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples
 from latebind.repository.directory import ModelDirectory
 from research.gati.streams import brighter, zipf_stream
@@ -49,6 +49,7 @@ CALIBRATE_SHARE = 0.4
 SETTLE, AFTER = 3_000, 2_000  # requests before the change and after
 LESSON_TAKES = 100  # requests that are answered meanwhile
 ALPHA = 3.0
+MOST_SAMPLES = 500  # until a change is caught
 CLEARLY = 0.95  # the confidence with which fidelity must be under its target to have fallen clearly
 
 Rows = NDArray[np.int64]
@@ -59,15 +60,13 @@ Array = NDArray[Any]
 class Trial:
     """Requests and samples from the change until a guard acted (None: it did not), and fidelity.
 
-    `before` is of the last 2,000 requests before the change, `unguarded` of the 2,000 after it had the version been
-    kept, `realised` of those as they were answered. `guard` is the one that acted first: "classes", "looks" or
-    "fidelity".
+    `unguarded` is that of the 2,000 requests after the change had the version been kept, `realised` of those as they
+    were answered. `guard` is the one that acted first: "classes", "looks" or "fidelity".
     """
 
     change: str
     requests: int | None
     samples: int | None
-    before: float
     unguarded: float
     realised: float
     after: int = AFTER
@@ -75,13 +74,11 @@ class Trial:
 
     def fell_clearly(self, target: float) -> bool:
         """Tell whether fidelity fell by more than chance: even its upper Clopper-Pearson bound is below the target."""
-        same = round(self.unguarded * self.after)
-        return upper_bound(same, self.after, CLEARLY) < target
+        return upper_bound(round(self.unguarded * self.after), self.after, CLEARLY) < target
 
     def passed(self, target: float) -> bool:
         """Tell whether it was caught in time, or there was nothing to catch."""
-        in_time = self.requests is not None and self.samples is not None
-        return (in_time and (self.samples or 0) <= 500) or self.unguarded >= target
+        return (self.samples is not None and self.samples <= MOST_SAMPLES) or self.unguarded >= target
 
 
 def run(
@@ -113,7 +110,12 @@ def run(
     with TemporaryDirectory() as folder:
         copy = copied(subject.repository, subject.model, Path(folder))
         others = Samples({name: tensor[np.sort(held)] for name, tensor in rows[False].items()})
-        _require_lookups(recalibrate(copy, others, fidelity=fidelity, seed=seed))
+        if not recalibrate(copy, others, fidelity=fidelity, seed=seed).caches.lookups:
+            raise ConfigError(
+                f"calibrated on {CALIBRATE_SHARE:.0%} of the rows at a fidelity of {fidelity:g}, its copy has "
+                "no lookup that pays: give a lower --fidelity or data with more rows, or repeat it while the machine "
+                "has nothing else to do"
+            )
         looked: dict[bool, Observed] = {}
         for number in range(2 * trials):
             progress(f"trial {number + 1} of {2 * trials}", number / (2 * trials))
@@ -158,31 +160,20 @@ class _Street:
 
     def trial(self, change: str, labels: Array, sent: Rows, settle: int, after: int) -> Trial:
         stream = zipf_stream(labels[sent], alpha=ALPHA, phases=2, length=max(settle, after), random=self._random)
-        rows = sent[stream]
-        first, second = rows[:settle], rows[len(rows) // 2 :][:after]
-        is_bright = change == "brightness"
-        if is_bright:
-            second = rows[settle - after : settle]
-        same = [self._ask(int(row), bright=False) for row in first]
-        settled = self._used
-        unguarded = self._right(settled, second, bright=is_bright).mean()
-        caught: tuple[int, int, str] | None = None
+        rows, bright = sent[stream], change == "brightness"
+        second = rows[settle - after : settle] if bright else rows[len(rows) // 2 :][:after]
+        for row in rows[:settle]:
+            self._ask(int(row), bright=False)
+        unguarded = self._by_version(self._used, bright=bright).right[second].mean()
+        caught: tuple[int | None, int | None, str] = None, None, ""
         samples, guarded = self._samples, []
         self._guard = ""
         for number, row in enumerate(second, start=1):
-            guarded.append(self._ask(int(row), bright=is_bright))
-            if caught is None and self._guard:
-                caught = (number, self._samples - samples, self._guard)
-        return Trial(
-            change,
-            caught[0] if caught else None,
-            caught[1] if caught else None,
-            float(np.mean(same[-after:])),
-            float(unguarded),
-            float(np.mean(guarded)),
-            len(second),
-            caught[2] if caught else "",
-        )
+            guarded.append(self._ask(int(row), bright=bright))
+            if caught[0] is None and self._guard:
+                caught = number, self._samples - samples, self._guard
+        requests, taken, guard = caught
+        return Trial(change, requests, taken, float(unguarded), float(np.mean(guarded)), len(second), guard)
 
     def _ask(self, row: int, *, bright: bool) -> bool:
         """Answer one request; return whether the base model answers the same."""
@@ -208,11 +199,9 @@ class _Street:
             self._adapter.moved(SINCE_MOVED)
         if lesson.alarmed:
             self._adapter.alarmed(SINCE_ALARM)
-        controller = self._adapter.controller
-        adapter = self._adapter
+        adapter, controller = self._adapter, self._adapter.controller
         version = adapter.learn(controller.shares(), lesson.reason, heard=controller.heard)
-        told = controller.learned(version, float(self._now), trusted=adapter.trusted)
-        self._carry_out(told)
+        self._carry_out(controller.learned(version, float(self._now), trusted=adapter.trusted))
 
     def _carry_out(self, decisions: list[Decision]) -> None:
         for decision in decisions:
@@ -225,17 +214,13 @@ class _Street:
             if acted and not self._guard:
                 self._guard = _guard(decision.reason)
 
-    def _right(self, version: str, rows: Rows, *, bright: bool) -> NDArray[np.bool_]:
-        return self._by_version(version, bright=bright).right[rows]
-
-    def _by_version(self, version: str, *, bright: bool) -> "_Given":
+    def _by_version(self, version: str, *, bright: bool) -> _Given:
         """Return what a version answers to every row."""
         key = (version, bright)
         if key not in self._answers:
             observed = self._looked[bright]
             base = observed.answers.argmax(dim=1).numpy()
-            given = base.copy()
-            waits = np.ones(len(base), dtype=np.bool_)
+            given, waits = base.copy(), np.ones(len(base), dtype=np.bool_)
             for features, (head, threshold) in zip(observed.features, self._heads(version), strict=True):
                 said, scores = HeadFunction(head)(features.numpy())
                 hit = waits & (scores >= threshold)
@@ -254,16 +239,6 @@ class _Street:
         return [made.get(name, (head, float("inf"))) for name, (head, _) in built.items()]
 
 
-def _require_lookups(report: CacheReport) -> None:
-    """Raise `ConfigError` if a calibration found no lookup that pays."""
-    if not report.caches.lookups:
-        raise ConfigError(
-            f"calibrated on {CALIBRATE_SHARE:.0%} of the rows at a fidelity of {report.caches.target:g}, the "
-            "benchmark's copy of the model has no lookup that pays: give a lower --fidelity or data with more rows, or "
-            "repeat it while the machine has nothing else to do"
-        )
-
-
 def _guard(reason: str) -> str:
     """Return the guard that gives this reason."""
     if reason.startswith(FELL):
@@ -271,17 +246,13 @@ def _guard(reason: str) -> str:
     return "looks" if reason.startswith((CHANGED, SHIFTED)) else "classes"
 
 
-def _heard_by(trials: list[Trial]) -> str:
-    """Return how often which guard acted first, such as "looks 6, fidelity 1"."""
-    return ", ".join(f"{guard} {count}" for guard, count in Counter(trial.guard for trial in trials).most_common())
-
-
-def summary(trials: list[Trial], target: float) -> list[dict[str, object]]:
+def summary(trials: list[Trial], target: float) -> TableRows:
     """Return a row for each kind of change."""
-    rows: list[dict[str, object]] = []
+    rows: TableRows = []
     for change in dict.fromkeys(trial.change for trial in trials):
         of = [trial for trial in trials if trial.change == change]
         caught = [trial for trial in of if trial.requests is not None]
+        guards = Counter(trial.guard for trial in caught).most_common()
         rows.append(
             {
                 "change": change,
@@ -289,12 +260,11 @@ def summary(trials: list[Trial], target: float) -> list[dict[str, object]]:
                 "fidelity fell": sum(trial.unguarded < target for trial in of),
                 "clearly": sum(trial.fell_clearly(target) for trial in of),
                 "caught": len(caught),
-                "by": _heard_by(caught),
+                "by": ", ".join(f"{guard} {count}" for guard, count in guards),
                 "passed": sum(trial.passed(target) for trial in of),
                 "requests": int(np.median([trial.requests or 0 for trial in caught])) if caught else "",
                 "at most": max((trial.requests or 0 for trial in caught), default=""),
                 "samples at most": max((trial.samples or 0 for trial in caught), default=""),
-                "before": f"{np.mean([trial.before for trial in of]):.4f}",
                 "unguarded": f"{np.mean([trial.unguarded for trial in of]):.4f}",
                 "guarded": f"{np.mean([trial.realised for trial in of]):.4f}",
             }

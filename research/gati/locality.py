@@ -119,9 +119,8 @@ class LocalityReport:
     told: dict[str, dict[str, float]]
     seed: int
 
-    def gain(self, side: str, *, engine: bool) -> Interval:
+    def gain(self, seconds: Mapping[str, NDArray[np.float64]], side: str) -> Interval:
         """Return the mean without exits over the mean of `side`."""
-        seconds = self.engine if engine else self.calls
         return ratio_of_means(seconds[OFF], seconds[side], block=BLOCK, seed=self.seed)
 
     def same(self, side: str) -> NDArray[np.bool_]:
@@ -134,10 +133,6 @@ class LocalityReport:
         same = self.same(side)
         starts = range(self.begun.get(side, 0), len(same) - WINDOW + 1, WINDOW // 4)
         return np.array([same[start : start + WINDOW].mean() for start in starts])
-
-    def rows(self) -> TableRows:
-        """Return the sides as rows of a table."""
-        return [self._row(side) for side in self.calls]
 
     def told_rows(self) -> TableRows:
         """Return for each side that adapts from which request on it had a version, and what its service counted."""
@@ -160,14 +155,15 @@ class LocalityReport:
             for y in ("mean ms in the engine", "fidelity")
         ]
 
-    def _row(self, side: str) -> Row:
+    def row(self, side: str) -> Row:
+        """Return a side as a row of a table."""
         calls, engine, windows = self.calls[side], self.engine[side], self.windows(side)
         return {
             "exits": side,
             "engine ms": f"{engine.mean() * 1e3:.3f}",
-            "times less": str(self.gain(side, engine=True)),
+            "times less": str(self.gain(self.engine, side)),
             "call ms": f"{calls.mean() * 1e3:.3f}",
-            "times less ": str(self.gain(side, engine=False)),
+            "times less ": str(self.gain(self.calls, side)),
             "p99 call ms": f"{np.percentile(calls, 99) * 1e3:.2f}",
             "fidelity": f"{self.same(side).mean():.4f}",
             "worst 2,000": f"{windows.min():.4f}" if len(windows) else "",
@@ -208,15 +204,6 @@ def _stream(
     return held, sent[order]
 
 
-def _sides(services: Sequence[Service], folder: Path) -> dict[str, list[str]]:
-    """Return the options of each server by the name of its side; several services are named by what they are."""
-    sides = {OFF: ["--no-exits"], BUILT_SIDE: ["--exits"]}
-    for number, one in enumerate(services):
-        name = "adapted" if len(services) == 1 else f"adapted, {one.sample:.0%}, {one.interval:g} s"
-        sides[name] = one.options(folder / f"service-{number}")
-    return sides
-
-
 @dataclass(slots=True)
 class _Server:
     """One of the servers, what it has answered, and the request from which on it has adapted."""
@@ -254,8 +241,11 @@ def _ask(
     random, shuffle = np.random.default_rng(setting.seed + 1), Random(setting.seed)
     with ExitStack() as stack:
         stack.enter_context(pinned(setting.frontend_cores))
-        servers = {}
-        for name, flags in _sides(services, repository / model).items():
+        servers, sides = dict[str, _Server](), {OFF: ["--no-exits"], BUILT_SIDE: ["--exits"]}
+        for number, one in enumerate(services):  # several services are named by what they are
+            name = "adapted" if len(services) == 1 else f"adapted, {one.sample:.0%}, {one.interval:g} s"
+            sides[name] = one.options(repository / model / f"service-{number}")
+        for name, flags in sides.items():
             served = serving(repository, *common, *flags, cores=setting.frontend_cores, log=setting.log)
             url = stack.enter_context(served)
             servers[name] = _Server(url, Caller(url, model), adapts=name not in {OFF, BUILT_SIDE})

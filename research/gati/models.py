@@ -1,6 +1,5 @@
 """The models of the comparison, loaded for one thread: whole, in stages with their learned caches, in fewer bits."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from latebind.program.stored import read_graph, read_model, read_stages
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.listing import find_models
 from latebind.repository.tensors import read_tensors
-from research.gati.routes import Exit, Look, Route, Stage
+from research.gati.routes import Exit, Route, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +63,14 @@ class CachedModel:
         model = read_model(self.directory)
         return Stage(_in_bytes((read_graph(self.directory, model),), self._weights(), rows, self.program.backend)[0])
 
-    def cached(self, look_of: Callable[[LookupFunction], Look]) -> Route:
-        """Return the model with an exit wherever a learned cache is; `look_of` says how one looks."""
-        return Route(self._with_exits(self.program.stages, look_of))
+    def cached(self) -> Route:
+        """Return the model with an exit wherever a learned cache is."""
+        return Route(self._with_exits(self.program.stages))
 
-    def cached_in_bytes(self, look_of: Callable[[LookupFunction], Look], rows: tuple[Tensor, ...]) -> Route:
+    def cached_in_bytes(self, rows: tuple[Tensor, ...]) -> Route:
         """Return the same with the network itself in eight bits too."""
         graphs = read_stages(self.directory, read_model(self.directory))
-        return Route(self._with_exits(_in_bytes(graphs, self._weights(), rows, self.program.backend), look_of))
+        return Route(self._with_exits(_in_bytes(graphs, self._weights(), rows, self.program.backend)))
 
     def quantised_bytes(self) -> int:
         """Return the bytes of the weights where those of convolutions take one each."""
@@ -83,15 +82,13 @@ class CachedModel:
         }
         return sum(t.numel() if name in narrow else t.nbytes for name, t in weights.items())
 
-    def _with_exits(
-        self, stages: tuple[StageFunction, ...], look_of: Callable[[LookupFunction], Look]
-    ) -> tuple[Stage | Exit, ...]:
+    def _with_exits(self, stages: tuple[StageFunction, ...]) -> tuple[Stage | Exit, ...]:
         pieces: list[Stage | Exit] = []
         for number, stage in enumerate(stages):
             pieces.append(Stage(stage))
             for one, function in self.caches:
                 if one.stage == number:
-                    pieces.append(Exit(f"{self.name} {one.name}", look_of(function), one.bytes))
+                    pieces.append(Exit(f"{self.name} {one.name}", function, one.bytes))
         return tuple(pieces)
 
     def _weights(self) -> dict[str, Tensor]:

@@ -25,7 +25,6 @@ from latebind.learned.plan import Candidate
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
 from latebind.learned.train import DISTILLATION
-from latebind.program.program import Program
 from latebind.program.stored import read_model
 from research.gati.composition import proposals
 from research.gati.models import CachedModel
@@ -34,7 +33,6 @@ from research.gati.routes import (
     Answers,
     Contender,
     Exit,
-    Look,
     Outcome,
     Plan,
     Route,
@@ -46,7 +44,6 @@ from research.gati.routes import (
     costs_of,
     no_exits,
     promised,
-    selected,
     standings,
 )
 
@@ -61,8 +58,8 @@ class Lessons:
     """What is trained, and how long: `presentations` are rows that each predictor sees.
 
     The kind "bytes" is the network itself in eight bits, before the network, and is not trained.
-    Networks stay in `folder`, if there is one: who trains
-    the same again finds them there, and who trains with other lessons replaces them.
+    Networks stay in `folder`, if there is one: who trains the same again finds them there, and who trains with other
+    lessons replaces them.
     """
 
     fit: Samples
@@ -82,56 +79,34 @@ class Explored:
 
 
 def explore(
-    base: CachedModel,
-    stages: Sequence[int],
-    lessons: Lessons,
-    samples: Samples,
-    seed: int,
-    *,
-    tell: Progress,
+    base: CachedModel, stages: Sequence[int], lessons: Lessons, samples: Samples, seed: int, *, tell: Progress
 ) -> Explored:
     """Make a lookup of every kind behind each stage (ascending), and ask all of them for all rows."""
     with TemporaryDirectory(prefix="latebind-") as passing:
-        trained = _train(base, stages, lessons, lessons.folder or Path(passing), seed, tell)
+        origin = Origin.of(base.directory, lessons.fit, seed=seed, presentations=lessons.presentations)
+        explorer = Explorer(
+            program=base.program,
+            wide=on_all_cores(base.directory, base.program),
+            names=read_model(base.directory).boundaries(entry=base.program.entry),
+            kept=ExplorationFolder.open(lessons.folder or Path(passing), origin),
+            seed=seed,
+            presentations=lessons.presentations,
+            progress=tell,
+            distillation=DISTILLATION,
+        )
+        kinds = [kind for kind in lessons.kinds if kind != BYTES]
+        found = explorer.train([Candidate(stage, kind, 0.0) for stage in stages for kind in kinds], lessons.fit)
+        trained = list(found.trained)
+        if BYTES in lessons.kinds:
+            trained = in_order([*trained, *explorer.eight_bit_lookup(base.directory, lessons.fit, found)[0]])
     tell("asking all lookups", 0.9)
-    route = with_all(base.program, trained, [selected(one.function) for one in trained])
-    sure = tuple([place for place, one in enumerate(trained) if one.files.head.sure])
-    return Explored(trained, route, answers_of(route, samples), replace(costs_of(route, samples), sure=sure))
-
-
-def _train(
-    base: CachedModel, stages: Sequence[int], lessons: Lessons, folder: Path, seed: int, tell: Progress
-) -> tuple[TrainedLookup, ...]:
-    explorer = Explorer(
-        program=base.program,
-        wide=on_all_cores(base.directory, base.program),
-        names=read_model(base.directory).boundaries(entry=base.program.entry),
-        kept=ExplorationFolder.open(
-            folder, Origin.of(base.directory, lessons.fit, seed=seed, presentations=lessons.presentations)
-        ),
-        seed=seed,
-        presentations=lessons.presentations,
-        progress=tell,
-        distillation=DISTILLATION,
-    )
-    kinds = [kind for kind in lessons.kinds if kind != BYTES]
-    found = explorer.train([Candidate(stage, kind, 0.0) for stage in stages for kind in kinds], lessons.fit)
-    if BYTES not in lessons.kinds:
-        return found.trained
-    return tuple(in_order([*found.trained, *explorer.eight_bit_lookup(base.directory, lessons.fit, found)[0]]))
-
-
-def with_all(program: Program, trained: Sequence[TrainedLookup], looks: Sequence[Look]) -> Route:
-    """Return the model with every lookup at its boundary, one behind another where there are several."""
     pieces: list[Stage | Exit] = []
-    for number, stage in enumerate(program.stages):
-        pieces.append(Stage(stage))
-        pieces += [
-            Exit(f"{one.kind} behind {one.stage}", look, one.files.bytes)
-            for one, look in zip(trained, looks, strict=True)
-            if one.stage == number
-        ]
-    return Route(tuple(pieces))
+    for number, stage in enumerate(base.program.stages):  # where there are several at a boundary, one behind another
+        behind = [one for one in trained if one.stage == number]
+        pieces += [Stage(stage), *[Exit(f"{one.kind} behind {number}", one.function, one.files.bytes) for one in behind]]
+    route = Route(tuple(pieces))
+    sure = tuple([place for place, one in enumerate(trained) if one.files.head.sure])
+    return Explored(tuple(trained), route, answers_of(route, samples), replace(costs_of(route, samples), sure=sure))
 
 
 def composition_of(explored: Explored, stages: int, costs: Costs, promise: Promise) -> Composition:
@@ -156,13 +131,11 @@ class Rules:
         self._proposals: dict[str, Choice] = {}
         self._known: dict[Choice, Floats] = {}
 
-    def search(self, budget: int | None = None) -> Thresholds:
-        """Return the search on samples with this limit of bytes."""
-        promise = self.composition.promise
-        within = replace(
-            self.composition, promise=replace(promise, cache_bytes=promise.cache_bytes if budget is None else budget)
+    def search(self) -> Thresholds:
+        """Return the search on samples."""
+        return lambda choose, show: self._held(
+            self.composition.choose(self._seen.take(choose), [self._seen.take(show)])
         )
-        return lambda choose, show: self._held(within.choose(self._seen.take(choose), [self._seen.take(show)]))
 
     def rule(self, name: str) -> Thresholds:
         """Return one of `RULES`."""

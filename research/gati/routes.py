@@ -24,7 +24,6 @@ from latebind.cli.console import Rows as TableRows
 from latebind.domain.errors import ConfigError
 from latebind.learned.activations import batches
 from latebind.learned.compose import Choice, Composer, Costs, Floats, Seen, calibrate, every_choice, threshold_path
-from latebind.learned.lookup import LookupFunction
 from latebind.learned.promise import Promise
 from latebind.learned.samples import CHOOSE_SHARE, Samples
 from latebind.program.backends import StageFunction
@@ -162,21 +161,6 @@ def _seconds(route: Route, row: tuple[Tensor, ...]) -> list[float]:
             piece.look(passed[0])
         found.append(perf_counter() - start)
     return found
-
-
-def selected(function: LookupFunction) -> Look:
-    """Return a learned cache as it is: the predictor answers, the selector says how sure it is."""
-    return function
-
-
-def unselected(function: LookupFunction) -> Look:
-    """Return the same predictor without its selector: the highest share of its softmax says how sure it is.
-
-    One that is sure of every answer has none, and stays as it is.
-    """
-    if function.head.sure:
-        return function
-    return LookupFunction(function.features, function.head.without_selector())
 
 
 def confident(answers: Tensor) -> Scored:

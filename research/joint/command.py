@@ -2,22 +2,17 @@
 
 from collections.abc import Sequence
 from functools import partial
-from math import ceil, floor
 from random import Random
 from typing import Annotated
 
 import numpy as np
 from typer import Option
 
-from latebind.batching.costs import shares_alive
 from latebind.bench.rounds import Progress
 from latebind.bench.statistics import median_interval
 from latebind.cli.bench.options import Tuning
 from latebind.cli.console import reporting
-from latebind.domain.config import ServedModel
-from latebind.domain.costs import Curve
 from latebind.domain.errors import ConfigError
-from latebind.domain.model import StageKind
 from research.contest import Contest, Report, Turns
 from research.evaluation import Conditions, Found, Output, Subject, evaluate
 from research.joint import sides
@@ -41,7 +36,7 @@ def joint(
 
     Parts: goodput (answers within the deadline, by load and deadline; without --part only this), batches (what exits
     gain, by the largest batch; sides are 'late', 'compacted', 'GATI batched'), refill (refilling a batch against
-    compacting it, saturated, beside what the cost model expects). For goodput a load is a multiple of the base model's
+    compacting it, saturated). For goodput a load is a multiple of the base model's
     highest throughput, for batches of its throughput one at a time.
 
     Each side has an engine of its own; they take turns. Every side refuses and drops requests that cannot be in time,
@@ -75,7 +70,7 @@ def joint(
 
         def refill(tell: Progress) -> Found:
             some = sides.refilling(served)
-            report, bound = Report(some, ("late",), (), seed), refill_bound(*unrolled(served), served.spec.max_batch)
+            report = Report(some, ("late",), (), seed)
 
             async def part(contest: Contest, random: Random, tell: Progress) -> None:
                 found = await contest.saturated(list(some), turns.seconds, turns.rounds, random, tell)
@@ -84,8 +79,7 @@ def joint(
                 report.alone.append(contest.alone)
 
             turns.hold(subject, some, part, conditions, tell, tuning=tuning)
-            title = f"batches of {served.spec.max_batch}; the cost model allows {bound:.3f} times compaction alone"
-            return Found({title: report.saturated_rows(sides.ALONE)})
+            return Found({f"batches of {served.spec.max_batch}": report.saturated_rows(sides.ALONE)})
 
         parts = {"goodput": goodput, "batches": batches, "refill": refill}
         evaluate(parts if output.part else {"goodput": goodput}, output)
@@ -119,42 +113,3 @@ def gain_rows(report: Report, kinds: Sequence[str], sizes: Sequence[int]) -> lis
         for kind in kinds
         for size in sizes
     ]
-
-
-def refill_bound(curves: Sequence[Curve], shares: Sequence[float], batch: int) -> float:
-    """Return how many times more requests are answered at most if batches of B stay full at every stage.
-
-    Compaction runs a batch to its end, while it shrinks; refilling gives the places of requests that have left to
-    others. That is the sum over stages s of c_s(B S_s), over that of S_s c_s(B), S_s being the share of requests that
-    run stage s: 1 where costs are proportional to the batch, 1 over the mean share where they do not depend on it. No
-    stage can do with less than full batches; what newcomers take to catch up comes on top.
-    """
-
-    def at(curve: Curve, rows: float) -> float:
-        low, high = floor(rows), ceil(rows)
-        below = curve.at(low) if low else 0.0
-        return below if low == high else below + (rows - low) * (curve.at(high) - below)
-
-    compacted = sum(at(curve, batch * share) for curve, share in zip(curves, shares, strict=True))
-    return compacted / sum(share * curve.at(batch) for curve, share in zip(curves, shares, strict=True))
-
-
-def unrolled(served: ServedModel) -> tuple[list[Curve], list[float]]:
-    """Return the cost of each stage, of a decoder of each of its steps, and the share of requests that run it.
-
-    Those before the last run with all who have not left at a learned cache; a decoder's step with all whose answer is
-    as long. Where lookups are waited for, they are part of their stage; inputs are taken to be as long as answers are.
-    """
-    spec, costs = served.spec, served.costs
-    curves: list[Curve] = []
-    shares = shares_alive(spec, costs)
-    for stage, curve in enumerate(costs.stages):
-        if spec.kind(stage) is StageKind.DECODER:
-            lengths = np.array(costs.output_steps)
-            steps = range(int(lengths.max()))
-            return curves + [curve for _ in steps], shares[:stage] + [float((lengths > step).mean()) for step in steps]
-        inputs = round(float(np.mean(costs.output_steps))) if stage in costs.slopes else 1
-        known = [curve, *(some[stage] for some in (costs.lookups, costs.slopes) if stage in some)]
-        batches = tuple(sorted({batch for one in known for batch in one.batches}))
-        curves.append(Curve(batches, tuple(costs.step(stage, batch, inputs) for batch in batches)))
-    return curves, shares[:-1]

@@ -73,10 +73,10 @@ def batching(
     processes: Processes = 0,
     output: Output,
 ) -> None:
-    """Compare batching policies on a simulated accelerator (LazyBatching, tables I and II, figures 12 to 15).
+    """Compare batching policies on a simulated accelerator (LazyBatching, tables I and II, figures 12 to 14).
 
-    Parts: loads (figures 12 to 14), deadlines (15), capacity (the largest load with at most 1 % late, and beyond it),
-    colocated (section VI-C), bound (what could ideally be saved). Models of your own: `live --simulated`.
+    Parts: loads (figures 12 to 14), capacity (the largest load with at most 1 % late, and beyond it), colocated
+    (section VI-C), bound (what could ideally be saved). Models of your own: `live --simulated`.
 
     Loads are in requests a second, or for bound multiples of capacity. Ratios are against the mean of untuned windows
     (the paper's 15 times), the best window of 5 ms or more (its 5.3, 2.7 and 2.5 times), and the best of all windows,
@@ -96,7 +96,6 @@ def batching(
 
         every: dict[str, Part] = {
             "loads": partial(parts.loads, plan, network or parts.MAIN, load or parts.LOADS),
-            "deadlines": partial(parts.deadlines, plan),
             "capacity": partial(parts.capacity, plan),
             "colocated": partial(parts.colocated, plan),
             "bound": bound,

@@ -1,11 +1,10 @@
-"""The parts of LazyBatching's evaluation: loads (figures 12 to 14), deadlines (15), co-location (VI-C).
+"""The parts of LazyBatching's evaluation: loads (figures 12 to 14), co-location (VI-C), capacity.
 
 Every ratio is given against the mean of untuned windows, the best window of 5 ms or more, and the best of all windows,
 without and with leaving early; the best is chosen anew at each load.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +23,6 @@ COLOCATED = ("resnet", "gnmt", "transformer", "bert")
 LOADS = (16.0, 64.0, 128.0, 250.0, 500.0, 1000.0, 1500.0, 2000.0)
 LOADS_TOGETHER = (50.0, 100.0, 200.0)
 HEAVY = 1000.0
-DEADLINES = {
-    "resnet": (0.005, 0.010, 0.020, 0.040, 0.060, 0.100),
-    "gnmt": (0.020, 0.030, 0.040, 0.060, 0.100),
-    "transformer": (0.005, 0.010, 0.015, 0.020, 0.040, 0.060, 0.100),
-}
 STEP = 1.07  # between two loads when the highest is looked for
 MOST_LATE = 0.01
 OVERLOAD = 1.2
@@ -63,18 +57,6 @@ def load_tasks(plan: Plan, networks: Sequence[str], rates: Sequence[float]) -> l
     ]
 
 
-def deadlines(plan: Plan, tell: Progress) -> Found:
-    """Run the policies of figure 15 at a heavy load, with each deadline."""
-    tasks = [
-        Task((network,), HEAVY, side, 0, plan.requests, allowed)
-        for network, some in DEADLINES.items()
-        for allowed in some
-        for side in few(recurrent=plan.scene.recurrent(network))
-    ]
-    rows = late_rows(plan.run(tasks, tell))
-    return Found({f"share after their deadline, {one}": [row for row in rows if row["network"] == one] for one in MAIN})
-
-
 def colocated(plan: Plan, tell: Progress) -> Found:
     """Run four networks on one worker, each at the same load (section VI-C)."""
     tasks = [Task(COLOCATED, rate, side, 0, plan.requests) for rate in LOADS_TOGETHER for side in sides(recurrent=True)]
@@ -82,7 +64,6 @@ def colocated(plan: Plan, tell: Progress) -> Found:
     return Found(
         {
             f"{', '.join(COLOCATED)} on one worker: times less": ratio_rows(runs),
-            "each of them: mean / p99 ms": model_rows(runs),
             "p99 of each, times less than under the baselines with the least mean": tail_rows(runs),
         }
     )
@@ -111,42 +92,15 @@ def capacity(plan: Plan, tell: Progress) -> Found:
     return Found({"the highest load with 1 % after 100 ms; saturated; in time at 1.2 times that, shedding": rows})
 
 
-@dataclass(frozen=True, slots=True)
 class Figure:
-    """One policy at one load over all seeds: mean of means, their quartiles, mean of 99th percentiles. Seconds.
+    """One policy at one load over all seeds, seconds: means and 99th percentiles of each, the same seeds for all."""
 
-    `means` and `tails`, the 99th percentiles, `(N,) float64`, are those of each seed, the same ones for all policies.
-    """
-
-    label: str
-    group: str
-    mean: float
-    low: float
-    high: float
-    p99: float
-    late: float
-    kept_up: bool
-    means: NDArray[np.float64]
-    tails: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, runs: Sequence[Result]) -> "Figure":
-        """Sum up the runs of one policy at one load."""
-        means = np.array([run.mean for run in runs])
-        tails = np.array([run.p99 for run in runs])
-        low, high = np.percentile(means, [25, 75])
-        return cls(
-            label=runs[0].task.side.label,
-            group=runs[0].task.side.kinds[0],
-            mean=float(means.mean()),
-            low=float(low),
-            high=float(high),
-            p99=float(tails.mean()),
-            late=float(np.mean([run.late for run in runs])),
-            kept_up=float(np.mean([run.growth for run in runs])) < GROWING,
-            means=means,
-            tails=tails,
-        )
+    def __init__(self, runs: Sequence[Result]) -> None:
+        self.label, self.group = runs[0].task.side.label, runs[0].task.side.kinds[0]
+        self.means, self.tails = np.array([run.mean for run in runs]), np.array([run.p99 for run in runs])
+        self.mean, self.p99 = float(self.means.mean()), float(self.tails.mean())
+        self.late = float(np.mean([run.late for run in runs]))
+        self.kept_up = float(np.mean([run.growth for run in runs])) < GROWING
 
 
 Cell = Mapping[str, Figure]  # by label of the policy
@@ -158,20 +112,21 @@ def cells(runs: Iterable[Result]) -> dict[tuple[tuple[str, ...], float], Cell]:
     for run in runs:
         cell = found.setdefault((run.task.networks, run.task.load), {})
         cell.setdefault(run.task.side.label, []).append(run)
-    return {key: {label: Figure.of(some) for label, some in cell.items()} for key, cell in found.items()}
+    return {key: {label: Figure(some) for label, some in cell.items()} for key, cell in found.items()}
 
 
 def latency_rows(runs: Sequence[Result]) -> Rows:
     """Return mean (25th to 75th percentile over seeds) and p99 in ms: each judged policy beside the best baselines."""
     rows: Rows = []
     for (networks, load), cell in cells(runs).items():
-        for label, figure in _shown(cell):
+        for figure in _shown(cell):
+            low, high = 1e3 * np.percentile(figure.means, [25, 75])
             rows.append(
                 {
                     "network": ", ".join(networks),
                     "load/s": f"{load:g}",
-                    "policy": label,
-                    "mean ms": f"{figure.mean * 1e3:.2f} ({figure.low * 1e3:.2f} to {figure.high * 1e3:.2f})",
+                    "policy": figure.label,
+                    "mean ms": f"{figure.mean * 1e3:.2f} ({low:.2f} to {high:.2f})",
                     "p99 ms": f"{figure.p99 * 1e3:.2f}",
                     "late": f"{figure.late:.2%}",
                     "keeps up": "yes" if figure.kept_up else "no",
@@ -194,11 +149,11 @@ def ratio_rows(runs: Sequence[Result]) -> Rows:
             row: Row = {"network": ", ".join(networks), "load/s": f"{load:g}", "policy": label}
             for name, some in against.items():
                 row[name] = _ratio(some, figure, tail=False) if some else ""
-            row["p99, best of all"] = _ratio(against["best of all"], figure, tail=True)
-            if against["best of all, leaving early"]:
-                row["p99, leaving early"] = _ratio(against["best of all, leaving early"], figure, tail=True)
-            else:
-                row["p99, leaving early"] = ""
+            for name, told in (
+                ("best of all", "p99, best of all"),
+                ("best of all, leaving early", "p99, leaving early"),
+            ):
+                row[told] = _ratio(against[name], figure, tail=True) if against[name] else ""
             rows.append(row)
     return rows
 
@@ -219,22 +174,6 @@ def summary_rows(runs: Sequence[Result]) -> Rows:
     ]
 
 
-def model_rows(runs: Sequence[Result]) -> Rows:
-    """Return mean and p99 in ms of each co-located network, by policy."""
-    found: dict[tuple[float, str], list[Result]] = {}
-    for run in runs:
-        found.setdefault((run.task.load, run.task.side.label), []).append(run)
-    rows: Rows = []
-    for (load, label), some in found.items():
-        row: Row = {"load/s each": f"{load:g}", "policy": label}
-        row["all"] = f"{np.mean([run.mean for run in some]) * 1e3:.2f}"
-        for name in some[0].models:
-            mean, p99 = np.mean([run.models[name] for run in some], axis=0)
-            row[name] = f"{mean * 1e3:.2f} / {p99 * 1e3:.2f}"
-        rows.append(row)
-    return rows
-
-
 def tail_rows(runs: Sequence[Result]) -> Rows:
     """Return how many times less the p99 of each co-located network is than under the baselines with the least mean."""
     rows: Rows = []
@@ -252,41 +191,23 @@ def tail_rows(runs: Sequence[Result]) -> Rows:
     return rows
 
 
-def late_rows(runs: Sequence[Result]) -> Rows:
-    """Return the share of requests past their deadline, by deadline and policy."""
-    found: dict[tuple[str, float, str], dict[float, list[float]]] = {}
-    for run in runs:
-        key = ", ".join(run.task.networks), run.task.load, run.task.side.label
-        found.setdefault(key, {}).setdefault(run.task.allowed, []).append(run.late)
-    heads: Rows = [{"network": network, "load/s": f"{load:g}", "policy": label} for network, load, label in found]
-    return [
-        head | {f"{allowed * 1e3:g} ms": f"{np.mean(late):.3%}" for allowed, late in sorted(by_deadline.items())}
-        for head, by_deadline in zip(heads, found.values(), strict=True)
-    ]
-
-
-def _shown(cell: Cell) -> list[tuple[str, Figure]]:
+def _shown(cell: Cell) -> list[Figure]:
     """Return the best baseline of each kind, and all other sides."""
     found = []
     for group in (Group.WINDOW, Group.ZERO, Group.LEAVING):
-        some = [(label, figure) for label, figure in cell.items() if figure.group is group]
-        if some:
-            found.append(min(some, key=lambda pair: pair[1].mean))
-    return found + [(label, f) for label, f in cell.items() if f.group in (*JUDGED, Group.OTHER)]
+        if some := [figure for figure in cell.values() if figure.group == group]:
+            found.append(min(some, key=lambda figure: figure.mean))
+    return found + [figure for figure in cell.values() if figure.group in (*JUDGED, Group.OTHER)]
 
 
 def _baselines(cell: Cell) -> dict[str, list[Figure]]:
     """Return the sides over which each baseline takes the mean or the best."""
-    window = [figure for figure in cell.values() if figure.group is Group.WINDOW]
-    zero = [figure for figure in cell.values() if figure.group is Group.ZERO]
-    leaving = [figure for figure in cell.values() if figure.group is Group.LEAVING]
-    untuned, tuned, every, early = BASELINES
-    return {
-        untuned: window,
-        tuned: _best(window),
-        every: _best(window + zero),
-        early: _best(window + zero + leaving) if leaving else [],
-    }
+    window, zero, leaving = (
+        [figure for figure in cell.values() if figure.group == group]
+        for group in (Group.WINDOW, Group.ZERO, Group.LEAVING)
+    )
+    early = _best(window + zero + leaving) if leaving else []
+    return dict(zip(BASELINES, (window, _best(window), _best(window + zero), early), strict=True))
 
 
 def _best(some: Sequence[Figure]) -> list[Figure]:

@@ -1,7 +1,6 @@
 """Measures what the scheduler costs on one core, by policy and queue length: a boundary, a decision, an event.
 
-In CPU seconds of the thread, which are meaningful on a busy machine as well, and beside them by the clock. Also what an
-event costs if many models are served and few have requests.
+In CPU seconds of the thread, which are meaningful on a busy machine as well, and beside them by the clock.
 """
 
 import time
@@ -14,11 +13,11 @@ from latebind.batching.decisions import Decision
 from latebind.batching.policy import BatchPolicy, make_policy
 from latebind.batching.requests import ModelView, Queue
 from latebind.batching.workers import BatchTable, WorkView
-from latebind.cli.console import Row, Rows
-from latebind.domain.actions import Action, Load, Reply, Run
-from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, Footprint, ModelCosts
-from latebind.domain.events import Arrived, Event, Loaded, StageDone
+from latebind.cli.console import Row
+from latebind.domain.actions import Action, Run
+from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.events import Arrived, StageDone
 from latebind.domain.model import ModelSpec
 from latebind.scheduler import Scheduler
 from research.policies import BATCHING
@@ -30,9 +29,6 @@ HITS = 0.3  # of a batch that the others answer
 MAX_BATCH = 16
 BACKLOGS = (0, 10, 1000)
 SKIPPED = 0.1  # of the events, the first: what is kept by size of batch is worked out then
-BUSY, ASKED = 4, 8  # of many models so many are asked for, by so many requests each, all the time
-COUNTS = (BUSY, 200, 2000)
-MANY = ("graph", "lazy+", "late")  # policies that are tried with many models
 
 
 @dataclass(slots=True)
@@ -143,78 +139,3 @@ def _launched(actions: list[Action]) -> Run:
 def _arrival(first: int, count: int, now: float = 0.0) -> Arrived:
     numbers = tuple(range(first, first + count))
     return Arrived("net", now + 1e6, numbers, numbers)
-
-
-# Many models ----------------------------------------------------------------------------------------------------------
-
-
-def many_rows(*, events: int) -> Rows:
-    """Return the mean microseconds of an event with few and with many models, in limited memory or without bound."""
-    return [
-        {
-            "policy": policy,
-            "memory": "limited" if memory else "no bound",
-            "models": models,
-            "us an event": f"{1e6 * many(policy, models, memory, events):.1f}",
-        }
-        for policy in MANY
-        for memory in (False, True)
-        for models in COUNTS
-    ]
-
-
-def many(policy: str, models: int, memory: bool, events: int) -> float:
-    """Return the mean seconds of an event in closed-loop traffic, where each answered request is replaced."""
-    crowd = _Crowd(policy, models, memory)
-    crowd.play(events // 10)
-    crowd.seconds, crowd.handled = 0.0, 0
-    crowd.play(events)
-    crowd.scheduler.check()
-    return crowd.seconds / crowd.handled
-
-
-class _Crowd:
-    """A scheduler, and the clients that keep some of its models busy."""
-
-    def __init__(self, policy: str, models: int, memory: bool) -> None:
-        self._costs = ModelCosts((Curve((1, 16), (3e-4, 3e-3)),) * BUSY, {}, {1: 0.3})
-        footprint = Footprint((1,) * BUSY, (0.1,) * BUSY)
-        specs = [ModelSpec(f"net-{number:04}", "1", (), (), BUSY, 16, (1,)) for number in range(models)]
-        served = tuple(ServedModel(spec, self._costs, 1000, footprint) for spec in specs)
-        residency = ResidencyConfig(models * BUSY if memory else 0)
-        self.scheduler = Scheduler(SchedulerConfig(served, 1, PolicyConfig(policy), residency=residency))
-        self.seconds, self.handled = 0.0, 0
-        self._now, self._last = 0.0, 0
-        self._running: Run | None = None
-        for place in range(BUSY):
-            self._come(specs[models * place // BUSY].name, ASKED)
-
-    def play(self, events: int) -> None:
-        """Let stages end until `events` events have been handled."""
-        while self.handled < events:
-            assert self._running is not None, "nobody works"
-            running = self._running
-            self._now += self._costs.step(running.stage, len(running.requests))
-            self._tell(StageDone(running.worker))
-
-    def _come(self, name: str, count: int) -> None:
-        numbers = tuple(range(self._last, self._last + count))
-        self._last += count
-        self._tell(Arrived(name, self._now + 1e6, numbers, numbers))
-
-    def _tell(self, event: Event) -> None:
-        begun = time.thread_time()
-        actions = self.scheduler.handle(event, self._now)
-        self.seconds += time.thread_time() - begun
-        self.handled += 1
-        left: dict[str, int] = {}
-        for action in actions:
-            if isinstance(action, Run):
-                self._running = action
-            elif isinstance(action, Reply):
-                left[action.model] = left.get(action.model, 0) + 1
-        for action in actions:
-            if isinstance(action, Load):
-                self._tell(Loaded(action.model, action.pieces, 1.0))
-        for name, count in left.items():
-            self._come(name, count)

@@ -16,14 +16,14 @@ from random import Random
 from typing import Annotated
 
 import numpy as np
-from typer import Argument, Option
+from typer import Option
 
 from latebind.bench.client import during, rising
-from latebind.bench.report import SHARES, Plot, lines
 from latebind.bench.rounds import Progress, in_rounds
 from latebind.bench.server import pinned
 from latebind.bench.statistics import median_interval
 from latebind.bench.subject import Setting
+from latebind.cli.bench.options import Repository
 from latebind.cli.console import Row, reporting
 from latebind.cli.options import DataOption
 from latebind.cli.sources import load_rows
@@ -35,13 +35,11 @@ from research import live
 from research.evaluation import Conditions, Data, Found, Output, Rounds, Words, evaluate
 from research.live import WAITING, Asked, Call, started
 from research.sides import Figures, Side, chosen, graph
-from research.validate.networks import NETWORKS, build
 from research.validate.simulated import Log, simulated
 
 MOST_ROWS = 2_000
 WARM_UP, SATURATED = 0.3, 0.25  # seconds
 BLOCK, CALIBRATION = 0.6, 0.4  # seconds of a block, and of the stretches around it
-QUANTILES = np.linspace(0.0, 1.0, 402)[1:-1]
 POLICIES = {name: Side(name, PolicyConfig(name), exits=True) for name in ("late", "lazy+", "graph")}
 POLICIES["serial"] = Side("serial", graph(1, shed=True), exits=True)
 FIGURES: dict[str, Callable[[Figures], float]] = {
@@ -52,7 +50,7 @@ FIGURES: dict[str, Callable[[Figures], float]] = {
 
 
 def validate(
-    repository: Annotated[Path | None, Argument(help="A folder of models. Default: some are built.")] = None,
+    repository: Repository,
     *,
     model: Annotated[Words, Option(help="Take only this model of the folder; may be repeated.")] = None,
     data: Data = None,
@@ -73,20 +71,13 @@ def validate(
     left the network. A ratio is the median over the rounds, simulated over live. Latencies are those of clients of the
     engine, without HTTP. Sequence models need --data.
 
-    Examples:
-
-    * `python -m research validate --page out/validate.html`
-    * `python -m research validate models --model resnet56 --data images.npz`
+    Example: `python -m research validate models --model resnet56 --data images.npz`
     """
-    with reporting(), tempfile.TemporaryDirectory() as scratch:
+    with reporting():
         policies, seed = tuple(chosen(POLICIES, policy or ())), conditions.seed
 
         def loads(tell: Progress) -> Found:
-            folder = repository
-            if folder is None:
-                names = list(chosen(NETWORKS, model or ()))
-                folder = build(Path(scratch) / "models", names, conditions.backend or "openvino", tell)
-            paths = {path.parent.name: path for path in find_models(folder, tuple(model or ()))}
+            paths = {path.parent.name: path for path in find_models(repository, tuple(model or ()))}
             specs = {name: read_spec_and_costs(ModelDirectory.open(path))[0] for name, path in paths.items()}
             if data is None:
                 sent = {name: live.Rows.made_up(spec, Random(seed)) for name, spec in specs.items()}
@@ -97,7 +88,7 @@ def validate(
             plan = Plan(load, deadline, rounds, blocks)
             found = visited(paths, policies, sent, plan, conditions.setting(), tell)
             title = f"live / simulated, {load:.0%} of what each answers, due after {deadline:g} x alone"
-            return Found({title: [row(one, seed) for one in found]}, lambda: list(map(_distribution, found)))
+            return Found({title: [row(one, seed) for one in found]})
 
         evaluate({"loads": loads}, output)
 
@@ -212,13 +203,3 @@ def answered(seconds: Figures) -> Figures:
     """Return the seconds of those that have an answer."""
     found: Figures = seconds[np.isfinite(seconds)]
     return found
-
-
-def _distribution(one: Compared) -> Plot:
-    """Draw the share of requests that were answered within a time, live and simulated."""
-    both = {"live": one.live, "simulated": one.simulated}
-    curves = {
-        name: (np.quantile(answered(np.concatenate(some)), QUANTILES) * 1e3, QUANTILES) for name, some in both.items()
-    }
-    x, y = {"title": "latency, ms", "type": "log"}, {"title": "share of requests", **SHARES}
-    return lines(f"{one.model}, {one.policy}", curves, x=x, y=y, mode="lines")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from latebind.batching.costs import Estimate
 from latebind.batching.requests import ModelView, Queue, Request
-from latebind.batching.workers import BatchTable, SubBatch, WorkView
+from latebind.batching.workers import SubBatch, WorkView
 from latebind.domain.actions import Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
@@ -85,60 +85,6 @@ def test_figure_8_newcomers_catch_up_and_both_go_on_as_one() -> None:
         (9, D, every),
         (10, E, every),
     ]
-
-
-def test_figure_10_the_timeline_of_three_requests() -> None:
-    timeline = play(lazy(), chain(*(STATIC,) * 8), [2, 3.5, 4.5])
-    assert timeline.ran == [
-        (2, A, (1,)),
-        (3, B, (1,)),
-        (4, A, (2,)),
-        (5, A, (3,)),
-        (6, B, (2, 3)),
-        (7, C, (1, 2, 3)),
-        (8, D, (1, 2, 3)),
-        (9, E, (1, 2, 3)),
-        (10, F, (1, 2, 3)),
-        (11, G, (1, 2, 3)),
-        (12, H, (1, 2, 3)),
-    ]
-
-
-def test_figure_10_the_stack_after_each_push_and_merge() -> None:
-    spec = chain(*(STATIC,) * 8).spec
-    table = BatchTable()
-
-    def rows() -> list[tuple[tuple[int, ...], int]]:
-        return [(tuple(entry.members), entry.stage) for entry in table.entries]
-
-    def push(number: int, now: float) -> None:
-        table.push(SubBatch(spec, {number: Request(number, "net", number, 1e3, now)}), now)
-
-    def run(now: float) -> None:
-        table.entries[-1].advance()
-        table.settle(table.entries[-1], now)
-
-    push(1, 2)
-    assert rows() == [((1,), A)]
-    run(3)
-    run(4)
-    push(2, 4)
-    assert rows() == [((1,), C), ((2,), A)]
-    run(5)
-    push(3, 5)
-    assert rows() == [((1,), C), ((2,), B), ((3,), A)]
-    run(6)
-    assert rows() == [((1,), C), ((2, 3), B)]
-    run(7)
-    assert rows() == [((1, 2, 3), C)]
-    first = table.entries[-1].members[1]
-    assert (first.preempted, first.delayed) == (1, 3)
-
-
-def test_continuous_batching_never_comes_between_stages_that_run_once() -> None:
-    timeline = Timeline(config(PolicyConfig(BATCHING["continuous"], shed=False), chain(STATIC, STATIC, DECODER)))
-    timeline.run([Arrival(0, "net", 1e3, 2, outputs=3), Arrival(0.5, "net", 1e3, 2, outputs=1)])
-    assert [(stage, requests) for _, stage, requests in timeline.ran[:3]] == [(0, (1,)), (1, (1,)), (0, (2,))]
 
 
 def view(served: ServedModel, *running: Request, stage: int = 0) -> tuple[WorkView, ModelView]:
@@ -245,11 +191,3 @@ def test_no_more_workers_run_than_there_are_cores_for() -> None:
 
 def test_without_a_worker_of_one_the_smallest_takes_what_there_is() -> None:
     assert played([call(0.0, 3)], granularities=(4, 2)) == [(0.0, numbers(1, 2)), (2.0, (3,))]
-
-
-def test_other_policies_fill_workers_up_to_their_granularity() -> None:
-    assert played([call(0.0, 7)], granularities=(4, 2), name="graph") == [
-        (0.0, numbers(1, 4)),
-        (0.0, numbers(5, 6)),
-        (2.0, (7,)),
-    ]

@@ -115,12 +115,6 @@ def test_the_bound_of_streaming_is_that_of_a_search_where_pieces_are_small_and_n
     assert bound == pytest.approx(found, rel=0.1)
 
 
-def test_what_comes_while_stages_run_is_not_kept_and_never_waited_for() -> None:
-    prints = dict.fromkeys("ab", Footprint((10, 10), (10.0, 10.0), runs=(4.0, 4.0)))
-    assert least_streaming("aba", prints, 40) == pytest.approx(16.0 + 16.0)
-    assert least_streaming("aba", prints, 26) == pytest.approx(16.0 + 16.0)
-
-
 def test_what_does_not_fit_cannot_be_run_unless_it_streams() -> None:
     prints = {"a": Footprint((2, 2), (1.0, 1.0))}
     assert least_whole("aa", prints, 3) == inf

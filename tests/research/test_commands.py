@@ -95,7 +95,7 @@ def test_every_evaluation_tells_settings_machine_and_tables_and_writes_them(
     ("words", "message"),
     [
         ("batching --network alexnet", "there is no network 'alexnet'"),
-        ("batching --part everything", "there is no part 'everything': take some of loads, deadlines"),
+        ("batching --part everything", "there is no part 'everything': take some of loads, capacity"),
         ("elastic --network alexnet", "there is no network 'alexnet'"),
         (
             "elastic-live {models} --model chain --data {images} --engine-cores a",

@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 from latebind.bench.subject import Setting, Subject
-from latebind.domain.config import ServedModel
-from latebind.domain.costs import EMPTY_STAGE, Curve, ModelCosts
 from latebind.domain.errors import ConfigError
-from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from research import contest
 from research.contest import Cell, Costs, Plan, Played, Report, Simulated, on_engines
 from research.ebird import command as ebird
@@ -26,8 +23,6 @@ from tests.digits import Built
 from tests.research.conftest import quiet, subject_of
 
 CELL = Cell(1.0, 3.0)
-VECTOR = TensorSpec("x", "float32", (1,))
-FLAT, LINEAR = Curve((1, 8), (1.0, 1.0)), Curve((1, 8), (1.0, 8.0))
 
 
 def played(*seconds: float, allowed: float = 1.0) -> Played:
@@ -85,33 +80,6 @@ def test_every_kind_has_sides_and_baselines_take_part_as_described() -> None:
         chosen(every, ["GraphB"])
 
 
-@pytest.mark.parametrize(
-    ("curve", "batch", "bound"),
-    [
-        (LINEAR, 8, 1.0),  # small batches are no dearer
-        (FLAT, 8, 2 / 1.25),  # a quarter runs the second stage for the price of all
-        (FLAT, 1, 1.0),  # in batches of one nothing is ever empty
-    ],
-)
-def test_refilling_gains_at_most_what_small_batches_cost(curve: Curve, batch: int, bound: float) -> None:
-    assert joint.refill_bound([curve, curve], [1.0, 0.25], batch) == pytest.approx(bound)
-
-
-def test_a_decoder_is_as_many_stages_as_the_longest_answer_has_steps_and_a_lookup_is_part_of_its_stage() -> None:
-    kinds = (StageKind.STATIC, StageKind.DECODER)
-    writer = ServedModel(
-        ModelSpec("writer", "1", (VECTOR,), (VECTOR,), 2, 8, kinds=kinds),
-        ModelCosts((LINEAR, FLAT), slopes={0: FLAT}, output_steps=(1, 1, 2, 4)),
-    )
-    curves = [Curve((1, 8), (2.0, 9.0)), FLAT, FLAT, FLAT, FLAT]  # two words in, as are answered on average
-    assert joint.unrolled(writer) == (curves, [1.0, 1.0, 0.5, 0.25, 0.25])
-    net = ServedModel(
-        ModelSpec("net", "1", (VECTOR,), (VECTOR,), 2, 8, lookups=(0,)),
-        ModelCosts((EMPTY_STAGE, LINEAR), lookups={0: FLAT}, hit_rates={0: 0.75}),
-    )
-    assert joint.unrolled(net) == ([FLAT, LINEAR], [1.0, 0.25])
-
-
 @pytest.fixture(scope="module")
 def costs(built: Built) -> Costs:
     found = Costs.read(built.directory.path.parents[1], "digits", steep=True)
@@ -150,9 +118,8 @@ def test_what_exits_gain_is_told_for_every_batch_over_the_same_policy_without(co
     refilled = Report(joint_sides.refilling(costs.exits), (OURS,), ())
     every, seconds = list(refilled.sides), 400 * costs.whole.costs.remaining(0, 1)
     refilled.saturated = asyncio.run(Simulated(costs, refilled.sides).saturated(every, seconds, 2, Random(0), quiet))
-    bound = joint.refill_bound(*joint.unrolled(costs.exits), costs.exits.spec.max_batch)
     over = {name: np.mean(refilled.saturated[joint_sides.ALONE]) / np.mean(t) for name, t in refilled.saturated.items()}
-    assert over[OURS] <= 1.05 * bound  # the bound is by the share that hits on average
+    assert over[OURS] > 1.0
     assert over["all wait for the last"] <= 1.0
 
 

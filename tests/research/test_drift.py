@@ -11,7 +11,7 @@ from tests.digits import Built
 
 
 def trial(requests: int | None, samples: int | None, unguarded: float) -> drift.Trial:
-    return drift.Trial("mix", requests, samples, 0.98, unguarded, 0.97)
+    return drift.Trial("mix", requests, samples, unguarded, 0.97)
 
 
 def test_a_fall_must_be_caught_in_time() -> None:
@@ -54,5 +54,5 @@ def test_changes_of_digits_are_caught(built: Built) -> None:
 def test_a_calibration_of_its_own_without_lookups_is_told_as_such(built: Built) -> None:
     rows, labels = built.rows
     subject = Subject(built.directory.path.parent.parent, "digits", rows, labels)
-    with pytest.raises(ConfigError, match=r"at a fidelity of 1, the benchmark's copy .* has no lookup that pays"):
+    with pytest.raises(ConfigError, match=r"at a fidelity of 1, its copy has no lookup that pays"):
         drift.run(subject, trials=1, fidelity=1.0, by=3.0, settle=600, after=500, seed=0)

@@ -1,7 +1,5 @@
 """Ebird's evaluation simulated: searches find what they say, baselines count by their best."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -31,7 +29,7 @@ NETWORK = "resnet152"
 
 
 def means(side: Side, load: float, *, requests: int = 300, seed: int = 0) -> float:
-    return float(run(Task(NETWORK, side, ((load, requests),), TITAN_RTX, seed)).latencies.mean())
+    return float(run(Task(NETWORK, side, ((load, requests),), TITAN_RTX, seed)).mean())
 
 
 @pytest.mark.parametrize("load", [Stable(2.0), Burst(0.1)])
@@ -41,7 +39,7 @@ def test_a_search_finds_the_load_up_to_which_the_target_is_kept(side: Side, load
 
     def tail(rate: float) -> float:
         steps, first = load.at(rate)
-        return float(np.percentile(run(Task(NETWORK, side, steps, TITAN_RTX)).latencies[first:], 99))
+        return float(np.percentile(run(Task(NETWORK, side, steps, TITAN_RTX))[first:], 99))
 
     assert 0.0 < tail(found) <= QOS < tail(1.1 * found)
 
@@ -56,7 +54,7 @@ def test_nobody_carries_more_than_the_card_computes() -> None:
 def test_a_lone_request_takes_its_copies_and_its_run() -> None:
     alone = 0.0054 + 602_112 / 12e9 + 4000 / 12e9 + 2 * 3.9e-6
     found = run(Task("resnet50", ELASTIC, ((1.0, 20),), TITAN_RTX))
-    assert np.median(found.latencies) == pytest.approx(alone, rel=0.01)
+    assert np.median(found) == pytest.approx(alone, rel=0.01)
 
 
 def test_section_3_no_wait_takes_less_than_a_wait_at_low_load_and_padding_is_never_better() -> None:
@@ -80,15 +78,8 @@ def test_a_baseline_counts_by_its_best_window() -> None:
     assert parts.mean_gain({"a": sides, "b": sides}, Kind.OPTIMAL) == pytest.approx(-0.55)
 
 
-def test_a_longer_gap_between_batches_costs_those_who_have_one() -> None:
-    quick, slow = (replace(TITAN_RTX, launch=launch) for launch in (0.0, 0.04))
-    load = Stable(2.0)
-    assert highest(Search(NETWORK, NO_WAIT, slow, load)) < 0.8 * highest(Search(NETWORK, NO_WAIT, quick, load))
-    assert highest(Search(NETWORK, ELASTIC, slow, load)) == highest(Search(NETWORK, ELASTIC, quick, load))
-
-
-def test_loads_of_bursts_are_known_once_and_rows_have_each_kind() -> None:
-    plan = parts.Plan((NETWORK,), seeds=1, seconds=1.0, processes=1, known={NETWORK: 350.0})
+def test_bursts_have_a_low_and_a_high_load_and_each_kind() -> None:
+    plan = parts.Plan((NETWORK,), seeds=1, seconds=0.5, processes=1)
     means, less = parts.bursts(plan, quiet).tables.values()
     assert [row["load"] for row in means] == [row["load"] for row in less] == ["low", "high"]
     assert set(less[0]) == {"network", "load", "than 30 ms wait", *(f"than {b}" for b in parts.BASELINES)}

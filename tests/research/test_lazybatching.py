@@ -38,27 +38,6 @@ def test_lazy_plus_is_told_against_every_baseline(runs: list[Result]) -> None:
     assert {row["network"] for row in parts.summary_rows(runs)} == {"resnet", "transformer"}
 
 
-def test_a_ratio_has_an_interval_over_the_seeds(runs: list[Result]) -> None:
-    (row,) = [r for r in parts.ratio_rows(runs) if r["network"] == "resnet" and r["policy"] == "lazy+"]
-    value, low, high = (float(part.strip("[],")) for part in str(row["best of 5 ms or more"]).split())
-    ((_, cell),) = [one for one in parts.cells(runs).items() if one[0][0] == ("resnet",)]
-    best = min((figure for figure in cell.values() if figure.group == Group.WINDOW), key=lambda one: one.mean)
-    each = sorted(best.means / cell["lazy+"].means)
-    assert value == pytest.approx(best.mean / cell["lazy+"].mean, abs=1e-3)
-    assert (low, high) == pytest.approx((each[0], each[-1]), abs=1e-3)
-
-
-def test_each_network_on_a_shared_worker_has_its_p99_told_against_the_best_baseline() -> None:
-    several = [side for side in sides(recurrent=True) if side.label in ("GraphB(0, 64)", "GraphB(0, 8)", "lazy+")]
-    found = [run(Task(("resnet", "gnmt"), 100.0, side, seed, 100), SCENE) for side in several for seed in (0, 1)]
-    (row,) = parts.tail_rows(found)
-    ((_, cell),) = parts.cells(found).items()
-    best = min((label for label in cell if label != "lazy+"), key=lambda label: cell[label].mean)
-    theirs, ours = ([run.models["GNMT"][1] for run in found if run.task.side.label == one] for one in (best, "lazy+"))
-    assert (row["than"], row["policy"]) == (best, "lazy+")
-    assert float(str(row["GNMT"]).split()[0]) == pytest.approx(sum(theirs) / sum(ours), abs=1e-3)
-
-
 def test_a_baseline_that_does_not_keep_up_is_marked() -> None:
     tasks = [Task(("gnmt",), 4000.0, side, 0, 300) for side in sides(recurrent=True)]
     found = [run(task, SCENE) for task in tasks if task.side.kinds[0] != Group.OTHER]

@@ -1,8 +1,6 @@
 """Comparisons with peers, tried on small servers: calls as bytes, loads, processes, environments, tables."""
 
 import asyncio
-import base64
-import json
 import os
 import shutil
 import sys
@@ -16,7 +14,7 @@ import pytest
 from latebind.bench.ledger.questions import Protocol
 from latebind.bench.server import cpu_seconds
 from latebind.domain.errors import ConfigError
-from research.peers.clients import Loaded, answer, as_base64, check, load, play, written
+from research.peers.clients import Loaded, answer, check, load, play, written
 from research.peers.compare import goodput_rows, identity_rows
 from research.peers.servers import PACKAGES, Served, environment, free_port, restless, running, turn_of
 from tests.cluster.small import until
@@ -48,12 +46,6 @@ def test_a_call_is_answered_and_its_answer_compared(served: Served, protocol: Pr
         check(served, call, ROWS, who="ours")
     with pytest.raises(ConfigError, match="answered 503"):
         answer(served, written(protocol, "full", ROWS[:, :1]))
-
-
-def test_a_tensor_as_base64_is_the_same_tensor() -> None:
-    (tensor,) = json.loads(as_base64(written(Protocol.JSON, "resnet18", ROWS), ROWS).data)["inputs"]
-    assert np.frombuffer(base64.b64decode(tensor["base64"]), np.float32).tolist() == ROWS[0].tolist()
-    assert tensor["shape"] == [1, 16]
 
 
 def test_a_server_that_polls_is_found_and_stands_still_while_others_have_their_turn(tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 from dataclasses import replace
 from random import Random
 
-import numpy as np
 import pytest
 
 from research.mcache import parts
 from research.mcache.crowd import IN_ORDER, crowd
 from research.mcache.crowd import LATE as LATE_SIDE
-from research.mcache.models import FLOAT, SEVEN, Storage
+from research.mcache.models import SEVEN
 from research.mcache.play import LATE, LFU, LRU, WHOLE, Bound, Case, Cell, Plan, Played, Policy, Scene, policy
 from research.mcache.traces import Pairing, drawn
 from tests.research.conftest import quiet
@@ -31,12 +30,6 @@ def test_an_hour_is_the_same_each_time_it_is_made_and_another_by_seed() -> None:
     assert seven().made()[0] != seven(1).made()[0]
 
 
-def test_many_models_are_as_many_as_services_and_each_is_asked_for() -> None:
-    requests, footprints = Plan(SERVICES, seeds=1, requests=5000).many(("http",))[0].made()
-    assert {request.model for request in requests} == set(footprints)
-    assert 40 < len(footprints) < 130
-
-
 @pytest.mark.parametrize("share", [0.4, 0.8])
 def test_nobody_loads_less_than_the_bounds_say(share: float) -> None:
     requests, footprints = seven().made()
@@ -51,17 +44,6 @@ def test_nobody_loads_less_than_the_bounds_say(share: float) -> None:
     assert min(load(side) for side in (*whole, WHOLE)) >= load(Bound.WHOLE) - 1e-9
     assert load(LATE) >= load(Bound.STREAMING) - 1e-6
     assert load(policy("late", known=16)) >= load(Bound.STREAMING) - 1e-6
-
-
-def test_belady_is_the_optimum_where_all_models_are_alike() -> None:
-    requests, footprints = seven().made()
-    alike = dict.fromkeys(footprints, Storage().footprint([1000]))
-    for models in (1, 3, 5):
-        played = policy("belady").cell(requests, alike, 1000 * models)
-        least = Bound.WHOLE.cell(requests, alike, 1000 * models)
-        assert played is not None
-        assert least is not None
-        assert played.loading == pytest.approx(least.loading)
 
 
 def test_whole_models_do_not_fit_where_the_largest_does_not_and_late_still_runs() -> None:
@@ -94,18 +76,6 @@ def test_a_part_has_a_cell_for_each_half_and_seed_and_lru_is_always_there() -> N
     assert at_40["paper's, against lru"] == "+18%"
 
 
-def test_against_lru_is_the_ratio_of_means_over_paired_hours() -> None:
-    assert parts.against(np.array([1.0, 2.0]), np.array([2.0, 4.0])) == "-50.0% [-50.0, -50.0]"
-    assert parts.against(None, np.array([2.0])) == ""
-
-
-def test_memory_is_compared_where_loads_are_equal() -> None:
-    assert parts.enough([0.2, 0.4, 0.6], [6.0, 4.0, 1.0], 4.0) == pytest.approx(0.4)
-    assert parts.enough([0.2, 0.4, 0.6], [6.0, 4.0, 1.0], 2.5) == pytest.approx(0.5)
-    assert parts.enough([0.2, 0.4, 0.6], [6.0, 4.0, 1.0], 9.0) == 0.2
-    assert parts.enough([0.2, 0.4, 0.6], [6.0, 4.0, 1.0], 0.5) == 1.0
-
-
 def test_memory_that_is_saved_is_told_in_points() -> None:
     found: Played = {
         Case("random", 0.4): {LRU: loads(9, 9), LATE: loads(5, 6)},
@@ -135,9 +105,3 @@ PUBLISHED = {
 
 def test_networks_have_as_many_parameters_as_their_checkpoints() -> None:
     assert {name: sum(stages) for name, stages in SEVEN.items()} == PUBLISHED
-
-
-def test_a_load_takes_the_fixed_part_and_the_bytes_over_the_bandwidth() -> None:
-    found = Storage(fixed=0.5, bandwidth=1e9).seven()["BERT-base"]
-    assert found.size == FLOAT * PUBLISHED["BERT-base"]
-    assert found.penalty == pytest.approx(0.5 + found.size / 1e9)

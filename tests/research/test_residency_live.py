@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,10 +12,8 @@ from typer.testing import CliRunner
 
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import ConfigError
-from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.on_demand import open_model
 from research.__main__ import app
-from research.live import Rows
 from research.mcache.live import Plan, Zoo, mapped, weigh
 from research.mcache.traces import drawn
 from tests.building import build_stages
@@ -57,11 +54,6 @@ def test_models_are_weighed_as_large_as_their_weights(weighed: Zoo) -> None:
     assert weighed.size == sum(sizes.values())
 
 
-def test_a_folder_of_one_model_is_told(zoo: Path) -> None:
-    with pytest.raises(ConfigError, match="has one model: give a folder of several"):
-        weigh(zoo / "two")
-
-
 def test_requests_of_a_round_are_the_same_each_time_and_within_the_block(weighed: Zoo) -> None:
     plan = Plan(tuple(drawn(Random(0))), (), speed=20.0, seconds=5.0, warm_up=1.0)
     names = weighed.slowest_first
@@ -75,16 +67,6 @@ def test_a_block_longer_than_its_hour_is_told(weighed: Zoo) -> None:
     plan = Plan(tuple(drawn(Random(0))), (), speed=1000.0, seconds=5.0)
     with pytest.raises(ConfigError, match="less --speed or --seconds"):
         plan.requests(weighed.slowest_first, 0)
-
-
-def test_rows_that_are_made_up_keep_to_the_words_that_a_model_knows() -> None:
-    inputs = (TensorSpec("words", "int64", (50,), limit=3), TensorSpec("image", "float32", (2, 2)))
-    spec = ModelSpec("m", "1", inputs, inputs, 1, 1)
-    rows = Rows.made_up(spec, Random(0))
-    for number in range(rows.count):
-        row = rows.given(number, spec)
-        assert set(np.unique(row["words"])) == {0, 1, 2}
-        assert row["image"].shape == (1, 2, 2)
 
 
 def test_weights_of_a_process_are_seen_from_outside_while_they_are_there(zoo: Path) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from research.gati.streams import brighter, jittered, zipf_stream
+from research.gati.streams import jittered, zipf_stream
 
 
 def test_classes_come_as_zipfs_law_says_and_another_dominates_in_each_phase() -> None:
@@ -31,10 +31,3 @@ def test_a_jittered_image_is_the_same_image_moved() -> None:
     assert all(np.isin(one, image).all() for one in moved)
     assert any(not np.array_equal(one, image) for one in moved)
     assert jittered(image, 0, random) is image
-
-
-def test_only_numbers_with_a_point_become_brighter() -> None:
-    found = brighter({"image": np.zeros(2, np.float32), "words": np.zeros(2, np.int64)}, 0.5)
-    assert found["image"].tolist() == [0.5, 0.5]
-    assert found["image"].dtype == np.float32
-    assert found["words"].tolist() == [0, 0]

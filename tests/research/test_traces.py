@@ -35,12 +35,6 @@ def test_only_http_services_up_to_the_90th_percentile_are_eligible() -> None:
     assert [sum(service.counts) for service in found] == list(range(10))
 
 
-def test_popularity_is_that_of_the_minutes_asked_for() -> None:
-    early, late = Service((9, 9, 0, 0)), Service((0, 0, 1, 2))
-    assert eligible([early, late], range(2)) == [Service((0, 0))]
-    assert eligible([early, late], range(2, 4)) == [Service((0, 0))]
-
-
 def test_hours_are_laid_over_one_another_until_there_are_enough_requests() -> None:
     services = [Service((1,) * 4 * HOUR), Service((0,) * 4 * HOUR)]
     assert len(hour_of(services, Random(0), HOUR)) == 1
@@ -66,23 +60,11 @@ def test_round_robin_gives_each_model_to_as_many_services() -> None:
     assert found == {"t5": 3, "bert": 3, "resnet": 3}
 
 
-def test_random_pairing_depends_on_the_seed() -> None:
-    services = often(*range(40))
-    pairs = [paired(services, SLOWEST_FIRST, Pairing.RANDOM, Random(seed)) for seed in (0, 0, 1)]
-    assert pairs[0] == pairs[1] != pairs[2]
-
-
 def test_a_request_comes_within_its_minute() -> None:
     found = invocations([Service((0, 3, 0)), Service((1, 0, 2))], ["a", "b"], Random(0))
     assert [request.time for request in found] == sorted(request.time for request in found)
     minutes = Counter((request.model, int(request.time // 60)) for request in found)
     assert minutes == {("a", 1): 3, ("b", 0): 1, ("b", 2): 2}
-
-
-def test_of_too_many_requests_so_many_stay_and_shares_with_them() -> None:
-    found = invocations(often(9000, 1000), ["a", "b"], Random(0), 2000)
-    assert len(found) == 2000
-    assert sum(request.model == "a" for request in found) == pytest.approx(1800, abs=60)
 
 
 def workload(services: list[Service], pairing: Pairing) -> list[Request]:

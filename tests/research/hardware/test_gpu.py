@@ -1,21 +1,19 @@
 """The card by hand: copies in turn, shares of the multiprocessors, and what a request takes with and without a pool."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from random import Random
 
 import pytest
 
-from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.simulation.driver import Record, Simulator
-from latebind.simulation.hardware import Agenda, Hardware, Installed
-from latebind.simulation.workloads import Arrival, poisson
+from latebind.simulation.hardware import Agenda, Installed
+from latebind.simulation.workloads import Arrival
 from research.ebird.simulated import Static, full
 from research.hardware.chip import LARGEST, SIX, TITAN_RTX, Chip, Footprint
 from research.hardware.gpu import CopyEngine, HostBatched, Multiprocessors, Pooled
-from research.policies import BATCHING
 from tests.batching.chains import STATIC, chain
 
 SLOW = Chip(multiprocessors=72, pcie=1.0, copy=0.0, host=float("inf"), launch=0.5)  # a byte a second
@@ -40,10 +38,6 @@ def test_runs_that_fit_side_by_side_do_not_feel_each_other() -> None:
     assert runs([(0.0, 2.0, 4.0), (1.0, 1.0, 4.0)]) == [4.0, 5.0]
 
 
-def test_two_that_can_each_fill_the_card_take_twice_as_long() -> None:
-    assert runs([(0.0, 3.0, 3.0), (0.0, 3.0, 3.0)]) == [6.0, 6.0]
-
-
 def test_who_comes_slows_the_others_down_until_someone_goes() -> None:
     # Alone for 2 s; both at half speed while 4 of the first and 2 of the second are left; alone for the rest.
     assert runs([(0.0, 6.0, 6.0), (2.0, 2.0, 2.0)]) == [8.0, 6.0]
@@ -66,34 +60,12 @@ def test_the_card_is_never_idle_while_runs_could_use_all_of_it(seed: int) -> Non
     assert max(runs(begun)) == pytest.approx(sum(busy for _, busy, _ in begun))
 
 
-def test_figure_6_so_many_workers_with_small_batches_take_as_long_as_one_up_to_64() -> None:
-    """256 inferences of a network of one convolution, 50 times, by N workers of 256 / N."""
-
-    def seconds(workers: int) -> float:
-        batch = 256 // workers
-        return max(runs([(0.0, 1.4e-3 * batch, max(5e-3, 1.4e-3 * batch))] * workers))
-
-    one, *few, many, most = (seconds(2**power) for power in range(9))
-    assert few == pytest.approx([one] * 6)
-    assert one < many < most
-
-
 def test_figure_6_copies_in_256_pieces_take_less_than_a_millisecond_more() -> None:
     agenda, ends = Agenda(), list[float]()
     for pieces in (1, 256):
         CopyEngine(agenda, TITAN_RTX).copy(256 * 602_112, 0.0, ends.append, pieces=pieces)
     agenda.run_until()
     assert 0.0 < ends[1] - ends[0] < 1e-3
-
-
-def test_copies_in_one_direction_wait_for_each_other() -> None:
-    agenda, ends = Agenda(), list[float]()
-    engine = CopyEngine(agenda, SLOW)
-    engine.copy(3, 0.0, ends.append)
-    engine.copy(2, 1.0, ends.append)
-    engine.copy(1, 9.0, ends.append)
-    agenda.run_until()
-    assert ends == [3.0, 5.0, 10.0]
 
 
 def played(
@@ -133,25 +105,6 @@ def test_a_padded_batch_crosses_and_costs_as_a_full_one() -> None:
     assert record.latency == 0.5 + 2.0 * LARGEST + 4.0 * LARGEST + 1.0 * LARGEST
 
 
-def test_workers_run_at_the_same_time_on_what_the_card_has() -> None:
-    # Ready at 2 and 4, half of the card each: 2 to 10 and 4 to 12.
-    ended = [record.ended for record in played(POOLED, [0.0, 0.0], policy=BATCHING["elastic"], sizes=(1, 1))]
-    assert ended == [11.0, 13.0]
-
-
-@pytest.mark.parametrize("installed", [POOLED, HOST_BATCHED])
-def test_the_same_seed_gives_the_same_run_on_a_card(installed: Callable[[Agenda], Hardware]) -> None:
-    def run() -> list[Record]:
-        policy = PolicyConfig(BATCHING["elastic"], shed=False)
-        simulator = Simulator(SchedulerConfig((NET,), 3, policy, (1, 1, 2)), hardware=installed)
-        records = simulator.run(poisson(NET, rate=0.2, requests=300, allowed=1e3, random=Random(3)))
-        simulator.scheduler.check()
-        return records
-
-    assert run() == run()
-    assert sorted(record.request for record in run()) == list(range(300))
-
-
 def multiply_adds(name: str) -> float:
     return sum(layer.depth * layer.width * layer.rows for layer in SIX[name].layers())
 
@@ -169,21 +122,3 @@ def multiply_adds(name: str) -> float:
 )
 def test_layers_add_up_to_the_published_multiply_adds(name: str, published: float) -> None:
     assert multiply_adds(name) == pytest.approx(published, rel=0.02)
-
-
-@pytest.mark.parametrize(("name", "trained"), [("resnet50", 330), ("resnet152", 129), ("inception-v4", 96)])
-def test_images_a_second_are_near_three_times_those_in_training(name: str, trained: float) -> None:
-    """Lambda 2019, a Titan RTX with TensorFlow 1.12 in FP32."""
-    assert 32 / seconds(SIX[name].served(TITAN_RTX), 32) == pytest.approx(3 * trained, rel=0.16)
-
-
-@pytest.mark.parametrize("name", SIX)
-def test_a_network_never_uses_more_than_the_card_and_larger_batches_use_more_of_it(name: str) -> None:
-    served, footprint = SIX[name].served(TITAN_RTX), SIX[name].footprint(TITAN_RTX)
-    shares = [footprint.busy.step(0, batch) / seconds(served, batch) for batch in (1, 2, 4, 8, 16, 32)]
-    assert shares == sorted(shares)
-    assert shares[-1] <= 1.0
-
-
-def seconds(served: ServedModel, batch: int) -> float:
-    return served.costs.step(0, batch)

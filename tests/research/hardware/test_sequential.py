@@ -1,13 +1,13 @@
 """Requests one after another over a memory: what each had to load, in what order, and who was told what."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.costs import Footprint
-from latebind.domain.errors import ConfigError, IllegalEvent
+from latebind.domain.errors import ConfigError
 from latebind.residency.memory import ModelState
 from latebind.residency.policy import Lru, MemoryView, Victim
 from research.hardware.sequential import SequentialReplay, Served
@@ -47,13 +47,6 @@ class First:
                     return [*found, Victim(name, tuple(pieces))]
             found.append(Victim(name, tuple(pieces)))
         return []
-
-
-class Foresees(First):
-    times: Mapping[str, Sequence[float]]
-
-    def foretell(self, times: Mapping[str, Sequence[float]]) -> None:
-        self.times = times
 
 
 def footprint(*sizes: int, fixed: float = 0.5) -> Footprint:
@@ -111,24 +104,6 @@ def test_a_model_runs_in_less_memory_than_it_takes_by_giving_up_what_it_has_pass
     assert order.memory.used <= 3
 
 
-def test_a_model_whose_last_stages_fill_the_memory_gives_some_of_them_up() -> None:
-    order = SequentialReplay(3, {"a": footprint(1, 1, 1, 1, 1)}, First())
-    order.memory.begin("a", (2, 3, 4))
-    order.memory.loaded("a", (2, 3, 4))
-    assert not order.run(calls("a"))[0].hit
-    order.memory.check()
-
-
-def test_a_policy_that_finds_no_room_where_there_is_some_is_told() -> None:
-    class Mean(Lru):
-        def victims(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
-            del view, need, wanted, now
-            return []
-
-    with pytest.raises(IllegalEvent, match="no room for 'b'"):
-        SequentialReplay(1, dict.fromkeys("ab", footprint(1)), Mean(ResidencyConfig(policy="lru"))).run(calls("ab"))
-
-
 @pytest.mark.parametrize("policy", [lru(), First()])
 def test_what_cannot_run_in_this_memory_is_told(policy: Lru | First) -> None:
     with pytest.raises(ConfigError, match="'a' takes 9 bytes and cannot run in 4"):
@@ -156,12 +131,6 @@ def test_who_waits_is_known_with_its_place_and_has_been_heard_of() -> None:
     asked = [name for word, name, _ in policy.heard if word == "requested"]
     assert asked == list("abcbca")
     assert policy.heard[:4] == [("requested", name, float(time)) for time, name in enumerate("abcb")]
-
-
-def test_an_oracle_is_told_when_requests_come() -> None:
-    policy = Foresees()
-    SequentialReplay(2, dict.fromkeys("ab", footprint(1)), policy).run(calls("aba"))
-    assert policy.times == {"a": [0.0, 2.0], "b": [1.0]}
 
 
 @pytest.mark.parametrize("budget", [4, 7, 12])

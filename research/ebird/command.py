@@ -16,7 +16,7 @@ from research.contest import Report, Turns
 from research.ebird import parts
 from research.ebird.policies import GRANULARITIES
 from research.evaluation import Conditions, Found, Output, Seconds, Seeds, Subject, Words, evaluate
-from research.hardware.chip import SIX, TITAN_RTX
+from research.hardware.gpu import SIX, TITAN_RTX
 from research.policies import BATCHING
 from research.sides import SERIAL, Side, chosen, graph
 
@@ -54,7 +54,7 @@ def elastic(
     batches made on the host (no window, the best of six windows, padded), and with batches without a window that use
     the pool, on one worker or on 2 or 4 of any size, whichever is better. `late` is shown beside them.
 
-    The high load is what the best window sustains. `research/hardware/chip.py` says where each figure of the GPU
+    The high load is what the best window sustains. `research/hardware/gpu.py` says where each figure of the GPU
     comes from and what is assumed; nothing here is measured on a GPU.
 
     Example: `python -m research elastic --part throughput --network resnet50 --seeds 3`

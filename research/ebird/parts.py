@@ -26,7 +26,7 @@ from research.ebird.simulated import (
     setting,
 )
 from research.evaluation import Found
-from research.hardware.chip import SIX, TITAN_RTX, Chip
+from research.hardware.gpu import SIX, TITAN_RTX, Chip
 from research.sides import Figures, Side
 
 LAUNCHES = (0.0, 0.001, 0.005, 0.010, 0.020, 0.040)  # seconds between two batches

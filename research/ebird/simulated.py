@@ -16,8 +16,7 @@ from latebind.simulation.driver import Simulator
 from latebind.simulation.hardware import After, Work
 from latebind.simulation.workloads import stepped
 from research.ebird.policies import GRANULARITIES
-from research.hardware.chip import LARGEST, SIX, Chip, Footprint
-from research.hardware.gpu import HostBatched, Pooled
+from research.hardware.gpu import LARGEST, SIX, Chip, Footprint, HostBatched, Pooled
 from research.policies import BATCHING
 from research.sides import Figures, Side, graph
 

@@ -79,7 +79,6 @@ def serving_process(log: Path) -> int:
 class Call:
     """One call: when it was sent and had ended (`time.monotonic()`), its status, and whether its answer was right."""
 
-    model: str
     sent: float
     ended: float
     status: int
@@ -286,12 +285,12 @@ class Client:
             async with self._session.post(f"/v2/models/{self.model}/infer", json=body) as response:
                 reply = await response.json()
         except (aiohttp.ClientError, TimeoutError, ValueError):
-            return Call(self.model, sent, time.monotonic(), NO_ANSWER)
+            return Call(sent, time.monotonic(), NO_ANSWER)
         ended, right = time.monotonic(), True
         if response.status == 200:
             values = np.array(reply["outputs"][0]["data"], np.float32)
             right = reply["id"] == name and np.allclose(values, self._right[number % KNOWN], rtol=1e-4, atol=1e-5)
-        return Call(self.model, sent, ended, response.status, right)
+        return Call(sent, ended, response.status, right)
 
 
 def _tensor(name: str, values: Any) -> dict[str, object]:

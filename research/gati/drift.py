@@ -43,7 +43,7 @@ from latebind.learned.head import Head, HeadFunction
 from latebind.learned.promise import upper_bound
 from latebind.learned.samples import Samples
 from latebind.repository.directory import ModelDirectory
-from research.gati.streams import brighter, zipf_stream
+from research.gati.locality import brighter, zipf_stream
 
 CALIBRATE_SHARE = 0.4
 SETTLE, AFTER = 3_000, 2_000  # requests before the change and after

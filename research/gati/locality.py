@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
-from latebind.bench.client import Answered, Body, Caller, encode
+from latebind.bench.client import Answered, Caller, encode
 from latebind.bench.report import Plot
 from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned, serving
@@ -35,7 +35,6 @@ from latebind.learned.samples import CHOOSE_SHARE
 from latebind.learned.stored import read_caches
 from latebind.repository.directory import ModelDirectory
 from research import plots
-from research.gati.streams import jittered, zipf_stream
 
 CALIBRATE_SHARE = 0.4
 BLOCK, WARM_UP, WINDOW = 50, 50, 2_000  # requests
@@ -214,15 +213,6 @@ class _Server:
     answers: list[Answered] = field(default_factory=list)
     begun: int | None = None
 
-    def ask(self, bodies: Sequence[Body]) -> None:
-        """Ask one request after another."""
-        self.answers.extend(self.caller(body) for body in bodies)
-
-    def look(self, asked: int) -> None:
-        """Note whether it has published a version by now, when so many were asked."""
-        if self.adapts and self.begun is None and _told(self.url).get("published", 0):
-            self.begun = asked
-
 
 def _ask(
     repository: Path,
@@ -260,9 +250,10 @@ def _ask(
                 for row in sent[start : start + BLOCK]
             ]
             for name in shuffle.sample(list(servers), len(servers)):
-                servers[name].ask(bodies)
+                servers[name].answers += [servers[name].caller(body) for body in bodies]
             for server in servers.values():
-                server.look(start + BLOCK)
+                if server.adapts and server.begun is None and _told(server.url).get("published", 0):
+                    server.begun = start + BLOCK
         told = {name: _told(server.url) for name, server in servers.items() if server.adapts}
     return _report(servers, told, len(sent), setting.seed)
 
@@ -298,3 +289,48 @@ def _told(url: str) -> dict[str, float]:
             elif sample.name in {"latebind_fidelity_samples_total", "latebind_fidelity_alarms_total"}:
                 found[sample.name.removeprefix("latebind_fidelity_").removesuffix("_total")] = sample.value
     return found
+
+
+# Streams of requests with uneven classes: some come more often, and which ones changes -------------------------------
+
+
+def zipf_stream(labels: Rows, *, alpha: float, phases: int, length: int, random: np.random.Generator) -> Rows:
+    """Return numbers of rows: `phases` of `length` each, in which the class of rank k comes as often as k^-alpha says.
+
+    Ranks move on by one from phase to phase, so the class that dominates changes (GATI, section 7.2.2). A row comes
+    again only when all rows of its class have come.
+    """
+    classes = random.permutation(np.unique(labels))
+    shares = np.arange(1, len(classes) + 1.0) ** -alpha
+    decks = {int(answer): _Deck(np.flatnonzero(labels == answer), random) for answer in classes}
+    drawn = [random.choice(np.roll(classes, -phase), length, p=shares / shares.sum()) for phase in range(phases)]
+    return np.array([decks[int(answer)].draw() for answer in np.concatenate(drawn)])
+
+
+class _Deck:
+    def __init__(self, rows: Rows, random: np.random.Generator) -> None:
+        self._rows, self._random = rows, random
+        self._left: list[int] = []
+
+    def draw(self) -> int:
+        if not self._left:
+            self._left = self._random.permutation(self._rows).tolist()
+        return self._left.pop()
+
+
+def jittered(image: NDArray[Any], cells: int, random: np.random.Generator) -> NDArray[Any]:
+    """Return an image `(C, H, W)` shifted by up to `cells`, edges repeated, and mirrored every other time.
+
+    So that an image that comes again is not the same request.
+    """
+    if not cells:
+        return image
+    padded = np.pad(image, ((0, 0), (cells, cells), (cells, cells)), mode="edge")
+    down, right = random.integers(0, 2 * cells + 1, 2)
+    moved = padded[:, down : down + image.shape[1], right : right + image.shape[2]]
+    return np.ascontiguousarray(moved[:, :, ::-1] if random.random() < 0.5 else moved)
+
+
+def brighter(inputs: Mapping[str, NDArray[Any]], by: float) -> dict[str, NDArray[Any]]:
+    """Return inputs with `by` added to every value of floating point: a change that no class shows."""
+    return {name: rows + rows.dtype.type(by) if rows.dtype.kind == "f" else rows for name, rows in inputs.items()}

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
-from research.hardware.npu import Product, SystolicArray
-from research.hardware.vision import Block, dense, residual
+from research.hardware.npu import Block, Product, SystolicArray, dense, residual
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 LONG = 40  # steps of an input at which the slope of a stage is taken

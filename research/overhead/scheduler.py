@@ -64,11 +64,11 @@ class Timed:
         self.counts_exits = policy.counts_exits
 
     def batch_limit(self, model: ModelView) -> int:
-        """Return what the policy says."""
+        """Ask the policy."""
         return self._policy.batch_limit(model)
 
     def table(self) -> BatchTable:
-        """Return the policy's table."""
+        """Ask the policy."""
         return self._policy.table()
 
     def decide(self, view: WorkView, now: float) -> Decision:

@@ -21,7 +21,7 @@ from research.ebird.simulated import (
     limit,
     run,
 )
-from research.hardware.chip import TITAN_RTX
+from research.hardware.gpu import TITAN_RTX
 from research.sides import Side
 from tests.research.conftest import quiet
 

@@ -16,11 +16,11 @@ def test_a_server_that_is_told_to_end_answers_everybody_and_leaves_nothing() -> 
 def test_what_clients_saw_of_faults_is_counted_by_what_they_were_promised() -> None:
     report = mixed.Report(mixed.Fault.KILLED)
     for call in (
-        mixed.Call("twice", 0.0, 0.5, 200),
-        mixed.Call("twice", 0.0, 0.5, 200, right=False),
-        mixed.Call("twice", 0.0, 1.9, 504),
-        mixed.Call("twice", 0.0, 2.1, 504),
-        mixed.Call("twice", 0.0, 0.1, 500),
+        mixed.Call(0.0, 0.5, 200),
+        mixed.Call(0.0, 0.5, 200, right=False),
+        mixed.Call(0.0, 1.9, 504),
+        mixed.Call(0.0, 2.1, 504),
+        mixed.Call(0.0, 0.1, 500),
     ):
         mixed._note(report, call)
     assert (report.wrong, report.late, report.longest) == (1, 1, 2.1)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from research.gati.streams import jittered, zipf_stream
+from research.gati.locality import jittered, zipf_stream
 
 
 def test_classes_come_as_zipfs_law_says_and_another_dominates_in_each_phase() -> None:

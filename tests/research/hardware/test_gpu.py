@@ -12,8 +12,17 @@ from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.hardware import Agenda, Installed
 from latebind.simulation.workloads import Arrival
 from research.ebird.simulated import Static, full
-from research.hardware.chip import LARGEST, SIX, TITAN_RTX, Chip, Footprint
-from research.hardware.gpu import CopyEngine, HostBatched, Multiprocessors, Pooled
+from research.hardware.gpu import (
+    LARGEST,
+    SIX,
+    TITAN_RTX,
+    Chip,
+    CopyEngine,
+    Footprint,
+    HostBatched,
+    Multiprocessors,
+    Pooled,
+)
 from tests.batching.chains import STATIC, chain
 
 SLOW = Chip(multiprocessors=72, pcie=1.0, copy=0.0, host=float("inf"), launch=0.5)  # a byte a second

@@ -62,15 +62,6 @@ def test_figure_6_cells_are_joined_at_the_next_step_and_left_at_the_last() -> No
     assert [requests for _, _, requests in whole.ran[:6]] == [(1,)] * 5 + [(2, 3, 4)]
 
 
-def test_figure_7_layers_that_are_not_recurrent_make_cellular_batching_graph_batching() -> None:
-    model = chain(STATIC, STATIC, DECODER)
-    calls = [Arrival(0, "net", 1e3, 2, outputs=4, rows=2), Arrival(2.5, "net", 1e3, 2, outputs=4, rows=3)]
-    timelines = [Timeline(config(PolicyConfig(BATCHING[name], shed=False), model)) for name in ("cellular", "graph")]
-    for timeline in timelines:
-        timeline.run(calls)
-    assert starts(timelines[0]) == starts(timelines[1]) == [(0, (1, 2)), (6, (3, 4, 5))]
-
-
 def test_figure_8_newcomers_catch_up_and_both_go_on_as_one() -> None:
     """Five nodes. Requests 1 and 2 have run A and B when 3 to 5 come at 6; all five run C to E together."""
     timeline = Timeline(config(lazy(), chain(*(STATIC,) * 5)))
@@ -103,12 +94,6 @@ def test_equation_1_and_2_count_everybody_alone_and_whole() -> None:
     waiting = [request(number, arrived=4, due=34) for number in (2, 3, 4)]
     assert Lazy(PolicyConfig()).fitting(seen, model, waiting[:1], 4) == 1
     assert Lazy(PolicyConfig()).fitting(seen, model, waiting, 4) == 2
-
-
-def test_the_newcomers_themselves_must_be_in_time() -> None:
-    seen, model = view(chain(*(STATIC,) * 8))
-    assert Lazy(PolicyConfig()).fitting(seen, model, [request(1, arrived=0, due=7)], 0) == 0
-    assert Lazy(PolicyConfig()).fitting(seen, model, [request(1, arrived=0, due=8)], 0) == 1
 
 
 def test_by_equation_2_waiting_before_the_start_counts_and_time_since_does_not() -> None:
@@ -182,11 +167,6 @@ def test_figure_7_twelve_inputs_go_to_the_workers_of_eight_and_four() -> None:
 def test_figure_7_a_worker_is_idle_again_when_its_batch_has_ended() -> None:
     began = played([call(0.0, 12), call(1.0, 5), call(8.0, 8)])
     assert began[2:] == [(1.0, numbers(13, 14)), (1.0, (15,)), (1.0, (16,)), (2.0, (17,)), (8.0, numbers(18, 25))]
-
-
-def test_no_more_workers_run_than_there_are_cores_for() -> None:
-    began = played([call(0.0, 15)], at_once=2)
-    assert began == [(0.0, numbers(1, 8)), (0.0, numbers(9, 12)), (4.0, numbers(13, 14)), (6.0, (15,))]
 
 
 def test_without_a_worker_of_one_the_smallest_takes_what_there_is() -> None:

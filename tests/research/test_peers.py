@@ -22,8 +22,22 @@ from tests.server.conftest import Site, opened
 
 HTTP = (Protocol.JSON, Protocol.BINARY)
 ROWS = np.linspace(-1, 1, 16, dtype=np.float32)[None]
-POLLS = "from http.server import test; import threading; threading.Thread(target=lambda: [0 for _ in iter(int, 1)]"
-POLLS += ", daemon=True).start(); test(port=int(__import__('sys').argv[1]), bind='127.0.0.1')"
+POLLS = """
+import sys, threading, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+def poll():
+    while True:
+        sum(range(20_000))
+        time.sleep(0.001)
+
+threading.Thread(target=poll, daemon=True).start()
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from research.mcache import parts
 from research.mcache.crowd import IN_ORDER, crowd
 from research.mcache.crowd import LATE as LATE_SIDE
 from research.mcache.models import SEVEN
-from research.mcache.play import LATE, LFU, LRU, WHOLE, Bound, Case, Cell, Plan, Played, Policy, Scene, policy
+from research.mcache.play import LATE, LFU, LRU, WHOLE, Bound, Plan, Policy, Scene, policy
 from research.mcache.traces import Pairing, drawn
 from tests.research.conftest import quiet
 
@@ -19,10 +19,6 @@ TINY = Plan(SERVICES, seeds=2, pairings=(Pairing.RANDOM,), requests=150, process
 
 def seven(seed: int = 0) -> Scene:
     return Plan(SERVICES, seeds=2, pairings=(Pairing.RANDOM,), requests=400).sevens()[seed]
-
-
-def loads(*seconds: float) -> list[Cell | None]:
-    return [Cell(one, 0.5) for one in seconds]
 
 
 def test_an_hour_is_the_same_each_time_it_is_made_and_another_by_seed() -> None:
@@ -74,15 +70,6 @@ def test_a_part_has_a_cell_for_each_half_and_seed_and_lru_is_always_there() -> N
     at_40 = rows[4]
     assert (at_40["memory"], at_40["policy"], at_40["paper's s"]) == ("40%", "lfu", "8.20")
     assert at_40["paper's, against lru"] == "+18%"
-
-
-def test_memory_that_is_saved_is_told_in_points() -> None:
-    found: Played = {
-        Case("random", 0.4): {LRU: loads(9, 9), LATE: loads(5, 6)},
-        Case("random", 0.6): {LRU: loads(5, 6), LATE: loads(3, 3)},
-    }
-    (row,) = parts.saved_rows(found, (0.6,))
-    assert (row["policy"], row["needs"], row["points saved"]) == ("late", "40%", "+20.0 [+20.0, +20.0]")
 
 
 def test_clients_that_wait_get_more_answers_from_late_than_from_lru_and_fewest_where_the_oldest_goes_first() -> None:

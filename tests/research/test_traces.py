@@ -42,12 +42,6 @@ def test_hours_are_laid_over_one_another_until_there_are_enough_requests() -> No
     assert len(hour_of(services, Random(0), 99 * HOUR)) == 4
 
 
-def test_no_minute_is_taken_twice() -> None:
-    services = [Service(tuple(range(2 * HOUR)))]
-    found = hour_of(services, Random(3), 10**6)
-    assert sorted(count for service in found for count in service.counts) == list(range(2 * HOUR))
-
-
 def test_quantile_gives_slow_models_to_popular_services_and_its_reverse_to_the_others() -> None:
     services = often(5, 60, 50, 1, 10, 11)
     found = {pairing: paired(services, SLOWEST_FIRST, pairing, Random(0)) for pairing in Pairing}
@@ -80,17 +74,6 @@ def test_a_workload_repeats_with_its_seed(pairing: Pairing) -> None:
     assert some == again
     assert {request.model for request in some} == set(SLOWEST_FIRST)
     assert all(0.0 <= request.time < 3600.0 for request in some)
-
-
-def test_drawn_services_have_a_long_tail_as_those_of_the_trace() -> None:
-    """In the trace 125 of 139 functions make 1,181 requests an hour, and the upper tenth of these 56 % of them."""
-    hourly, share = [], []
-    for seed in range(20):
-        some = sorted(sum(service.counts) for service in eligible(drawn(Random(seed)), range(4 * HOUR)))
-        hourly.append(sum(some) / 4)
-        share.append(sum(some[-len(some) // 10 :]) / sum(some))
-    assert sum(hourly) / 20 == pytest.approx(1181, rel=0.35)
-    assert 0.4 < sum(share) / 20 < 0.8
 
 
 def test_a_day_as_published_and_the_same_as_arrays_are_the_same_services(tmp_path: Path) -> None:

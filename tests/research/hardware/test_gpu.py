@@ -1,6 +1,5 @@
 """The card by hand: copies in turn, shares of the multiprocessors, and what a request takes with and without a pool."""
 
-from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -11,13 +10,9 @@ from latebind.domain.costs import Curve, ModelCosts
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.hardware import Agenda, Installed
 from latebind.simulation.workloads import Arrival
-from research.ebird.simulated import Static, full
 from research.hardware.gpu import (
-    LARGEST,
     SIX,
-    TITAN_RTX,
     Chip,
-    CopyEngine,
     Footprint,
     HostBatched,
     Multiprocessors,
@@ -69,14 +64,6 @@ def test_the_card_is_never_idle_while_runs_could_use_all_of_it(seed: int) -> Non
     assert max(runs(begun)) == pytest.approx(sum(busy for _, busy, _ in begun))
 
 
-def test_figure_6_copies_in_256_pieces_take_less_than_a_millisecond_more() -> None:
-    agenda, ends = Agenda(), list[float]()
-    for pieces in (1, 256):
-        CopyEngine(agenda, TITAN_RTX).copy(256 * 602_112, 0.0, ends.append, pieces=pieces)
-    agenda.run_until()
-    assert 0.0 < ends[1] - ends[0] < 1e-3
-
-
 def played(
     hardware: Installed, times: list[float], *, policy: str = "graph", sizes: tuple[int, ...] = ()
 ) -> list[Record]:
@@ -92,11 +79,6 @@ def test_with_a_pool_a_request_takes_its_copies_and_its_run() -> None:
     assert record.latency == 2.0 + 8.0 + 1.0
 
 
-def test_without_a_pool_the_time_between_batches_comes_on_top() -> None:
-    (record,) = played(HOST_BATCHED, [1.0])
-    assert record.latency == 0.5 + 2.0 + 8.0 + 1.0
-
-
 def test_with_a_pool_inputs_and_answers_cross_while_others_run() -> None:
     # Ready at 2 and 4; the second runs from 10 on, while the answer of the first goes back.
     assert [record.ended for record in played(POOLED, [0.0, 0.0])] == [11.0, 19.0]
@@ -105,13 +87,6 @@ def test_with_a_pool_inputs_and_answers_cross_while_others_run() -> None:
 def test_without_a_pool_a_batch_crosses_together_and_the_next_waits_for_its_answers() -> None:
     # The first alone from 0 to 11.5; the two others: 0.5 + 4 + 8 + 2.
     assert [record.ended for record in played(HOST_BATCHED, [0.0, 0.1, 0.2])] == [11.5, 26.0, 26.0]
-
-
-def test_a_padded_batch_crosses_and_costs_as_a_full_one() -> None:
-    settings = SchedulerConfig((replace(NET, costs=full(NET.costs)),), 1, PolicyConfig("graph", shed=False))
-    card = partial(Static, SLOW, {"net": FOOTPRINT})
-    (record,) = Simulator(settings, hardware=card).run([Arrival(0.0, "net", 1e3, 0)])
-    assert record.latency == 0.5 + 2.0 * LARGEST + 4.0 * LARGEST + 1.0 * LARGEST
 
 
 def multiply_adds(name: str) -> float:

@@ -70,25 +70,6 @@ def test_lru_on_unit_sizes_hits_as_by_hand() -> None:
     assert hits(order.run(calls("abacbcab"))) == "mmhmmhmm"
 
 
-def test_lru_over_bytes_is_that_of_a_plain_list() -> None:
-    random = Random(3)
-    prints = {name: footprint(random.randint(1, 5), random.randint(1, 5)) for name in "abcdef"}
-    names = "".join(random.choices("abcdef", k=300))
-    there: list[str] = []
-    loaded: list[int] = []
-    for name in names:
-        loaded.append(0 if name in there else prints[name].size)
-        there = [*(other for other in there if other != name), name]
-        while sum(prints[other].size for other in there) > 17:
-            there.pop(0)
-    assert [one.bytes for one in SequentialReplay(17, prints, lru()).run(calls(names))] == loaded
-
-
-def test_a_miss_costs_the_whole_penalty_and_a_hit_nothing() -> None:
-    order = SequentialReplay(10, {"a": footprint(2, 3)}, lru())
-    assert order.run(calls("aa")) == [Served("a", 1.0, 5), Served("a", 0.0, 0)]
-
-
 def test_in_pieces_only_what_is_missing_is_loaded_and_the_fixed_part_only_where_nothing_was_there() -> None:
     order = SequentialReplay(6, {"a": footprint(2, 2), "b": footprint(1, 2)}, First())
     served = order.run(calls("aba"))

@@ -101,9 +101,12 @@ def explore(
             trained = in_order([*trained, *explorer.eight_bit_lookup(base.directory, lessons.fit, found)[0]])
     tell("asking all lookups", 0.9)
     pieces: list[Stage | Exit] = []
-    for number, stage in enumerate(base.program.stages):  # where there are several at a boundary, one behind another
+    for number, stage in enumerate(base.program.stages):  # several at a boundary stand one behind another
         behind = [one for one in trained if one.stage == number]
-        pieces += [Stage(stage), *[Exit(f"{one.kind} behind {number}", one.function, one.files.bytes) for one in behind]]
+        pieces += [
+            Stage(stage),
+            *[Exit(f"{one.kind} behind {number}", one.function, one.files.bytes) for one in behind],
+        ]
     route = Route(tuple(pieces))
     sure = tuple([place for place, one in enumerate(trained) if one.files.head.sure])
     return Explored(tuple(trained), route, answers_of(route, samples), replace(costs_of(route, samples), sure=sure))

@@ -109,6 +109,19 @@ def test_a_connection_that_closes_refuses_only_a_body_of_which_nothing_has_come(
     asyncio.run(test())
 
 
+def test_a_request_whose_client_goes_within_its_body_ends_without_a_reply() -> None:
+    async def test() -> None:
+        protocol, transport, app = connected(read_all)
+        protocol.data_received(POST + b"a")
+        await asyncio.sleep(0)  # it waits for the rest of the body
+        protocol.connection_lost(None)
+        await asyncio.wait_for(asyncio.gather(*app.tasks), PATIENCE / 4)
+        assert not transport.written
+        assert not app.context.replies
+
+    asyncio.run(test())
+
+
 def test_a_connection_is_read_on_behind_a_large_body_so_that_a_hang_up_is_heard() -> None:
     async def test() -> None:
         request = arriving([])

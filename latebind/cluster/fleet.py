@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import orjson
 
@@ -20,7 +19,7 @@ from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 from latebind.server.calls import CLIENT_HEADER, WAITED_HEADER
-from latebind.server.gateway import Claim
+from latebind.server.gateway import Claim, Snapshot
 from latebind.server.limits import Limits
 from latebind.server.rest.messages import Reply, json_reply
 from latebind.server.rest.protocol import Request
@@ -233,7 +232,7 @@ class Fleet:
         del rows, deadline, priority
         raise Unavailable(f"{model} is served by replicas, not by the ingress")
 
-    async def metrics(self) -> Mapping[str, Any]:
+    async def metrics(self) -> Snapshot:
         """Return no figures: the replicas have them."""
         return {"models": {}}
 

@@ -161,7 +161,7 @@ class Frontend:
             await self._dashboard.close()
         if self._rpc is not None and not self.hurried:
             await self._rpc.closed()
-        await self._service.close()
+        await self._service.tracing.close()
         be_usual()
 
     async def __aenter__(self) -> Self:

@@ -209,8 +209,8 @@ class Gateway(Protocol):
         `time.monotonic()` seconds). Raises `Refused`, `Expired` or `Unavailable`.
         """
 
-    async def metrics(self) -> Mapping[str, Any]:
-        """Return the figures since the start, in the form of `Snapshot`."""
+    async def metrics(self) -> Snapshot:
+        """Return the figures since the start."""
 
     async def picture(self) -> Picture:
         """Return what the engine is doing at this moment."""

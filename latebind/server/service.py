@@ -5,14 +5,13 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from latebind import __version__
 from latebind.domain.errors import InvalidRequest, NotFound, TurnedOff, Unavailable
 from latebind.domain.model import ModelSpec
-from latebind.domain.picture import Picture
 from latebind.domain.wording import instead
 from latebind.logs import REQUEST
 from latebind.server.calls import Call, CallOutput
@@ -26,7 +25,6 @@ from latebind.server.gateway import (
     Gateway,
     IndexEntry,
     Observer,
-    Snapshot,
 )
 from latebind.server.settings import Log, Traces, TraceSettings
 from latebind.server.shared_memory import Regions
@@ -82,8 +80,8 @@ class Service:
         self.regions = regions or Regions()
         self._trace_settings = Traces(TraceSettings.of_share(trace_rate))
         self.log = Log()
-        self._gateway = gateway
-        self._tracing = Tracing(gateway.traces, self._trace_settings, export=export)
+        self.gateway = gateway
+        self.tracing = Tracing(gateway.traces, self._trace_settings, export=export)
         self._deadline = deadline
         self._deadlines = {} if deadlines is None else deadlines
         self._longest = longest
@@ -99,17 +97,17 @@ class Service:
 
     def live(self) -> bool:
         """Tell whether the server and its engine run."""
-        return self._gateway.live()
+        return self.gateway.live()
 
     def ready(self) -> bool:
         """Tell whether requests for every model can be answered."""
-        return not self._draining and self._gateway.ready()
+        return not self._draining and self.gateway.ready()
 
     def model_ready(self, name: str, version: str | None = None) -> bool:
         """Tell whether requests for this model can be answered. Raises `NotFound`."""
         if self._catalogue is not None and self._catalogue.unavailable(name) is not None:
             return False
-        return not self._draining and self._gateway.ready(self.model(name, version).name)
+        return not self._draining and self.gateway.ready(self.model(name, version).name)
 
     def server_metadata(self) -> dict[str, object]:
         """Return the server's name, its version and the protocol extensions that it supports."""
@@ -119,7 +117,7 @@ class Service:
 
     def models(self) -> list[ModelSpec]:
         """Return all models, by name."""
-        return [spec for _, spec in sorted(self._gateway.models.items())]
+        return [spec for _, spec in sorted(self.gateway.models.items())]
 
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
         """Return every model with its version and state; where `ready`, only the models that are ready.
@@ -130,9 +128,9 @@ class Service:
             entries = list(self._catalogue.index())
         else:
             entries = [IndexEntry(name=s.name, version=s.version, state="READY", reason="") for s in self.models()]
-        if not self._gateway.ready():  # asked for once where all is well: there may be a thousand models
+        if not self.gateway.ready():  # asked for once where all is well: there may be a thousand models
             for place, entry in enumerate(entries):
-                if entry["state"] == "READY" and not self._gateway.ready(entry["name"]):
+                if entry["state"] == "READY" and not self.gateway.ready(entry["name"]):
                     entries[place] = {**entry, "state": "UNAVAILABLE", "reason": NOT_ANSWERING}
         return [entry for entry in entries if not ready or entry["state"] == "READY"]
 
@@ -160,7 +158,7 @@ class Service:
 
         The message of `NotFound` lists other names: whoever may call this may list them anyway.
         """
-        spec = self._gateway.models.get(name)
+        spec = self.gateway.models.get(name)
         if spec is None:
             reason = None if self._catalogue is None else self._catalogue.unavailable(name)
             raise self._nothing(name) if reason is None else Unavailable(reason)
@@ -215,9 +213,9 @@ class Service:
         if self._draining:
             raise Unavailable("the server is shutting down: ask another one")
         REQUEST.set(call.id)
-        if not (parent or self._trace_settings.any) or not self._tracing.wanted(spec.name, parent):
+        if not (parent or self._trace_settings.any) or not self.tracing.wanted(spec.name, parent):
             return NOT_FOLLOWED
-        return self._tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent)
+        return self.tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent)
 
     async def _claim_filled(self, spec: ModelSpec, call: Call, fill: Fill, version: str | None) -> tuple[Claim, float]:
         """Return the slots of a call, filled, and its deadline."""
@@ -226,7 +224,7 @@ class Service:
         else:
             seconds = self._deadlines.get(spec.name, self._deadline)
         deadline = time.monotonic() + seconds - call.waited
-        claim = await self._gateway.claim(spec.name, call.rows, deadline=deadline, priority=call.priority)
+        claim = await self.gateway.claim(spec.name, call.rows, deadline=deadline, priority=call.priority)
         try:
             there = claim.spec
             if there is not spec:  # another version has replaced the one that the call was made for
@@ -252,7 +250,7 @@ class Service:
             return {}
         spec = answer.spec or spec
         if spec.steps:
-            return steps_as_parameters(answer.steps, self._gateway.models)
+            return steps_as_parameters(answer.steps, self.gateway.models)
         left_at = answer.left_at
         return {"left_at": left_at[0] if len(left_at) == 1 else left_at, "stages": spec.stages}
 
@@ -262,28 +260,12 @@ class Service:
             return 0.0, 0.0
         return (max(answer.waited) * 1e3, max(answer.ran) * 1e3) if answer.ran else (0.0, 0.0)
 
-    async def metrics(self) -> Snapshot:
-        """Return the engine's metrics."""
-        return cast(Snapshot, await self._gateway.metrics())
-
-    async def picture(self) -> Picture:
-        """Return what the engine is doing at this moment."""
-        return await self._gateway.picture()
-
-    def traces(self) -> list[dict[str, object]]:
-        """Return the last calls that were traced, the newest first."""
-        return self._tracing.last()
-
-    async def close(self) -> None:
-        """Collect the traces of calls that have ended; call it when nothing is under way any more."""
-        await self._tracing.close()
-
     async def statistics(self, name: str | None = None, version: str | None = None) -> tuple[dict[str, object], float]:
         """Return the protocol's statistics of one model, or of all, and how old they are. Raises `NotFound`.
 
         They are 0 seconds old unless the engine does not answer.
         """
-        specs, snapshot = self.models() if name is None else [self.model(name, version)], await self.metrics()
+        specs, snapshot = self.models() if name is None else [self.model(name, version)], await self.gateway.metrics()
         return statistics(specs, snapshot, epoch=time.time() - time.monotonic()), snapshot.get("age", 0.0)
 
     def trace_settings(self, name: str | None = None) -> dict[str, object]:
@@ -315,7 +297,7 @@ class Service:
                 state = entry["state"].lower()
                 advice = "ask again when it is ready" if state == "loading" else "load it"
                 return NotFound(f"model {name!r} is not served ({entry['reason'] or state}): {advice}")
-        return NotFound(f"there is no model {name!r:.140}{instead(name, sorted(self._gateway.models))}")
+        return NotFound(f"there is no model {name!r:.140}{instead(name, sorted(self.gateway.models))}")
 
     def _changeable(self) -> Catalogue:
         if self._catalogue is None or not self._manage:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
 from latebind.domain.picture import BatchPicture, Doing, LanePicture, MemberPicture, Picture, WorkerPicture
 from latebind.domain.tracing import Span, Trace
 from latebind.sequence.padding import trimmed
-from latebind.server.gateway import Answer, Array, Shown, StepAnswer
+from latebind.server.gateway import Answer, Array, Shown, Snapshot, StepAnswer
 
 Rows = Mapping[str, Array]
 STAGES = 3
@@ -157,12 +157,12 @@ class Arithmetic:
         ended, self.ended = self.ended, []
         return ended
 
-    async def metrics(self) -> Mapping[str, Any]:
+    async def metrics(self) -> Snapshot:
         found = {name: figures(count) for name, count in self.answered.items()}
         for name, told in found.items():
             if self.models[name].steps:  # batches are those of models
                 told["batches"] = {}
-        return {"models": found}
+        return Snapshot(models=cast(Any, found))
 
     async def picture(self) -> Picture:
         self.pictures += 1

@@ -33,10 +33,10 @@ async def nothing() -> Sequence[Trace]:
 
 async def until_told(service: Service, calls: int) -> list[dict[str, Any]]:
     """Return what is told of the calls that have ended, once the engine has been asked for all of them."""
-    collecting = service._tracing._collecting
+    collecting = service.tracing._collecting
     assert collecting is not None, "no call is traced"
     await asyncio.wait_for(collecting, PATIENCE)
-    told = service.traces()
+    told = service.tracing.last()
     assert len(told) == calls
     return told
 
@@ -67,7 +67,7 @@ def test_a_followed_call_is_told_with_its_rows_from_its_beginning() -> None:
         assert (row["priority"], row["outcome"], row["slack"]) == (3, "answered", 0.5)
         assert [span["what"] for span in row["spans"]] == ["wait", "stage"]
         assert 0.0 <= row["arrived"] <= row["spans"][0]["start"] <= row["ended"] <= call["seconds"]
-        await service.close()
+        await service.tracing.close()
 
     asyncio.run(test())
 

@@ -110,7 +110,7 @@ class Dashboard:
         """Return what the engine is doing; calls at about the same time get the same picture. Raises `Unavailable`."""
         async with self._drawing:
             if time.monotonic() - self._drawn >= SOONEST:
-                self._picture = await self._service.picture()
+                self._picture = await self._service.gateway.picture()
                 self._drawn = time.monotonic()
             return Reply(msgspec.json.encode(self._picture), FRESH)
 
@@ -140,7 +140,7 @@ class Dashboard:
         try:
             while not self._closed.is_set() and time.monotonic() - self._looked < self._linger:
                 try:
-                    self.snapshot = await self._service.metrics()
+                    self.snapshot = await self._service.gateway.metrics()
                 except LatebindError as error:
                     logger.debug("no snapshot for the dashboard: %s", error)
                 else:

@@ -125,14 +125,14 @@ async def statistics(context: Context, request: Request) -> Reply:
     return Reply(reply.body, (*JSON, (b"age", b"%d" % ceil(age)))) if age else reply
 
 
-traces = tells(lambda context, _: {"traces": context.service.traces()})  # the last calls that were traced
+traces = tells(lambda context, _: {"traces": context.service.tracing.last()})  # the last calls that were traced
 
 
 async def metrics(context: Context, request: Request) -> Reply:
     """The figures for Prometheus."""
     del request
     service = context.service
-    snapshot, adaptation = await service.metrics(), service.adaptation()
+    snapshot, adaptation = await service.gateway.metrics(), service.adaptation()
     versions = {spec.name: spec.version for spec in service.models()}
     replies = dict(context.replies)
     queries = {spec.name for spec in service.models() if spec.steps}

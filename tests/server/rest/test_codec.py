@@ -106,6 +106,22 @@ def test_requested_outputs_override_the_binary_default() -> None:
     assert [(output.tensor.name, output.binary) for output in call.wanted] == [("sum", True), ("b", False)]
 
 
+def test_binary_sizes_that_do_not_add_up_are_refused() -> None:
+    content, json_bytes = binary(np.zeros((1, 3), np.int16))
+    for wrong in (content[:-1], content + b"\0"):
+        with pytest.raises(InvalidRequest, match="but the body has"):
+            take(codec(), wrong, json_bytes)
+    with pytest.raises(InvalidRequest, match="but the body has"):
+        take(codec(), content, len(content) + 1)
+    with pytest.raises(InvalidRequest, match="not an infer request"):
+        take(codec(), content, json_bytes - 1)
+    for size in (0, -6, 5, 2**64):
+        with pytest.raises(InvalidRequest, match="ask for 6"):
+            codec().decode(
+                body({"name": "x", "shape": [1, 3], "datatype": "INT16", "parameters": {"binary_data_size": size}})
+            )
+
+
 @pytest.mark.parametrize(
     ("text", "advice"),
     [

@@ -1,7 +1,7 @@
 """Faults under a mixed load on four models: the engine killed, stopped, stuck in a stage, and rows that raise.
 
-Every answer is recomputed, and the figures, health and dashboard are asked all the while. What the engines decided is
-replayed from their event logs. And a server that is told to end while requests wait and run.
+Every answer is recomputed, and the figures, health and dashboard are asked all the while. And a server that is told to
+end while requests wait and run.
 """
 
 import asyncio
@@ -29,8 +29,6 @@ from latebind.bench.rounds import Progress
 from latebind.bench.server import Launched, launched, tree
 from latebind.cli.console import Row, Rows
 from latebind.domain.errors import LatebindError
-from latebind.domain.eventlog import read_log
-from latebind.queries.scheduler import replayed
 from research.faults.freeze import Frozen
 from research.faults.models import PICKED, Pick, Scale, Slow, build_models, width_of
 
@@ -46,7 +44,6 @@ PAUSE = 0.02  # seconds between an answer and the next call of a client
 LOOKS = 0.2  # seconds between two looks at the control plane
 STOPPED_SECONDS = 10.0
 RECOVERY_SECONDS = 120.0  # by which a call is answered again
-REPLAYS = 6
 TRIES = 20  # threads that are stopped until one of them was in a stage
 SETTINGS = "[generations]\ncrashes = 1000000\npatience = {patience}\n"  # else models would be left out
 SERVES = re.compile(r"engine process (\d+) serves")
@@ -90,8 +87,8 @@ class Report:
     """What clients saw of one fault, `seconds` after each of which a later call to every model had been answered.
 
     `late` are calls without an answer `GRACE` seconds after their deadline. `control` has the longest seconds of each
-    path. `logs` were replayed `REPLAYS` times each; `differs` says where that was not the same. `idle` is how often the
-    thread that was to be stuck in a stage had none, and all were answered without it; then another was stopped.
+    path. `idle` is how often the thread that was to be stuck in a stage had none, and all were answered without it;
+    then another was stopped.
     """
 
     fault: Fault
@@ -103,9 +100,6 @@ class Report:
     control: dict[str, float] = field(default_factory=dict)
     poisoned: dict[int, int] = field(default_factory=dict)
     idle: int = 0
-    logs: int = 0
-    events: int = 0
-    differs: list[str] = field(default_factory=list)
 
 
 def row(report: Report) -> Row:
@@ -123,9 +117,6 @@ def row(report: Report) -> Row:
         "longest": f"{max(report.seconds):.2f}",
         "poisoned rows got": _counted(report.poisoned),
         "threads stopped that had no stage": report.idle,
-        "logs": report.logs,
-        "events": report.events,
-        "replays that differ": len(report.differs),
     }
 
 
@@ -156,23 +147,9 @@ def _cause(
 ) -> Report:
     report, log, settings = Report(fault), folder / f"{fault.name}.log", folder / "settings.toml"
     settings.write_text(SETTINGS.format(patience=patience))
-    with tempfile.TemporaryDirectory(dir=folder) as logs:
-        options = ("--config", str(settings), "--event-log", str(Path(logs) / "events"), "--dashboard")
-        with launched(folder / "models", *options, log=log) as server:
-            asyncio.run(_run(server.url, log, report, times, modules, pause, told))
-        for file in sorted(Path(logs).iterdir()):
-            _replay(file, report)
+    with launched(folder / "models", "--config", str(settings), "--dashboard", log=log) as server:
+        asyncio.run(_run(server.url, log, report, times, modules, pause, told))
     return report
-
-
-def _replay(file: Path, report: Report) -> None:
-    report.logs += 1
-    for _ in range(REPLAYS):
-        with file.open("rb") as opened:
-            events, _, differs = replayed(*read_log(opened))
-        if differs:
-            report.differs.append(f"{file.name}: {differs}")
-    report.events += events
 
 
 async def _run(

@@ -7,7 +7,7 @@ i and ii). None knows which hits of two lookups are on the same samples; `learne
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, permutations, zip_longest
+from itertools import accumulate, pairwise, permutations
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -22,17 +22,15 @@ ALPHAS = tuple(np.linspace(0.0, 1.0, 11).tolist())  # of the relaxed programme
 class Problem:
     """Variants to choose from, the seconds of each stage, and the constraints on a choice.
 
-    `accuracy` is the least accuracy (A), `memory` the most bytes (M). With `aside`, lookups run beside the network, one
-    at a time, so each must end before the next begins (equation 9). Without it, the network waits for each lookup, and
-    a request that misses wherever it can takes at most `tail` times as long as without lookups. No variant may follow
-    a sure one. In line, a sure variant may follow another at the same boundary.
+    `accuracy` is the least accuracy (A), `memory` the most bytes (M). The network waits for each lookup, so there is no
+    equation 9; a request that misses wherever it can takes at most `tail` times as long as without lookups. No variant
+    may follow a sure one, which may follow another at the same boundary.
     """
 
     variants: tuple[Variant, ...]
     stages: tuple[float, ...]
     accuracy: float = 0.97
     memory: int = 1 << 62
-    aside: bool = True
     tail: float = np.inf
 
     @property
@@ -58,40 +56,21 @@ class Problem:
         spared = self.remaining(variant.stage) if variant.sure else 0.0
         return (variant.seconds - spared) / self.whole
 
-    @property
-    def tail_budget(self) -> float:
-        """The most that all lookups together may add to the tail; infinite aside, where no request waits for them."""
-        return np.inf if self.aside else self.tail - 1.0
-
     def fits(self, chosen: Sequence[Variant]) -> bool:
-        """Tell whether the choice keeps equations 8 and 9 and the tail, and has one variant at a boundary.
+        """Tell whether the choice keeps equation 8 and the tail, and has one variant at a boundary.
 
         `chosen` must be in order of stages, with a sure variant last at its boundary.
         """
         if sum(variant.bytes for variant in chosen) > self.memory:
             return False
-        if sum(map(self.added_tail, chosen)) > self.tail_budget + 1e-9:
+        if sum(map(self.added_tail, chosen)) > self.tail - 1.0 + 1e-9:
             return False
-        return all(self.compatible(one, other) for one, other in zip_longest(chosen, chosen[1:]))
+        return all(compatible(one, other) for one, other in pairwise(chosen))
 
-    def may_choose(self, variant: Variant) -> bool:
-        """Tell whether any choice may have this variant, by its memory and equation 9.
 
-        The tail is left out: a variant that breaks it alone may keep it in front of a sure one.
-        """
-        return variant.bytes <= self.memory and self.compatible(variant, None)
-
-    def compatible(self, one: Variant, other: Variant | None) -> bool:
-        """Tell whether `other` may come next after `one`; None stands for the end of the network.
-
-        Aside, the lookup of `one` must have ended by then.
-        """
-        if other is not None:
-            in_line_before_sure = other.stage == one.stage and other.sure and not self.aside
-            if one.sure or not (other.stage > one.stage or in_line_before_sure):
-                return False
-        free = self.remaining(one.stage) - (self.remaining(other.stage) if other is not None else 0.0)
-        return not self.aside or one.seconds <= free + 1e-12
+def compatible(one: Variant, other: Variant) -> bool:
+    """Tell whether `other` may come next after `one`."""
+    return not one.sure and (other.stage > one.stage or (other.stage == one.stage and other.sure))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +100,14 @@ def expected(problem: Problem, chosen: Sequence[Variant]) -> Expected:
 
 def relaxed(problem: Problem, alpha: float) -> tuple[Variant, ...]:
     """Return the variants with the largest sum of scores, alpha x hit rate + (1 - alpha) x gain (equation 13)."""
-    able = [v for v in problem.variants if v.accuracy >= problem.accuracy and problem.may_choose(v)]
+    able = [v for v in problem.variants if v.accuracy >= problem.accuracy and v.bytes <= problem.memory]
     if not able:
         return ()
     rows: list[tuple[dict[int, float], float, float]] = [
         ({k: v.bytes / 1e6 for k, v in enumerate(able)}, -np.inf, problem.memory / 1e6),
-        ({k: problem.added_tail(v) for k, v in enumerate(able)}, -np.inf, problem.tail_budget),
+        ({k: problem.added_tail(v) for k, v in enumerate(able)}, -np.inf, problem.tail - 1.0),
     ]
-    rows += [(dict.fromkeys(together, 1.0), -np.inf, 1.0) for together in _exclusive(problem, able)]
+    rows += [(dict.fromkeys(together, 1.0), -np.inf, 1.0) for together in _exclusive(able)]
     scores = np.array([alpha * v.hit_rate + (1.0 - alpha) * problem.gain(v) for v in able])
     constraint = _constraint(rows, len(able))
     found = milp(-scores, integrality=np.ones(len(able)), bounds=Bounds(0, 1), constraints=constraint)
@@ -136,15 +115,15 @@ def relaxed(problem: Problem, alpha: float) -> tuple[Variant, ...]:
 
 
 def full(problem: Problem) -> tuple[Variant, ...]:
-    """Return the choice of least expected latency that keeps accuracy, memory and equation 9.
+    """Return the choice of least expected latency that keeps accuracy, memory and the tail.
 
     The paper multiplies choices by effective hit rates. Here the variables are links between a variant and the next
     one, since the effective hit rate of a link is known. That makes it a shortest path under two more constraints.
     """
-    able = [v for v in problem.variants if problem.may_choose(v)]
+    able = [v for v in problem.variants if v.bytes <= problem.memory]
     links: list[tuple[int | None, int]] = [(None, w) for w in range(len(able))]
     for v, w in permutations(range(len(able)), 2):
-        if problem.compatible(able[v], able[w]) and able[w].hit_rate > able[v].hit_rate:
+        if compatible(able[v], able[w]) and able[w].hit_rate > able[v].hit_rate:
             links.append((v, w))
     if not links:
         return ()
@@ -157,7 +136,7 @@ def full(problem: Problem) -> tuple[Variant, ...]:
             flows[left][c] = -1.0
     rows: list[tuple[dict[int, float], float, float]] = [
         ({c: end.bytes / 1e6 for c, end in enumerate(ends)}, -np.inf, problem.memory / 1e6),  # eq. 8
-        ({c: problem.added_tail(end) for c, end in enumerate(ends)}, -np.inf, problem.tail_budget),
+        ({c: problem.added_tail(end) for c, end in enumerate(ends)}, -np.inf, problem.tail - 1.0),
         ({c: hits[c] * (end.accuracy - 1.0) for c, end in enumerate(ends)}, problem.accuracy - 1.0, np.inf),  # eq. 7
         ({c: 1.0 for c, (v, _) in enumerate(links) if v is None}, -np.inf, 1.0),
         *((flow, 0.0, np.inf) for flow in flows),
@@ -173,23 +152,16 @@ def full(problem: Problem) -> tuple[Variant, ...]:
     return ordered(end for c, end in enumerate(ends) if found.x[c] > 0.5)
 
 
-def _exclusive(problem: Problem, able: Sequence[Variant]) -> list[list[int]]:
-    """Return, for each boundary, the variants of which at most one can be chosen (equation 9).
+def _exclusive(able: Sequence[Variant]) -> list[list[int]]:
+    """Return, for each place, the variants of which at most one can be chosen: those there, and sure ones before.
 
-    These are the variants at the boundary itself and, aside, those whose lookup still runs when the network gets there.
-    As lookups are intervals of time, this forbids exactly the pairs that overlap, and the solver hardly has to branch.
-    A sure variant counts as running to the end. In line it has a place of its own behind the others of its boundary.
+    A sure variant has a place of its own behind the others of its boundary.
     """
-
-    def busy(variant: Variant, stage: int, last: bool) -> bool:
-        if (variant.stage, variant.sure and not problem.aside) == (stage, last):
-            return True
-        start, boundary = problem.ends[variant.stage], problem.ends[stage]
-        runs = variant.sure or (problem.aside and start + variant.seconds > boundary + 1e-12)
-        return variant.stage < stage and runs
-
-    places = {(variant.stage, variant.sure and not problem.aside) for variant in able}
-    return [[k for k, v in enumerate(able) if busy(v, *place)] for place in sorted(places)]
+    places = sorted({(variant.stage, variant.sure) for variant in able})
+    return [
+        [k for k, v in enumerate(able) if (v.stage, v.sure) == place or (v.sure and v.stage < place[0])]
+        for place in places
+    ]
 
 
 def ordered(variants: Iterable[Variant]) -> tuple[Variant, ...]:
@@ -210,18 +182,12 @@ def problem_of(composition: Composition, seen: Seen) -> Problem:
 
     They know the hit rate and accuracy of each lookup alone, at the laxest threshold that keeps the target on `seen`.
     """
-    variants, promise, costs = [], composition.promise, composition.costs
+    variants, promise = [], composition.promise
     for k, variant in enumerate(composition.variants):
         hits, wrong = hits_alone(seen.scores[k], seen.right[k], 1.0 - promise.fidelity)
-        variants.append(replace(variant, hit_rate=hits, accuracy=1.0 - wrong, sure=k in costs.sure))
-    return Problem(
-        tuple(variants),
-        composition.stages,
-        accuracy=promise.fidelity,
-        memory=promise.cache_bytes,
-        aside=costs.beside is not None,
-        tail=promise.tail,
-    )
+        variants.append(replace(variant, hit_rate=hits, accuracy=1.0 - wrong, sure=k in composition.costs.sure))
+    memory = promise.cache_bytes
+    return Problem(tuple(variants), composition.stages, promise.fidelity, memory, tail=promise.tail)
 
 
 def proposals(composition: Composition, seen: Seen) -> dict[str, Choice]:

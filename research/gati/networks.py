@@ -8,6 +8,7 @@ where one kind is best by far and fits; which rule to have is told by the mean o
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,7 +18,7 @@ from latebind.bench.rounds import Progress
 from latebind.bench.statistics import ratio_of_means
 from latebind.cli.console import Row
 from latebind.cli.console import Rows as TableRows
-from latebind.learned.compose import Calibrated, Choice, Composition, Costs, Floats, Seen, Variant
+from latebind.learned.compose import Choice, Composition, Costs, Floats, Seen, Variant
 from latebind.learned.exploration_folder import ExplorationFolder, Origin
 from latebind.learned.explore import Explorer, TrainedLookup, in_order, on_all_cores
 from latebind.learned.networks import BYTES
@@ -124,65 +125,22 @@ def composition_of(explored: Explored, stages: int, costs: Costs, promise: Promi
     return Composition(tuple(variants), costs, tuple(seconds), promise)
 
 
-class Rules:
-    """Thresholds by each rule; what rules propose for a fold is worked out once for all of them."""
+def methods_of(composition: Composition, seen: Seen) -> dict[str, Thresholds]:
+    """Return the search on samples and the rules, by name; what rules propose for a fold is worked out once."""
+    costs, promise = composition.costs, composition.promise
+    known: dict[bytes, dict[str, Choice]] = {}
 
-    def __init__(self, composition: Composition, seen: Seen) -> None:
-        self.composition = composition
-        self._seen = seen
-        self._fold: Rows | None = None
-        self._proposals: dict[str, Choice] = {}
-        self._known: dict[Choice, Floats] = {}
+    def search(choose: Rows, show: Rows) -> Floats:
+        found = composition.choose(seen.take(choose), [seen.take(show)])
+        return np.full(len(composition.variants), np.inf) if found is None else found.thresholds
 
-    def search(self) -> Thresholds:
-        """Return the search on samples."""
-        return lambda choose, show: self._held(
-            self.composition.choose(self._seen.take(choose), [self._seen.take(show)])
-        )
+    def rule(name: str, choose: Rows, show: Rows) -> Floats:
+        if choose.tobytes() not in known:
+            known[choose.tobytes()] = proposals(composition, seen.take(choose))
+        choice = known[choose.tobytes()][name]
+        return promised(seen, costs, promise, allows=set(choice).issuperset, starts=[choice])(choose, show)
 
-    def rule(self, name: str) -> Thresholds:
-        """Return one of `RULES`."""
-
-        def thresholds(choose: Rows, show: Rows) -> Floats:
-            self._begin(choose)
-            return self._only(self._proposals[name], choose, show)
-
-        return thresholds
-
-    def among(self, choice: Choice) -> Thresholds:
-        """Return the search among these lookups, as many as the memory and one for a boundary allow."""
-        composition = self.composition
-
-        def allows(some: Choice) -> bool:
-            return composition.allows(some) and set(some) <= set(choice)
-
-        starts = [some for some in ((), choice) if allows(some)]
-        return promised(self._seen, composition.costs, composition.promise, allows=allows, starts=starts)
-
-    def _begin(self, choose: Rows) -> None:
-        if self._fold is None or not np.array_equal(self._fold, choose):
-            self._fold, self._known = choose, {}
-            self._proposals = proposals(self.composition, self._seen.take(choose))
-
-    def _only(self, choice: Choice, choose: Rows, show: Rows) -> Floats:
-        if choice not in self._known:
-            given = self.composition
-            only = promised(self._seen, given.costs, given.promise, allows=set(choice).issuperset, starts=[choice])
-            self._known[choice] = only(choose, show)
-        return self._known[choice]
-
-    def _held(self, found: Calibrated | None) -> Floats:
-        return np.full(len(self.composition.variants), np.inf) if found is None else found.thresholds
-
-
-def methods_of(explored: Explored, rules: Rules) -> dict[str, Thresholds]:
-    """Return the search, the rules and the search among each kind alone, by name."""
-    kinds = [one.kind for one in explored.trained]
-    alone = {
-        f"only {kind}": rules.among(tuple(k for k, other in enumerate(kinds) if other == kind))
-        for kind in dict.fromkeys(kinds)
-    }
-    return {SEARCH: rules.search(), **{name: rules.rule(name) for name in RULES}, **alone}
+    return {SEARCH: search, **{name: partial(rule, name) for name in RULES}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +173,13 @@ class UnderLimits:
 def under_limits(
     base: CachedModel, explored: Explored, samples: Samples, plan: Plan, *, budgets: Sequence[int], tell: Progress
 ) -> UnderLimits:
-    """Run what the search, each rule and each kind alone choose under each limit (bytes)."""
+    """Run what the search and each rule choose under each limit (bytes)."""
     seen = explored.answers.against(explored.answers.ends)
     contenders, methods = [_alone(base)], dict[str, Thresholds]()
     for budget in budgets:
         promise = replace(plan.promise, cache_bytes=budget)
         composition = composition_of(explored, len(base.program.stages), explored.costs, promise)
-        methods = methods_of(explored, Rules(composition, seen))
+        methods = methods_of(composition, seen)
         for rule, thresholds in methods.items():
             contenders.append(Contender(named(rule, budget), explored.route, base.bytes, thresholds))
     return UnderLimits(tuple(budgets), tuple(methods), standings(contenders, samples, plan, tell=tell))

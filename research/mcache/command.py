@@ -45,8 +45,8 @@ def residency(
 ) -> None:
     """Play mCache's evaluation: seven models in less memory than they take, requests after an Azure trace.
 
-    Parts: table (table 3, figures 6 and 9), known (requests that wait), memory (saved at equal loading time), many (a
-    model for each service), bounds (the least loading that is possible), crowd (clients that each wait for an answer,
+    Parts: table (table 3, figures 6 and 9), known (requests that wait), many (a model
+    for each service), bounds (the least loading that is possible), crowd (clients that each wait for an answer,
     in real time).
 
     Requests are played one after another, and each loads what is missing before the next one begins. That is the
@@ -70,7 +70,6 @@ def residency(
         every: dict[str, Part] = {
             "table": partial(parts.table, plan, beside),
             "known": partial(parts.known, plan),
-            "memory": partial(parts.memory, plan),
             "many": partial(parts.many, plan, beside),
             "bounds": partial(parts.bounds, plan),
             "crowd": partial(crowd, plan, some or parts.USUAL, clients),
@@ -106,9 +105,9 @@ def residency_live(
     starts. With --tier page-cache they stay in the page cache from then on, so loads read memory. The tables say what
     was read from where.
 
-    Nothing is refused or dropped for being late, learned caches are off, and rows are made up. The weights that an
-    engine's process holds are read from /proc every tenth of a second. A block ends when every request is answered,
-    which takes long for a side that cannot keep up. An open trace has no steady latency then, so try a lower --speed.
+    Nothing is refused or dropped for being late, learned caches are off, and rows are made up. A block ends when every
+    request is answered, which takes long for a side that cannot keep up. An open trace has no steady latency then, so
+    try a lower --speed.
 
     Example: `python -m research residency-live out/zoo --part crowd --share 0.4 --patience 10 --side late`
     """

@@ -8,13 +8,12 @@ of memory, whole or in part: others are asked for until enough of it is evicted,
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import cycle
 from pathlib import Path
 from random import Random
-from threading import Event, Thread
 
 import msgspec
 import numpy as np
@@ -46,8 +45,6 @@ ROOM = 1.05  # of the largest model's bytes: what all may take together at least
 ASKED = 200  # requests for others at most until enough of a model has gone
 LARGEST, RESIDENT = 3, 0.5  # models that start cold, and the share of one that is there where it starts in part
 SLOTS = 64
-INTERVAL = 0.1  # seconds between two looks at a process
-TRIES = 20
 SETTLES = 0.3  # seconds until an engine has started and rests
 
 
@@ -147,23 +144,6 @@ class Setting:
         return EngineOrder(directories, engine, PolicyConfig(shed=False), residency=residency)
 
 
-def mapped(process: int, folder: Path) -> int:
-    """Return the bytes of files in a folder that a process has mapped and that are in memory."""
-    found, inside = 0, False
-    for line in Path(f"/proc/{process}/smaps").read_bytes().splitlines():
-        if line[:1].islower() or line[:1].isdigit():  # an address: what follows is of another mapping
-            inside = f" {folder}/".encode() in line
-        elif inside and line.startswith(b"Rss:"):
-            found += int(line.split()[1]) << 10
-    return found
-
-
-def file_pages(process: int) -> int:
-    """Return the bytes of all pages of files that a process has in memory, code too."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssFile"))
-
-
 class Watched(Asked):
     """A running engine with models of a zoo, which may take `budget` bytes."""
 
@@ -180,33 +160,6 @@ class Watched(Asked):
         """Return the share of a model that is in memory."""
         figures = (await self.memory())[name]
         return figures["resident_bytes"] / figures["bytes"]
-
-    @contextmanager
-    def looking(self) -> Iterator[list[int]]:
-        """Look at the engine's process on a thread while the block lasts; yields the bytes of weights at each look."""
-        weights, end = list[int](), Event()
-
-        def work() -> None:
-            """Root of the thread."""
-            while not end.wait(INTERVAL):
-                weights.extend(self._weights())
-
-        thread = Thread(target=work, name="watch")
-        thread.start()
-        try:
-            yield weights
-        finally:
-            end.set()
-            thread.join()
-
-    def _weights(self) -> list[int]:
-        """Count file after file, which takes longer than a small load: again, unless nothing came or went meanwhile."""
-        process, folder = self.engine.process_id, self.zoo.folder.resolve()
-        for _ in range(TRIES):
-            before, found = file_pages(process), mapped(process, folder)
-            if file_pages(process) == before:
-                return [found]
-        return []
 
 
 @asynccontextmanager
@@ -264,14 +217,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The outcome of one round on one side: the calls that count, and of all the bytes of weights at each look.
+    """The outcome of one round on one side: the calls that count; loads of pieces or models `read` bytes.
 
-    So many loads of pieces or models `read` bytes, of which some lay in the page cache; the warm-up counts there.
+    Some of them lay in the page cache; the warm-up counts there.
     """
 
     calls: Sequence[Call]
-    budget: int
-    weights: Sequence[int]
     loads: int
     read: int
     cached: int
@@ -283,18 +234,17 @@ class Block:
 
 
 async def _block(here: Watched, plan: Plan, models: Sequence[Request] | Sequence[Iterator[str]]) -> Block:
-    """Play requests of a trace, or let clients ask for their models, and look at the process meanwhile."""
-    with here.looking() as weights:
-        if isinstance(models[0], Request):
-            calls = await here.play([(one.time, one.model) for one in models if isinstance(one, Request)])
-        else:
-            clients = [one for one in models if not isinstance(one, Request)]
-            calls = await here.crowd(clients, plan.warm_up + plan.seconds)
+    """Play requests of a trace, or let clients ask for their models."""
+    if isinstance(models[0], Request):
+        calls = await here.play([(one.time, one.model) for one in models if isinstance(one, Request)])
+    else:
+        clients = [one for one in models if not isinstance(one, Request)]
+        calls = await here.crowd(clients, plan.warm_up + plan.seconds)
     began = min(call.due for call in calls)
     every = list((await here.memory()).values())
     loads, read, cached = (sum(one[name] for one in every) for name in ("loads", "read_bytes", "cached_bytes"))
     counted = [one for one in calls if one.due - began >= plan.warm_up]
-    return Block(counted, here.budget, weights, loads, read, cached)
+    return Block(counted, loads, read, cached)
 
 
 async def trace(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> Found:
@@ -312,7 +262,7 @@ async def trace(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> Found
         f"requests of a trace in {share:.0%} of the memory": [
             {"side": name, **_latency(seconds, every.get(LRU), plan.seed)} for name, seconds in every.items()
         ],
-        "what was loaded and held, warm-up included": [held_row(name, some) for name, some in found.items()],
+        "what was loaded, warm-up included": [loads_row(name, some) for name, some in found.items()],
     }
     answered = {name: seconds[np.isfinite(seconds)] for name, seconds in every.items()}
     return Found(tables, lambda: [distributions("Latency", answered)])
@@ -334,13 +284,13 @@ async def crowd(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> Found
             found[f"{share:.0%}"][name].append(_crowded(block, plan.seconds))
             blocks.setdefault(f"{name}, {share:.0%}", []).append(block)
     title = f"{plan.clients} clients that wait for their answers; a request waits for {setting.patience:g} s at most"
-    held = [held_row(name, some) for name, some in blocks.items()]
+    loads = [loads_row(name, some) for name, some in blocks.items()]
     rates = {
         name: (list(found), [np.mean([one.throughput for one in by_side[name]]) for by_side in found.values()])
         for name in plan.sides
     }
     return Found(
-        {title: crowd_rows(found, plan.seed), "what was loaded and held": held},
+        {title: crowd_rows(found, plan.seed), "what was loaded": loads},
         lambda: [bars(title, rates, x="share of all models' memory", y="answers a second")],
     )
 
@@ -372,19 +322,11 @@ def _latency(seconds: Figures, base: Figures | None, seed: int) -> Row:
     return row | {"lost": len(seconds) - len(ms)}
 
 
-def held_row(name: str, blocks: Sequence[Block]) -> Row:
-    """Return what a side loaded and from where, and the most that its weights took; a load of `late` is one piece."""
-    read = sum(block.read for block in blocks)
-    above = sum(size > block.budget for block in blocks for size in block.weights)
-    return {
-        "side": name,
-        "loads": sum(block.loads for block in blocks),
-        "GB read": round(read / 1e9, 2),
-        "of it from the page cache": f"{sum(block.cached for block in blocks) / max(1, read):.1%}",
-        "budget MB": round(blocks[0].budget / 1e6, 1),
-        "weights MB at most": round(max([size for block in blocks for size in block.weights], default=0) / 1e6, 1),
-        "weights above it": f"{above} of {sum(len(block.weights) for block in blocks)} looks",
-    }
+def loads_row(name: str, blocks: Sequence[Block]) -> Row:
+    """Return what a side loaded and from where; a load of `late` is one piece."""
+    read, cached = (sum(getattr(block, name) for block in blocks) for name in ("read", "cached"))
+    row: Row = {"side": name, "loads": sum(block.loads for block in blocks), "GB read": round(read / 1e9, 2)}
+    return row | {"of it from the page cache": f"{cached / max(1, read):.1%}"}
 
 
 # Cold starts ----------------------------------------------------------------------------------------------------------

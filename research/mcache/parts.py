@@ -1,22 +1,19 @@
 """The parts of mCache's evaluation that need no clock: loading time against LRU in the very same hours, as tables."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 
 from latebind.bench.report import Plot
 from latebind.bench.rounds import Progress
-from latebind.bench.statistics import mean_interval, ratio_of_means
+from latebind.bench.statistics import ratio_of_means
 from latebind.cli.console import Row, Rows
 from research import plots
 from research.evaluation import Found
 from research.mcache.models import TABLE_3
 from research.mcache.play import (
-    IAM,
     KNOWN,
     LATE,
-    LFU,
     LRU,
     RATES,
     WHOLE,
@@ -35,7 +32,6 @@ from research.sides import Figures
 USUAL = (0.4, 0.6, 0.8)  # shares of the memory that all models take, as in table 3
 FIGURE_6 = (0.2, *USUAL, 1.0)
 FEW = (0.2, 0.4)  # of many models
-SWEEP = tuple(step / 10 for step in range(1, 11))
 NOTHING = "does not fit"
 MEANS = ("load s", "hits", "latency s", "loading", "/s")
 
@@ -55,14 +51,6 @@ def known(plan: Plan, tell: Progress) -> Found:
     ]
     played = plan.play(plan.sevens(), (LRU, *waiting, Bound.WHOLE, Bound.STREAMING), USUAL, tell)
     return _by_workload("requests that wait and are known", plan, played)
-
-
-def memory(plan: Plan, tell: Progress) -> Found:
-    """Play those whose memory is compared where they load for equally long, with ever more of it."""
-    sweep = replace(plan, shares=tuple(sorted({*SWEEP, *plan.shares})))
-    played = sweep.play(plan.sevens(), (LRU, LFU, IAM, WHOLE, LATE), SWEEP, tell)
-    found = _by_workload("", plan, played)
-    return replace(found, tables={"memory to load for no longer than LRU": saved_rows(played, plan.shares or USUAL)})
 
 
 def many(plan: Plan, sides: Sequence[Side], tell: Progress) -> Found:
@@ -135,50 +123,6 @@ def _papers(case: Case, side: Side) -> Row:
     if theirs is None:
         return {"paper's s": "", "paper's, against lru": ""}
     return {"paper's s": f"{theirs:.2f}", "paper's, against lru": f"{theirs / TABLE_3['lru', case.share] - 1:+.0%}"}
-
-
-def saved_rows(played: Played, at: Sequence[float]) -> Rows:
-    """Return how much memory each side needs to load no longer than LRU at each share, interpolated between shares.
-
-    In points of the memory that all models take; each hour by itself.
-    """
-    rows: Rows = []
-    for workload in dict.fromkeys(case.workload for case in played):
-        by_share = {case.share: sides for case, sides in played.items() if case.workload == workload}
-        for share in at:
-            lru = loading(by_share.get(share, {}).get(LRU, ()))
-            if lru is None:
-                continue
-            for side in by_share[share]:
-                if side != LRU:
-                    rows.append({"workload": workload, "lru has": f"{share:.0%}"} | _saved(by_share, side, lru, share))
-    return rows
-
-
-def _saved(by_share: Mapping[float, Mapping[Side, Cells]], side: Side, lru: Figures, share: float) -> Row:
-    played = {has: load for has, sides in by_share.items() if (load := loading(sides[side])) is not None}
-    needed = np.array(
-        [enough(list(played), [load[hour] for load in played.values()], lru[hour]) for hour in range(len(lru))]
-    )
-    return {
-        "policy": side.label,
-        "needs": f"{needed.mean():.0%}",
-        "points saved": mean_interval(100 * (share - needed)).written("+.1f"),
-    }
-
-
-def enough(shares: Sequence[float], loads: Sequence[float], most: float) -> float:
-    """Return the least share at which loading takes at most `most` seconds, by linear interpolation of `shares`.
-
-    Below the first share that was played nothing is known; it is then taken. Where no share is enough: all memory.
-    """
-    for place, load in enumerate(loads):
-        if load <= most:
-            if place == 0:
-                return shares[0]
-            before = loads[place - 1]
-            return shares[place - 1] + (shares[place] - shares[place - 1]) * (before - most) / (before - load)
-    return 1.0
 
 
 def loading(cells: Cells) -> Figures | None:

@@ -32,6 +32,6 @@ def test_a_stage_that_never_returns_and_a_row_that_raises_keep_nobody_waiting() 
     rows = mixed.rows([mixed.Fault.STUCK, mixed.Fault.POISONED], 1, quiet, pause=0.2, patience=0.2)
     assert [row["fault"] for row in rows] == [mixed.Fault.STUCK, mixed.Fault.POISONED]
     for row in rows:
-        assert (row["wrong"], row["failed"], row["replays that differ"]) == (0, 0, 0)
+        assert (row["wrong"], row["failed"]) == (0, 0)
         assert int(str(row["answered"])) > 0
     assert not str(rows[1]["poisoned rows got"]).startswith(("0", "200"))

@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from latebind.batching.requests import Lane, Models
-from latebind.batching.workers import Crew, SubBatch
+from latebind.batching.workers import Crew
 from latebind.domain.actions import Action
 from latebind.domain.config import ResidencyConfig, ServedModel
 from latebind.domain.events import Loaded, LoadFailed
@@ -17,7 +17,7 @@ from latebind.residency.policy import make_policy
 from latebind.residency.state import ResidencyState
 
 
-class Residency:
+class Residency(ResidencyState):
     """The memory that all models share. Raises `ConfigError` where a model can never be in it."""
 
     def __init__(
@@ -29,24 +29,19 @@ class Residency:
         crew: Crew,
     ) -> None:
         self._policy = make_policy(config)
-        whole = self._policy.whole or not config.stages
-        self.memory = Memory(config.budget, {served.spec.name: served.footprint for served in models})
-        for model in self.memory.models.values():
-            require_room(model, config.budget, whole=whole)
-        self._state = ResidencyState(config, self.memory, lanes, queues, crew, whole)
-        self._planner = LoadPlanner(self._state, self._policy)
+        memory = Memory(config.budget, {served.spec.name: served.footprint for served in models})
+        super().__init__(config, memory, lanes, queues, crew, whole=self._policy.whole or not config.stages)
+        for model in memory.models.values():
+            require_room(model, config.budget, whole=self.whole)
+        self._planner = LoadPlanner(self, self._policy)
 
     # Events ---------------------------------------------------------------------------------------------------------
 
     def arrived(self, name: str, requests: Sequence[int], now: float) -> None:
         """Note that requests have been accepted."""
-        self._state.arrived(name, requests)
+        self.note_arrived(name, requests)
         for _ in requests:
             self._policy.requested(self.memory.models[name], now)
-
-    def touch(self, name: str) -> None:
-        """Note that a request of this model started, continued or ended."""
-        self._state.dirty.add(name)
 
     def loaded(self, event: Loaded, now: float) -> None:
         """Note that pieces have been loaded."""
@@ -55,13 +50,13 @@ class Residency:
         model.learn(event.pieces, event.seconds, expected)
         self._policy.loaded(model, now)
         self._planner.loaded(model, event.pieces, now)
-        self._state.loaded(model)
+        self.note_loaded(model)
 
     def failed(self, event: LoadFailed, now: float) -> None:
         """Note that pieces could not be loaded. What is in memory of the model may be evicted once nobody uses it."""
         model = self.memory.failed(event.model, event.pieces)
         self._planner.failed(model, event.pieces, now)
-        self._state.end_target(model)
+        self.end_target(model)
 
     def load_for_refused(self, name: str, requests: Sequence[int], now: float, actions: list[Action]) -> float | None:
         """Note requests that are refused only because their model is not in memory; load it where that pays.
@@ -70,18 +65,18 @@ class Residency:
         is larger than the memory as much is loaded as fits: later requests wait for the rest alone. None is told then,
         for nobody knows whether that is soon enough.
         """
-        state, planner, model = self._state, self._planner, self.memory.models[name]
+        planner, model = self._planner, self.memory.models[name]
         for _ in requests:
             self._policy.requested(model, now)
-        state.update_lanes()
+        self.update_lanes()
         if not model.waiting and not model.loading:
             planner.refused.setdefault(name, model)
-            if not state.is_loading and planner.next_model(now) is None:
+            if not self.is_loading and planner.next_model(now) is None:
                 planner.load_refused(now, actions)
         wished = model.waiting or model.loading or name in planner.refused
         if not wished or model.stage_bytes > self.memory.budget:
             return None
-        others = [] if model.loading else [other for other in state.waiting.values() if other is not model]
+        others = [] if model.loading else [other for other in self.waiting.values() if other is not model]
         return self.seconds_to(name, now) + sum([other.load_seconds for other in others if not other.loading])
 
     # Questions ------------------------------------------------------------------------------------------------------
@@ -101,18 +96,14 @@ class Residency:
             return 0.0
         under_way = self._planner.seconds_left(now)
         if not model.loading:
-            return under_way + (model.load_seconds if self._state.whole else model.wait_seconds)
+            return under_way + (model.load_seconds if self.whole else model.wait_seconds)
         return under_way + model.seconds_of(model.missing)
 
     @property
     def loading_model(self) -> str | None:
         """The name of the model that is being loaded."""
-        target = self._state.target
+        target = self.target
         return target.name if target is not None and target.loading else None
-
-    def is_resident(self, batch: SubBatch) -> bool:
-        """Return whether the next stage of a sub-batch is in memory."""
-        return self._state.is_resident(batch)
 
     def worths(self, now: float) -> dict[str, tuple[ModelState, float | None]]:
         """Return every model, and what a byte of it is worth where the policy goes by importance (else None)."""
@@ -124,17 +115,13 @@ class Residency:
 
     def decide(self, now: float) -> list[Action]:
         """Open and close lanes, and return the evictions and the load to perform, in this order."""
-        state, actions = self._state, list[Action]()
-        state.update_lanes()
+        actions: list[Action] = []
+        self.update_lanes()
         self._planner.restore_budget(now, actions)
         for _ in range(2):  # the second time only where no request is left whose end could make room
-            if not state.is_loading:
+            if not self.is_loading:
                 self._planner.load(now, actions)
-            state.update_lanes()
-            if state.can_progress():
+            self.update_lanes()
+            if self.can_progress():
                 break
         return actions
-
-    def check(self) -> None:
-        """Raise `AssertionError` where an invariant does not hold."""
-        self._state.check()

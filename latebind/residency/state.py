@@ -13,7 +13,7 @@ from latebind.residency.memory import Memory, ModelState
 
 
 class ResidencyState:
-    """Read by everything that decides about memory; changed only by that and by `Residency`.
+    """Read by everything that decides about memory; changed only by that and by `Residency`, which adds decisions.
 
     `waiting` are the models that requests wait for. `dirty` are the models for which a request arrived, started,
     continued or ended since they were last refreshed. `target` is the model that is being loaded, until it is complete.
@@ -56,12 +56,16 @@ class ResidencyState:
 
     # Events ---------------------------------------------------------------------------------------------------------
 
-    def arrived(self, name: str, requests: Sequence[int]) -> None:
+    def touch(self, name: str) -> None:
+        """Note that a request of this model started, continued or ended."""
+        self.dirty.add(name)
+
+    def note_arrived(self, name: str, requests: Sequence[int]) -> None:
         """Note that requests have been accepted."""
         self._newest = max(self._newest, *requests)
         self.dirty.add(name)
 
-    def loaded(self, model: ModelState) -> None:
+    def note_loaded(self, model: ModelState) -> None:
         """Note that pieces have been loaded."""
         self._guards[model.name] = self._newest
         if model.complete:

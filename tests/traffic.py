@@ -59,12 +59,13 @@ def settings(random: Random, policy: str, evict: str) -> SchedulerConfig:
 
 @dataclass(slots=True)
 class Played:
-    """What became of it: requests by outcome, launches and the rows in them, loads, and seconds of all answers."""
+    """What became of it: requests by outcome, launches, their rows, loads, last stages, and seconds of all requests."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     launches: int = 0
     rows: int = 0
     loads: int = 0
+    stages: int = 0
     seconds: float = 0.0
 
 
@@ -144,7 +145,8 @@ class Play:
                     assert action.stage == leaves
                     assert set(ran) == set(range(max(ran) + 1)) >= {leaves}
                 self.found.outcomes[action.outcome.name] += 1
-                self.found.seconds += (action.waited + action.ran) * (action.outcome is Outcome.ANSWERED)
+                self.found.stages += action.stage
+                self.found.seconds += action.waited + 2.0 * action.ran
             case Load():
                 self.found.loads += 1
                 footprint = self.models[action.model].footprint

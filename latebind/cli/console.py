@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer
 from rich.cells import cell_len
 from rich.console import Console
@@ -123,6 +124,8 @@ def save(file: Path | None, figures: Any) -> None:
 def _plain(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
     return str(value)
 
 

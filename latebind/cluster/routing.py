@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Protocol
 
 from latebind.cluster.placement import Placement, Report
 
@@ -41,20 +40,15 @@ class Replica:
         return report is not None and model in report.costs and model not in report.resident
 
 
-class Placing(Protocol):
-    """What places models: `Placement`, with which research compares others."""
-
-    def place(self, reports: Mapping[str, Report], rates: Mapping[str, float] | None) -> Mapping[str, Sequence[str]]:
-        """Return the homes of models, the first home first."""
-
-
 class Router:
     """Chooses replicas, each of which takes `most` calls at once, and has models placed every minute.
+
+    Research compares it, and `Placement`, with subclasses.
 
     The homes of a model are the replicas on which it is placed. If no replica reports limits of memory there are none.
     """
 
-    def __init__(self, *, most: float = inf, placement: Placing | None = None) -> None:
+    def __init__(self, *, most: float = inf, placement: Placement | None = None) -> None:
         self.replicas: dict[str, Replica] = {}
         self.homes: Mapping[str, Sequence[str]] = {}
         self._most = most

@@ -6,15 +6,17 @@ traffic, or, where the cluster is too large to simulate, with other samples of i
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, inf, log2
+from math import ceil, inf
 from typing import Generic, TypeVar
+
+from msgspec import structs
 
 from latebind.planning.question import AS_ASKED, CHANGES, Change, Offer, Question, Run, fits_in, offers
 from latebind.planning.runs import Figures, Runs
 from latebind.planning.sampling import Estimate, Sampling, busy_workers, drawn_shares, least_machines
 
 MOST = 6  # at most this many times the machines that compute or memory need are tried
-GUESSED = 6  # assumed number of further probes for a bracket without an upper end
+PROBES = 6  # that a search takes, about
 FINE = 0.02  # a bracket is closed when it is no wider than this share of its upper end, or one machine
 GROWTH = 1.3  # times as many machines as are too few are tried next
 NEAR = 0.1  # so much fewer than the first number that is enough are tried next
@@ -67,28 +69,22 @@ class Row:
         return "compute" if enough else "memory"
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A number of machines of an offer, and the figures of the first seed."""
-
-    offer: Offer
-    machines: int
-    figures: tuple[Figures, ...]
+Line = tuple[tuple[int, float], ...]  # numbers of machines, and the share in time with each
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A row for each offer, the cheapest that is enough, and its figures under each change.
 
-    A change has no figures where the largest model does not fit any more. Numbers of machines are those of the whole
-    cluster. `sampling` says what was simulated of it.
+    A change has no figures where the largest model does not fit any more. The `curve` has a line for each way, and one
+    where no request waits for a model. Numbers of machines are those of the whole cluster. `sampling` says what was
+    simulated of it.
     """
 
     rows: tuple[Row, ...]
     best: Row | None
     changes: tuple[tuple[Change, tuple[Figures, ...]], ...]
-    curve: tuple[Point, ...]
-    all_in_memory: tuple[Point, ...]  # of the curve, for the best offer
+    curve: Mapping[str, Line]
     sampling: Sampling
 
 
@@ -113,23 +109,22 @@ class _Planner:
         self._seen = self._sampling.question(question, 0)
         self._memory = sum(model.served.footprint.size for model in self._seen.models)
         self._seeds = FEWEST if self._sampling.sampled else question.seeds  # in how many a row is looked at
-        self._last = self._seeds * (len(CHANGES) + 1)  # runs that follow the search
-        if curve:
-            self._last += (len(question.ways) + 1) * len(CURVE)
+        searches = len(offers(question)) + (FEWEST if self._sampling.sampled else question.seeds)
+        curves = (len(question.ways) + 1) * len(CURVE) if curve else 0
+        runs.expected += PROBES * searches + self._seeds * (len(CHANGES) + 1) + curves
         self._alone = busy_workers(self._seen)
 
     def plan(self) -> Plan:
         rows, needs = self.search()
         best = self.best(rows, needs)
         if best is None:
-            return Plan(tuple(rows), None, (), (), (), self._sampling)
+            return Plan(tuple(rows), None, (), {}, self._sampling)
         without, high = (self._with_all(best.offer), 0), needs[best.offer]
         needed = self._fewest({without: high}, most=high)[without].high
         best = replace(best, all_in_memory=None if needed is None else self._sampling.whole(needed))
         rows = [best if row.offer == best.offer else row for row in rows]
         changes = tuple([(change, self._changed(best, change)) for change in (AS_ASKED, *CHANGES)])
-        curves = self._curves(best) if self._curve else ((), ())
-        return Plan(tuple(rows), best, changes, *curves, self._sampling)
+        return Plan(tuple(rows), best, changes, self._lines(best) if self._curve else {}, self._sampling)
 
     def search(self) -> tuple[list[Row], dict[Offer, int]]:
         """Return a row for every offer by the first draw, and how many machines that take part those need."""
@@ -165,20 +160,22 @@ class _Planner:
 
     def _with_all(self, offer: Offer) -> Offer:
         """Return the offer with memory for all models, which load in no time."""
-        return replace(offer, kind=replace(offer.kind, memory=max(offer.kind.memory, self._memory), loading=0.0))
+        return replace(
+            offer, kind=structs.replace(offer.kind, memory=max(offer.kind.memory, self._memory), loading=0.0)
+        )
 
-    def _enough(self, probes: Sequence[tuple[tuple[Offer, int], int]], left: int) -> list[bool]:
+    def _enough(self, probes: Sequence[tuple[tuple[Offer, int], int]]) -> list[bool]:
         target = self._question.target
         doing = f"{len(probes)} offers or draws, {min(n for _, n in probes)} to {max(n for _, n in probes)} machines"
         asked = [Run(offer, machines, seed) for (offer, seed), machines in probes]
-        found = self._runs.play(asked, doing, left + self._last, target=target)
+        found = self._runs.play(asked, doing, target=target)
         return [figures.complete and figures.in_time >= target for figures in found]
 
     def _row(self, offer: Offer, found: "Bracket[tuple[Offer, int]]") -> Row:
         if not found.is_closed:
             return Row(offer, self._sampling.whole(found.low), None, dearer=True)
         machines, most = found.high or found.most, self._sampling.whole(found.most)
-        figures = self._runs.play([Run(offer, machines, 0)], f"{machines} machines", self._last)
+        figures = self._runs.play([Run(offer, machines, 0)], f"{machines} machines")
         return Row(offer, most, None if found.high is None else self._sampling.whole(found.high), tuple(figures))
 
     def _sure(self, row: Row, first: int) -> Row:
@@ -213,7 +210,7 @@ class _Planner:
             tried, beyond = machines, 0
             while beyond < BEYOND and 0 < tried < MOST * machines:
                 runs = [Run(offer, tried, seed) for seed in range(count)]
-                found[tried] = some = self._runs.play(runs, f"{count} samples of {tried} machines", self._last)
+                found[tried] = some = self._runs.play(runs, f"{count} samples of {tried} machines")
                 shares = drawn_shares([late(one) for one in some], [one.requests for one in some])
                 expected = (shares <= 1.0 - self._question.target) == (way > 0)
                 if expected.mean() > SURE:
@@ -225,21 +222,20 @@ class _Planner:
     def _point(self, row: Row, change: Change) -> tuple[Figures, ...]:
         machines = self._sampling.part(row.machines or 0)
         runs = [Run(row.offer, machines, seed, change) for seed in range(self._seeds)]
-        return tuple(self._runs.play(runs, f"{machines} machines, {change.label}", self._last))
+        return tuple(self._runs.play(runs, f"{machines} machines, {change.label}"))
 
     def _changed(self, best: Row, change: Change) -> tuple[Figures, ...]:
         fits = fits_in(self._question.models, round(best.offer.kind.memory * change.memory))
         return self._point(best, change) if fits else ()
 
-    def _curves(self, best: Row) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
-        machines = self._sampling.part(best.machines or 0)
+    def _lines(self, best: Row) -> dict[str, Line]:
+        machines, whole = self._sampling.part(best.machines or 0), self._sampling.whole
         counts = sorted({max(1, round(share * machines)) for share in CURVE})
-        ways = [replace(best.offer, way=way) for way in self._question.ways]
-        every = [(offer, n) for offer in [*ways, self._with_all(best.offer)] for n in counts]
-        found = self._runs.play([Run(offer, n, 0) for offer, n in every], "more and fewer machines", 0)
-        whole = self._sampling.whole
-        points = [Point(offer, whole(n), (figures,)) for (offer, n), figures in zip(every, found, strict=True)]
-        return tuple(points[: -len(counts)]), tuple(points[-len(counts) :])
+        lines = {way.label: replace(best.offer, way=way) for way in self._question.ways}
+        lines["no waiting for models"] = self._with_all(best.offer)
+        runs = [Run(offer, count, 0) for offer in lines.values() for count in counts]
+        shares = iter([figures.in_time for figures in self._runs.play(runs, "more and fewer machines")])
+        return {label: tuple([(whole(count), next(shares)) for count in counts]) for label in lines}
 
 
 @dataclass(slots=True)
@@ -280,18 +276,10 @@ class Bracket(Generic[Cell]):
         else:
             self.low = machines
 
-    def left(self) -> int:
-        """Return about how many more probes are needed."""
-        if self.next() is None:
-            return 0
-        if self.high is None:
-            return GUESSED
-        return ceil(log2((self.high - self.low) / max(1, FINE * self.high)))
-
 
 def fewest(
     firsts: Mapping[Cell, int],
-    enough: Callable[[Sequence[tuple[Cell, int]], int], Sequence[bool]],
+    enough: Callable[[Sequence[tuple[Cell, int]]], Sequence[bool]],
     *,
     most: Mapping[Cell, int],
     least: Mapping[Cell, int] | None = None,
@@ -303,8 +291,7 @@ def fewest(
     to be too few. With `prices` of one machine, a cell is left as it is where even one machine more than are known to
     be too few costs more than another cell that is enough.
 
-    `enough` returns for each pair of a cell and a number of machines whether that is enough. Its second argument is
-    about the number of probes that may follow.
+    `enough` returns for each pair of a cell and a number of machines whether that is enough.
     """
     brackets = {cell: Bracket(cell, max(1, min(first, most[cell])), most[cell]) for cell, first in firsts.items()}
     for cell, bracket in brackets.items():
@@ -317,7 +304,6 @@ def fewest(
         probes = [(one, machines) for one in open_ if (machines := one.next()) is not None]
         if not probes:
             return brackets
-        left = sum(bracket.left() - 1 for bracket, _ in probes)
-        answers = enough([(bracket.cell, machines) for bracket, machines in probes], left)
+        answers = enough([(bracket.cell, machines) for bracket, machines in probes])
         for (bracket, machines), answer in zip(probes, answers, strict=True):
             bracket.tell(machines, answer)

@@ -6,14 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
+from msgspec import structs
 
 from latebind.cluster.routing import Router
 from latebind.domain.config import ClusterConfig, PolicyConfig, ResidencyConfig, ServedModel
 from latebind.domain.errors import ConfigError
 from latebind.residency.policy import POLICIES
 from latebind.simulation.cluster.fleet import ClusterModel, Fleet, MachineKind, Requests
-from latebind.simulation.cluster.play import Routing
 from latebind.simulation.cluster.population import Population, population_of
 from latebind.simulation.cluster.workload import read_workload
 
@@ -31,7 +30,7 @@ class Way:
     residency: str
     sheds: bool = True
     stages: bool = False
-    router: Callable[[], Routing] = served_router
+    router: Callable[[], Router] = served_router
     name: str = ""  # of the router, where it is another than the one that is served with
 
     @property
@@ -142,7 +141,7 @@ def read_question(
     return Question(
         population.models,
         population,
-        tuple(dict.fromkeys(machines.kind() for machines in workload.machines)),
+        tuple(dict.fromkeys(workload.machines)),
         ways,
         workload.policy,
         workload.residency,
@@ -162,7 +161,7 @@ def offers(question: Question) -> list[Offer]:
     Raises `ConfigError` where none is left.
     """
     kinds = [
-        replace(kind, memory=round(kind.memory * share))
+        structs.replace(kind, memory=round(kind.memory * share))
         for kind in question.kinds
         for share in sorted(question.sizes, reverse=True)
         if fits_in(question.models, round(kind.memory * share))
@@ -184,7 +183,7 @@ def fits_in(models: Sequence[ClusterModel], memory: int) -> bool:
 def fleet_of(question: Question, run: Run) -> Fleet:
     """Return the machines of a run and what they serve."""
     change = run.change
-    kind = replace(
+    kind = structs.replace(
         run.offer.kind,
         memory=round(run.offer.kind.memory * change.memory),
         loading=run.offer.kind.loading * change.loading,
@@ -193,8 +192,8 @@ def fleet_of(question: Question, run: Run) -> Fleet:
         kind,
         run.machines,
         tuple([replace(model, allowed=model.allowed * change.allowed) for model in question.models]),
-        msgspec.structs.replace(question.policy, shed=question.policy.shed and run.offer.way.sheds),
-        msgspec.structs.replace(question.residency, policy=run.offer.way.residency, stages=run.offer.way.stages),
+        structs.replace(question.policy, shed=question.policy.shed and run.offer.way.sheds),
+        structs.replace(question.residency, policy=run.offer.way.residency, stages=run.offer.way.stages),
         question.hop,
         ((question.warm, 0),) if change.lost else (),
     )

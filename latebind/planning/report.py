@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from latebind.planning.plan import FINE, Plan, Point, Row
+from latebind.planning.plan import FINE, Plan, Row
 from latebind.planning.question import Question
 from latebind.planning.runs import Figures
 from latebind.planning.sampling import Sampling
@@ -133,9 +133,9 @@ def plots(question: Question, plan: Plan) -> "list[go.Figure]":
     rows = [row for row in plan.rows if row.machines is not None]
     names = [f"{row.offer.kind.name} {size(row.offer.kind.memory)}<br>{row.offer.way.label}" for row in rows]
     compute = [min(row.machines or 0, row.all_in_memory or row.machines or 0) for row in rows]
+    memory = [(row.machines or 0) - least for row, least in zip(rows, compute, strict=True)]
     needed = go.Figure()
     needed.add_bar(x=names, y=compute, name="machines")
-    memory = [(row.machines or 0) - least for row, least in zip(rows, compute, strict=True)]
     needed.add_bar(x=names, y=memory, name="of the plan: because of memory")
     needed.update_layout(barmode="stack")
     needed.update_yaxes(title="machines")
@@ -145,9 +145,10 @@ def plots(question: Question, plan: Plan) -> "list[go.Figure]":
 
     # The gap between a way and the dotted line is what memory costs.
     curves, kind = go.Figure(), plan.best.offer.kind
-    for way in question.ways:
-        curves.add_scatter(**_line([point for point in plan.curve if point.offer.way == way]), name=way.label)
-    curves.add_scatter(**_line(plan.all_in_memory), name="no waiting for models", line_dash="dot", line_color="#7f7f7f")
+    for place, (label, line) in enumerate(plan.curve.items(), 1):
+        counts, shares = zip(*line, strict=True)
+        dash = "dot" if place == len(plan.curve) else "solid"
+        curves.add_scatter(x=counts, y=shares, mode="lines+markers", name=label, line_dash=dash)
     curves.add_vline(x=plan.best.machines, line_dash="dash", line_color="#2ca02c", annotation_text="plan")
     _titled(curves, f"In time over machines of kind {kind.name}, {size(kind.memory)} each", "machines")
 
@@ -159,11 +160,6 @@ def plots(question: Question, plan: Plan) -> "list[go.Figure]":
         figure.add_hline(y=question.target, line_dash="dash", line_color="#d62728", annotation_text="target")
         figure.update_yaxes(title="answers in time", tickformat=".0%")
     return [curves, needed, changes]
-
-
-def _line(points: Sequence[Point]) -> dict[str, object]:
-    shares = [fmean(one.in_time for one in point.figures) for point in points]
-    return {"x": [point.machines for point in points], "y": shares, "mode": "lines+markers"}
 
 
 def _titled(figure: "go.Figure", title: str, across: str) -> None:

@@ -1,11 +1,11 @@
 """Simulated runs in several processes: runs each once, keeps the figures, and reports progress."""
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import repeat
 from math import nan
 
@@ -85,50 +85,44 @@ class Player:
 
     def __init__(self, question: Question, sampling: Sampling) -> None:
         self._question, self._sampling = question, sampling
-        self._drawn: OrderedDict[tuple[int, float], tuple[Question, Requests, float]] = OrderedDict()
+        self._drawn = lru_cache(KEPT)(self._draw)
 
     def figures(self, run: Run, target: float) -> Figures:
         """Return the figures of a run, which is stopped where less than `target` of its requests can be in time."""
-        question, requests, share = self._asked(run.seed, run.change.traffic)
+        question, requests, share = self._drawn(run.seed, run.change.traffic)
         fleet, warm = fleet_of(question, run), question.warm
         most_late = (1.0 - target) * int((requests.times >= warm).sum())
         played = play(fleet, requests, router=run.offer.way.router(), warm=warm, most_late=most_late)
         return figures_of(fleet, played, warm=warm, share=share)
 
-    def _asked(self, seed: int, scale: float) -> tuple[Question, Requests, float]:
+    def _draw(self, seed: int, scale: float) -> tuple[Question, Requests, float]:
         """Return what a run plays, its requests, and the share of all requests that these are."""
-        if (seed, scale) not in self._drawn:
-            question, share = self._sampling.question(self._question, seed), 1.0
-            if question.population is not None and self._question.population is not None:
-                share = float(question.population.rates.means.sum() / self._question.population.rates.means.sum())
-            self._drawn[seed, scale] = question, question.traffic.requests(seed=seed, scale=scale), share
-            while len(self._drawn) > KEPT:
-                self._drawn.popitem(last=False)
-        return self._drawn[seed, scale]
+        question, share = self._sampling.question(self._question, seed), 1.0
+        if question.population is not None and self._question.population is not None:
+            part, whole = question.population.rates, self._question.population.rates
+            share = float(part.totals.sum() / whole.totals.sum())
+        return question, question.traffic.requests(seed=seed, scale=scale), share
 
 
 class Runs:
-    """Plays runs of one question and keeps their figures."""
+    """Plays runs of one question and keeps their figures. About as many as are `expected` will be played in all."""
 
     def __init__(self, pool: ProcessPoolExecutor, tell: Progress, sampling: Sampling) -> None:
         self.figures: dict[Run, Figures] = {}
         self.sampling = sampling
+        self.expected = 0
         self._pool, self._tell = pool, tell
-        self._done = 0.0
         self._stopped: dict[Run, float] = {}  # the target of each run
 
-    def play(self, runs: Sequence[Run], doing: str, left: int, *, target: float = 0.0) -> list[Figures]:
-        """Return the figures of runs, in their order; `left` is about the number of runs that will follow.
+    def play(self, runs: Sequence[Run], doing: str, *, target: float = 0.0) -> list[Figures]:
+        """Return the figures of runs, in their order.
 
         A run is stopped as soon as less than `target` of its requests can be in time.
         """
         missing = [run for run in dict.fromkeys(runs) if not self._knows(run, target)]
-        found_of = self._pool.map(_played, missing, repeat(target))
-        for place, (run, found) in enumerate(zip(missing, found_of, strict=True), 1):
+        for run, found in zip(missing, self._pool.map(_played, missing, repeat(target)), strict=True):
             self.figures[run], self._stopped[run] = found, target
-            done = len(self.figures)
-            self._done = max(self._done, done / (done + len(missing) - place + left))
-            self._tell(doing, self._done)
+            self._tell(doing, min(0.99, len(self.figures) / max(1, self.expected)))
         return [self.figures[run] for run in runs]
 
     def _knows(self, run: Run, target: float) -> bool:

@@ -6,8 +6,9 @@ from latebind.planning.plan import Row, cheapest
 from latebind.planning.question import WAYS, Question
 from latebind.planning.runs import playing
 from latebind.planning.sampling import Estimate, Sampling
+from latebind.simulation.cluster.fleet import MachineKind
 from latebind.simulation.cluster.population import population_of
-from latebind.simulation.cluster.workload import Drawn, Machines, Models, Traffic, Workload
+from latebind.simulation.cluster.workload import Drawn, Models, Traffic, Workload
 
 MODELS, RATE, SECONDS, WARM = 220, 250.0, 45.0, 9.0
 
@@ -31,12 +32,11 @@ def asked(seed: int) -> Question:
         count=MODELS, size=Drawn("400MB", 0.6), seconds=Drawn(0.05, 0.3), once=0.6, batch=8, deadline=0.5, queue=1024
     )
     traffic = Traffic(rate=RATE, duration=SECONDS)
-    workload = Workload((Machines("machine", "6GB"),), (models,), traffic, seed=seed)
+    workload = Workload((MachineKind("machine", 6_000_000_000),), (models,), traffic, seed=seed)
     population = population_of(workload)
     settings = workload.policy, workload.residency
-    kinds = (workload.machines[0].kind(),)
     return Question(
-        population.models, population, kinds, WAYS[:1], *settings, warm=WARM, seeds=1, population=population
+        population.models, population, workload.machines, WAYS[:1], *settings, warm=WARM, seeds=1, population=population
     )
 
 

@@ -16,7 +16,7 @@ from research.cluster import ray as application
 from research.cluster.agreement import compared
 from research.cluster.placement import Scene, asked, contest
 from research.cluster.report import contest_figure, gain_rows, side_rows
-from research.evaluation import Floats, Found, Output, Rounds, Seeds, evaluate
+from research.evaluation import Floats, Found, Output, Seeds, evaluate
 from research.mcache.traces import services_of
 
 SHARES = (0.75, 1.0, 1.5, 2.0, 4.0)
@@ -74,16 +74,13 @@ def ray(
     high_seconds: Annotated[float, Option(min=1.0, help="For scale: how long the high rate lasts.")] = 40.0,
     low: Annotated[float, Option(min=0.1, help="For scale: the rate afterwards.")] = 4.0,
     low_seconds: Annotated[float, Option(min=1.0, help="For scale: how long the low rate lasts.")] = 60.0,
-    rounds: Rounds = 5,
-    calls: Annotated[int, Option(min=1, help="For latency: calls of each kind in a round, on each side.")] = 200,
     serve: ServeWords = None,
     seed: Seed = 0,
     output: Output,
 ) -> None:
-    """Hurt, load and time `latebind serve --on ray` on this machine. Needs latebind\\[ray,bench].
+    """Hurt and load `latebind serve --on ray` on this machine. Needs latebind\\[ray,bench].
 
-    Parts: ledger (a replica is killed under load), scale (from one to two replicas and back), latency (single calls,
-    one after another, compared with the stand-alone server).
+    Parts: ledger (a replica is killed under load), scale (from one to two replicas and back).
 
     The ledger asks arithmetic, a chain of stages with a learned cache, a query over both and a sequence model, over
     HTTP and gRPC; every answer is checked to the last bit. Exit code 1 where anything was lost, doubled, swapped, wrong
@@ -102,11 +99,7 @@ def ray(
         def scale(tell: Progress) -> Found:
             return application.scale(folder / "scale", plan, tell, seed=seed, options=options)
 
-        def latency(tell: Progress) -> Found:
-            where = folder / "latency"
-            return application.latency(where, tell, rounds=rounds, calls=calls, seed=seed, options=options)
-
-        evaluate({"ledger": ledger, "scale": scale, "latency": latency}, output)
+        evaluate({"ledger": ledger, "scale": scale}, output)
 
 
 def samples(

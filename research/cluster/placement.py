@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+from msgspec import structs
 
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.cluster.routing import Router
 from latebind.domain.config import PolicyConfig, ResidencyConfig
-from latebind.planning.plan import fewest
+from latebind.planning.plan import PROBES, fewest
 from latebind.planning.question import Offer, Question, Run, Way, served_router
 from latebind.planning.runs import Figures, Runs
 from latebind.simulation.cluster.fleet import MachineKind
-from latebind.simulation.cluster.play import Routing
 from latebind.simulation.cluster.traffic import MINUTE
 from research.cluster.routers import RULES, RandomHomes, Usual
 from research.cluster.scenes import Shape, Traced
@@ -26,7 +26,7 @@ from research.mcache.traces import Service
 ROOMY = 1 << 40
 
 
-def _either(residency: str, router: Callable[[], Routing] = served_router, name: str = "") -> tuple[Way, Way]:
+def _either(residency: str, router: Callable[[], Router] = served_router, name: str = "") -> tuple[Way, Way]:
     """Return a way with and without shedding: each side gets whichever is better for it."""
     shedding = Way(residency, router=router, name=name)
     return shedding, replace(shedding, sheds=False)
@@ -98,8 +98,8 @@ def contest(question: Question, runs: Runs, shares: Sequence[float], machines: i
     sides = _ways()
     cells = [(share, way, seed) for share in shares for way in sides for seed in range(question.seeds)]
     every = [Run(Offer(kinds[share], way), machines, seed) for share, way, seed in cells]
-    searches = len(shares) * question.seeds * 5
-    found = dict(zip(cells, runs.play(every, f"{machines} machines", searches), strict=True))
+    runs.expected = len(every) + len(shares) * question.seeds * PROBES
+    found = dict(zip(cells, runs.play(every, f"{machines} machines"), strict=True))
     figures = {
         share: {way: tuple([found[share, way, seed] for seed in range(question.seeds)]) for way in sides}
         for share in shares
@@ -118,9 +118,9 @@ def _fewer(played: Contest, runs: Runs, kinds: Mapping[float, MachineKind], seed
 
     ours = {share: played.best(share, "ours") for share in kinds}
 
-    def enough(probes: Sequence[tuple[tuple[float, int], int]], left: int) -> list[bool]:
+    def enough(probes: Sequence[tuple[tuple[float, int], int]]) -> list[bool]:
         asked = [Run(Offer(kinds[share], ours[share]), machines, seed) for (share, seed), machines in probes]
-        found = runs.play(asked, "fewer machines", left)
+        found = runs.play(asked, "fewer machines")
         return [one.in_time >= needed[cell] for one, (cell, _) in zip(found, probes, strict=True)]
 
     most = 2 * played.machines
@@ -134,7 +134,7 @@ def _ways() -> tuple[Way, ...]:
 
 def _kind(question: Question, share: float, machines: int) -> MachineKind:
     total = sum(model.served.footprint.size for model in question.models)
-    return replace(question.kinds[0], memory=round(share * total / machines))
+    return structs.replace(question.kinds[0], memory=round(share * total / machines))
 
 
 def _in_time(some: Sequence[Figures]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":

@@ -1,35 +1,31 @@
-"""What the application on Ray Serve loses while replicas are killed and scaled, and what it costs beside one server.
+"""What the application on Ray Serve loses while replicas are killed and scaled.
 
-A replica is killed again and again under the ledger's load; a load that needs two replicas is followed by a low one;
-and single calls go to Ray and to a stand-alone server in turn, one at a time, while both run all the time.
+A replica is killed again and again under the ledger's load; a load that needs two replicas is followed by a low one.
 """
 
 import asyncio
 import re
 import signal
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import psutil
 
-from latebind.bench.client import Line, answered, encode, poisson, written
+from latebind.bench.client import poisson
 from latebind.bench.ledger import networks
 from latebind.bench.ledger import report as ledger_report
 from latebind.bench.ledger.books import Fault as Lost
 from latebind.bench.ledger.books import Ledger
 from latebind.bench.ledger.faults import Fault, Injected
 from latebind.bench.ledger.play import Played, play
-from latebind.bench.ledger.questions import KINDS, LONGEST, MARKS, WIDTH, WORDS, Mix, Protocol, Questions
-from latebind.bench.rounds import Progress, in_rounds
+from latebind.bench.ledger.questions import Mix, Protocol, Questions
+from latebind.bench.rounds import Progress
 from latebind.bench.server import cpu_seconds, tree
-from latebind.bench.statistics import ratio_of_means, ratio_of_quantiles
 from latebind.cli.console import Rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import NAME as ENGINE
@@ -45,16 +41,6 @@ MOST_RECOVERY = 10.0  # seconds that a recovery should take at most
 AROUND = 12.0  # seconds after a kill in which silence is looked for
 ENGINE_SECONDS = 5.0  # that the engine of a killed replica may take to end, once another one is there
 SETTINGS = "[cluster]\nup_after = 2\ndown_after = 5\n"
-LIVE, METADATA = (
-    "live",
-    "metadata",
-)  # the frontend alone answers the first; a replica's frontend the second, without its engine
-ALONE, RAY = "alone", "on Ray"
-ASKED = ("affine", "slow", "words")  # models whose single calls are timed
-WARM_UP = 50  # calls of each kind that do not count
-BLOCK = 20  # calls that are resampled together
-BETWEEN = 0.005  # seconds between two single calls
-SECONDS = 10.0  # deadline of a call
 
 
 def actors(process: int) -> Iterator[tuple[str, psutil.Process]]:
@@ -334,109 +320,6 @@ def scale_verdict(found: Scaled) -> list[str]:
     """Return the requirements that did not hold."""
     missing = [what for what, at in (("two replicas", found.up), ("one replica again", found.down)) if at is None]
     return [*found.played.ledger.evidence, *(f"there never were {what}" for what in missing)]
-
-
-@dataclass(slots=True)
-class Taken:
-    """Seconds of one kind of call on one side, as the client saw them, and those of them in the engine."""
-
-    whole: list[float] = field(default_factory=list)
-    engine: list[float] = field(default_factory=list)
-
-
-def latency(folder: Path, tell: Progress, *, rounds: int, calls: int, seed: int, options: list[str]) -> Found:
-    """Start both servers and ask them, kind by kind, for each call one side after the other, in an order that is drawn.
-
-    The difference is that of ingress, replica and two hops more; what the engine takes longer is the engine's.
-    """
-    tell("starting", 0.0)
-    random, ray = Random(seed), ["--on", "ray", "--replicas", "1", *options]
-    with ExitStack() as stack:
-        targets = {
-            ALONE: stack.enter_context(networks.serving(folder / "one", ASKED, options)),
-            RAY: stack.enter_context(networks.serving(folder / "ray", ASKED, ray)),
-        }
-        lines = {side: Line(f"http://127.0.0.1:{target.http}") for side, target in targets.items()}
-        for line in lines.values():
-            stack.callback(line.close)
-        requests = {kind: request(kind, lines[ALONE].host) for kind in (LIVE, METADATA, *ASKED)}
-        taken = {side: {kind: Taken() for kind in requests} for side in lines}
-        for data in requests.values():
-            for line in lines.values():
-                for _ in range(WARM_UP):
-                    line.ask(data)
-        before = {side: _cpu(target.process) for side, target in targets.items()}
-        for number in in_rounds(rounds):
-            for kind, data in requests.items():
-                tell(f"round {number + 1}, {kind}", number / rounds)
-                for _ in range(calls):
-                    for side in random.sample(list(lines), len(lines)):
-                        time.sleep(BETWEEN)
-                        _ask(lines[side], data, kind, taken[side][kind])
-        after = {side: _cpu(target.process) for side, target in targets.items()}
-    asked = sum(len(one.whole) for one in taken[RAY].values())
-    cpu: Rows = [
-        {"side": side, "process": name, "CPU ms of a call": _ms((seconds - before[side].get(name, 0.0)) / asked)}
-        for side in after
-        for name, seconds in sorted(after[side].items())
-    ]
-    kinds = [latency_row(kind, taken[ALONE][kind], taken[RAY][kind], seed) for kind in requests]
-    return Found({"one call at a time, on Ray over alone": kinds, "time in processors": cpu})
-
-
-def latency_row(kind: str, alone: Taken, ray: Taken, seed: int) -> dict[str, object]:
-    """Return what the calls of one kind took on both sides, paired; medians too, for one stall moves a mean."""
-    here, there = np.array(alone.whole), np.array(ray.whole)
-    engines = float(np.median(ray.engine)) - float(np.median(alone.engine))
-    longer = float(np.median(there)) - float(np.median(here))
-    return {
-        "call": kind,
-        "alone ms": _ms(here.mean()),
-        "median": _ms(float(np.median(here))),
-        "on Ray ms": _ms(there.mean()),
-        "its median": _ms(float(np.median(there))),
-        "mean, times": str(ratio_of_means(there, here, block=BLOCK, seed=seed)),
-        "p99, times": str(ratio_of_quantiles(there, here, 0.99, block=BLOCK, seed=seed)),
-        "longer by ms": _ms(longer),
-        "of it the engine": _ms(engines),
-        "ingress and replica": _ms(longer - engines),
-    }
-
-
-def _ask(line: Line, data: bytes, kind: str, taken: Taken) -> None:
-    reply, seconds = line.ask(data)
-    if reply.status != 200:
-        raise ConfigError(f"{kind} was answered {reply.status}: {bytes(reply.data[:200])!r}")
-    taken.whole.append(seconds)
-    taken.engine.append(answered(reply, seconds).engine_seconds if kind in KINDS else 0.0)
-
-
-def request(kind: str, host: str) -> bytes:
-    """Return a call as it is sent. The host is that of either side: a port counts for nothing."""
-    if kind in {LIVE, METADATA}:
-        path = "/v2/health/live" if kind == LIVE else "/v2"
-        return f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
-    about = KINDS[kind]
-    row = (
-        np.arange(WIDTH, dtype=np.float32) if about.dtype == "float32" else MARKS + np.arange(LONGEST) % (WORDS - MARKS)
-    )
-    return written(host, kind, encode({about.input: row.astype(about.dtype)[None]}, timeout=SECONDS))
-
-
-def _cpu(process: int) -> dict[str, float]:
-    """Return the CPU seconds of the processes of a server by what they are."""
-    named = {one.pid: name for name, one in actors(process)}
-    found: dict[str, float] = {}
-    for one in tree(process):
-        name = "engine" if one.name() == ENGINE else named.get(one.pid)
-        name = name or ("frontend" if one.pid == process else "Ray")
-        times = one.cpu_times()
-        found[name] = found.get(name, 0.0) + times.user + times.system
-    return found
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1e3, 3)
 
 
 def _told(seconds: float | None) -> str:

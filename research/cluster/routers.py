@@ -3,14 +3,15 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from random import Random
 
-from latebind.cluster.placement import Report
-from latebind.cluster.routing import Replica
+from latebind.cluster.placement import Placement, Report
+from latebind.cluster.routing import Replica, Router
 
 
-class Usual:
+class Usual(Router):
     """A router that ignores what replicas have in memory: one of them, by what `rule` says of those that are up."""
 
     def __init__(self, rule: Callable[[Sequence[Replica], Random], Replica]) -> None:
+        super().__init__()
         self._rule = rule
         self._random = Random(0)
         self._up: list[Replica] = []
@@ -42,10 +43,11 @@ def _two_choices(up: Sequence[Replica], random: Random) -> Replica:
 RULES = {"random": _at_random, "least-loaded": _least_loaded, "two-choices": _two_choices}
 
 
-class RandomHomes:
+class RandomHomes(Placement):
     """Gives each model `count` machines by rendezvous hashing, so that few models move when a machine leaves."""
 
     def __init__(self, count: int) -> None:
+        super().__init__()
         self._count = count
 
     def place(self, reports: Mapping[str, Report], rates: Mapping[str, float] | None) -> dict[str, tuple[str, ...]]:

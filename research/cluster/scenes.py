@@ -14,10 +14,7 @@ from latebind.simulation.cluster.fleet import ClusterModel, Requests
 from latebind.simulation.cluster.traffic import MINUTE, laid_over, spread_out
 from research.mcache.traces import Service
 
-MEDIAN, SPREAD = (
-    0.4e9,
-    0.8,
-)  # bytes of a model, and the deviation of their logarithm, as in `python -m research residency`
+MEDIAN, SPREAD = 0.4e9, 0.8  # bytes of a model, and the deviation of their logarithm, as in `research residency`
 WORD = TensorSpec("x", "float32", (1,))
 TOGETHER = 0.4  # of a request's time is shared by all of its batch
 
@@ -82,14 +79,9 @@ class Traced:
 
     def requests(self, *, seed: int, scale: float = 1.0) -> Requests:
         """Return all requests of a run, for models of one stage."""
-        return requests_at(self.rates(seed) * scale, np.random.default_rng([seed, 2]))
-
-
-def requests_at(
-    rates: NDArray[np.float64], random: np.random.Generator, *, minute: float = MINUTE, stages: int = 1
-) -> Requests:
-    """Return requests with so many expected in each `minute` (seconds) of each model `(models, minutes)`."""
-    counts = random.poisson(rates)
-    slots = [spread_out(some, place * minute, minute, random) for place, some in enumerate(counts.T)]
-    times, models = (np.concatenate(column) for column in zip(*slots, strict=True))
-    return Requests(times, models, np.full(len(models), stages - 1, dtype=np.int16))
+        expected, random = self.rates(seed) * scale, np.random.default_rng([seed, 2])
+        slots = [
+            spread_out(random.poisson(some), place * MINUTE, MINUTE, random) for place, some in enumerate(expected.T)
+        ]
+        times, models = (np.concatenate(column) for column in zip(*slots, strict=True))
+        return Requests(times, models, np.zeros(len(models), dtype=np.int16))

@@ -79,23 +79,6 @@ class Dying(Dead):
         writer.transport.abort()
 
 
-class Later(Dead):
-    """A replica that sends the first bytes of its reply at once, and the others after it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.told = asyncio.Event()
-
-    async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        reply = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nonce"
-        self.called += bool(await reader.read(1))
-        writer.write(reply[:30])
-        await self.told.wait()
-        writer.write(reply[30:])
-        await reader.read()
-        writer.transport.abort()
-
-
 @dataclass(frozen=True)
 class Small:
     """The cluster: its `ingress` as a site to call, and what is behind."""

@@ -10,7 +10,7 @@ pytest.importorskip("ray")
 
 from latebind.cluster.application import check
 from latebind.cluster.declared import application
-from latebind.domain.config import ClusterConfig, ServeConfig
+from latebind.domain.config import ServeConfig
 
 
 def arguments(folder: Path, *, secret: str = "s" * 64, config: str = "") -> dict[str, object]:
@@ -42,39 +42,26 @@ def test_a_replica_has_workers_for_the_cores_that_it_asks_for(engine: str, worke
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "given", "told"),
     [
-        ({"repo": "x"}, "unknown field `repo`"),
-        ({"repository": 3}, "repository"),
-        ({"config": "/nowhere.toml"}, "/nowhere.toml cannot be read"),
-        ({"secret_file": "/nowhere"}, "/nowhere cannot be read"),
+        ({"repo": "x"}, {}, "unknown field `repo`"),
+        ({"repository": 3}, {}, "repository"),
+        ({"config": "/nowhere.toml"}, {}, "/nowhere.toml cannot be read"),
+        ({"secret_file": "/nowhere"}, {}, "/nowhere cannot be read"),
+        ({}, {"secret": ""}, "has no secret"),
+        ({}, {"secret": "short"}, "has no secret"),
+        ({}, {"secret": "s" * 64 + "\r\nx-header: 1"}, "has no secret"),
+        ({}, {"secret": "ü" * 64}, "has no secret"),
+        ({}, {"config": "[engine]\ncores = [1]\n"}, "^--cores does not go with --on ray: .+"),
+        ({}, {"config": "[server]\ndashboard = true\n"}, "^--dashboard does not go with --on ray: .+"),
+        ({}, {"config": "[enigne]\n"}, "config file, are wrong"),
+        ({}, {"config": "[cluster]\nreplicas = 0\n"}, "cluster.replicas"),
+        ({}, {"config": "[cluster]\nreplicas = 3\nmax_replicas = 2\n"}, "cluster"),
     ],
 )
-def test_what_is_wrong_is_told(tmp_path: Path, changes: dict[str, object], told: str) -> None:
+def test_what_is_wrong_is_told(tmp_path: Path, changes: dict[str, object], given: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        application({**arguments(tmp_path), **changes})
-
-
-@pytest.mark.parametrize(
-    "secret", ["", "short", "s" * 64 + "\r\nx-header: 1", "ü" * 64], ids=["none", "short", "two lines", "not ASCII"]
-)
-def test_a_secret_that_is_none_is_refused(tmp_path: Path, secret: str) -> None:
-    with pytest.raises(ConfigError, match="has no secret"):
-        application(arguments(tmp_path, secret=secret))
-
-
-@pytest.mark.parametrize(
-    ("config", "told"),
-    [
-        ("[engine]\ncores = [1]\n", "^--cores does not go with --on ray: .+"),
-        ("[server]\ndashboard = true\n", "^--dashboard does not go with --on ray: .+"),
-        ("[enigne]\n", "config file, are wrong"),
-        ("[cluster]\nreplicas = 0\n", "cluster.replicas"),
-    ],
-)
-def test_settings_that_make_no_sense_on_a_cluster_are_refused(tmp_path: Path, config: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        application(arguments(tmp_path, config=config))
+        application({**arguments(tmp_path, **given), **changes})
 
 
 def test_options_that_make_no_sense_on_a_cluster_are_refused() -> None:
@@ -83,9 +70,3 @@ def test_options_that_make_no_sense_on_a_cluster_are_refused() -> None:
         check("ray", ServeConfig(), event_log=True)
     with pytest.raises(ConfigError, match="choose ray"):
         check("mars", ServeConfig())
-
-
-@pytest.mark.parametrize(("replicas", "most"), [(3, 2), (-1, 4)])
-def test_numbers_of_replicas_have_to_make_sense(replicas: int, most: int) -> None:
-    with pytest.raises(ConfigError, match="cluster\\."):
-        ClusterConfig(replicas=replicas, max_replicas=most)

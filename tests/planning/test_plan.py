@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from latebind.domain.actions import Outcome
 from latebind.domain.errors import ConfigError
@@ -29,8 +30,7 @@ class Needs:
         self.probes: list[tuple[str, int]] = []
         self.rounds = 0
 
-    def __call__(self, probes: Sequence[tuple[str, int]], left: int) -> list[bool]:
-        assert left >= 0
+    def __call__(self, probes: Sequence[tuple[str, int]]) -> list[bool]:
         self.rounds += 1
         self.probes.extend(probes)
         return [machines >= self.needs[offer] for offer, machines in probes]
@@ -103,9 +103,10 @@ def question(tmp_path: Path, *, count: int, rate: float) -> Question:
     file.write_text(WORKLOAD.format(count=count, rate=rate))
     workload = read_workload(file)
     population = population_of(workload)
-    kinds = tuple([one.kind() for one in workload.machines])
     settings = workload.policy, workload.residency
-    return Question(population.models, population, kinds, WAYS[:1], *settings, warm=2.0, seeds=1, population=population)
+    return Question(
+        population.models, population, workload.machines, WAYS[:1], *settings, warm=2.0, seeds=1, population=population
+    )
 
 
 def test_a_sample_has_its_share_of_models_bytes_and_work(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_a_sample_has_its_share_of_models_bytes_and_work(tmp_path: Path) -> None
 
     assert size(part) / size(whole) == pytest.approx(0.05, rel=0.03)
     assert busy_workers(part) / busy_workers(whole) == pytest.approx(0.05, rel=0.2), "as drawn"
-    rates = [float(one.population.rates.means.max()) for one in (whole, part) if one.population is not None]
+    rates = [float(one.population.rates.totals.max()) for one in (whole, part) if one.population is not None]
     assert rates[1] < 0.5 * rates[0], "the most popular model needs several machines, and is split"
     others = Sampling(0.05).question(whole, 4)
     assert {model.served.spec.name for model in others.models} != {model.served.spec.name for model in part.models}
@@ -158,7 +159,7 @@ def test_the_bound_by_work_and_memory_is_below_what_is_needed(tmp_path: Path) ->
 
 def test_models_that_cannot_be_loaded_in_time_must_be_in_memory(tmp_path: Path) -> None:
     some = question(tmp_path, count=400, rate=40.0)
-    quick, slow = (Offer(replace(some.kinds[0], loading=loading), WAYS[0]) for loading in (1.0, 10.0))
+    quick, slow = (Offer(structs.replace(some.kinds[0], loading=loading), WAYS[0]) for loading in (1.0, 10.0))
     assert least_machines(some, slow) > least_machines(some, quick)
 
 

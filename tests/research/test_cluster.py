@@ -5,7 +5,7 @@ import pytest
 
 from latebind.planning.runs import Figures
 from research.cluster.placement import SIDES, Contest
-from research.cluster.scenes import Shape, Traced, requests_at
+from research.cluster.scenes import Shape, Traced
 from research.mcache.traces import Service
 
 SERVICES = (Service((6, 0, 0, 2)), Service((0, 0, 0, 0)), Service((1, 1, 1, 1)))
@@ -28,12 +28,11 @@ def test_with_more_models_than_services_laps_begin_at_different_minutes() -> Non
 
 
 def test_requests_come_in_order_each_in_its_minute_about_as_many_as_expected() -> None:
-    requests = requests_at(np.array([[4000.0, 0.0, 1000.0], [0.0, 2000.0, 0.0]]), np.random.default_rng(0), stages=3)
+    requests = Traced((Service((0, 8, 0, 2)),), 1, 20.0).requests(seed=0)
     assert (np.diff(requests.times) >= 0).all()
-    minutes = (requests.times // 60).astype(int)
-    assert (requests.models == (minutes == 1)).all()
-    assert np.bincount(minutes) == pytest.approx([4000, 2000, 1000], rel=0.1)
-    assert (requests.leaves == 2).all()
+    minutes = np.bincount((requests.times // 60).astype(int), minlength=4)
+    assert minutes[[0, 2]].tolist() == [0, 0]
+    assert minutes[[1, 3]] == pytest.approx([3840, 960], rel=0.1)
 
 
 def test_equal_seeds_draw_equal_requests_and_others_do_not() -> None:

@@ -1,6 +1,5 @@
 """What `python -m research ray` makes of what it saw, without Ray."""
 
-import numpy as np
 import pytest
 
 from latebind.bench.ledger.books import Ledger
@@ -14,10 +13,8 @@ from research.cluster.ray import (
     Load,
     Recovery,
     Scaled,
-    Taken,
     kill_rows,
     kill_verdict,
-    latency_row,
     scale_summary,
     scale_verdict,
 )
@@ -74,14 +71,6 @@ def test_replicas_that_never_came_or_never_went_are_told() -> None:
         "there never were one replica again",
     ]
     assert scale_verdict(Scaled(plan, played(), ((0.0, 1), (7.0, 2)))) == ["there never were one replica again"]
-
-
-def test_calls_are_compared_pair_by_pair() -> None:
-    times = np.random.default_rng(0).uniform(0.001, 0.01, 400).tolist()
-    slower = [1.5 * seconds for seconds in times]
-    row = latency_row("affine", Taken(times, [0.0] * 400), Taken(slower, [0.001] * 400), seed=0)
-    assert row["mean, times"] == row["p99, times"] == "1.500 [1.500, 1.500]"
-    assert row["of it the engine"] == 1.0
 
 
 def test_processes_and_replicas_are_known_by_their_names() -> None:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from latebind.simulation.workloads import diurnal, poisson, stepped
+from latebind.simulation.workloads import diurnal, stepped
 from tests.models import served
 
 NET = served()
@@ -16,11 +16,6 @@ def test_arrivals_in_steps_come_at_the_rate_of_each() -> None:
     change = arrivals[999].time
     assert 1000 / change == pytest.approx(10.0, rel=0.1)
     assert 3000 / (arrivals[-1].time - change) == pytest.approx(200.0, rel=0.1)
-
-
-def test_one_step_is_poisson() -> None:
-    one = stepped(NET, steps=((30.0, 50),), allowed=1.0, random=Random(7))
-    assert list(one) == list(poisson(NET, rate=30.0, requests=50, allowed=1.0, random=Random(7)))
 
 
 def test_a_day_is_low_at_its_ends_and_high_at_noon() -> None:

@@ -14,8 +14,7 @@ from latebind.domain.errors import ConfigError
 UNKNOWN = -1  # in place of an outcome: the run was stopped before the request ended
 
 
-@dataclass(frozen=True, slots=True)
-class MachineKind:
+class MachineKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A kind of machine, with `memory` bytes for models and `workers` that run batches at the same time.
 
     The costs of models are given for a machine of `speed` 1. A machine of speed 2 takes half as long. Loading takes

@@ -5,9 +5,8 @@ numbers; before anything of these, all machines do what is due. What the router 
 learns: its own calls under way at once, what is in the memories of machines once a second.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from math import floor, inf
-from typing import Protocol
 
 import numpy as np
 
@@ -26,21 +25,11 @@ NOBODY = -1
 DEATH, REPORT, REQUEST = range(3)  # what comes from outside, in the order in which it is handled
 
 
-class Routing(Protocol):
-    """What chooses machines. `Router` is what the ingress has; research compares it with others."""
-
-    def see(self, replicas: Iterable[Replica], now: float) -> None:
-        """Take in which machines are up, with their last reports."""
-
-    def choose(self, model: str, now: float, tried: Collection[str] = ()) -> Replica | None:
-        """Return the machine for a request, None where none takes one."""
-
-
 def play(
     fleet: Fleet,
     requests: Requests,
     *,
-    router: Routing | None = None,
+    router: Router | None = None,
     warm: float = 0.0,
     most_late: float = inf,
 ) -> Played:
@@ -82,7 +71,7 @@ class _Unit:
 class _Cluster:
     """The state of the simulation: the machines that are up and the outcomes so far."""
 
-    def __init__(self, fleet: Fleet, requests: Requests, router: Routing, warm: float, most_late: float) -> None:
+    def __init__(self, fleet: Fleet, requests: Requests, router: Router, warm: float, most_late: float) -> None:
         self._fleet, self._requests, self._router = fleet, requests, router
         self._warm, self._most_late = warm, most_late
         self._agenda = Agenda()

@@ -32,7 +32,7 @@ class Population:
         """Return the requests of one run, `scale` times as many as usual."""
         random, traffic = _random(seed, "requests"), self.traffic
         rates = self.rates if scale == 1.0 else self.rates.times(scale)
-        return drawn_requests(rates, self.models, random, duration=traffic.duration, bursts=traffic.bursts)
+        return drawn_requests(rates, self.models, random, duration=traffic.duration)
 
     def part(self, places: NDArray[np.int64], shares: NDArray[np.float64]) -> "Population":
         """Return the models at `places` `(N,)`, each with such a share of its requests `(N,)`."""
@@ -56,8 +56,8 @@ def population_of(workload: Workload) -> Population:
     if shares.any():  # each family gets its share of all requests
         counts = [len(family) for family in families]
         of_family = np.repeat(np.arange(len(counts)), counts)
-        natural = np.bincount(of_family, weights=rates.means, minlength=len(counts))
-        rates = rates.times((shares / shares.sum() * rates.means.sum() / np.maximum(natural, 1e-300))[of_family])
+        natural = np.bincount(of_family, weights=rates.totals, minlength=len(counts))
+        rates = rates.times((shares / shares.sum() * rates.totals.sum() / np.maximum(natural, 1e-300))[of_family])
     return Population(models, rates, workload.traffic)
 
 

@@ -12,73 +12,56 @@ from numpy.typing import NDArray
 
 from latebind.domain.errors import ConfigError
 from latebind.simulation.cluster.fleet import ClusterModel, Requests
-from latebind.simulation.cluster.workload import Bursts, Traffic
+from latebind.simulation.cluster.workload import Traffic
 
 MINUTE = 60.0
-STEP = 10.0  # seconds: as long the rate of a generator stays as it is
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Request rates of models over time. `means` `(models,)` are the mean rates in requests a second.
+    """Requests that are `expected` of each model in each slot of `step` seconds `(models, slots)`.
 
-    Time is divided into slots of `step` seconds. In each slot, the rate of a model is its mean times `factors`, which
-    has the shape `(slots,)` if all models rise and fall together, or `(models, slots)`. If `exact`, a slot has exactly
-    as many requests as this gives; otherwise their number is drawn from a Poisson distribution.
+    If `exact`, there are exactly so many; otherwise their number is drawn from a Poisson distribution.
     """
 
-    means: NDArray[np.float64]
-    factors: NDArray[np.float64]
+    expected: NDArray[np.float64]
     step: float
     exact: bool = False
 
+    @property
+    def totals(self) -> NDArray[np.float64]:
+        """How many requests are expected of each model `(models,)`."""
+        totals: NDArray[np.float64] = self.expected.sum(axis=1)
+        return totals
+
     def times(self, factors: NDArray[np.float64] | float) -> "Rates":
         """Return the same rates with the rate of each model multiplied by a factor."""
-        return Rates(self.means * factors, self.factors, self.step, self.exact and bool(np.all(factors == 1.0)))
+        expected = self.expected * np.reshape(factors, (-1, 1))
+        return Rates(expected, self.step, self.exact and bool(np.all(factors == 1.0)))
 
     def only(self, models: NDArray[np.int64]) -> "Rates":
         """Return the rates of some of the models."""
-        factors = self.factors if self.factors.ndim == 1 else self.factors[models]
-        return Rates(self.means[models], factors, self.step, self.exact)
+        return Rates(self.expected[models], self.step, self.exact)
 
 
 def rates_of(traffic: Traffic, models: int, random: np.random.Generator) -> Rates:
     """Return the request rates of this many models. Raises `ConfigError` if a trace cannot be read."""
     if traffic.trace:
         return _traced(traffic, models, random)
-    # Zipf's law, with a random rank for each model, times a daily cycle that all models share.
-    shares = np.arange(1, models + 1, dtype=np.float64) ** -traffic.zipf
-    means = random.permutation(traffic.rate * shares / shares.sum())
-    middles = STEP * (np.arange(ceil(traffic.duration / STEP)) + 0.5)
-    factors = 1.0 - traffic.diurnal * np.cos(2.0 * np.pi * middles / traffic.day)
-    return Rates(means, factors / factors.mean(), STEP)
+    shares = np.arange(1, models + 1, dtype=np.float64) ** -traffic.zipf  # Zipf's law, a random rank for each model
+    expected = random.permutation(traffic.rate * traffic.duration * shares / shares.sum())
+    return Rates(expected[:, None], traffic.duration)
 
 
 def drawn_requests(
-    rates: Rates,
-    models: Sequence[ClusterModel],
-    random: np.random.Generator,
-    *,
-    duration: float,
-    bursts: Bursts | None = None,
+    rates: Rates, models: Sequence[ClusterModel], random: np.random.Generator, *, duration: float
 ) -> Requests:
-    """Draw the requests of `duration` seconds, slot by slot. Arrivals are uniform within a slot."""
-    times, whose = [np.empty(0)], [np.empty(0, np.int32)]
-    count = 0 if bursts is None else int(random.poisson(duration / bursts.every))
-    begins, bursting = random.uniform(0.0, duration, count), random.integers(0, len(models), count)
-    for slot in range(rates.factors.shape[-1]):
-        start = slot * rates.step
-        expected = rates.means * rates.factors[..., slot] * rates.step
-        if bursts is not None:  # one model is asked for more often, for a part of the slot
-            within = np.minimum(start + rates.step, begins + bursts.length) - np.maximum(start, begins)
-            np.multiply.at(expected, bursting, 1.0 + (bursts.times - 1.0) * np.maximum(0.0, within) / rates.step)
-        counts = np.rint(expected).astype(np.int64) if rates.exact and bursts is None else random.poisson(expected)
-        at, some = spread_out(counts, start, rates.step, random)
-        times.append(at)
-        whose.append(some)
-    every, asked = np.concatenate(times), np.concatenate(whose)
-    kept = int(np.count_nonzero(every < duration))
-    return Requests(every[:kept], asked[:kept], _leaves(asked[:kept], models, random))
+    """Draw the requests of `duration` seconds. Arrivals are uniform within a slot."""
+    counts = np.rint(rates.expected).astype(np.int64) if rates.exact else random.poisson(rates.expected)
+    slots = [spread_out(some, slot * rates.step, rates.step, random) for slot, some in enumerate(counts.T)]
+    times, asked = (np.concatenate(column) for column in zip(*slots, strict=True))
+    kept = int(np.count_nonzero(times < duration))
+    return Requests(times[:kept], asked[:kept], _leaves(asked[:kept], models, random))
 
 
 def spread_out(
@@ -115,9 +98,7 @@ def _traced(traffic: Traffic, models: int, random: np.random.Generator) -> Rates
     np.add.at(expected, np.arange(len(every)) % models, every)
     if traffic.rate:
         expected *= traffic.rate * MINUTE * len(window) / max(1.0, float(expected.sum()))
-    means = expected.mean(axis=1) / MINUTE
-    factors = expected / np.maximum(means * MINUTE, 1e-300)[:, None]
-    return Rates(means, factors, MINUTE, exact=not traffic.rate)
+    return Rates(expected, MINUTE, exact=not traffic.rate)
 
 
 def _leaves(models: NDArray[np.int32], every: Sequence[ClusterModel], random: np.random.Generator) -> NDArray[np.int16]:

@@ -16,7 +16,7 @@ from latebind.scheduler import Scheduler
 from latebind.simulation.workloads import Arrival
 from research.lazybatching.policies import Lazy, Oracle
 from research.policies import BATCHING
-from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends, models_of, play
+from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends, models_of
 
 A, B, C, D, E, F, G, H = range(8)
 
@@ -27,18 +27,6 @@ def graph(window: float, max_batch: int = 0) -> PolicyConfig:
 
 def lazy() -> PolicyConfig:
     return PolicyConfig(BATCHING["lazy"], shed=False)
-
-
-def starts(timeline: Timeline) -> list[tuple[float, tuple[int, ...]]]:
-    return [(time, requests) for time, stage, requests in timeline.ran if stage == 0]
-
-
-def test_figure_4_a_longer_window_helps_only_if_someone_comes_meanwhile() -> None:
-    """Requests 2 and 3 come at 4 and 12; five nodes. Windows of 2 and 4 only delay; one of 16 batches all three."""
-    model = chain(*(STATIC,) * 5)
-    assert starts(play(graph(2), model, [0, 4, 12])) == [(2, (1,)), (7, (2,)), (14, (3,))]
-    assert starts(play(graph(4), model, [0, 4, 12])) == [(4, (1,)), (9, (2,)), (16, (3,))]
-    assert starts(play(graph(16), model, [0, 4, 12])) == [(16, (1, 2, 3))]
 
 
 def test_figure_6_cells_are_joined_at_the_next_step_and_left_at_the_last() -> None:
@@ -167,7 +155,3 @@ def test_figure_7_twelve_inputs_go_to_the_workers_of_eight_and_four() -> None:
 def test_figure_7_a_worker_is_idle_again_when_its_batch_has_ended() -> None:
     began = played([call(0.0, 12), call(1.0, 5), call(8.0, 8)])
     assert began[2:] == [(1.0, numbers(13, 14)), (1.0, (15,)), (1.0, (16,)), (2.0, (17,)), (8.0, numbers(18, 25))]
-
-
-def test_without_a_worker_of_one_the_smallest_takes_what_there_is() -> None:
-    assert played([call(0.0, 3)], granularities=(4, 2)) == [(0.0, numbers(1, 2)), (2.0, (3,))]

@@ -46,40 +46,6 @@ def searched_whole(models: str, prints: dict[str, Footprint], budget: int) -> fl
     return least(0, frozenset())
 
 
-def searched_streaming(models: str, prints: dict[str, Footprint], budget: int) -> float:
-    """Try every set of stages to keep behind every request; all have one second and one byte for each stage.
-
-    A request needs room for one stage beside what is kept of others and of those of its own that were there before.
-    """
-
-    @cache
-    def least(use: int, there: tuple[tuple[str, int], ...]) -> float:
-        if use == len(models):
-            return 0.0
-        name, lies = models[use], dict(there)
-        stages = prints[name].stages
-        missing = stages - lies.get(name, 0)
-        costs = [inf]
-        others = [other for other in lies if other != name]
-        for kept in _counts([lies[other] for other in others]):
-            beside = sum(kept)
-            if beside + 1 > budget:
-                continue
-            for own in range(min(stages, budget - beside) + 1):
-                left = tuple(sorted({**dict(zip(others, kept, strict=True)), name: own}.items()))
-                costs.append(missing + least(use + 1, left))
-        return min(costs)
-
-    return least(0, ())
-
-
-def _counts(most: list[int]) -> list[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = [()]
-    for one in most:
-        found = [(*some, count) for some in found for count in range(one + 1)]
-    return found
-
-
 def letters(random: Random, names: str, length: int) -> str:
     return "".join(random.choices(names, k=length))
 
@@ -101,17 +67,6 @@ def test_the_exact_optimum_is_that_of_a_search_of_everything(seed: int) -> None:
     models = letters(random, "abcd", 12)
     budget = max(sizes.values()) + random.randint(0, 4)
     assert least_whole(models, prints, budget) == pytest.approx(searched_whole(models, prints, budget))
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_the_bound_of_streaming_is_that_of_a_search_where_pieces_are_small_and_never_above_it(seed: int) -> None:
-    """All pieces are of one size and cost, so nothing is lost by taking models in parts of pieces."""
-    random = Random(seed)
-    prints = {name: Footprint((1,) * stages, (1.0,) * stages) for name, stages in zip("abc", (2, 3, 4), strict=True)}
-    models, budget = letters(random, "abc", 8), random.randint(4, 6)
-    bound, found = least_streaming(models, prints, budget), searched_streaming(models, prints, budget)
-    assert bound <= found + 1e-6
-    assert bound == pytest.approx(found, rel=0.1)
 
 
 def test_what_does_not_fit_cannot_be_run_unless_it_streams() -> None:

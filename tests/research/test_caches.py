@@ -13,7 +13,6 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from latebind.bench.statistics import Interval
-from latebind.domain.errors import ConfigError
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples, checked
@@ -47,7 +46,6 @@ from research.gati.routes import (
     Scored,
     Stage,
     Standings,
-    answers_of,
     promised,
     standings,
 )
@@ -90,12 +88,6 @@ def test_a_row_leaves_where_the_score_is_high_enough() -> None:
     assert route.with_thresholds(np.array([0.7]))(row) == (1, "sure")
     assert route.with_thresholds(np.array([0.8]))(row) == (1, END)
     assert route.with_thresholds(np.array([0.8]))(torch.tensor([[5.0, 0.0, 1.0]])) == (2, END)
-
-
-@pytest.mark.parametrize(("folds", "rows", "words"), [(1, 100, "2 or more"), (2, 30, "give more samples")])
-def test_a_plan_that_can_show_nothing_is_refused(folds: int, rows: int, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        Plan(Promise(0.97, 0.95), folds).parts(rows)
 
 
 def test_methods_on_the_same_route_run_once_and_the_base_model_is_the_measure() -> None:
@@ -175,9 +167,6 @@ def test_hashing_finds_a_row_that_it_keeps_and_nothing_far_from_all() -> None:
     assert np.isneginf(scores).all()
 
 
-# Rules ----------------------------------------------------------------------------------------------------------------
-
-
 # On digits ------------------------------------------------------------------------------------------------------------
 
 
@@ -235,18 +224,6 @@ def test_baselines_answer_every_row_and_those_with_exits_keep_the_promise(beside
     accuracy = found.accuracy(found.base)
     assert accuracy is not None
     assert accuracy > 0.9  # labels go with their rows
-
-
-def test_eight_bits_answer_alike_whole_and_in_stages(model: CachedModel, rows: Samples) -> None:
-    samples = checked(rows, model.program.spec)
-    assert isinstance(samples.inputs, tuple)
-    exact = answers_of(model.whole(), samples).ends
-    whole = answers_of(Route((model.in_bytes(samples.inputs),)), samples).ends
-    staged = answers_of(model.cached_in_bytes(samples.inputs), samples)
-    assert (whole == exact).mean() > 0.97
-    assert (staged.ends == whole).mean() > 0.99
-    assert len(staged.scores) == len(model.caches)
-    assert model.quantised_bytes() < model.bytes / 2
 
 
 def test_caches_that_compare_are_told_with_what_they_cost(model: CachedModel, rows: Samples) -> None:

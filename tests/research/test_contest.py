@@ -55,15 +55,6 @@ def test_the_best_of_a_kind_is_chosen_by_the_rounds_that_it_is_not_judged_by() -
     assert report.against(CELL, "o", "none") == (None, None)
 
 
-def test_a_wait_that_answers_nobody_is_never_the_best() -> None:
-    report = Report({name: Side(name, kinds=("wait",)) for name in "ab"}, ("b",), ("wait",))
-    report.blocks = {CELL: {"a": [played(np.inf), played(np.inf)], "b": [played(0.4), played(0.4)]}}
-    waited, _ = report.against(CELL, "b", "wait")
-    assert waited is not None
-    assert waited.value == 1.0
-    assert report.rows(CELL)[0]["mean ms"] == ""
-
-
 def test_every_kind_has_sides_and_baselines_take_part_as_described() -> None:
     every = joint_sides.contenders()
     of_kind = {kind: [side for side in every.values() if kind in side.kinds] for kind in Kind}

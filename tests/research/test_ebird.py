@@ -8,7 +8,6 @@ from research.ebird.simulated import (
     ELASTIC,
     NO_WAIT,
     OPTIMAL,
-    POOL_ZERO,
     QOS,
     STATIC,
     WINDOWS,
@@ -18,7 +17,6 @@ from research.ebird.simulated import (
     Stable,
     Task,
     highest,
-    limit,
     run,
 )
 from research.hardware.gpu import TITAN_RTX
@@ -42,19 +40,6 @@ def test_a_search_finds_the_load_up_to_which_the_target_is_kept(side: Side, load
         return float(np.percentile(run(Task(NETWORK, side, steps, TITAN_RTX))[first:], 99))
 
     assert 0.0 < tail(found) <= QOS < tail(1.1 * found)
-
-
-def test_nobody_carries_more_than_the_card_computes() -> None:
-    """Gaps are drawn, so that a thousand requests may come a few per cent later than they are asked to."""
-    most = limit(NETWORK, TITAN_RTX)
-    for side in (NO_WAIT, POOL_ZERO, ELASTIC):
-        assert 0.5 * most < highest(Search(NETWORK, side, TITAN_RTX, Stable(3.0))) < 1.1 * most
-
-
-def test_a_lone_request_takes_its_copies_and_its_run() -> None:
-    alone = 0.0054 + 602_112 / 12e9 + 4000 / 12e9 + 2 * 3.9e-6
-    found = run(Task("resnet50", ELASTIC, ((1.0, 20),), TITAN_RTX))
-    assert np.median(found) == pytest.approx(alone, rel=0.01)
 
 
 def test_section_3_no_wait_takes_less_than_a_wait_at_low_load_and_padding_is_never_better() -> None:

@@ -16,7 +16,7 @@ from latebind.bench.server import cpu_seconds
 from latebind.domain.errors import ConfigError
 from research.peers.clients import Loaded, answer, check, load, play, written
 from research.peers.compare import goodput_rows, identity_rows
-from research.peers.servers import PACKAGES, Served, environment, free_port, restless, running, turn_of
+from research.peers.servers import Served, free_port, restless, running, turn_of
 from tests.cluster.small import until
 from tests.server.conftest import Site, opened
 
@@ -112,28 +112,6 @@ def test_a_server_that_ends_before_it_is_ready_is_told_with_its_log(tmp_path: Pa
         running(command, http=free_port(), ready="/", log=tmp_path / "log"),
     ):
         pass
-
-
-def python_that(status: int, folder: Path) -> Path:
-    """Put a Python where a peer's would be that only writes down what it was asked."""
-    bin_ = folder / "triton" / "bin"
-    bin_.mkdir(parents=True)
-    (bin_ / "python").write_text(f'#!/bin/sh\necho "$@" >> {folder}/asked\necho no such package >&2\nexit {status}\n')
-    (bin_ / "python").chmod(0o755)
-    return folder
-
-
-def test_packages_of_a_peer_are_installed_once_and_those_that_cannot_be_had_are_told_of(tmp_path: Path) -> None:
-    python_that(0, tmp_path)
-    for _ in range(2):
-        assert environment(tmp_path, "triton") == tmp_path / "triton"
-    environment(tmp_path, "triton", "torch==2.13.0")
-    lines = (tmp_path / "asked").read_text().splitlines()
-    assert len(lines) == 2
-    assert all(package in lines[0] for package in PACKAGES["triton"])
-    assert "torch==2.13.0" in lines[1]
-    with pytest.raises(ConfigError, match=r"packages of triton .* no such package"):
-        environment(python_that(1, tmp_path / "other"), "triton")
 
 
 def test_ratios_are_paired_by_round() -> None:

@@ -35,23 +35,11 @@ def test_only_http_services_up_to_the_90th_percentile_are_eligible() -> None:
     assert [sum(service.counts) for service in found] == list(range(10))
 
 
-def test_hours_are_laid_over_one_another_until_there_are_enough_requests() -> None:
-    services = [Service((1,) * 4 * HOUR), Service((0,) * 4 * HOUR)]
-    assert len(hour_of(services, Random(0), HOUR)) == 1
-    assert len(hour_of(services, Random(0), 3 * HOUR)) == 3
-    assert len(hour_of(services, Random(0), 99 * HOUR)) == 4
-
-
 def test_quantile_gives_slow_models_to_popular_services_and_its_reverse_to_the_others() -> None:
     services = often(5, 60, 50, 1, 10, 11)
     found = {pairing: paired(services, SLOWEST_FIRST, pairing, Random(0)) for pairing in Pairing}
     assert found[Pairing.QUANTILE] == ["resnet", "t5", "t5", "resnet", "bert", "bert"]
     assert found[Pairing.QUANTILE_R] == ["t5", "resnet", "resnet", "t5", "bert", "bert"]
-
-
-def test_round_robin_gives_each_model_to_as_many_services() -> None:
-    found = Counter(paired(often(*range(9)), SLOWEST_FIRST, Pairing.ROUND_ROBIN, Random(1)))
-    assert found == {"t5": 3, "bert": 3, "resnet": 3}
 
 
 def test_a_request_comes_within_its_minute() -> None:

@@ -47,15 +47,6 @@ def test_who_comes_slows_the_others_down_until_someone_goes() -> None:
     assert runs([(0.0, 6.0, 6.0), (2.0, 2.0, 2.0)]) == [8.0, 6.0]
 
 
-def test_where_more_is_wanted_than_there_is_all_are_slowed_down_in_proportion() -> None:
-    # Shares of 1 and 1/2 make 2/3 of the speed: the second ends after 6 s, then the first has 2 s left.
-    assert runs([(0.0, 6.0, 6.0), (0.0, 2.0, 4.0)]) == pytest.approx([8.0, 6.0])
-
-
-def test_more_runs_than_multiprocessors_take_as_many_times_longer() -> None:
-    assert runs([(0.0, 1.0, 1.0)] * 2, count=1) == [4.0, 4.0]
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_the_card_is_never_idle_while_runs_could_use_all_of_it(seed: int) -> None:
     random = Random(seed)

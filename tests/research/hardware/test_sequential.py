@@ -15,13 +15,12 @@ from research.mcache.traces import Request
 
 
 class First:
-    """Takes pieces of whoever comes first by name, of the wanted model too; writes down what it sees."""
+    """Takes pieces of whoever comes first by name, of the wanted model too; writes down what it hears."""
 
     whole = False
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, float]] = []
-        self.seen: list[tuple[int, dict[str, tuple[int, int | None]]]] = []
 
     def requested(self, model: ModelState, now: float) -> None:
         self.heard.append(("requested", model.name, now))
@@ -34,9 +33,6 @@ class First:
 
     def victims(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
         del wanted, now
-        self.seen.append(
-            (view.waiting, {n: (m.waiting, m.queue_position) for n, m in view.models.items() if m.waiting})
-        )
         found: list[Victim] = []
         for name, model in sorted(view.evictable.items()):
             pieces: list[int] = []
@@ -102,16 +98,6 @@ def test_policies_hear_of_requests_loads_and_who_has_gone() -> None:
         ("loaded", "b", 1.0),
         ("requested", "b", 2.0),
     ]
-
-
-def test_who_waits_is_known_with_its_place_and_has_been_heard_of() -> None:
-    policy = First()
-    SequentialReplay(1, dict.fromkeys("abc", footprint(1)), policy).run(calls("abcbca"), known=3)
-    assert policy.seen[0] == (3, {"c": (2, 0), "b": (1, 1)})
-    assert policy.seen[-1] == (0, {})
-    asked = [name for word, name, _ in policy.heard if word == "requested"]
-    assert asked == list("abcbca")
-    assert policy.heard[:4] == [("requested", name, float(time)) for time, name in enumerate("abcb")]
 
 
 @pytest.mark.parametrize("budget", [4, 7, 12])

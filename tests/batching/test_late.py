@@ -6,6 +6,9 @@ from random import Random
 
 import pytest
 
+from latebind.batching.costs import Estimate
+from latebind.batching.late import together
+from latebind.batching.requests import ModelView, Queue, Request
 from latebind.domain.actions import Outcome, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
@@ -150,6 +153,20 @@ def test_where_somebody_waits_all_are_weighed_at_any_boundary(newcomers: tuple[i
     (run,) = scheduler.handle(StageDone(0), 2.0)
     assert isinstance(run, Run)
     assert run.stage == stage
+
+
+@pytest.mark.parametrize("seconds", [0.1, 10.0])
+@pytest.mark.parametrize(("gap", "count"), [(1.0, 4), (1.5, 2)])
+def test_how_many_go_on_depends_on_the_share_of_its_time_that_a_worker_is_busy(
+    seconds: float, gap: float, count: int
+) -> None:
+    """A worker that is a hundred times as quick, and asked a hundred times as often, decides alike."""
+    curve = Curve((1, 16), (seconds, 12.0 * seconds))
+    served, queue = chain(STATIC, STATIC, curve=curve, max_batch=16, hit_rates=EARLY), Queue()
+    for number in range(60):
+        queue.add(Request(number, "net", number, 1e3, gap * seconds * number))
+    model = ModelView(served.spec, Estimate(served.spec, served.costs), queue)
+    assert together(model, 1, 4, 4, 16, 59.5 * gap * seconds) == count
 
 
 @pytest.mark.parametrize("hit_rates", [{}, {0: 0.5}])

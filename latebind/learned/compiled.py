@@ -17,6 +17,7 @@ from latebind.program.export import Exported, trace
 from latebind.program.graph import Argument, Graph, Node, TensorType, Value, Weight
 from latebind.program.measure import interleaved
 from latebind.program.program import Program
+from latebind.program.simplify import simplify
 
 RUNS = 25
 FORMS = 64  # graphs of predictors that are remembered, by kind and shape
@@ -62,7 +63,7 @@ def export_features(predictor: Predictor, shape: tuple[int, ...]) -> Exported:
     """
     form = _form(predictor.kind, shape)
     own = {name: tensor.detach().contiguous() for name, tensor in predictor.features.state_dict().items()}
-    return Exported(form.graph, form.weights | own).simplified()
+    return Exported(*simplify(form.graph, form.weights | own))
 
 
 @lru_cache(FORMS)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pkgutil import resolve_name
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -45,7 +46,6 @@ class Backend:
     """Compiles graphs. What holds of one is said by these attributes."""
 
     exact = True  # computes in the model's own precision; others are only tried where a tolerance is given
-    raises = False  # raises for an index out of range and a divisor of 0 where the module does; others do anything
     fixed = False  # batch sizes that were compiled for are quicker than others
     compiles = False  # making a stage takes time and memory
     copies_weights = False  # they are not read again once a stage is made
@@ -70,21 +70,17 @@ class _Registered(Mapping[str, Backend]):
 
     def __init__(self, places: dict[str, str]) -> None:
         self.places = places
+        self._made = cache(lambda place: resolve_name(place)())
 
     def __getitem__(self, name: str) -> Backend:
-        return _made(self.places[name])
+        made: Backend = self._made(self.places[name])
+        return made
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.places)
 
     def __len__(self) -> int:
         return len(self.places)
-
-
-@cache
-def _made(place: str) -> Backend:
-    made: Backend = resolve_name(place)()
-    return made
 
 
 BACKENDS = _Registered(
@@ -115,45 +111,41 @@ def backend_named(name: str, *, device: str = HOST.type) -> Backend:
     return BACKENDS[name]
 
 
+class Use(TypedDict, total=False):
+    """The options of `CompileOptions` beside the threads."""
+
+    sizes: tuple[int, ...]
+    device: torch.device
+    streams: int
+    copies: bool
+    frugal: bool
+
+
 def compile_graph(
-    graph: Graph,
-    weights: Mapping[str, Tensor],
-    *,
-    backend: str,
-    threads: int,
-    sizes: Sequence[int] = (1,),
-    device: torch.device = HOST,
-    streams: int = 1,
-    copies: bool = False,
-    frugal: bool = False,
+    graph: Graph, weights: Mapping[str, Tensor], *, backend: str, threads: int, **use: Unpack[Use]
 ) -> StageFunction:
     """Compile a graph (a whole model or a stage) with the named backend; an empty stage returns its input.
 
-    For the options see `CompileOptions`. Weights that are not on `device` are copied there.
+    Weights that are not on the device are copied there.
     """
     if not graph.nodes:
         return pass_through
-    there = {name: tensor.to(device) for name, tensor in weights.items()}
-    use = CompileOptions(threads, tuple(sizes), device, streams, copies, frugal)
-    return backend_named(backend, device=device.type).compile(graph, there, use)
+    options = CompileOptions(threads, **use)
+    there = on_device(weights, options.device)
+    return backend_named(backend, device=options.device.type).compile(graph, there, options)
 
 
 def compile_stages(
-    graphs: tuple[Graph, ...],
-    weights: Mapping[str, Tensor],
-    *,
-    backend: str,
-    threads: int,
-    device: torch.device = HOST,
-    streams: int = 1,
-    copies: bool = False,
+    graphs: tuple[Graph, ...], weights: Mapping[str, Tensor], *, backend: str, threads: int, **use: Unpack[Use]
 ) -> tuple[StageFunction, ...]:
     """Compile each graph of a chain; a weight that several stages read is on the device once."""
-    there = {name: tensor.to(device) for name, tensor in weights.items()}
-    return tuple(
-        compile_graph(graph, there, backend=backend, threads=threads, device=device, streams=streams, copies=copies)
-        for graph in graphs
-    )
+    there = on_device(weights, use.get("device", HOST))
+    return tuple(compile_graph(graph, there, backend=backend, threads=threads, **use) for graph in graphs)
+
+
+def on_device(weights: Mapping[str, Tensor], device: torch.device) -> Mapping[str, Tensor]:
+    """Return the weights on a device; those that are there already are not copied."""
+    return {name: tensor.to(device) for name, tensor in weights.items()}
 
 
 def pass_through(*inputs: Tensor) -> tuple[Tensor, ...]:

@@ -3,7 +3,7 @@
 Which backend is used, and how many stages are affordable, is decided by measuring.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
@@ -29,8 +29,8 @@ from latebind.program.cut import (
     with_carries,
 )
 from latebind.program.device import synchronize
-from latebind.program.export import Exported, export, in_order, runner, tensors_of
-from latebind.program.graph import Graph
+from latebind.program.export import Exported, Tensors, export, in_order, runner, tensors_of
+from latebind.program.graph import Graph, graph_to_json
 from latebind.program.measure import (
     STEADY,
     Profile,
@@ -44,9 +44,9 @@ from latebind.program.measure import (
     with_batch,
 )
 from latebind.program.rows import check_stages
-from latebind.program.stored import FORMAT, StoredModel, write_program
+from latebind.program.stored import FORMAT, StoredModel, write_model
 from latebind.program.verify import DEFAULT_TOLERANCE, Agreement, Run, find_agreement, relative_error
-from latebind.repository.directory import NAME, ModelDirectory
+from latebind.repository.directory import GRAPH, NAME, ModelDirectory
 
 RUNS, FEWEST_RUNS = 41, 7  # of each side in a comparison
 COMPARED_SECONDS = 1.0  # a side's time in a comparison, unless the fewest runs take longer
@@ -100,20 +100,6 @@ class Settings:
                 raise ConfigError(f"the backend {backend!r} is less precise: state the tolerance that you accept")
         usual = (name for name, backend in BACKENDS.items() if backend.exact or tolerance is not None)
         return cls(name, version, max_batch, tuple(backends or usual), tolerance, threads)
-
-
-@dataclass(frozen=True, slots=True)
-class StageLimits:
-    """How a model is cut: what a stage has to be worth, and what the cuts may cost.
-
-    A stage takes at least `seconds` on average (0 keeps every cut) and has weights of at least `bytes`; with `seconds`
-    0, `bytes` alone decides. The chain of stages may take 1 + `overhead` times as long as the uncut model (None: no
-    limit).
-    """
-
-    seconds: float
-    overhead: float | None
-    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +170,7 @@ class Chain:
 
 def build_program(
     module: nn.Module,
-    example_inputs: Mapping[str, Tensor] | Sequence[Tensor],
+    example_inputs: Tensors,
     *,
     directory: Path,
     name: str,
@@ -199,7 +185,7 @@ def build_program(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
-    data: Mapping[str, Tensor] | Sequence[Tensor] | None = None,
+    data: Tensors | None = None,
     progress: Progress | None = None,
 ) -> BuildReport:
     """Build `module` into the model directory `directory`; an existing model there is replaced.
@@ -234,9 +220,9 @@ def build_program(
         tell(f"trying the backend {backend}", 0.1 + 0.4 * position / len(settings.backends))
         candidates.append(tuner.tried(backend, run, agreement))
     candidates, spread = tuner.timed(candidates)
-    limits = StageLimits(min_stage_seconds, max_overhead, min_stage_bytes)
     tell("cutting", 0.6)
-    chosen, chain, error = _cut(tuner, run, agreement, candidates, limits)
+    cut = partial(tuner.cut, seconds=min_stage_seconds, overhead=max_overhead, least_bytes=min_stage_bytes)
+    chosen, chain, error = _chosen(tuner, cut, run, agreement, candidates)
     if chain.cuts:
         check_stages(chain.whole, chain.cuts, exported.weights, rows, most=max_batch)
     tell("measuring the stages", 0.8)
@@ -260,7 +246,7 @@ def build_program(
         tolerance=settings.tolerance,
         max_batch=settings.max_batch,
     )
-    written = write_program(directory, model, chain.whole, exported.weights, profile)
+    written = write_model(directory, model, exported.weights, profile, {GRAPH: graph_to_json(chain.whole)})
     tell("done", 1.0)
     points, whole = len(cut_points(tuner.cuttable)), sum(curve.at(1) for curve in profile.stages)
     lines = [
@@ -306,8 +292,12 @@ def ignore_progress(_step: str, _share: float) -> None:
     """Report progress to nobody."""
 
 
-def _cut(
-    tuner: "Tuner", run: Run, agreement: Agreement, candidates: Sequence[Candidate], limits: StageLimits
+def _chosen(
+    tuner: "Tuner",
+    cut: Callable[[Candidate], Chain],
+    run: Run,
+    agreement: Agreement,
+    candidates: Sequence[Candidate],
 ) -> tuple[Candidate, Chain, float]:
     """Return the fastest backend on which every stage is accurate, the chain on it, and its error."""
     reasons = []
@@ -315,7 +305,7 @@ def _cut(
         if candidate.refused:
             reasons.append(f"{candidate.backend}: {candidate.refused}")
             continue
-        chain = tuner.cut(candidate, limits)
+        chain = cut(candidate)
         batches = [with_batch(tuner.rows, batch) for batch in sorted({1, 2, tuner.max_batch})]
         error = max(relative_error(run_chain(chain.stages, rows), run(*rows)) for rows in batches)
         # A stage in eager is what stages are compared with, so of such a chain only the whole is compared.
@@ -372,26 +362,25 @@ class Tuner:
         """The model's graph with all that activations may carry, and so with all its cut points."""
         return with_carries(self.exported.graph, find_carries(self.exported.graph))
 
-    def cut(self, candidate: Candidate, limits: StageLimits) -> Chain:
-        """Return the model cut into stages that keep within `limits` on this backend.
+    def cut(self, candidate: Candidate, *, seconds: float, overhead: float | None, least_bytes: int = 0) -> Chain:
+        """Return the model cut into stages on this backend; for the limits see `build_program`.
 
-        The overhead limit holds at batch 1 and at `max_batch`. Each cut costs about the same, which says how many are
-        affordable where a chain takes too long.
+        Each cut costs about the same, which says how many are affordable where a chain takes too long.
         """
         points = cut_points(self.cuttable)
-        if limits.seconds <= 0 and limits.bytes <= 0:
+        if seconds <= 0 and least_bytes <= 0:
             return self._compile(candidate, points)
         points = fusion_safe_points(self.cuttable, points)
         weights = self.exported.weights
         sizes = [sum(weights[name].nbytes for name in piece.weights()) for piece in split(self.cuttable, points)]
-        points = join_by_bytes(points, sizes, limits.bytes)
-        if limits.seconds <= 0:
+        points = join_by_bytes(points, sizes, least_bytes)
+        if seconds <= 0:
             return self._compile(candidate, points)
         pieces = self._piece_seconds(points)
-        stages = max(1, int(candidate.seconds / limits.seconds))
+        stages = max(1, int(candidate.seconds / seconds))
         chain = self._compile(candidate, join_by_seconds(points, pieces, stages))
-        while limits.overhead is not None and chain.cuts and chain.worst > 1.0 + limits.overhead:
-            share = limits.overhead / (chain.worst - 1.0) if chain.worst > 1.0 else 0.0
+        while overhead is not None and chain.cuts and chain.worst > 1.0 + overhead:
+            share = overhead / (chain.worst - 1.0) if chain.worst > 1.0 else 0.0
             stages = 1 + max(0, min(int(share * len(chain.cuts)), len(chain.cuts) - 1))
             chain = self._compile(candidate, join_by_seconds(points, pieces, stages))
         return chain

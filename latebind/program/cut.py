@@ -15,26 +15,17 @@ from math import prod
 
 from latebind.domain.model import ITEM_BYTES, TensorSpec
 from latebind.program.graph import Constant, Graph, Node, TensorType, Value
-from latebind.program.operators import SYM_SIZE, is_pointwise
+from latebind.program.operators import SYM_SIZE, aten, is_pointwise
 
 ENTRY = -1  # the cut before the first node: it makes an empty stage, behind which requests can leave
 MAX_SHARE = 1 / 8  # the most that may be carried, as a share of the activation's numbers
 NEGLIGIBLE = 0.05  # a piece with less than this share of a stage's minimum does not begin a stage
-CHEAP_OPERATORS = frozenset(  # operators that cost next to nothing to repeat, as pointwise ones do
-    f"aten.{name}"
-    for name in (
-        "_to_copy.default",
-        "clone.default",
-        "expand.default",
-        "index.Tensor",
-        "permute.default",
-        "select.int",
-        "slice.Tensor",
-        "squeeze.dim",
-        "squeeze.dims",
-        "unsqueeze.default",
-        "view.default",
-    )
+# Operators that cost next to nothing to repeat, as pointwise ones do.
+CHEAP_OPERATORS = aten(
+    """
+    _to_copy.default clone.default expand.default index.Tensor permute.default select.int slice.Tensor squeeze.dim
+    squeeze.dims unsqueeze.default view.default
+    """
 )
 
 

@@ -23,8 +23,6 @@ TorchArgument = Any  # an fx node, a torch constant, a number, or a list of thes
 class Eager(Backend):
     """Torch, operator by operator. Every graph that can be exported runs, and raises where the module does."""
 
-    raises = True
-
     def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: CompileOptions) -> StageFunction:
         """Rebuild the graph as a module; the number of threads is set for the whole process."""
         torch.set_num_threads(use.threads)

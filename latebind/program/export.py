@@ -7,13 +7,12 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass
 from functools import cache
 from inspect import signature
 from io import StringIO
 from pathlib import Path
 from traceback import FrameSummary, extract_tb
-from typing import Any
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +30,7 @@ from latebind.program.operators import BUILTINS, KEPT_WHOLE, SYM_SIZE, is_allowe
 from latebind.program.simplify import simplify
 
 Foreign = Any  # an object of torch or the module, of any type
+Tensors = Mapping[str, Tensor] | Sequence[Tensor]  # inputs, by name or in order
 EXPORT_BATCH = 3  # torch.export treats 0 and 1 specially, so examples have another size
 
 BRANCHING = (
@@ -47,58 +47,42 @@ HINTS = {
     "Constraints violated": "the code fixes the batch size: write x.shape[0] or -1 where the number stands",
     "specialized": "the code fixes the batch size: write x.shape[0] or -1 where the number stands",
 }
-NO_BATCH = (
-    "the example inputs have no batch dimension: their dimension 0 counts rows, so give a single row as x[None] "
-    "(a tensor of shape (1, ...))"
-)
+ONE_ROW = "dimension 0 of examples counts rows, so give a single row as x[None]"
 QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized")
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
+class Exported(NamedTuple):
     """A graph and the weights that it reads, by name."""
 
     graph: Graph
     weights: dict[str, Tensor]
 
-    def simplified(self) -> "Exported":
-        """Return an equivalent graph that computes less."""
-        return Exported(*simplify(self.graph, self.weights))
+
+class Names(TypedDict, total=False):
+    """Names of inputs and outputs for clients; `outputs` are those of a dictionary to keep (None: all)."""
+
+    input_names: Sequence[str] | None
+    output_names: Sequence[str] | None
+    outputs: Sequence[str] | None
 
 
-def export(
-    module: nn.Module,
-    inputs: Mapping[str, Tensor] | Sequence[Tensor],
-    *,
-    input_names: Sequence[str] | None = None,
-    output_names: Sequence[str] | None = None,
-    outputs: Sequence[str] | None = None,
-) -> Exported:
+def export(module: nn.Module, inputs: Tensors, **names: Unpack[Names]) -> Exported:
     """Return the inference graph of `module`; dimension 0 of every input and output is the batch, of any size.
 
-    `inputs` are examples, by name or in order. If the module returns a dictionary, only the named `outputs` are kept
-    (None: all). Raises `ExportError` with the reason and what to change in the module.
+    `inputs` are examples. Raises `ExportError` with the reason and what to change in the module.
     """
-    traced = trace(module, inputs, input_names=input_names, output_names=output_names, outputs=outputs)
-    return traced.simplified()
+    return Exported(*simplify(*trace(module, inputs, **names)))
 
 
-def trace(
-    module: nn.Module,
-    inputs: Mapping[str, Tensor] | Sequence[Tensor],
-    *,
-    input_names: Sequence[str] | None = None,
-    output_names: Sequence[str] | None = None,
-    outputs: Sequence[str] | None = None,
-) -> Exported:
+def trace(module: nn.Module, inputs: Tensors, **given: Unpack[Names]) -> Exported:
     """Export without simplifying: with other weights, the module gives another graph of the same form."""
     if (kind := made_of_another(module)) is not None:
         raise ExportError(f"the module is {kind}: build the nn.Module that it was made of")
-    names, given = _input_names(inputs, input_names), tensors_of(inputs)
-    rows = tuple(tensor.detach()[torch.arange(EXPORT_BATCH) % tensor.shape[0]] for tensor in given)
+    names, tensors = _input_names(inputs, given.get("input_names")), tensors_of(inputs)
+    rows = tuple(tensor.detach()[torch.arange(EXPORT_BATCH) % tensor.shape[0]] for tensor in tensors)
     with _for_inference(module):
-        called = _Flat(module, _keywords(module, inputs), outputs)
-        found = _output_names(_try_run(called, rows, given), output_names)
+        called = _Flat(module, _keywords(module, inputs), given.get("outputs"))
+        found = _output_names(_try_run(called, rows), given.get("output_names"))
         program = _try_export(called, rows)
     return Exported(*Reader(program, names, found).read())
 
@@ -121,7 +105,7 @@ def made_of_another(module: object) -> str | None:
 
 
 def runner(
-    module: nn.Module, examples: Mapping[str, Tensor] | Sequence[Tensor], *, outputs: Sequence[str] | None = None
+    module: nn.Module, examples: Tensors, *, outputs: Sequence[str] | None = None
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Return a call of the module itself in inference mode, which takes tensors in the order of the examples.
 
@@ -136,9 +120,7 @@ def runner(
     return run
 
 
-def run_module(
-    module: nn.Module, inputs: Mapping[str, Tensor] | Sequence[Tensor], *, outputs: Sequence[str] | None = None
-) -> tuple[Tensor, ...]:
+def run_module(module: nn.Module, inputs: Tensors, *, outputs: Sequence[str] | None = None) -> tuple[Tensor, ...]:
     """Return the outputs of the module itself in inference mode, in order; for `outputs` see `runner`."""
     return runner(module, inputs, outputs=outputs)(*tensors_of(inputs))
 
@@ -156,13 +138,9 @@ def _for_inference(module: nn.Module) -> Iterator[None]:
 class _Flat(nn.Module):
     """Wraps the module to take tensors in order and to return a flat tuple."""
 
-    def __init__(
-        self, module: nn.Module, keywords: tuple[str, ...] | None, outputs: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, module: nn.Module, keywords: tuple[str, ...] | None, wanted: Sequence[str] | None) -> None:
         super().__init__()
-        self.module = module
-        self._keywords = keywords
-        self._wanted = None if outputs is None else tuple(outputs)
+        self.module, self._keywords, self._wanted = module, keywords, wanted
 
     def call(self, *tensors: Tensor) -> Foreign:
         """Return what the module returns, or only the wanted entries of its dictionary.
@@ -170,10 +148,8 @@ class _Flat(nn.Module):
         It gets copies, which it may write to: the rows are others' too.
         """
         tensors = tuple(tensor.clone() for tensor in tensors)
-        if self._keywords is None:
-            found = self.module(*tensors)
-        else:
-            found = self.module(**dict(zip(self._keywords, tensors, strict=True)))
+        named = dict(zip(self._keywords or (), tensors, strict=False))
+        found = self.module(**named) if named else self.module(*tensors)
         if self._wanted is None:
             return found
         there = tuple(found) if isinstance(found, Mapping) else ()
@@ -197,7 +173,7 @@ def _named(found: Foreign) -> dict[str, Foreign]:
     return {"output": found}
 
 
-def _keywords(module: nn.Module, inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[str, ...] | None:
+def _keywords(module: nn.Module, inputs: Tensors) -> tuple[str, ...] | None:
     """Return the names to call the module with; None to pass inputs in order, when names are only for clients."""
     if not isinstance(inputs, Mapping):
         return None
@@ -214,14 +190,12 @@ def _keywords(module: nn.Module, inputs: Mapping[str, Tensor] | Sequence[Tensor]
     )
 
 
-def tensors_of(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor, ...]:
+def tensors_of(inputs: Tensors) -> tuple[Tensor, ...]:
     """Return inputs, which may have names, in order."""
     return tuple(inputs.values()) if isinstance(inputs, Mapping) else tuple(inputs)
 
 
-def in_order(
-    data: Mapping[str, Tensor] | Sequence[Tensor], examples: Mapping[str, Tensor] | Sequence[Tensor]
-) -> tuple[Tensor, ...]:
+def in_order(data: Tensors, examples: Tensors) -> tuple[Tensor, ...]:
     """Return rows of data in the order and the dtypes of the examples, by name where both have the same names.
 
     Raises `ConfigError` for rows of another shape.
@@ -237,17 +211,16 @@ def in_order(
     return tuple(tensor.to(one.dtype) for tensor, one in zip(rows, wanted, strict=True))
 
 
-def _input_names(inputs: Mapping[str, Tensor] | Sequence[Tensor], given: Sequence[str] | None) -> tuple[str, ...]:
+def _input_names(inputs: Tensors, given: Sequence[str] | None) -> tuple[str, ...]:
     tensors = tensors_of(inputs)
     for tensor in tensors:
-        if isinstance(tensor, Tensor) and tensor.dim() == 0:
-            raise ExportError(NO_BATCH)
-        if not isinstance(tensor, Tensor) or tensor.shape[0] == 0 or tensor.device.type != "cpu":
-            is_tensor = isinstance(tensor, Tensor)
-            shape = f"a tensor of shape {tuple(tensor.shape)} on {tensor.device}" if is_tensor else ""
+        if not isinstance(tensor, Tensor) or tensor.shape[:1] in {(), (0,)} or tensor.device.type != "cpu":
+            what = (
+                f"of shape {list(tensor.shape)} on {tensor.device}" if isinstance(tensor, Tensor) else f"{tensor!r:.80}"
+            )
             raise ExportError(
                 "every example input must be a tensor on the CPU with a batch dimension of 1 or more, and one is "
-                f"{shape or f'of type {type(tensor).__name__}'}: torch.as_tensor makes one of an array or a list"
+                f"{what}: torch.as_tensor makes one of an array or a list; {ONE_ROW}"
             )
         dtype_name(tensor.dtype, "an input")
     default = tuple(inputs) if isinstance(inputs, Mapping) else tuple(f"input_{i}" for i in range(len(tensors)))
@@ -257,37 +230,20 @@ def _input_names(inputs: Mapping[str, Tensor] | Sequence[Tensor], given: Sequenc
     return names
 
 
-def _try_run(called: _Flat, rows: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> Foreign:
+def _try_run(called: _Flat, rows: tuple[Tensor, ...]) -> Foreign:
     try:
         with torch.no_grad():
             found = called.call(*rows)
     except ExportError:  # raised by `_Flat`
         raise
     except Exception as error:  # the module is foreign code: whatever it raises is the reason to report
-        if _is_one_row(called, given):
-            raise ExportError(NO_BATCH) from error
         raise ExportError(
             f"the module raised on {EXPORT_BATCH} rows of the example inputs: {error!r}. Give rows as its forward "
-            "takes them, the batch dimension first, and by name what it takes by name only"
+            f"takes them, by name what it takes by name only; {ONE_ROW}"
         ) from error
     if isinstance(found, PackedSequence):
         raise ExportError(f"the module returns a PackedSequence: {PACKED}")
-    if not _has_rows(found, EXPORT_BATCH) and _is_one_row(called, given):
-        raise ExportError(NO_BATCH)
     return found
-
-
-def _is_one_row(called: _Flat, given: tuple[Tensor, ...]) -> bool:
-    """Return whether the module answers row by row if the inputs are given as one row, twice."""
-    try:
-        with torch.no_grad():
-            return _has_rows(called.call(*(tensor.detach().expand(2, *tensor.shape) for tensor in given)), 2)
-    except Exception:  # foreign code, as above
-        return False
-
-
-def _has_rows(found: Foreign, count: int) -> bool:
-    return all(isinstance(tensor, Tensor) and tensor.shape[:1] == (count,) for tensor in _named(found).values())
 
 
 def _output_names(found: Foreign, given: Sequence[str] | None) -> tuple[str, ...]:
@@ -298,7 +254,7 @@ def _output_names(found: Foreign, given: Sequence[str] | None) -> tuple[str, ...
         if tensor.dim() == 0 or tensor.shape[0] != EXPORT_BATCH:
             raise ExportError(
                 f"{name} of the module has shape {tuple(tensor.shape)} for {EXPORT_BATCH} rows of input: "
-                "return one row for each row of input"
+                f"return one row for each row of input; {ONE_ROW}"
             )
         dtype_name(tensor.dtype, name)
     names = tuple(given if given is not None else outputs)
@@ -403,7 +359,7 @@ class Reader:
     def read(self) -> tuple[Graph, dict[str, Tensor]]:
         """Return graph and weights; raises `ExportError` for what cannot be served."""
         for node in self._program.graph.nodes:
-            if node.op == "placeholder":
+            if node.op == "placeholder" and node.name not in self._signature.input_tokens:  # of an `EFFECT`
                 self._read_placeholder(node)
             elif node.op == "call_function":
                 self._read_call(node)
@@ -420,11 +376,10 @@ class Reader:
         """
         kinds = list(zip(self._signature.output_specs, given, strict=True))
         results = [found for spec, found in kinds if spec.kind == OutputKind.USER_OUTPUT]
-        written = {str(spec.target): found for spec, found in kinds if spec.kind != OutputKind.USER_OUTPUT}
         read = _upstream([found for found in results if isinstance(found, FxNode)])
-        for target in written:
-            name = next((key for key, buffer in self._signature.inputs_to_buffers.items() if buffer == target), target)
-            if name in read or target in self._signature.user_inputs:
+        buffers = {buffer: name for name, buffer in self._signature.inputs_to_buffers.items()}
+        for target in [str(spec.target) for spec, _ in kinds if spec.kind != OutputKind.USER_OUTPUT]:
+            if buffers.get(target, target) in read or target in self._signature.user_inputs:
                 raise ExportError(
                     f"the module changes {target.removeprefix('module.')!r} while it runs: a served model keeps no "
                     "state between calls. Take it as an input and return it, or write to it only where self.training"
@@ -434,26 +389,16 @@ class Reader:
     def _read_placeholder(self, node: FxNode) -> None:
         name = node.name
         if name in self._inputs:
-            value = node.meta["val"]
+            value, public = node.meta["val"], self._inputs[name]
             self._batch = value.shape[0].node.expr
-            self._specs[self._inputs[name]] = TensorSpec(
-                self._inputs[name], dtype_name(value.dtype, name), tuple(int(size) for size in value.shape[1:])
-            )
-        elif name in self._signature.inputs_to_parameters:
-            self._add_weight(name, self._signature.inputs_to_parameters[name])
-        elif name in self._signature.inputs_to_buffers:
-            self._add_weight(name, self._signature.inputs_to_buffers[name])
-        elif name in self._signature.input_tokens:
-            return  # of an `EFFECT`, which is refused
-        else:
-            self._add_weight(name, self._signature.inputs_to_lifted_tensor_constants[name])
-
-    def _add_weight(self, placeholder: str, target: str) -> None:
-        state = self._program.state_dict
+            self._specs[public] = TensorSpec(public, dtype_name(value.dtype, name), tuple(map(int, value.shape[1:])))
+            return
+        signature, state = self._signature, self._program.state_dict
+        known = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        target = known.get(name) or signature.inputs_to_lifted_tensor_constants[name]
         tensor = state[target] if target in state else self._program.constants[target]
-        short = target.removeprefix("module.")
-        self._weight_of[placeholder] = short
-        self._weights[short] = tensor.detach().contiguous()
+        self._weight_of[name] = target.removeprefix("module.")
+        self._weights[self._weight_of[name]] = tensor.detach().contiguous()
 
     def _read_call(self, node: FxNode) -> None:
         op = _op_name(node.target)

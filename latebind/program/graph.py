@@ -71,11 +71,14 @@ class Node:
 
     def values(self) -> Iterator[str]:
         """Yield the names of the values that this node reads, in order, with repetitions."""
-        yield from (ref.name for ref in flat((*self.args, *dict(self.kwargs).values())) if isinstance(ref, Value))
+        yield from (ref.name for ref in self._arguments() if isinstance(ref, Value))
 
     def weights(self) -> Iterator[str]:
         """Yield the names of the weights that this node reads."""
-        yield from (ref.name for ref in flat((*self.args, *dict(self.kwargs).values())) if isinstance(ref, Weight))
+        yield from (ref.name for ref in self._arguments() if isinstance(ref, Weight))
+
+    def _arguments(self) -> Iterator["Argument"]:
+        return flat((*self.args, *dict(self.kwargs).values()))
 
     def map_arguments(self, change: Callable[[Argument], Argument]) -> "Node":
         """Return the node with `change` applied to all its arguments, also within tuples."""
@@ -117,6 +120,28 @@ class Graph:
         """Return name, dtype and shape of each output, without the batch dimension."""
         types = self.types()
         return tuple(TensorSpec(name, types[value].dtype, types[value].row or ()) for name, value in self.outputs)
+
+    def map_arguments(self, change: Callable[[Argument], Argument]) -> "Graph":
+        """Return the graph with `change` applied to all arguments of its nodes."""
+        return replace(self, nodes=tuple(node.map_arguments(change) for node in self.nodes))
+
+    def aliased(self, names: Mapping[str, str]) -> "Graph":
+        """Return the graph without the nodes in `names`; what read one of them reads the value that it is named for."""
+        last = {name: name for name in names}
+        for name in names:
+            while last[name] in names:
+                last[name] = names[last[name]]
+        nodes = tuple(node.rename_values(last) for node in self.nodes if node.name not in names)
+        return Graph(self.inputs, nodes, tuple((name, last.get(value, value)) for name, value in self.outputs))
+
+    def needed(self) -> "Graph":
+        """Return the graph without nodes whose results are not used."""
+        wanted, kept = {value for _, value in self.outputs}, list[Node]()
+        for node in reversed(self.nodes):
+            if node.name in wanted:
+                kept.append(node)
+                wanted.update(node.values())
+        return replace(self, nodes=tuple(reversed(kept)))
 
 
 def map_argument(argument: Argument, change: Callable[[Argument], Argument]) -> Argument:
@@ -165,10 +190,6 @@ class _Node(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaul
     args: list[Any]
     kwargs: dict[str, Any] = {}
     type: TensorType | None = None
-
-
-class _Counted(msgspec.Struct, frozen=True):
-    nodes: list[msgspec.Raw] = []
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -221,8 +242,7 @@ def graph_from_json(data: bytes) -> Graph:
     reads a value that no earlier node computes (so there are no cycles).
     """
     try:
-        count = len(msgspec.json.decode(data, type=_Counted).nodes)
-        if count > MOST_NODES:  # known before objects are made of them, which takes long
+        if (count := data.count(b'"op"')) > MOST_NODES:  # known before objects are made of them, which takes long
             raise RepositoryError(f"the graph has {count} nodes, more than {MOST_NODES}: build a smaller model")
         file = msgspec.json.decode(data, type=_File)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:

@@ -1,6 +1,5 @@
 """Loads a verified model directory into a program that can run. Nothing in the directory is executed."""
 
-from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -43,8 +42,8 @@ def load_program(
     graphs = read_stages(directory, model)
     chosen = backend if backend is not None else model.backend
     weights = read_tensors(directory, WEIGHTS)
-    _check_weights(directory, graphs, weights)
-    copies = has_copies(sum(weight.nbytes for weight in weights.values()), twins)
+    check_weights(directory, WEIGHTS, (name for graph in graphs for name in graph.weights()), weights)
+    copies = has_copies(2 * sum(weight.nbytes for weight in weights.values()), twins)  # for one row and for any
     stages = compile_stages(
         graphs, weights, backend=chosen, threads=threads, device=device, streams=streams, copies=copies
     )
@@ -71,7 +70,7 @@ def open_program(
     graphs = read_stages(directory, model)
     chosen = backend if backend is not None else model.backend
     weights = MappedTensors(directory, WEIGHTS, cached=cached)
-    _check_weights(directory, graphs, weights)
+    check_weights(directory, WEIGHTS, (name for graph in graphs for name in graph.weights()), weights)
     pieces, stages = [], []
     for graph in graphs:
         make = partial(compile_graph, graph, weights, backend=chosen, threads=threads, streams=streams, frugal=True)
@@ -87,19 +86,18 @@ def load_uncut(directory: ModelDirectory, *, backend: str | None = None) -> Stag
     model = read_model(directory)
     graph = read_graph(directory, model)
     weights = read_tensors(directory, WEIGHTS)
-    _check_weights(directory, (graph,), weights)
+    check_weights(directory, WEIGHTS, graph.weights(), weights)
     return compile_graph(graph, weights, backend=backend or model.backend, threads=1)
 
 
-def has_copies(weights: int, twins: int) -> bool:
-    """Return whether each of `twins` workers gets its own copy of a model's `weights` (bytes). With 0 they share.
+def has_copies(size: int, twins: int, *, spare: int = SPARE) -> bool:
+    """Return whether each of `twins` workers gets its own copy of what takes `size` bytes compiled. With 0 they share.
 
     An OpenVINO stage that workers share hands each call to a thread of OpenVINO (`openvino._options`). With two models
     in turn, as in a query, the system often wakes a thread on a busy core while the other core is idle: of two cores
-    1.57 were busy. If each worker has a copy of its own, it computes on its own thread, and 1.90 are busy. A stage is
-    compiled twice: for a batch of one and for any other.
+    1.57 were busy. If each worker has a copy of its own, it computes on its own thread, and 1.90 are busy.
     """
-    return twins > 1 and (twins - 1) * 2 * weights <= SPARE
+    return twins > 1 and (twins - 1) * size <= spare
 
 
 def try_stage(
@@ -117,10 +115,6 @@ def try_stage(
     if tuple(tuple(tensor.shape) for tensor in passed) != shapes:
         raise RepositoryError(f"stage {number} of {directory.path} yields another shape than its graph says")
     return passed
-
-
-def _check_weights(directory: ModelDirectory, graphs: tuple[Graph, ...], weights: Mapping[str, Tensor]) -> None:
-    check_weights(directory, WEIGHTS, (name for graph in graphs for name in graph.weights()), weights)
 
 
 def _program(

@@ -5,6 +5,7 @@ import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -114,43 +115,34 @@ class OpenVinoBf16(OpenVino):
     precision = "bf16"
 
 
+@dataclass(frozen=True, slots=True)
 class OpenVinoStage:
     """A graph as several inference requests: one for each batch size that was compiled for, one for any other.
 
     A dynamic batch dimension costs about 3 microseconds for every operator of the graph, whatever its size: 8 % of
     ResNet-56 and half of a lookup at batch 1, a third of a decoder's step. The price of fixed sizes is a copy of the
-    weights for each.
+    weights for each. `copied` says which outputs are unchanged inputs, or what `first` has made of these.
     """
 
-    def __init__(
-        self,
-        fixed: Mapping[int, "BoundRequest"],
-        dynamic: "BoundRequest",
-        copied: Mapping[int, int],
-        first: Ahead | None,
-    ) -> None:
-        self._fixed = fixed
-        self._dynamic = dynamic
-        self._copied = copied
-        self._first = first
+    fixed: Mapping[int, "BoundRequest"]
+    dynamic: "BoundRequest"
+    copied: Mapping[int, int]
+    first: Ahead | None
 
     def twin(self) -> "OpenVinoStage":
         """Return the same stage for another thread, with inference requests of its own."""
-        fixed = {size: request.twin() for size, request in self._fixed.items()}
-        return OpenVinoStage(fixed, self._dynamic.twin(), self._copied, self._first)
+        fixed = {size: request.twin() for size, request in self.fixed.items()}
+        return replace(self, fixed=fixed, dynamic=self.dynamic.twin())
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Run the stage; the outputs are valid until the next call.
-
-        `copied` says which outputs are unchanged inputs, or what `first` has made of these.
-        """
-        if self._first is not None:
-            inputs = self._first(*inputs)
-        found = self._fixed.get(inputs[0].shape[0], self._dynamic).run(inputs)
-        if not self._copied:
+        """Run the stage; the outputs are valid until the next call."""
+        if self.first is not None:
+            inputs = self.first(*inputs)
+        found = self.fixed.get(inputs[0].shape[0], self.dynamic).run(inputs)
+        if not self.copied:
             return tuple(found)
         found = list(found)
-        for position, source in self._copied.items():
+        for position, source in self.copied.items():
             found.insert(position, inputs[source].clone())
         return tuple(found)
 

@@ -10,84 +10,45 @@ from torch._ops import OpOverload
 
 from latebind.domain.errors import RepositoryError
 
+
+def aten(listed: str) -> frozenset[str]:
+    """Return the names of these operators of ATen, as graphs have them."""
+    return frozenset(f"aten.{name}" for name in listed.split())
+
+
 # Operators that are not core and are not decomposed, because every backend has a better kernel for the whole.
-KEPT_WHOLE = (
-    "aten.adaptive_max_pool2d.default",
-    "aten.fake_quantize_per_channel_affine_cachemask.default",
-    "aten.fake_quantize_per_tensor_affine_cachemask.default",
-    "aten.gru.input",
-    "aten.hardsigmoid.default",
-    "aten.hardswish.default",
-    "aten.linear.default",
-    "aten.logsumexp.default",
-    "aten.lstm.input",
-    "aten.masked_fill.Scalar",
-    "aten.masked_fill.Tensor",
-    "aten.matmul.default",
-    "aten.mish.default",
-    "aten.pixel_shuffle.default",
-    "aten.pixel_unshuffle.default",
-    "aten.rms_norm.default",
-    "aten.scaled_dot_product_attention.default",
-    "aten.silu.default",
-    "aten.tril.default",
-    "aten.triu.default",
-    "aten.upsample_bicubic2d.vec",
-    "aten.upsample_linear1d.vec",
-    "aten.upsample_nearest1d.vec",
+KEPT_WHOLE = aten(
+    """
+    adaptive_max_pool2d.default fake_quantize_per_channel_affine_cachemask.default
+    fake_quantize_per_tensor_affine_cachemask.default gru.input hardsigmoid.default hardswish.default
+    linear.default logsumexp.default lstm.input masked_fill.Scalar masked_fill.Tensor matmul.default mish.default
+    pixel_shuffle.default pixel_unshuffle.default rms_norm.default scaled_dot_product_attention.default
+    silu.default tril.default triu.default upsample_bicubic2d.vec upsample_linear1d.vec upsample_nearest1d.vec
+    """
 )
-
 # Operators that are pure, with output shapes that do not depend on values, but neither core nor pointwise.
-ALSO_PURE = frozenset(
-    f"aten.{name}"
-    for name in (
-        "_conj.default",
-        "_fft_c2c.default",
-        "bucketize.Tensor",
-        "complex.default",
-        "cummax.default",
-        "cumprod.default",
-        "grid_sampler_3d.default",
-        "kthvalue.default",
-        "linalg_inv_ex.default",
-        "linalg_vector_norm.default",
-        "logcumsumexp.default",
-        "median.dim",
-        "polar.default",
-        "searchsorted.Tensor",
-        "sort.stable",
-        "unfold.default",
-        "var_mean.correction",
-        "view_as_complex.default",
-        "view_as_real.default",
-    )
+ALSO_PURE = aten(
+    """
+    _conj.default _fft_c2c.default bucketize.Tensor complex.default cummax.default cumprod.default
+    grid_sampler_3d.default kthvalue.default linalg_inv_ex.default linalg_vector_norm.default logcumsumexp.default
+    median.dim polar.default searchsorted.Tensor sort.stable unfold.default var_mean.correction
+    view_as_complex.default view_as_real.default
+    """
 )
-
 # Core operators that are refused: they return uninitialised memory, address storage freely, or read a tensor's values
 # back into Python.
-REFUSED = (
-    "aten._local_scalar_dense.default",
-    "aten.as_strided.default",
-    "aten.empty.memory_format",
-    "aten.empty_strided.default",
-    "aten.nonzero.default",
-    "aten.sym_is_contiguous.default",
-    "aten.sym_numel.default",
-    "aten.sym_storage_offset.default",
-    "aten.sym_stride.int",
+REFUSED = aten(
+    """
+    _local_scalar_dense.default as_strided.default empty.memory_format empty_strided.default nonzero.default
+    sym_is_contiguous.default sym_numel.default sym_storage_offset.default sym_stride.int
+    """
 )
-
 # Operators over all dimensions, the batch among them.
-OF_ALL_ROWS = ("aten.max.default", "aten.median.default", "aten.min.default", "aten.nanmedian.default")
+OF_ALL_ROWS = aten("max.default median.default min.default nanmedian.default")
 
 # Plain Python on a tuple of tensors or on the batch size.
 BUILTINS: dict[str, Callable[..., Any]] = {
-    "getitem": operator.getitem,
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
+    name: getattr(operator, name) for name in ("getitem", "add", "sub", "mul", "floordiv", "mod")
 }
 
 SYM_SIZE = "aten.sym_size.int"
@@ -130,19 +91,20 @@ def is_allowed(name: str) -> bool:
 
 def why_refused(name: str) -> str:
     """Return what is wrong with an operator that is not allowed, and what to do instead."""
-    outside = "replace it, or do that computation outside the model"
-    found = _lookup(name)
-    if name.startswith(("<", "aten.sym_")):  # a function of Python, on numbers and not on tensors
-        return f"it computes with the size of the batch, on which no answer may depend: {outside}"
-    if found is None:
-        return f"it is not one of PyTorch's own operators, and a model directory holds no code: {outside}"
-    if torch.Tag.nondeterministic_seeded in found.tags:
-        return f"it is not a pure tensor operation, for it draws random numbers: {outside}"
-    if name in REFUSED or found._schema.is_mutable or torch.Tag.inplace_view in found.tags:
-        return f"it is not a pure tensor operation, for it reads or writes more than the values of tensors: {outside}"
+    found, tags = _lookup(name), torch.Tag
     if name in OF_ALL_ROWS:
         return "it takes all rows of a batch together: name a dimension of the row, such as x.amax(1)"
-    return f"it is not on the list of operators that the backends know: {outside}"
+    if name.startswith(("<", "aten.sym_")):  # a function of Python, on numbers and not on tensors
+        why = "it computes with the size of the batch, on which no answer may depend"
+    elif found is None:
+        why = "it is not one of PyTorch's own operators, and a model directory holds no code"
+    elif tags.nondeterministic_seeded in found.tags:
+        why = "it is not a pure tensor operation, for it draws random numbers"
+    elif name in REFUSED or found._schema.is_mutable or tags.inplace_view in found.tags:
+        why = "it is not a pure tensor operation, for it reads or writes more than the values of tensors"
+    else:
+        why = "it is not on the list of operators that the backends know"
+    return f"{why}: replace it, or do that computation outside the model"
 
 
 def is_pointwise(name: str) -> bool:

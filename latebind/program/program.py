@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from latebind.domain.costs import EMPTY_STAGE, ModelCosts
+from latebind.domain.costs import EMPTY_STAGE, Curve, ModelCosts
 from latebind.domain.model import ModelSpec
 from latebind.program.backends import StageFunction, pass_through, run_chain, twin
 from latebind.program.device import HOST
 from latebind.program.measure import made_up_inputs, profile_stages, profiled_batches
+
+Shapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Program:
     backend: str
     threads: int
     stages: tuple[StageFunction, ...]
-    activations: tuple[tuple[int, ...], ...]
+    activations: Shapes
     costs_fit: bool
     entry: bool = False
     device: torch.device = HOST
@@ -44,39 +46,28 @@ class Program:
         if self.entry:
             return self
         (taken,) = self.spec.inputs
-        return replace(
-            self,
-            spec=replace(self.spec, stages=self.spec.stages + 1),
-            costs=replace(self.costs, stages=(EMPTY_STAGE, *self.costs.stages)),
-            stages=(pass_through, *self.stages),
-            activations=(taken.shape, *self.activations),
-            entry=True,
-        )
+        stages, costs = (pass_through, *self.stages), (EMPTY_STAGE, *self.costs.stages)
+        return self._of(stages, costs, (taken.shape, *self.activations), entry=True)
 
     def without_entry(self) -> "Program":
         """Return the network without its empty stage: without learned caches that is only one more stage boundary."""
         if not self.entry:
             return self
-        return replace(
-            self,
-            spec=replace(self.spec, stages=self.spec.stages - 1),
-            costs=replace(self.costs, stages=self.costs.stages[1:]),
-            stages=self.stages[1:],
-            activations=self.activations[1:],
-            entry=False,
-        )
+        return self._of(self.stages[1:], self.costs.stages[1:], self.activations[1:], entry=False)
+
+    def _of(
+        self, stages: tuple[StageFunction, ...], curves: tuple[Curve, ...], activations: Shapes, *, entry: bool
+    ) -> "Program":
+        spec, costs = replace(self.spec, stages=len(stages)), replace(self.costs, stages=curves)
+        return replace(self, spec=spec, costs=costs, stages=stages, activations=activations, entry=entry)
 
     def run(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs, each `(B, ...)`, for inputs `(B, ...)`."""
-        return _lasting(run_chain(self.stages, inputs))
+        return tuple(tensor.clone() for tensor in run_chain(self.stages, inputs))
 
     def run_through(self, stage: int, *inputs: Tensor) -> Tensor:
         """Return the activation `(B, ...)` behind stage `stage`, counted from 0, for inputs of the model."""
-        return _lasting(run_chain(self.stages[: stage + 1], inputs))[0]
-
-
-def _lasting(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(tensor.clone() for tensor in outputs)
+        return run_chain(self.stages[: stage + 1], inputs)[0].clone()
 
 
 def profile_program(program: Program) -> Program:

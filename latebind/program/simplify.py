@@ -26,41 +26,22 @@ Computed = Any  # a tensor, a tuple of tensors, a torch constant, a number
 
 def simplify(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
     """Return an equivalent graph and the weights that it still reads, each stored once."""
-    graph = drop_dead_nodes(drop_identities(graph))
+    graph = drop_identities(graph).needed()
     graph, weights = fold_constants(graph, weights)
     graph = drop_identities(drop_empty_parts(graph, weights))
     graph, weights = fold_batch_norms(graph, weights)
-    graph, weights = share_equal_weights(drop_dead_nodes(hoist_comparisons(graph)), weights)
+    graph, weights = share_equal_weights(hoist_comparisons(graph).needed(), weights)
     return graph, {name: weights[name] for name in graph.weights()}
 
 
 def drop_identities(graph: Graph) -> Graph:
     """Remove nodes that return their first argument unchanged, also copies, which dropout leaves behind."""
-    alias = {
-        node.name: node.args[0]
-        for node in graph.nodes
-        if node.op in IDENTITIES or (node.op == CLONE and not node.kwargs)
-    }
-
-    def original(argument: Argument) -> Argument:
-        while isinstance(argument, Value) and argument.name in alias:
-            argument = alias[argument.name]
-        return argument
-
-    kept = tuple(node.map_arguments(original) for node in graph.nodes if node.name not in alias)
-    outputs = tuple((name, original(Value(value))) for name, value in graph.outputs)
-    return Graph(graph.inputs, kept, tuple((name, v.name) for name, v in outputs if isinstance(v, Value)))
-
-
-def drop_dead_nodes(graph: Graph) -> Graph:
-    """Remove nodes whose results are not used."""
-    wanted = {value for _, value in graph.outputs}
-    kept: list[Node] = []
-    for node in reversed(graph.nodes):
-        if node.name in wanted:
-            kept.append(node)
-            wanted.update(node.values())
-    return Graph(graph.inputs, tuple(reversed(kept)), graph.outputs)
+    found: dict[str, str] = {}
+    for node in graph.nodes:
+        same = node.op in IDENTITIES or (node.op == CLONE and not node.kwargs)
+        if same and isinstance(node.args[0], Value):
+            found[node.name] = node.args[0].name
+    return graph.aliased(found)
 
 
 def drop_empty_parts(graph: Graph, weights: Weights) -> Graph:
@@ -69,23 +50,22 @@ def drop_empty_parts(graph: Graph, weights: Weights) -> Graph:
     Torch can concatenate them with tensors of more dimensions, other backends cannot.
     """
 
+    def is_empty(part: Argument, dtype: str) -> bool:
+        tensor = weights[part.name] if isinstance(part, Weight) else None
+        return tensor is not None and tensor.shape == (0,) and str(tensor.dtype) == f"torch.{dtype}"
+
     def whole(node: Node) -> Node:
         parts = node.args[0] if node.op == CAT else ()
         if not isinstance(parts, tuple) or node.type is None:
             return node
-        dtype = getattr(torch, node.type.dtype)
-        kept = tuple(part for part in parts if not (isinstance(part, Weight) and _is_empty(weights[part.name], dtype)))
-        if len(kept) == len(parts) or not kept:
+        kept = tuple(part for part in parts if not is_empty(part, node.type.dtype))
+        if len(kept) in {0, len(parts)}:
             return node
         if len(kept) == 1:
             return replace(node, op=IDENTITIES[0], args=kept, kwargs=())
         return replace(node, args=(kept, *node.args[1:]))
 
     return replace(graph, nodes=tuple(whole(node) for node in graph.nodes))
-
-
-def _is_empty(tensor: Tensor, dtype: torch.dtype) -> bool:
-    return tensor.dim() == 1 and len(tensor) == 0 and tensor.dtype == dtype
 
 
 def fold_constants(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
@@ -135,9 +115,8 @@ def fold_batch_norms(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, T
         changes[conv.name] = replace(conv, args=(conv.args[0], *(Weight(name) for name in names), *conv.args[3:]))
         alias[node.name] = conv.name
 
-    nodes = tuple(changes.get(node.name, node).rename_values(alias) for node in graph.nodes if node.name not in alias)
-    outputs = tuple((name, alias.get(value, value)) for name, value in graph.outputs)
-    return Graph(graph.inputs, nodes, outputs), new_weights
+    changed = replace(graph, nodes=tuple(changes.get(node.name, node) for node in graph.nodes))
+    return changed.aliased(alias), new_weights
 
 
 def share_equal_weights(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
@@ -152,7 +131,7 @@ def share_equal_weights(graph: Graph, weights: Weights) -> tuple[Graph, dict[str
     def shared(argument: Argument) -> Argument:
         return Weight(same[argument.name]) if isinstance(argument, Weight) else argument
 
-    return Graph(graph.inputs, tuple(node.map_arguments(shared) for node in graph.nodes), graph.outputs), dict(weights)
+    return graph.map_arguments(shared), dict(weights)
 
 
 def _foldable(conv: Node, norm: Node) -> bool:
@@ -221,6 +200,5 @@ def hoist_comparisons(graph: Graph) -> Graph:
             same = first.setdefault((node.op, repr(node.args), repr(node.kwargs)), node)  # 1, 1.0 and True differ
             if same is not node:
                 alias[node.name] = same.name
-    rest = (node.rename_values(alias) for node in graph.nodes if node.name not in wanted)
-    outputs = tuple((name, alias.get(value, value)) for name, value in graph.outputs)
-    return Graph(graph.inputs, (*first.values(), *rest), outputs)
+    rest = [node for node in graph.nodes if node.name not in wanted]
+    return replace(graph, nodes=(*first.values(), *rest)).aliased(alias)

@@ -1,6 +1,6 @@
 """The files of a program in its model directory: what `build` writes and `load` reads. `graph_file` has the graph's."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -11,7 +11,7 @@ from latebind.domain.costs import EMPTY_STAGE, ModelCosts, are_seconds
 from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ITEM_BYTES, ModelSpec, StageKind, TensorSpec
 from latebind.program.cut import ENTRY, cut_points, has_entry, split
-from latebind.program.graph import Graph, graph_to_json, read_graph_file
+from latebind.program.graph import Graph, read_graph_file
 from latebind.program.measure import Profile
 from latebind.repository.directory import (
     GRAPH,
@@ -68,13 +68,13 @@ class StoredModel:
         return ModelSpec(self.name, self.version, self.inputs, self.outputs, stages, self.max_batch, kinds=self.kinds)
 
 
-def write_program(
-    path: Path, model: StoredModel, graph: Graph, weights: Mapping[str, Tensor], profile: Profile
+def write_model(
+    path: Path, model: StoredModel, weights: Mapping[str, Tensor], profile: Profile, graphs: Mapping[str, bytes]
 ) -> ModelDirectory:
-    """Write all files of a model, in one rename."""
+    """Write all files of a model, in one rename; `graphs` are those of its graphs."""
     files: dict[str, bytes | Writer] = {
         MODEL: json_bytes(model),
-        GRAPH: graph_to_json(graph),
+        **graphs,
         WEIGHTS: tensor_file(weights),
         PROFILE: json_bytes(profile),
     }
@@ -102,26 +102,28 @@ def read_model(directory: ModelDirectory) -> StoredModel:
 
 def _check(model: StoredModel, path: Path) -> None:
     """Raise `RepositoryError` for what no build writes: invalid names, or tensors too large for any memory."""
-    if not NAME.fullmatch(model.name) or not VERSION.fullmatch(model.version):
-        named = f"{model.name!r:.100} and version {model.version!r:.40}"
-        raise RepositoryError(f"{path} has the name {named}: build the model again")
-    if not 1 <= model.max_batch <= LARGEST_BATCH:
-        raise RepositoryError(
-            f"{path} has max_batch {model.max_batch}, not 1 to {LARGEST_BATCH}: build the model again"
-        )
-    if model.tolerance is not None and not 0.0 <= model.tolerance < inf:
-        raise RepositoryError(f"{path} has the tolerance {model.tolerance}: build the model again")
-    for specs in (model.inputs, model.outputs):
-        if not specs or len({spec.name for spec in specs}) < len(specs):
-            raise RepositoryError(f"{path} has no inputs or outputs, or two of one name: build the model again")
-    for spec in (*model.inputs, *model.outputs):
-        if not (spec.padding is None or spec.padding in WHOLE) or not (spec.limit is None or spec.limit in SOME):
-            raise RepositoryError(f"{path} has {spec.name!r:.100} with a padding or limit that is none: build it again")
-        if spec.dtype not in ITEM_BYTES or any(size < 0 for size in spec.shape):
-            raise RepositoryError(f"{path} has the tensor {spec.name!r:.100} of no dtype or shape: build it again")
-        if spec.row_bytes * model.max_batch > MOST_BYTES:
-            batches = f"batches of {spec.name!r:.100} of more than {MOST_BYTES >> 30} GiB"
-            raise RepositoryError(f"{path} has {batches}: build it with a smaller largest batch")
+
+    def faults() -> Iterator[str]:
+        if not NAME.fullmatch(model.name) or not VERSION.fullmatch(model.version):
+            yield f"the name {model.name!r:.100} and version {model.version!r:.40}"
+        if not 1 <= model.max_batch <= LARGEST_BATCH:
+            yield f"max_batch {model.max_batch}, not 1 to {LARGEST_BATCH}"
+        if model.tolerance is not None and not 0.0 <= model.tolerance < inf:
+            yield f"the tolerance {model.tolerance}"
+        for specs in (model.inputs, model.outputs):
+            if not specs or len({spec.name for spec in specs}) < len(specs):
+                yield "no inputs or outputs, or two of one name"
+        for spec in (*model.inputs, *model.outputs):
+            padding, limit = spec.padding or 0, spec.limit or 1
+            if padding not in WHOLE or not 0 < limit <= WHOLE.stop:
+                yield f"{spec.name!r:.100} with a padding or limit that is none"
+            elif spec.dtype not in ITEM_BYTES or any(size < 0 for size in spec.shape):
+                yield f"the tensor {spec.name!r:.100} of no dtype or shape"
+            elif spec.row_bytes * model.max_batch > MOST_BYTES:
+                yield f"batches of {spec.name!r:.100} of more than {MOST_BYTES >> 30} GiB"
+
+    for fault in faults():
+        raise RepositoryError(f"{path} has {fault}: build it again")
 
 
 def read_spec_and_costs(directory: ModelDirectory) -> tuple[ModelSpec, ModelCosts]:

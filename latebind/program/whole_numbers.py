@@ -2,7 +2,7 @@
 
 OpenVINO has 64-bit numbers in 32 bits, adds, divides and compares others in floating point or with saturation, and
 reads and writes anywhere with an index that is out of range. So torch computes what follows from whole numbers alone,
-tables looked up by them included, and raises where an index that it passes on is out of range, as the module does.
+and raises where an index that it passes on is out of range, as the module does.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,10 +15,9 @@ from latebind.domain.model import TensorSpec
 from latebind.program.cut import batch_only, piece_of
 from latebind.program.eager import rebuild
 from latebind.program.graph import Argument, Graph, Node, Value, Weight
-from latebind.program.simplify import drop_dead_nodes
 
 FAILURES = (RuntimeError, TypeError, ValueError, IndexError)
-CAST = "aten._to_copy.default"
+CAST, LOOKUP = "aten._to_copy.default", "aten.embedding.default"
 EXACT = frozenset({"bool", "uint8", "int8", "int16"})  # as floating-point numbers
 IN_32_BITS = frozenset({*EXACT, "int32"})
 
@@ -97,6 +96,8 @@ def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> Split:
             whole.add(node.name)
         elif node.op == CAST and kind.dtype == "float32" and types[values[0]].dtype in EXACT:
             continue
+        elif node.op == LOOKUP and isinstance(node.args[0], Weight):
+            continue  # looked up by torch, rows come in new memory each time: some 4 % of a BERT of 2 ms
         ahead.append(node)
     first, rest = _parts(graph, ahead, cheap)
     indices, unsure = _indices(rest, weights)
@@ -116,7 +117,7 @@ def _parts(graph: Graph, ahead: list[Node], cheap: frozenset[str]) -> tuple[Grap
     outputs = (*(spec.name for spec in kept), *(node.name for node in passed))
     first = Graph(graph.inputs, (*sizes, *ahead), tuple((name, name) for name in outputs))
     specs = (*kept, *(TensorSpec(node.name, node.type.dtype, node.type.row or ()) for node in passed if node.type))
-    return drop_dead_nodes(first), piece_of(specs, others, sizes, graph.outputs)
+    return first.needed(), piece_of(specs, others, sizes, graph.outputs)
 
 
 def _indices(graph: Graph, weights: Mapping[str, Tensor]) -> tuple[dict[str, range], str]:
@@ -160,6 +161,7 @@ class _Bounds:
     def __init__(self, graph: Graph, weights: Mapping[str, Tensor]) -> None:
         self._nodes = {node.name: node for node in graph.nodes}
         self._types = graph.types()
+        self._masks = {name for name, kind in self._types.items() if kind.dtype == "bool"}
         self._weights = weights
         self._known: dict[str, range] = {}
 
@@ -201,10 +203,7 @@ class _Bounds:
         elif name in BY_PLACE and isinstance(args[1], tuple):
             indices = [(index, place, True) for place, index in enumerate(args[1])]
         for index, dimension, negative in indices:
-            kind = self._types.get(index.name) if isinstance(index, Value) else None
-            if isinstance(index, Value) and (
-                kind is None or kind.dtype != "bool"
-            ):  # a mask finds what it is as large as
+            if isinstance(index, Value) and index.name not in self._masks:  # a mask finds what it is as large as
                 size = self._size(args[0], dimension)
                 yield index.name, None if size is None else range(-size if negative else 0, size)
 

@@ -12,13 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.errors import ConfigError, ExportError, LatebindError
 from latebind.domain.model import TensorSpec
 from latebind.program.backends import BACKENDS, backend_named, compile_graph
 from latebind.program.build import BuildReport, Progress, Settings, ignore_progress, lines_of, warnings_of
 from latebind.program.export import runner
-from latebind.program.graph import Graph
 from latebind.program.measure import Profile, interleaved, spread_of, this_hardware, with_batch
 from latebind.program.rows import check_rows
 from latebind.program.stored import FORMAT, StoredModel
@@ -28,7 +26,7 @@ from latebind.sequence.export import (
     LOGITS,
     TOKENS,
     EncodeModule,
-    ExportedSequence,
+    SequenceGraphs,
     SequenceModule,
     StepModule,
     as_sequence,
@@ -37,11 +35,10 @@ from latebind.sequence.export import (
 from latebind.sequence.padding import lengths
 from latebind.sequence.program import (
     KINDS,
-    Named,
     SequenceProgram,
-    SpecialTokens,
     answer_all,
     measure_sequence,
+    program_of,
     step_sizes,
 )
 from latebind.sequence.state import POSITION, TOKEN, Part, State, StateRows
@@ -83,17 +80,17 @@ def build_sequence(
         settings = replace(settings, backends=tuple(one for one in settings.backends if BACKENDS[one].quick))
     tell = progress or ignore_progress
     sequence = as_sequence(module)
-    marks = SpecialTokens(sequence.start, sequence.end, sequence.padding)
     if tokens.dim() != 2 or tokens.dtype != torch.int64 or not len(tokens):
         raise ConfigError(f"a sequence model reads one input, {TOKENS}=int64:LONGEST, not {tuple(tokens.shape)}")
     torch.set_num_threads(threads)
     exported = export_sequence(module.eval(), tokens[:VERIFIED], tell=lambda text, share: tell(text, 0.5 * share))
-    check_sequence(module, exported, tokens[:VERIFIED], most=settings.max_batch)
+    words = find_limits(exported.encoders[tokens.shape[1]], exported.weights)[0].limit
+    check_sequence(module, exported, tokens[:VERIFIED], words, most=max_batch)
     model = StoredModel(
         format=FORMAT,
         name=settings.name,
         version=settings.version,
-        inputs=(TensorSpec(TOKENS, "int64", (tokens.shape[1],), sequence.padding, exported.words),),
+        inputs=(TensorSpec(TOKENS, "int64", (tokens.shape[1],), sequence.padding, words),),
         outputs=(TensorSpec(TOKENS, "int64", (sequence.longest_output,), sequence.padding),),
         cuts=(),
         backend="",
@@ -101,53 +98,49 @@ def build_sequence(
         max_batch=settings.max_batch,
         kinds=KINDS,
     )
-    rows = _with_drawn(tokens[:VERIFIED], exported.words, sequence.padding)
-    chosen, error, tried, spread = _best(partial(compiled, exported, model, marks), module, rows, settings, tell=tell)
+
+    def compiled(backend: str) -> SequenceProgram:
+        backend_named(backend)
+        use = partial(compile_graph, weights=exported.weights, backend=backend, threads=threads)
+        calls = [use(graph) for graph in exported.encoders.values()]
+        calls.append(use(exported.step, sizes=step_sizes(backend, max_batch) or (1,)))
+        return program_of(exported, model, None, calls, backend=backend, threads=threads)
+
+    rows = _with_drawn(tokens[:VERIFIED], words, sequence.padding)
+    chosen, error, tried, spread = _best(compiled, module, rows, settings, tell=tell)
     tell("measuring answers", 0.8)
-    answers = answer_all(chosen, tokens.numpy()) if measured_lengths else None
-    profile = _profile(exported, chosen, tokens, answers)
-    written = write_sequence(directory, replace(model, backend=chosen.backend), marks, exported, profile)
+    start = perf_counter()
+    compiled(chosen.backend)
+    load_seconds = perf_counter() - start
+    output_steps = (sequence.longest_output,)
+    if measured_lengths:
+        measured = lengths(answer_all(chosen, tokens.numpy()), sequence.padding)
+        output_steps = tuple(np.quantile(measured, SHARES, method="nearest").tolist())
+    reading, slope, step = measure_sequence(chosen, tokens.numpy())
+    profile = Profile(
+        hardware=this_hardware(threads),
+        backend=chosen.backend,
+        stages=(reading, step),
+        weight_bytes=sum(tensor.nbytes for tensor in exported.weights.values()),
+        load_seconds=load_seconds,
+        slopes={0: slope},
+        output_steps=output_steps,
+    )
+    written = write_sequence(directory, replace(model, backend=chosen.backend), exported, profile)
     tell("done", 1.0)
-    costs = profile.costs()
-    (reading, step), slope, steps = costs.stages, costs.slopes[0], costs.output_steps
-    most, lengths_of = step.batches[-1], f"{steps[0]} to {steps[-1]} tokens, {sum(steps) / len(steps):.1f} on average"
+    most, answers = max_batch, f"{output_steps[0]} to {output_steps[-1]} tokens, {np.mean(output_steps):.1f} on average"
     lines = [
         ("encoders for up to", ", ".join(map(str, exported.encoders)) + " tokens"),
-        *((f"backend {name}", text) for name, text in tried),
+        *tried,
         ("chosen", chosen.backend),
         *warnings_of(spread),
         ("reading", f"{reading.at(1) * 1e3:.2f} ms and {slope.at(1) * 1e3:.3f} for each token more, alone"),
         ("a step", f"{step.at(1) * 1e3:.2f} ms alone, {step.at(most) * 1e3:.2f} in a batch of {most}"),
-        ("answers", lengths_of if measured_lengths else "taken to be as long as may be: give --data to measure"),
+        ("answers", answers if measured_lengths else "taken to be as long as may be: give --data to measure"),
         ("largest relative error", f"{error:.1e}"),
         *lines_of(profile, written),
     ]
     return BuildReport(written, chosen.backend, error, model.inputs, profile.stages, tuple(lines))
-
-
-def compiled(
-    exported: ExportedSequence, model: StoredModel, marks: SpecialTokens, *, backend: str, threads: int
-) -> SequenceProgram:
-    """Return the exported model on a backend, with costs that have not been measured."""
-
-    sizes = step_sizes(backend, model.max_batch)
-
-    def on(graph: Graph, *, sizes: tuple[int, ...] = (1,)) -> Named:
-        return Named.of(graph, compile_graph(graph, exported.weights, backend=backend, threads=threads, sizes=sizes))
-
-    nothing = Curve((1,), (0.0,))
-    return SequenceProgram(
-        spec=model.spec(),
-        costs=ModelCosts((nothing, nothing)),
-        backend=backend,
-        threads=threads,
-        marks=marks,
-        parts=exported.parts,
-        encoders={length: on(graph) for length, graph in exported.encoders.items()},
-        step=on(exported.step, sizes=sizes or (1,)),
-        sizes=sizes,
-        costs_fit=False,
-    )
 
 
 def _with_drawn(tokens: Tensor, words: int | None, padding: int) -> Tensor:
@@ -160,66 +153,35 @@ def _with_drawn(tokens: Tensor, words: int | None, padding: int) -> Tensor:
 
 
 def _best(
-    compile_on: Callable[..., SequenceProgram], module: nn.Module, tokens: Tensor, settings: Settings, *, tell: Progress
-) -> tuple[SequenceProgram, float, tuple[tuple[str, str], ...], float]:
-    """Return the program on the quickest accurate backend, its error, the result for each, and how timings differ."""
-    refused: dict[str, str] = {}
+    compiled: Callable[[str], SequenceProgram], module: nn.Module, tokens: Tensor, settings: Settings, *, tell: Progress
+) -> tuple[SequenceProgram, float, list[tuple[str, str]], float]:
+    """Return the program on the quickest accurate backend, its error, a line for each, and how timings differ."""
+    said: dict[str, str] = {}
     found: dict[str, tuple[float, SequenceProgram]] = {}
     most = settings.tolerance or DEFAULT_TOLERANCE
     for number, backend in enumerate(settings.backends):
         tell(f"trying the backend {backend}", 0.5 + 0.3 * number / len(settings.backends))
         try:
-            backend_named(backend)
-            program = compile_on(backend=backend, threads=settings.threads)
+            program = compiled(backend)
             error = sequence_error(program, module, tokens)
         except LatebindError as failure:
-            refused[backend] = f"not taken: {failure}"
+            said[backend] = f"not taken: {failure}"
             continue
-        if error > most:
-            refused[backend] = f"not taken: relative error {error:.1e}, at most {most:.1e} is allowed"
-            continue
-        found[backend] = error, program
+        said[backend] = f"not taken: relative error {error:.1e}, at most {most:.1e} is allowed"
+        if error <= most:
+            found[backend] = error, program
     if not found:
-        reasons = "; ".join(f"{backend}: {text}" for backend, text in refused.items())
+        reasons = "; ".join(f"{backend}: {text}" for backend, text in said.items())
         raise ExportError(f"no backend runs this model within {most:.1e} of eager: {reasons}")
     row = tokens[:1].numpy()
     rounds = interleaved(
         {backend: partial(answer_all, program, row) for backend, (_, program) in found.items()}, ROUNDS
     )
     seconds = {backend: median(each) for backend, each in rounds.items()}
-    texts = refused | {
-        backend: f"{seconds[backend] * 1e3:.2f} ms for the first row, relative error {error:.1e}"
-        for backend, (error, _) in found.items()
-    }
+    for backend, (error, _) in found.items():
+        said[backend] = f"{seconds[backend] * 1e3:.2f} ms for the first row, relative error {error:.1e}"
     error, program = found[min(found, key=seconds.__getitem__)]
-    tried = tuple([(backend, texts[backend]) for backend in settings.backends])
-    return program, error, tried, spread_of(rounds)
-
-
-def _profile(
-    exported: ExportedSequence,
-    program: SequenceProgram,
-    tokens: Tensor,
-    answers: np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None,
-) -> Profile:
-    start = perf_counter()
-    for graph in (*exported.encoders.values(), exported.step):
-        compile_graph(graph, exported.weights, backend=program.backend, threads=program.threads)
-    load_seconds = perf_counter() - start
-    reading, slope, step = measure_sequence(program, tokens.numpy())
-    output_steps = (program.longest_output,)
-    if answers is not None:
-        measured = np.array(lengths(answers, program.marks.padding))
-        output_steps = tuple(np.quantile(measured, SHARES, method="nearest").tolist())
-    return Profile(
-        hardware=this_hardware(program.threads),
-        backend=program.backend,
-        stages=(reading, step),
-        weight_bytes=sum(tensor.numel() * tensor.element_size() for tensor in exported.weights.values()),
-        load_seconds=load_seconds,
-        slopes={0: slope},
-        output_steps=output_steps,
-    )
+    return program, error, [(f"backend {backend}", text) for backend, text in said.items()], spread_of(rounds)
 
 
 @torch.inference_mode()
@@ -247,15 +209,18 @@ def sequence_error(program: SequenceProgram, module: nn.Module, tokens: Tensor) 
 
 
 @torch.inference_mode()
-def check_sequence(module: nn.Module, exported: ExportedSequence, tokens: Tensor, *, most: int) -> None:
+def check_sequence(
+    module: nn.Module, exported: SequenceGraphs, tokens: Tensor, words: int | None, *, most: int
+) -> None:
     """Raise `ExportError` if other rows, or how far rows beside them are padded, change what is written for a row.
 
-    `tokens` `(N, longest input)` are rows that the module takes; further ones are drawn. `most` is the largest batch.
+    `tokens` `(N, longest input)` are rows that the module takes; further ones are drawn of so many
+    `words`. `most` is the largest batch.
     """
     generator = torch.Generator().manual_seed(0)
     sequence, longest = cast(SequenceModule, module), tokens.shape[1]
     seen = sorted(set(tokens.flatten().tolist()))
-    known = torch.tensor(seen) if exported.words is None else torch.arange(exported.words)
+    known = torch.tensor(seen) if words is None else torch.arange(words)
     known = known[known != sequence.padding]
     drawn = tokens[torch.arange(ROWS) % len(tokens)]  # else random rows without padding, of words that the module knows
     if len(known):
@@ -275,7 +240,7 @@ def check_sequence(module: nn.Module, exported: ExportedSequence, tokens: Tensor
         _check_padding(sequence, exported, drawn, size)
 
 
-def _check_padding(sequence: SequenceModule, exported: ExportedSequence, tokens: Tensor, size: int) -> None:
+def _check_padding(sequence: SequenceModule, exported: SequenceGraphs, tokens: Tensor, size: int) -> None:
     """Raise `ExportError` if rows of `size` tokens are written other answers where a longer row is beside them."""
     length = torch.full((ROWS,), size)
     padded = tokens.masked_fill(torch.arange(tokens.shape[1]) >= size, sequence.padding)

@@ -1,7 +1,8 @@
 """Exports a module with `encode` and `step`: an encoder for each of a few input lengths, and one step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import le
 from typing import Protocol, cast
 
 import torch
@@ -9,9 +10,8 @@ from torch import Tensor, nn
 
 from latebind.domain.errors import ExportError
 from latebind.program.export import Exported, export
-from latebind.program.graph import Argument, Graph, Weight
-from latebind.program.whole_numbers import find_limits
-from latebind.sequence.state import POSITION, TOKEN, Part, State, change_of
+from latebind.program.graph import Graph, Weight
+from latebind.sequence.state import POSITION, TOKEN, Change, Part, SpecialTokens, State, change_of
 
 TOKENS, LENGTH, LOGITS = "tokens", "length", "logits"
 NEEDED: Mapping[str, tuple[type, str]] = {  # attributes of a sequence module: their type, and words for a refusal
@@ -54,17 +54,47 @@ class SequenceModule(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ExportedSequence:
-    """Encoders by the input length that they are for, the step, their weights and the parts of the state.
+class SequenceGraphs:
+    """A sequence model as graphs over one set of weights: encoders by the input length that they are for, and the step.
 
-    The step takes token, position and all parts, in this order. `words` is the size of the input's vocabulary.
+    The step takes token, position and all `parts` of the state, in this order.
     """
 
+    marks: SpecialTokens
+    parts: tuple[Part, ...]
     encoders: dict[int, Graph]
     step: Graph
-    weights: dict[str, Tensor]
-    parts: tuple[Part, ...]
-    words: int | None
+    weights: Mapping[str, Tensor]
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """The encoders, then the step."""
+        return (*self.encoders.values(), self.step)
+
+    def faults(self, longest_input: int, longest_output: int) -> Iterator[str]:
+        """Yield what does not fit: graphs of which one makes what the next does not take."""
+        parts = {part.name: part for part in self.parts}
+        given = [(spec.name, spec.shape) for spec in self.step.inputs]
+        if given != [(TOKEN, ()), (POSITION, ()), *((part.name, part.shape) for part in self.parts)]:
+            yield "step does not take the parts of the state"
+        if list(self.encoders) != sorted(self.encoders) or max(self.encoders, default=0) != longest_input:
+            yield f"there is no encoder for {longest_input} tokens"
+        for length, graph in self.encoders.items():
+            if [(spec.name, spec.shape) for spec in graph.inputs] != [(TOKENS, (length,)), (LENGTH, ())]:
+                yield f"the encoder for {length} tokens takes something else"
+            for spec in graph.output_specs():
+                whole = parts[spec.name].shape if spec.name in parts else None
+                fits = whole is not None and len(whole) == len(spec.shape) and all(map(le, spec.shape, whole))
+                if not fits:
+                    yield f"encode makes {spec.name!r} of shape {spec.shape} for {length} tokens, {whole} else"
+        returned = {spec.name: spec for spec in self.step.output_specs()}
+        if next(iter(returned)) != LOGITS or len(returned[LOGITS].shape) != 1:
+            yield "step must return 'logits' (B, words): a number for each token that may come next"
+        for name in sorted(returned.keys() - parts.keys() - {LOGITS}):
+            yield f"step returns {name!r}, which is no part of the state: return it from encode as well"
+        for part in self.parts:
+            if part.change is Change.WRITTEN and part.shape[part.axis : part.axis + 1] != (longest_output,):
+                yield f"{part.name!r} has no place for each of the {longest_output} tokens of an answer"
 
 
 def is_sequence(module: nn.Module) -> bool:
@@ -97,7 +127,7 @@ def lengths_for(longest: int) -> tuple[int, ...]:
 
 def export_sequence(
     module: nn.Module, tokens: Tensor, *, tell: Callable[[str, float], None] = lambda text, share: None
-) -> ExportedSequence:
+) -> SequenceGraphs:
     """Export a sequence model for example rows `tokens` `(N, longest input)`. Raises `ExportError`."""
     sequence = as_sequence(module)
     length = torch.full((len(tokens),), tokens.shape[1])
@@ -112,38 +142,35 @@ def export_sequence(
     exported[TOKEN] = export(StepModule(module), _example(sequence, parts, len(tokens)))
     graphs, weights = _merged(exported)
     step = graphs.pop(TOKEN)
+    returned = {spec.name: spec.shape for spec in step.output_specs()}
+    changed = [change_of(part, returned.get(part.name), sequence.longest_output) for part in parts]
+    marks = SpecialTokens(sequence.start, sequence.end, sequence.padding)
     encoders = {int(size): graph for size, graph in graphs.items()}
-    _check_lengths(encoders, parts)
-    words, _ = find_limits(encoders[lengths[-1]], weights)
-    return ExportedSequence(
-        encoders,
-        step,
-        weights,
-        _changes(sequence, step, parts),
-        words.limit,
-    )
+    found = SequenceGraphs(marks, tuple(changed), encoders, step, weights)
+    for fault in found.faults(tokens.shape[1], sequence.longest_output):
+        raise ExportError(fault)
+    return found
 
 
-class EncodeModule(nn.Module):
-    """Only the encoder."""
+class _Half(nn.Module):
+    """One of the two functions of a sequence module."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
         self.eval()
+
+
+class EncodeModule(_Half):
+    """Only the encoder."""
 
     def forward(self, tokens: Tensor, length: Tensor) -> State:
         """Return the state."""
         return cast(SequenceModule, self.module).encode(tokens, length)
 
 
-class StepModule(nn.Module):
+class StepModule(_Half):
     """Only the step."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        self.eval()
 
     def forward(self, **given: Tensor) -> State:
         """Return logits and the changed parts."""
@@ -166,36 +193,6 @@ def _example(sequence: SequenceModule, parts: tuple[Part, ...], rows: int) -> di
     return {**given, **state}
 
 
-def _check_lengths(encoders: Mapping[int, Graph], parts: tuple[Part, ...]) -> None:
-    """Raise `ExportError` if an encoder for a shorter input makes a state that does not fit into the rows."""
-    shapes = {part.name: part.shape for part in parts}
-    for length, graph in encoders.items():
-        for spec in graph.output_specs():
-            whole = shapes.get(spec.name)
-            odd = (
-                whole is None
-                or len(whole) != len(spec.shape)
-                or any(a > b for a, b in zip(spec.shape, whole, strict=True))
-            )
-            if odd:
-                raise ExportError(f"encode makes {spec.name!r} of shape {spec.shape} for {length} tokens, {whole} else")
-
-
-def _changes(sequence: SequenceModule, step: Graph, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Return the parts with what the step does to them."""
-    returned = {spec.name: spec for spec in step.output_specs()}
-    logits = returned.pop(LOGITS, None)
-    if logits is None or len(logits.shape) != 1:
-        raise ExportError("step must return 'logits' (B, words): a number for each token that may come next")
-    unknown = sorted(set(returned) - {part.name for part in parts})
-    if unknown:
-        raise ExportError(f"step returns {unknown[0]!r}, which is no part of the state: return it from encode as well")
-    return tuple(
-        change_of(part, returned[part.name].shape, sequence.longest_output) if part.name in returned else part
-        for part in parts
-    )
-
-
 def _merged(exported: Mapping[str, Exported]) -> tuple[dict[str, Graph], dict[str, Tensor]]:
     """Return the graphs over one set of weights: those that are equal in several graphs are stored once."""
     graphs: dict[str, Graph] = {}
@@ -207,12 +204,7 @@ def _merged(exported: Mapping[str, Exported]) -> tuple[dict[str, Graph], dict[st
             same = there is None or (there.shape == tensor.shape and torch.equal(there, tensor))
             names[name] = name if same else f"{part}.{name}"
             weights[names[name]] = tensor
-        graphs[part] = _with_weights(one.graph, names)
+        graphs[part] = one.graph.map_arguments(
+            lambda argument, names=names: Weight(names[argument.name]) if isinstance(argument, Weight) else argument  # type: ignore[misc]
+        )
     return graphs, weights
-
-
-def _with_weights(graph: Graph, names: Mapping[str, str]) -> Graph:
-    def renamed(argument: Argument) -> Argument:
-        return Weight(names[argument.name]) if isinstance(argument, Weight) else argument
-
-    return Graph(graph.inputs, tuple(node.map_arguments(renamed) for node in graph.nodes), graph.outputs)

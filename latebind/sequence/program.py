@@ -18,22 +18,13 @@ from torch import Tensor
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
 from latebind.program.backends import StageFunction, backend_named, twin
-from latebind.program.graph import Graph
-from latebind.program.measure import median_seconds, profiled_batches
-from latebind.sequence.export import LOGITS
+from latebind.program.measure import Profile, median_seconds, profiled_batches
+from latebind.program.stored import StoredModel
+from latebind.sequence.export import LOGITS, SequenceGraphs
 from latebind.sequence.padding import lengths
-from latebind.sequence.state import POSITION, TOKEN, Part, StateRows
+from latebind.sequence.state import POSITION, TOKEN, Part, SpecialTokens, StateRows
 
 KINDS = (StageKind.STATIC, StageKind.DECODER)  # of the two stages: reading, and a decoder step
-
-
-@dataclass(frozen=True, slots=True)
-class SpecialTokens:
-    """The tokens that are no words: what an answer starts after, what ends it, and what pads rows."""
-
-    start: int
-    end: int
-    padding: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +33,6 @@ class Named:
 
     call: StageFunction
     outputs: tuple[str, ...]
-
-    @classmethod
-    def of(cls, graph: Graph, call: StageFunction) -> "Named":
-        """Return the call with the graph's names of its outputs."""
-        return cls(call, tuple(name for name, _ in graph.outputs))
 
     def twin(self) -> "Named":
         """Return the same call for another thread, over the same weights."""
@@ -95,6 +81,35 @@ class SequenceProgram:
         longest = int(lengths.max())
         length = next(length for length in self.encoders if length >= longest)
         return self.encoders[length](tokens[:, :length].contiguous(), lengths)
+
+
+def program_of(
+    graphs: SequenceGraphs,
+    model: StoredModel,
+    profile: Profile | None,
+    calls: Sequence[StageFunction],
+    *,
+    backend: str,
+    threads: int,
+) -> SequenceProgram:
+    """Return the program of compiled graphs: the encoders, then the step. Without a profile it has no costs yet."""
+    named = [
+        Named(call, tuple(name for name, _ in graph.outputs)) for graph, call in zip(graphs.graphs, calls, strict=True)
+    ]
+    nothing = Curve((1,), (0.0,))
+    fits = profile is not None and profile.matches_this_machine(threads=threads, backend=backend)
+    return SequenceProgram(
+        spec=model.spec(),
+        costs=ModelCosts((nothing, nothing)) if profile is None else profile.costs(),
+        backend=backend,
+        threads=threads,
+        marks=graphs.marks,
+        parts=graphs.parts,
+        encoders=dict(zip(graphs.encoders, named, strict=False)),
+        step=named[-1],
+        sizes=step_sizes(backend, model.max_batch),
+        costs_fit=profile is not None and fits and len(profile.stages) == len(KINDS),
+    )
 
 
 def step_sizes(backend: str, max_batch: int) -> tuple[int, ...]:
@@ -234,13 +249,6 @@ def warm_up(program: SequenceProgram, largest: int) -> None:
             decoding = _decoding(program, rows, batch, length)
             decoding.read(range(batch))
         decoding.step(range(batch))
-
-
-def typical_decoding(program: SequenceProgram) -> Decoding:
-    """Return a decoding whose only slot holds a row of medium length."""
-    lengths = sorted(program.encoders)
-    rows = np.full((1, program.spec.inputs[0].shape[0]), program.marks.start)
-    return _decoding(program, rows, 1, lengths[len(lengths) // 2])
 
 
 def _decoding(program: SequenceProgram, tokens: NDArray[np.int64], batch: int, length: int) -> Decoding:

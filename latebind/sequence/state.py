@@ -1,7 +1,7 @@
 """The state of requests that are being decoded: the parts that it consists of, and the rows that hold it."""
 
 from collections.abc import Iterable, KeysView, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -13,6 +13,15 @@ from torch import Tensor
 from latebind.domain.errors import ExportError
 
 State = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """The tokens that are no words: what an answer starts after, what ends it, and what pads rows."""
+
+    start: int
+    end: int
+    padding: int
 
 
 class Change(StrEnum):
@@ -41,13 +50,18 @@ TOKEN, POSITION = "token", "position"
 OWN = (Part(TOKEN, "int64", ()), Part(POSITION, "int64", ()))  # parts that every sequence model has
 
 
-def change_of(part: Part, row: tuple[int, ...], longest_output: int) -> Part:
-    """Return the part with the change made by a step that returns rows of shape `row` for it. Raises `ExportError`."""
+def change_of(part: Part, row: tuple[int, ...] | None, longest_output: int) -> Part:
+    """Return the part with the change made by a step that returns rows of shape `row` for it (None: returns nothing).
+
+    Raises `ExportError` for rows that fit neither the part nor one of its positions.
+    """
+    if row is None:
+        return part
     if row == part.shape:
-        return Part(part.name, part.dtype, part.shape, Change.REPLACED)
+        return replace(part, change=Change.REPLACED)
     for axis, size in enumerate(part.shape):
         if size == longest_output and row == part.shape[:axis] + part.shape[axis + 1 :]:
-            return Part(part.name, part.dtype, part.shape, Change.WRITTEN, axis)
+            return replace(part, change=Change.WRITTEN, axis=axis)
     raise ExportError(
         f"step returns {part.name!r} with rows of shape {row}, its state has {part.shape}: return all of it, or what "
         f"belongs to one of its {longest_output} positions"

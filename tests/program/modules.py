@@ -1,5 +1,7 @@
 """Small modules of every kind that a program must cope with, or must refuse."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -147,3 +149,110 @@ class Cached(nn.Module):
 
     def forward(self, x: Tensor) -> dict[str, object]:
         return {"logits": self.layer(x), "past": {"layer": x}, "hidden": x * 2}
+
+
+WORDS, WIDTH = 6, 16
+
+
+class Norm(nn.Module):
+    """A norm by the root mean square in parts, as libraries of language models write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x, normalised."""
+        mean = x.pow(2).mean(-1, keepdim=True)
+        return self.weight * (x * torch.rsqrt(mean + 1e-6))
+
+
+class Block(nn.Module):
+    """Attention of one head to those words before that count, and two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(Norm() for _ in range(2))
+        self.three = nn.Linear(WIDTH, 3 * WIDTH)
+        self.wide, self.narrow = nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH)
+
+    def forward(self, x: Tensor, allowed: Tensor) -> Tensor:
+        """Return x after the block."""
+        q, k, v = (part.unsqueeze(1) for part in self.three(self.norms[0](x)).chunk(3, -1))
+        x = x + nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=allowed).squeeze(1)
+        return x + self.narrow(torch.relu(self.wide(self.norms[1](x))))  # type: ignore[no-any-return]
+
+
+class Decoder(nn.Module):
+    """A classifier on a decoder: it takes the scores at the last word that is not padding (0)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(WIDTH, 4)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Return scores."""
+        before = torch.tril(torch.ones(WORDS, WORDS, dtype=torch.bool))
+        x = self.words(words)
+        for block in self.blocks:
+            x = block(x, before & (words != 0)[:, None, None, :])
+        last = (torch.arange(WORDS) * (words != 0).int()).argmax(-1)
+        return self.head(x)[torch.arange(words.shape[0]), last]  # type: ignore[no-any-return]
+
+
+class Recurrent(nn.Module):
+    """A recurrent network that gives all that torch's does, rows of the batch first."""
+
+    def __init__(self, kind: Callable[..., nn.RNNBase], **settings: int | bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.network = kind(8, 6, **settings)
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs of all steps and the last states."""
+        first = self.network.batch_first
+        outputs, states = self.network(rows if first else rows.transpose(0, 1))
+        states = states if isinstance(states, tuple) else (states,)
+        return (outputs if first else outputs.transpose(0, 1), *(state.transpose(0, 1) for state in states))
+
+
+class Both(nn.Module):
+    """Two recurrent layers on one input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = Recurrent(nn.LSTM, batch_first=True), Recurrent(nn.LSTM, batch_first=True)
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self.one(rows)[1], self.other(rows + 1.0)[1]
+
+
+class Products(nn.Module):
+    """Attention of two heads, a matrix for all rows before it and a vector for each row behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.turn = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return `(B, 7)` for rows `(B, 7, 8)`."""
+        heads = (rows @ self.turn).view(-1, 7, 2, 4).transpose(1, 2)
+        weights = torch.softmax(heads @ heads.transpose(2, 3), dim=3)
+        found = (weights @ heads).transpose(1, 2).flatten(2)
+        told: Tensor = found @ rows[:, 0, :, None]
+        return told[:, :, 0]
+
+
+def texts(rows: int) -> Tensor:
+    """Return texts of words other than 0, and behind them 0."""
+    counts = torch.arange(WORDS) < torch.randint(1, WORDS + 1, (rows, 1))
+    return torch.randint(1, 20, (rows, WORDS)) * counts
+
+
+def masked(rows: int) -> dict[str, Tensor]:
+    """Return what a `Reader` takes."""
+    counts = torch.arange(WORDS) < torch.randint(1, WORDS + 1, (rows, 1))
+    return {"words": torch.randint(0, 20, (rows, WORDS)), "counts": counts.long()}

@@ -57,39 +57,33 @@ def _places(x: Tensor, size: int) -> Tensor:
     return _whole(x).long() % size
 
 
+def _each(names: str, make: Callable[[str], Operator]) -> dict[str, Operator]:
+    return {name: make(name) for name in names.split()}
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.expand(-1, WIDTH)
+
+
 OPERATORS: dict[str, Operator] = {
-    "relu": lambda x, y, n: functional.relu(_counting(x)),
-    "abs": lambda x, y, n: _counting(x).abs(),
-    "neg": lambda x, y, n: -_counting(x),
-    "sign": lambda x, y, n: x.sign(),
-    "exp": lambda x, y, n: _floating(x).exp(),
-    "log": lambda x, y, n: _floating(x).log(),
-    "sqrt": lambda x, y, n: _floating(x).sqrt(),
-    "rsqrt": lambda x, y, n: _floating(x).rsqrt(),
-    "reciprocal": lambda x, y, n: _floating(x).reciprocal(),
-    "tanh": lambda x, y, n: _floating(x).tanh(),
-    "sigmoid": lambda x, y, n: _floating(x).sigmoid(),
-    "gelu": lambda x, y, n: functional.gelu(_floating(x)),
-    "silu": lambda x, y, n: functional.silu(_floating(x)),
-    "softplus": lambda x, y, n: functional.softplus(_floating(x)),
-    "leaky_relu": lambda x, y, n: functional.leaky_relu(_floating(x)),
-    "hardtanh": lambda x, y, n: functional.hardtanh(_floating(x)),
-    "erf": lambda x, y, n: _floating(x).erf(),
-    "floor": lambda x, y, n: _floating(x).floor(),
-    "round": lambda x, y, n: _floating(x).round(),
-    "softmax": lambda x, y, n: _floating(x).softmax(1),
-    "log_softmax": lambda x, y, n: _floating(x).log_softmax(1),
+    # of floating-point numbers, of numbers, of two values, of a value and a number
+    **_each(
+        "exp log sqrt rsqrt reciprocal tanh sigmoid erf floor round nan_to_num isnan isinf",
+        lambda name: lambda x, y, n: getattr(_floating(x), name)(),
+    ),
+    **_each(
+        "gelu silu softplus leaky_relu hardtanh", lambda name: lambda x, y, n: getattr(functional, name)(_floating(x))
+    ),
+    **_each("abs neg relu", lambda name: lambda x, y, n: getattr(_counting(x), name)()),
+    **_each("sign logical_not float double half long int bool", lambda name: lambda x, y, n: getattr(x, name)()),
+    **_each("softmax log_softmax", lambda name: lambda x, y, n: getattr(_floating(x), name)(1)),
+    **_each("sum amax amin", lambda name: lambda x, y, n: _wide(getattr(x, name)(1, keepdim=True))),
+    **_each("any all", lambda name: lambda x, y, n: _wide(getattr(x.bool(), name)(1, keepdim=True))),
+    **_each("maximum minimum", lambda name: lambda x, y, n: getattr(torch, name)(*_alike(x, y))),
+    **_each("logical_and logical_or", lambda name: lambda x, y, n: getattr(x, name)(y)),
     "layer_norm": lambda x, y, n: functional.layer_norm(_floating(x), x.shape[1:]),
     "linear": lambda x, y, n: _floating(x) @ SQUARE.to(_floating(x).dtype),
-    "nan_to_num": lambda x, y, n: _floating(x).nan_to_num(),
-    "isnan": lambda x, y, n: _floating(x).isnan(),
-    "isinf": lambda x, y, n: _floating(x).isinf(),
-    "sum": lambda x, y, n: x.sum(1, keepdim=True).expand(-1, WIDTH),
-    "mean": lambda x, y, n: _floating(x).mean(1, keepdim=True).expand(-1, WIDTH),
-    "amax": lambda x, y, n: x.amax(1, keepdim=True).expand(-1, WIDTH),
-    "amin": lambda x, y, n: x.amin(1, keepdim=True).expand(-1, WIDTH),
-    "any": lambda x, y, n: x.bool().any(1, keepdim=True).expand(-1, WIDTH),
-    "all": lambda x, y, n: x.bool().all(1, keepdim=True).expand(-1, WIDTH),
+    "mean": lambda x, y, n: _wide(_floating(x).mean(1, keepdim=True)),
     "cumsum": lambda x, y, n: x.cumsum(1),
     "clamp": lambda x, y, n: _counting(x).clamp(-n, n),
     "add": lambda x, y, n: x + y,
@@ -98,8 +92,6 @@ OPERATORS: dict[str, Operator] = {
     "div": lambda x, y, n: x / y,
 }
 OPERATORS |= {
-    "maximum": lambda x, y, n: torch.maximum(*_alike(x, y)),
-    "minimum": lambda x, y, n: torch.minimum(*_alike(x, y)),
     "add_number": lambda x, y, n: x + n,
     "mul_number": lambda x, y, n: x * n,
     "large_number": lambda x, y, n: _counting(x) - 1_700_000_000,
@@ -113,9 +105,6 @@ OPERATORS |= {
     "xor": lambda x, y, n: _whole(x) ^ n,
     "not": lambda x, y, n: ~_whole(x),
     "shift": lambda x, y, n: _whole(x) >> (n % 5),
-    "logical_and": lambda x, y, n: x.logical_and(y),
-    "logical_or": lambda x, y, n: x.logical_or(y),
-    "logical_not": lambda x, y, n: x.logical_not(),
     "less": lambda x, y, n: x < y,
     "less_number": lambda x, y, n: x < n,
     "equal": lambda x, y, n: x == y,
@@ -135,14 +124,8 @@ OPERATORS |= {
     "sort": lambda x, y, n: x.sort(1).values,
     "argsort": lambda x, y, n: x.argsort(1),
     "topk": lambda x, y, n: _counting(x).topk(WIDTH, 1).indices,
-    "argmax": lambda x, y, n: _counting(x).argmax(1, keepdim=True).expand(-1, WIDTH),
-    "float": lambda x, y, n: x.float(),
-    "double": lambda x, y, n: x.double(),
-    "half": lambda x, y, n: x.half(),
-    "long": lambda x, y, n: x.long(),
-    "int": lambda x, y, n: x.int(),
+    "argmax": lambda x, y, n: _wide(_counting(x).argmax(1, keepdim=True)),
     "uint8": lambda x, y, n: x.to(torch.uint8),
-    "bool": lambda x, y, n: x.bool(),
 }
 
 

@@ -6,10 +6,8 @@ import torch
 
 from latebind.domain.errors import RepositoryError
 from latebind.program.eager import in_eager, rebuild
-from latebind.program.export import export
 from latebind.program.graph import Constant, Graph, Node, Value, graph_from_json, graph_to_json
 from latebind.program.operators import resolve
-from tests.program.modules import Branchy, Translator, TwoInputs
 
 GOOD: dict[str, Any] = {
     "format": 1,
@@ -35,16 +33,6 @@ def written(**changes: Any) -> bytes:
 def test_the_small_graph_that_the_hostile_ones_are_made_from_is_valid() -> None:
     graph = graph_from_json(written())
     assert torch.equal(in_eager(graph, {})(torch.tensor([[-1.0, 2, -3, 4]]))[0], torch.tensor([[0.0, 2, 0, 4]]))
-
-
-def test_graphs_survive_the_way_to_json_and_back() -> None:
-    for module, inputs in (
-        (Branchy(), (torch.randn(2, 3, 8, 8),)),
-        (TwoInputs(), (torch.randn(2, 3, 8, 8), torch.randn(2, 4))),
-        (Translator(), (torch.randint(0, 20, (2, 5)),)),
-    ):
-        graph = export(module, inputs).graph
-        assert graph_from_json(graph_to_json(graph)) == graph
 
 
 def test_infinities_and_torch_constants_survive() -> None:

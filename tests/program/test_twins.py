@@ -2,10 +2,8 @@
 
 import ctypes
 import os
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Barrier
@@ -23,11 +21,12 @@ from latebind.program import openvino
 from latebind.program.backends import StageFunction, compile_graph, twin
 from latebind.program.eager import in_eager
 from latebind.program.export import export
+from latebind.program.graph import graph_to_json
 from latebind.program.load import SPARE, has_copies
 from latebind.program.measure import Profile, this_hardware
-from latebind.program.stored import FORMAT, StoredModel, write_program
+from latebind.program.stored import FORMAT, StoredModel, write_model
 from latebind.program.verify import relative_error
-from latebind.sequence.stored import SPARE_FOR_DECODERS, has_copies_of_decoder
+from latebind.repository.directory import GRAPH
 from tests.forked import printed_by
 from tests.networks import Chain
 from tests.program.test_backends import usable
@@ -36,6 +35,7 @@ WORKERS = 4
 SIZES = (1, 2, 3, 5, 8, 33)
 TIMES = 25 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 10  # that each thread runs each size
 WIDTH = 2048  # of the model whose workers are weighed
+LARGE = 640  # the width of a model that twins may share
 
 
 class Wide(nn.Module):
@@ -98,49 +98,10 @@ def test_twins_that_run_at_the_same_time_give_what_each_gives_alone(backend: str
     check_twins(Chain(), torch.randn(2, 3, 8, 8), backend, streams)
 
 
-@pytest.mark.parametrize("streams", [1, 2])
-def test_so_do_twins_that_share_weights_and_streams(streams: int) -> None:
-    width = 640
-    assert width * width * 4 * 2 > openvino.SHARED_FROM
-    check_twins(Wide(width), torch.randn(2, width), "openvino", streams)
-
-
-def test_so_do_twins_with_a_copy_of_the_weights_each() -> None:
-    check_twins(Wide(640), torch.randn(2, 640), "openvino", 2, copies=True)
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
-@pytest.mark.parametrize("copies", [False, True])
-def test_where_twins_have_copies_each_computes_on_the_thread_that_calls(*, copies: bool) -> None:
-    exported = export(Wide(640), (torch.randn(2, 640),))
-    compiled = compile_graph(
-        exported.graph, exported.weights, backend=usable("openvino"), threads=1, streams=2, copies=copies
-    )
-    rows = torch.randn(64, 640)
-    for stage in (compiled, twin(compiled)):
-        stage(rows)
-        here, whole = time.thread_time(), time.process_time()
-        for _ in range(100):
-            stage(rows)
-        assert (2 * (time.thread_time() - here) > time.process_time() - whole) is copies
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
-def test_threads_that_divide_an_operator_may_use_every_core() -> None:
-    exported, here, before = export(Wide(640), (torch.randn(2, 640),)), os.sched_getaffinity(0), cores_of_threads()
-    stage = compile_graph(exported.graph, exported.weights, backend=usable("openvino"), threads=2)
-    for _ in range(10):
-        stage(torch.randn(64, 640))
-        assert all(cores == before.get(thread, here) for thread, cores in cores_of_threads().items())
-
-
-def cores_of_threads() -> dict[int, set[int]]:
-    """Return the cores that each thread of this process may use."""
-    found = {}
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(ProcessLookupError):  # it has ended
-            found[int(task.name)] = os.sched_getaffinity(int(task.name))
-    return found
+@pytest.mark.parametrize(("streams", "copies"), [(1, False), (2, False), (2, True)])
+def test_so_do_twins_of_what_is_large_whether_they_share_it_or_not(streams: int, *, copies: bool) -> None:
+    assert LARGE * LARGE * 4 * 2 > openvino.SHARED_FROM
+    check_twins(Wide(LARGE), torch.randn(2, LARGE), "openvino", streams, copies=copies)
 
 
 @pytest.mark.slow
@@ -164,7 +125,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = StoredModel(FORMAT, "wide", "1", inputs, outputs, (), "eager", None, 16)
     profile = Profile(this_hardware(1), "eager", spec, 2 * WIDTH * WIDTH * 4, 0.0)
     folder = tmp_path_factory.mktemp("wide") / "1"
-    return write_program(folder, model, exported.graph, exported.weights, profile).path
+    return write_model(folder, model, exported.weights, profile, {GRAPH: graph_to_json(exported.graph)}).path
 
 
 @pytest.mark.parametrize("backend", ["eager", "openvino"])
@@ -180,15 +141,6 @@ def test_six_workers_have_the_weights_of_one(backend: str, wide: Path) -> None:
     assert copies > one + 3 * weights
 
 
-def test_two_workers_have_what_is_large_once(wide: Path) -> None:
-    usable("openvino")
-    one, two = (
-        private_bytes(Side(str(wide), EngineConfig(backend="openvino", granularities=crew)))
-        for crew in ((16,), (16, 16))
-    )
-    assert two < one + WIDTH * WIDTH * 4
-
-
 @cache
 def private_bytes(side: Side) -> int:
     """Return what only a process has that has loaded a side and run it."""
@@ -196,41 +148,19 @@ def private_bytes(side: Side) -> int:
     return msgspec.json.decode(used, type=Resident).private
 
 
-MIB = 1 << 20
-
-
-@pytest.mark.parametrize("twins", [0, 1])
-def test_one_worker_has_nothing_to_copy(twins: int) -> None:
-    assert not has_copies(1, twins)
-
-
-@pytest.mark.parametrize(("weights", "twins"), [(5 * MIB, 2), (16 * MIB, 2), (5 * MIB, 4), (1 * MIB, 17)])
-def test_each_worker_has_its_own_while_that_takes_little(weights: int, twins: int) -> None:
-    assert has_copies(weights, twins)
-
-
-@pytest.mark.parametrize(("weights", "twins"), [(SPARE // 2 + 1, 2), (6 * MIB, 4), (SPARE // 4 + 1, 3)])
-def test_what_is_large_is_there_once(weights: int, twins: int) -> None:
-    assert not has_copies(weights, twins)
-
-
-MANY = SPARE_FOR_DECODERS // MIB
-
-
 @pytest.mark.parametrize(
-    ("step", "reading", "twins", "wanted"),
+    ("size", "twins", "copies"),
     [
-        (1, 1, 0, (False, False)),
-        (1, 1, 1, (False, False)),
-        (MANY // 2, MANY // 2, 2, (True, True)),
-        (MANY // 2, MANY // 2 + 1, 2, (True, False)),
-        (MANY, 0, 2, (True, True)),
-        (MANY + 1, 0, 2, (False, False)),
-        (MANY // 3, MANY // 3, 3, (True, False)),
+        (1, 0, False),
+        (1, 1, False),  # there is nothing to copy
+        (SPARE, 2, True),
+        (SPARE + 1, 2, False),
+        (SPARE // 3, 4, True),
+        (SPARE // 2 + 1, 3, False),
     ],
 )
-def test_of_a_decoder_the_step_comes_first(step: int, reading: int, twins: int, wanted: tuple[bool, bool]) -> None:
-    assert has_copies_of_decoder(step * MIB, reading * MIB, twins) == wanted
+def test_each_worker_has_its_own_while_that_takes_little(size: int, twins: int, *, copies: bool) -> None:
+    assert has_copies(size, twins) is copies
 
 
 class SignalStack(ctypes.Structure):

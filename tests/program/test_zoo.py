@@ -1,11 +1,8 @@
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from torch import Tensor, nn
 
 from examples.zoo.build import Zoo, described
@@ -69,43 +66,6 @@ def test_its_stages_are_its_blocks(cut: Cut) -> None:
 def test_its_stages_share_next_to_no_weights(cut: Cut) -> None:
     whole = sum(weight.nbytes for weight in cut.exported.weights.values())
     assert sum(cut.bytes(stage) for stage in cut.stages) < 1.001 * whole
-
-
-def test_nothing_is_made_anew_for_each_batch_behind_the_first_stage(cut: Cut) -> None:
-    made = {node.op for stage in cut.stages[1:] for node in stage.nodes if not any(node.values())}
-    assert not made
-
-
-# What transformers itself makes of the words, by name: its masks and positions included.
-WHOLE: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "bert": lambda module, tokens: module.body(tokens).logits,
-    "roberta": lambda module, tokens: module.body(tokens).logits,
-    "xlnet": lambda module, tokens: module.head(module.body(tokens).last_hidden_state[:, -1]),
-    "gpt2": lambda module, tokens: module.head(module.body(tokens).last_hidden_state[:, -1]),
-    "t5": lambda module, tokens: module.head(
-        module.body(tokens, decoder_input_ids=tokens.new_zeros(len(tokens), 1)).last_hidden_state[:, 0]
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_blocks_called_one_by_one_are_the_model_that_transformers_has(name: str) -> None:
-    module = make(name, TINY)
-    (tokens,) = examples(name, module, TINY, seed=1).values()
-    tokens = tokens.clamp(min=2)  # 1 is RoBERTa's padding
-    with torch.inference_mode():
-        assert relative_error((module(tokens),), (WHOLE[name](module, tokens),)) <= 1e-5
-
-
-def test_the_same_seed_draws_the_same_weights_and_leaves_others_draws_alone() -> None:
-    torch.manual_seed(3)
-    first, second, other = (make("bert", TINY, seed=seed) for seed in (0, 0, 1))
-    drawn = torch.randn(2)
-    torch.manual_seed(3)
-    assert torch.equal(drawn, torch.randn(2))
-    rows = tuple(examples("bert", first, TINY).values())
-    assert torch.equal(first(*rows), second(*rows))
-    assert not torch.equal(first(*rows), other(*rows))
 
 
 def build(zoo: Zoo, *names: str) -> list[str]:

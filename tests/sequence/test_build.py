@@ -112,12 +112,11 @@ def test_a_module_that_cannot_be_served_is_refused_with_the_reason(
     assert not list(tmp_path.iterdir())
 
 
-def test_rows_that_are_no_tokens_are_refused(tmp_path: Path) -> None:
+def test_rows_that_are_no_tokens_and_a_load_as_a_network_without_steps_are_refused(
+    directory: ModelDirectory, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match="int64"):
         build_sequence(Backwards(), torch.zeros(2, 5), directory=tmp_path / "m", name="m", backends=["eager"])
-
-
-def test_what_is_for_networks_without_steps_says_so(directory: ModelDirectory) -> None:
     with pytest.raises(ConfigError, match="sequence model"):
         load_program(directory)
 

@@ -97,14 +97,6 @@ def test_who_is_complete_may_come_again_after_steps_of_others(loaded: dict[str, 
     assert [said(rows, slot) for slot in range(3)] == [backwards(words) for words in (short, long, other)]
 
 
-def test_all_answers_at_once_are_those_of_each(loaded: dict[str, LoadedModel]) -> None:
-    program = loaded["backwards"].program
-    assert isinstance(program, SequenceProgram)
-    sentences = some_sentences(50, seed=1)
-    answers = answer_all(program, rows_of(sentences).numpy())
-    assert [[int(word) for word in row if word] for row in answers] == [backwards(words) for words in sentences]
-
-
 def test_an_answer_without_an_end_stops_where_it_may_be_no_longer(loaded: dict[str, LoadedModel]) -> None:
     program = loaded["backwards"].program
     assert isinstance(program, SequenceProgram)

@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from latebind.domain.errors import ExportError
 from latebind.sequence.state import POSITION, TOKEN, Change, Part, StateRows, change_of
@@ -66,13 +65,6 @@ def test_a_shorter_input_fills_the_front_of_its_row() -> None:
     assert rows.first(1)["memory"][0, :, 0].tolist() == [1, 1, 1, 0, 0]
 
 
-def test_nobody_is_moved_while_nobody_comes_or_goes() -> None:
-    rows = StateRows(PARTS, 4)
-    begin(rows, [4, 2, 9])
-    assert rows.to_front([9, 4, 2]) == [4, 2, 9]
-    assert rows.to_front([4, 9, 2]) == [4, 2, 9]
-
-
 @pytest.mark.parametrize(
     ("row", "wanted"),
     [((2, 4), (Change.REPLACED, 0)), ((2,), (Change.WRITTEN, 1))],
@@ -85,12 +77,3 @@ def test_how_a_step_changes_a_part_is_seen_from_shapes(row: tuple[int, ...], wan
 def test_what_fits_no_part_is_refused() -> None:
     with pytest.raises(ExportError, match="rows of shape"):
         change_of(Part("p", "float32", (2, 4)), (4,), longest_output=4)
-
-
-def test_rows_grow_and_keep_what_they_hold() -> None:
-    rows = StateRows(PARTS, 1)
-    for owner in range(9):
-        begin(rows, [owner])
-    order = rows.to_front([8, 0, 5])
-    kept: Tensor = rows.first(3)["kept"]
-    assert {owner: kept[place, 0].item() for place, owner in enumerate(order)} == {8: 8.0, 0: 0.0, 5: 5.0}

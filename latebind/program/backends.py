@@ -2,7 +2,7 @@
 
 A backend turns a graph and its weights into a fast call. A new one is a file with a class derived from `Backend`, and a
 line in `BACKENDS`. It may refuse a graph (`ExportError`), and need not be right for all of them: a build compares it
-with the module on all that clients may send (`agreement`), and takes the next one where it differs.
+with the module on all that clients may send (`verify`), and takes the next one where it differs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -50,20 +50,15 @@ def time_call(call: Callable[[], object]) -> float:
 
 def median_seconds(call: Callable[[], object]) -> float:
     """Return the median time of a call, after two warm-up calls."""
-    synchronize(call())
-    synchronize(call())
-    return median(seconds for (seconds,) in _uninterrupted(lambda: [time_call(call)], _runs(time_call(call))))
+    return median(interleaved({"": call})[""])
 
 
-def interleaved(calls: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[float]]:
+def interleaved(calls: Mapping[str, Callable[[], object]], runs: int | None = None) -> dict[str, list[float]]:
     """Return the seconds of calls that take turns, of about `runs` rounds, after two warm-up calls each.
 
     Rounds in which one was interrupted are left out; where nearly all were, all count.
     """
-    for call in calls.values():
-        synchronize(call())
-        synchronize(call())
-    rows = _uninterrupted(lambda: [time_call(call) for call in calls.values()], runs)
+    rows = _rounds(lambda: [time_call(call) for call in calls.values()], runs)
     return dict(zip(calls, map(list, zip(*rows, strict=True)), strict=False))
 
 
@@ -71,6 +66,15 @@ def spread_of(seconds: Mapping[str, Sequence[float]]) -> float:
     """Return how many times as long as a call's quick runs its slow ones took, a tenth each: the most of all calls."""
     ranked = [sorted(each) for each in seconds.values() if each]
     return max((each[int(0.9 * len(each))] / each[int(0.1 * len(each))] for each in ranked), default=1.0)
+
+
+def _rounds(run: Callable[[], list[float]], runs: int | None = None) -> list[list[float]]:
+    """Return what a run took, after two that warm up, as often as is worth its time unless `runs` are asked for."""
+    run()
+    took = run()
+    if runs is None:
+        runs = max(MIN_RUNS, min(MAX_RUNS, int(SECONDS_EACH * len(took) / max(sum(took), 1e-6))))
+    return _uninterrupted(run, runs)
 
 
 def _uninterrupted(run: Callable[[], list[float]], runs: int) -> list[list[float]]:
@@ -92,28 +96,19 @@ def profile_stages(
 
     Stages run one after another, as they do when served: by itself, a stage may find all its weights in the cache.
     """
-    by_batch = [_seconds_of_stages(stages, with_batch(inputs, batch)) for batch in batches]
+    by_batch = []
+    for batch in batches:
+        rows = _rounds(partial(_seconds_of_stages, stages, with_batch(inputs, batch)))
+        by_batch.append([median(each) for each in zip(*rows, strict=True)])
     return tuple(Curve(tuple(batches), row) for row in zip(*by_batch, strict=True))
 
 
-def _seconds_of_stages(stages: Sequence[StageFunction], inputs: tuple[Tensor, ...]) -> tuple[float, ...]:
-    """Return the median time of each stage, after two warm-up runs of all."""
-
-    def run() -> list[float]:
-        passed, seconds = inputs, []
-        for stage in stages:
-            passed, took = timed(partial(stage, *passed))
-            seconds.append(took)
-        return seconds
-
-    run()
-    run()
-    rows = _uninterrupted(run, _runs(sum(run()) / len(stages)))
-    return tuple(median(each) for each in zip(*rows, strict=True))
-
-
-def _runs(seconds: float) -> int:
-    return max(MIN_RUNS, min(MAX_RUNS, int(SECONDS_EACH / max(seconds, 1e-6))))
+def _seconds_of_stages(stages: Sequence[StageFunction], passed: tuple[Tensor, ...]) -> list[float]:
+    seconds = []
+    for stage in stages:
+        passed, took = timed(partial(stage, *passed))
+        seconds.append(took)
+    return seconds
 
 
 def profiled_batches(max_batch: int) -> tuple[int, ...]:

@@ -213,7 +213,7 @@ def _options(threads: int, precision: str, streams: int) -> dict[str, object]:
     """Return the properties of a compiled model of which `streams` requests may run at the same time.
 
     A single stream runs on the calling thread. With more, each call is handed to a thread of OpenVINO, which takes 50
-    to 130 microseconds if a core is idle, whatever the properties, and far more if none is (`program.has_copies`). A
+    to 130 microseconds if a core is idle, whatever the properties, and far more if none is (`load.has_copies`). A
     small model, or one with `copies`, is compiled once for each twin instead.
 
     Threads stay unpinned. OpenVINO pins its own to the first cores, but not the calling thread, so both may wait for

@@ -1,4 +1,4 @@
-"""The files of a program in its model directory: what `build` writes and `load` reads. `graph_file` has the graph's."""
+"""The files of a program in its model directory: what `build` writes and `load` reads. `graph` has the graph's."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from latebind.domain.errors import ExportError
 from latebind.domain.model import TensorSpec
-from latebind.program.backends import compile_graph
+from latebind.program.backends import compile_graph, twin
 from latebind.program.export import export
 from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value
 from latebind.program.whole_numbers import find_limits, split_whole_numbers
@@ -101,6 +101,7 @@ def test_openvino_raises_where_the_module_does_and_answers_as_it_elsewhere(opera
                 stage(row)
         else:
             torch.testing.assert_close(stage(row)[0], expected)
+            torch.testing.assert_close(twin(stage)(row)[0], expected)
 
 
 def graph_of(*inputs: TensorSpec, op: str, args: tuple[Argument, ...], dtype: str = "") -> Graph:

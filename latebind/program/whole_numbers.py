@@ -16,19 +16,16 @@ from latebind.program.cut import batch_only, piece_of
 from latebind.program.eager import rebuild
 from latebind.program.graph import Argument, Graph, Node, Value, Weight
 
-FAILURES = (RuntimeError, TypeError, ValueError, IndexError)
+RAISED = (RuntimeError, TypeError, ValueError, IndexError)
 CAST, LOOKUP = "aten._to_copy.default", "aten.embedding.default"
 EXACT = frozenset({"bool", "uint8", "int8", "int16"})  # as floating-point numbers
 IN_32_BITS = frozenset({*EXACT, "int32"})
 
-BY_DIMENSION = frozenset(
-    {
-        *("gather", "index_select", "index_add", "index_copy", "index_fill", "scatter", "scatter_add"),
-        "scatter_reduce",
-    }
-)
-BY_PLACE = frozenset({"index", "index_put", "_unsafe_index", "_unsafe_index_put"})
-DIVISIONS = frozenset({"remainder", "fmod", "floor_divide", "div"})
+# Operators that take an index along a dimension, one for each dimension, and those that divide.
+SCATTERS = ("scatter", "scatter_add", "scatter_reduce")
+BY_DIMENSION = ("gather", "index_select", "index_add", "index_copy", "index_fill", *SCATTERS)
+BY_PLACE = ("index", "index_put", "_unsafe_index", "_unsafe_index_put")
+DIVISIONS = ("remainder", "fmod", "floor_divide", "div")
 # Operators that give values and their places, and the argument that names the dimension.
 ORDERED = {"topk": 2, "max": 1, "min": 1, "cummax": 1, "cummin": 1, "median": 1, "sort": 1, "kthvalue": 2}
 MOVED = frozenset({"view", "unsqueeze", "squeeze", "expand", "permute", "slice", "select", "clone", "_to_copy"})
@@ -268,7 +265,7 @@ def _raises_ahead(graph: Graph, weights: Mapping[str, Tensor]) -> Raises:
             return False
         try:
             ahead(*filled(graph.inputs, numbers))
-        except FAILURES:
+        except RAISED:
             return True
         return False
 

@@ -210,19 +210,20 @@ FLOOR = 1e-6  # seconds: a fitted line may start below zero
 
 
 @torch.inference_mode()
-def measure_sequence(
-    program: SequenceProgram, tokens: NDArray[np.int64], batches: Sequence[int] = ()
-) -> tuple[Curve, Curve, Curve]:
+def measure_sequence(program: SequenceProgram, tokens: NDArray[np.int64]) -> tuple[Curve, Curve, Curve]:
     """Return curves over batch sizes: reading one token, each further token, and a step. `tokens` are example rows.
 
-    By default `batches` are those of all profiles, and one more than each size that steps are compiled for, where their
-    cost jumps.
+    The batches are those of all profiles, and one more than each size that steps are compiled for, where costs jump.
     """
-    most = program.spec.max_batch
+    most, longest = program.spec.max_batch, program.spec.inputs[0].shape[0]
     jumps = {size + 1 for size in program.sizes if size < most}
-    batches = tuple(batches or sorted({*profiled_batches(most), *jumps}))
+    batches = tuple(sorted({*profiled_batches(most), *jumps}))
     lines = [_reading(program, tokens, batch) for batch in batches]
-    steps = [_step(program, tokens, batch) for batch in batches]
+    steps = []
+    for batch in batches:
+        decoding = _decoding(program, tokens, batch, longest)
+        decoding.read(range(batch))
+        steps.append(median_seconds(partial(decoding.step, range(batch))))
     first = Curve(batches, tuple(max(FLOOR, base) for base, _ in lines))
     more = Curve(batches, tuple(max(0.0, slope) for _, slope in lines))
     return first, more, Curve(batches, tuple(steps))
@@ -271,10 +272,3 @@ def _reading(program: SequenceProgram, tokens: NDArray[np.int64], batch: int) ->
         return seconds[0], 0.0
     slope, base = np.polyfit(middles, seconds, 1)
     return float(base + slope), float(slope)
-
-
-def _step(program: SequenceProgram, tokens: NDArray[np.int64], batch: int) -> float:
-    decoding = _decoding(program, tokens, batch, program.spec.inputs[0].shape[0])
-    slots: Sequence[int] = range(batch)
-    decoding.read(slots)
-    return median_seconds(lambda: decoding.step(slots))

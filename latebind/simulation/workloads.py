@@ -1,8 +1,7 @@
 """Generates requests for the simulator: arrival times, deadlines, and the stage after which each leaves the network."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from heapq import merge
 from math import cos, tau
 from random import Random
 
@@ -90,11 +89,6 @@ def diurnal(
         if random.random() * high < rate:
             yield Arrival(time, model.spec.name, allowed, leaving_stage(model, random))
         time += random.expovariate(high)
-
-
-def together(*streams: Iterable[Arrival]) -> Iterator[Arrival]:
-    """Merge several streams of arrivals, in order of time."""
-    return merge(*streams, key=lambda arrival: arrival.time)
 
 
 def leaving_stage(model: ServedModel, random: Random) -> int:

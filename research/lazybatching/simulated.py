@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from heapq import merge
 from random import Random
 
 import msgspec
@@ -17,7 +18,7 @@ from latebind.domain.costs import ModelCosts, in_turn
 from latebind.domain.errors import ConfigError
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Record, Simulator
-from latebind.simulation.workloads import Lengths, poisson, together
+from latebind.simulation.workloads import Lengths, poisson
 from research.hardware.networks import NETWORKS
 from research.lazybatching.policies import Oracle
 from research.policies import BATCHING
@@ -222,7 +223,7 @@ def run(task: Task, scene: Scene) -> Result:
         for name, model in zip(task.networks, models, strict=True)
     ]
     simulator = Simulator(SchedulerConfig(tuple(models), 1, task.side.policy))
-    calls = list(together(*streams))
+    calls = list(merge(*streams, key=lambda arrival: arrival.time))
     if isinstance(simulator.scheduler, Scheduler) and isinstance(simulator.scheduler.policy, Oracle):
         simulator.scheduler.policy.lengths = {number: call.outputs for number, call in enumerate(calls)}
     records = simulator.run(calls)

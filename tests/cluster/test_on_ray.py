@@ -140,18 +140,6 @@ def test_clients_of_http_and_grpc_are_answered_by_models_queries_and_sequence_mo
                 assert said[: len(heard) + 1] == backwards(heard)
 
 
-def test_metadata_index_and_statistics_are_those_of_a_server(served: Served) -> None:
-    with triton_http.InferenceServerClient(served.http) as client:
-        assert client.is_server_ready()
-        assert client.is_model_ready("both")
-        assert client.get_model_metadata("both")["platform"] == "ensemble"
-        assert {"name": "scale", "version": "1", "state": "READY", "reason": ""} in client.get_model_repository_index()
-        counts = [client.get_inference_statistics("scale")["model_stats"][0]["inference_count"]]
-        infer(client, triton_http, "scale", "x", ROWS)
-        counts.append(client.get_inference_statistics("scale")["model_stats"][0]["inference_count"])
-    assert counts[1] == counts[0] + 1
-
-
 def test_nobody_notices_that_a_replica_is_killed_and_another_takes_its_place(served: Served) -> None:
     until(lambda: len(replicas(served)) == 2, seconds=PATIENCE, pause=0.1)
     before, ended = replicas(served), threading.Event()

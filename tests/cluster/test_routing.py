@@ -49,11 +49,10 @@ def test_a_home_that_lacks_the_model_gets_one_call_a_second_until_it_has_it() ->
 def test_a_replica_that_has_the_model_from_earlier_on_answers_while_its_home_loads_it() -> None:
     found = router(limited("a", "net"), limited("b"), homes=("b",))
     assert chosen(found, 3) == ["b", "a", "a"]
-
-
-def test_where_nobody_has_the_model_its_home_gets_all_calls() -> None:
-    found = router(limited("a"), limited("b"), homes=("b",))
-    assert chosen(found, 3) == ["b", "b", "b"]
+    a = limited("a")
+    assert chosen(router(a, limited("b"), homes=("b",)), 3) == ["b", "b", "b"], "nobody has it"
+    assert router(a).choose("nobody", 0.0) is a
+    assert a.asked == {}, "names that no replica serves are not kept"
 
 
 def test_a_home_with_as_many_calls_as_it_takes_gets_no_more() -> None:
@@ -95,11 +94,3 @@ def test_models_are_placed_anew_as_soon_as_a_replica_is_gone() -> None:
     assert found.homes["net"] == ("a",)
     found.see([b], 0.5)
     assert found.homes["net"] == ("b",)
-
-
-def test_names_that_no_replica_serves_are_not_kept() -> None:
-    a = limited("a")
-    found = router(a)
-    for number in range(100):
-        assert found.choose(f"nobody-{number}", 0.0) is a
-    assert a.asked == {}

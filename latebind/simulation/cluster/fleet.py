@@ -1,17 +1,23 @@
 """A simulated cluster and its work: machines of one kind, models, requests, and what became of the requests."""
 
 from dataclasses import dataclass, field, replace
+from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from latebind.cluster.placement import Costs
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
-from latebind.domain.errors import ConfigError
 
 UNKNOWN = -1  # in place of an outcome: the run was stopped before the request ended
+
+
+Whole: TypeAlias = Annotated[int, Meta(ge=1)]
+Positive: TypeAlias = Annotated[float, Meta(gt=0)]
+NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
 
 
 class MachineKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,18 +28,11 @@ class MachineKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: str
-    memory: int
-    workers: int = 1
-    speed: float = 1.0
-    loading: float = 1.0
+    memory: Whole
+    workers: Whole = 1
+    speed: Positive = 1.0
+    loading: NotNegative = 1.0
     price: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name, value in (("memory", self.memory), ("workers", self.workers), ("speed", self.speed)):
-            if not value > 0:
-                raise ConfigError(f"machine kind {self.name!r} has {name} {value}: give more than 0")
-        if not self.loading >= 0:
-            raise ConfigError(f"machine kind {self.name!r} has loading {self.loading}: give 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

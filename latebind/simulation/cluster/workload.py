@@ -6,15 +6,16 @@
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import fields, replace
 
 from latebind.domain.config import PolicyConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.wording import size
-from latebind.simulation.cluster.fleet import MachineKind
+from latebind.simulation.cluster.fleet import MachineKind, NotNegative, Positive, Whole
 
 PLACE = re.compile(r"\$\.([a-z]+)(?:\[[^]]*\])?(?:\.([a-z]+)\b)?")
 
@@ -27,10 +28,7 @@ class Drawn(Part, frozen=True, forbid_unknown_fields=True):
     """A log-normal distribution that models draw a value from. `spread` is the deviation of the logarithm."""
 
     median: float | str
-    spread: float = 0.5
-
-    def __post_init__(self) -> None:
-        _require("spread", self.spread, least=0)
+    spread: NotNegative = 0.5
 
 
 class Models(Part, frozen=True, forbid_unknown_fields=True):
@@ -48,31 +46,25 @@ class Models(Part, frozen=True, forbid_unknown_fields=True):
     """
 
     name: str = "model"
-    count: int = 1
+    count: Whole = 1
     repository: str = ""
     only: tuple[str, ...] = ()
     size: str | int | Drawn = "100MB"
     seconds: float | Drawn = 0.005
-    stages: int = 1
-    once: float = 0.7
-    batch: int = 16
+    stages: Whole = 1
+    once: Annotated[float, Meta(ge=0, le=1)] = 0.7  # the share of a run that a batch pays once
+    batch: Whole = 16
     hits: tuple[float, ...] = ()
-    lookup: float = 0.0
+    lookup: NotNegative = 0.0
     bandwidth: str | int = "1GB"
-    start: float = 0.1
+    start: NotNegative = 0.1
     deadline: float = 0.0
     times: float = 0.0
     queue: int = 256
-    share: float = 0.0
+    share: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         what = f"models {self.name!r}: "
-        for name, value in (("count", self.count), ("stages", self.stages), ("batch", self.batch)):
-            _require(what + name, value, least=1)
-        for name, number in (("start", self.start), ("lookup", self.lookup), ("share", self.share)):
-            _require(what + name, number, least=0)
-        if not 0.0 <= self.once <= 1.0:
-            raise ConfigError(f"{what}once is {self.once}: give the share from 0 to 1 of a run that a batch pays once")
         if len(self.hits) >= self.stages and self.hits and not self.repository:
             raise ConfigError(
                 f"{what}hits has {len(self.hits)} shares and there are {self.stages} stages: give one less than stages"
@@ -98,18 +90,14 @@ class Traffic(Part, frozen=True, forbid_unknown_fields=True):
     rates of models follow Zipf's law with the exponent `zipf`.
     """
 
-    rate: float = 0.0
-    duration: float = 3600.0
+    rate: NotNegative = 0.0
+    duration: Positive = 3600.0
     trace: str = ""
-    first: int = 0
+    first: Annotated[int, Meta(ge=0)] = 0
     only: tuple[str, ...] = ()
-    zipf: float = 1.0
+    zipf: NotNegative = 1.0
 
     def __post_init__(self) -> None:
-        for name, value in (("rate", self.rate), ("first", self.first), ("zipf", self.zipf)):
-            _require(f"traffic.{name}", value, least=0)
-        if not self.duration > 0:
-            raise ConfigError(f"traffic.duration is {self.duration} s: give more than 0")
         if not self.rate and not self.trace:
             raise ConfigError("traffic has no rate: give requests a second, or a trace")
 
@@ -125,7 +113,7 @@ class Workload(Part, frozen=True, forbid_unknown_fields=True):
     traffic: Traffic
     policy: PolicyConfig = PolicyConfig()
     residency: ResidencyConfig = ResidencyConfig()
-    hop: float = 0.0
+    hop: NotNegative = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -135,7 +123,6 @@ class Workload(Part, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("there are no models: give [[models]]")
         if len({models.name for models in self.models}) != len(self.models):
             raise ConfigError("two families of models have the same name: give each its own")
-        _require("hop", self.hop, least=0)
         shares = [models.share > 0 for models in self.models]
         if any(shares) and not all(shares):
             raise ConfigError("some models have a share of the traffic: give each family one, or none")
@@ -194,8 +181,3 @@ TABLES = {
     "policy": PolicyConfig,
     "residency": ResidencyConfig,
 }
-
-
-def _require(what: str, value: float, *, least: float) -> None:
-    if not value >= least:
-        raise ConfigError(f"{what} is {value}: give {least} or more")

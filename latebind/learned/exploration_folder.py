@@ -1,14 +1,14 @@
 """The folder of an exploration, beside its model: trained networks and, meanwhile, activations.
 
 `latebind build` makes everything in it, from one model, one set of samples and one seed, and nothing else reads it.
-Activations of a boundary lie in a flat file in bfloat16, which halves them, and each training maps them into memory.
+Activations of a boundary lie in a flat file in bfloat16, which halves them, mapped into memory.
 The rows were shuffled once before they were recorded.
 """
 
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
@@ -23,7 +23,7 @@ from torch import Tensor
 from latebind.domain.errors import ConfigError
 from latebind.learned.activations import in_shape
 from latebind.learned.samples import Samples
-from latebind.learned.train import FORMAT, Lesson
+from latebind.learned.train import FORMAT
 from latebind.repository.directory import GRAPH, WEIGHTS, ModelDirectory, json_bytes, write_bytes
 from latebind.repository.tensors import tensor_bytes
 
@@ -88,50 +88,20 @@ class ExplorationFolder:
         Raises `ConfigError` if the disk has no room. Without allocation, a write to the mapped file would kill the
         process.
         """
-        path = self._activations(boundary, ".bin")
+        path = self.folder / "activations" / _file(boundary)
         try:
             with path.open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, rows * row_bytes(shape))
         except OSError as error:
             path.unlink(missing_ok=True)
             raise ConfigError(f"{path} cannot be written ({error}): make room there") from None
-        return _mapped(path, rows, shape, shared=True)
+        flat = torch.from_file(str(path), shared=True, size=rows * prod(shape), dtype=torch.bfloat16)
+        return in_shape(flat, shape)
 
-    def mark_recorded(self, boundary: str, answers: Tensor, labels: Tensor | None, *, learn: int) -> None:
-        """Write the answers and labels of the activations. They come last: activations without them are incomplete."""
-        tensors = {"answers": answers, "learn": torch.tensor(learn)}
-        if labels is not None:
-            tensors["labels"] = labels
-        write_bytes(self._activations(boundary, ".safetensors"), tensor_bytes(tensors))
-
-    def recorded(self, boundary: str, shape: tuple[int, ...]) -> tuple[Lesson, Lesson] | None:
-        """Return the rows that a predictor learns from and those that it must not see, or None if any are missing.
-
-        Activations are mapped and not read yet.
-        """
-        path = self._activations(boundary, ".bin")
-        tensors = _read(self._activations(boundary, ".safetensors"))
-        if tensors is None or not path.is_file():
-            return None
-        rows, learn, labels = len(tensors["answers"]), int(tensors["learn"]), tensors.get("labels")
-        if path.stat().st_size != rows * row_bytes(shape):
-            return None
-        whole = Lesson(_mapped(path, rows, shape, shared=False), tensors["answers"], labels)
-        return whole.rows(slice(0, learn)), whole.rows(slice(learn, None))
-
-    def recorded_bytes(self) -> int:
-        """Return the bytes that all recorded activations take now."""
-        return sum(path.stat().st_size for path in (self.folder / "activations").iterdir())
-
-    def keep_activations_of(self, boundaries: Collection[str]) -> None:
-        """Delete the activations of all other boundaries."""
-        kept = {_file(boundary) for boundary in boundaries}
+    def delete_activations(self) -> None:
+        """Delete all activations, which only a running training needs; trained networks stay."""
         for path in (self.folder / "activations").iterdir():
-            if path.stem not in kept:
-                path.unlink()
-
-    def _activations(self, boundary: str, suffix: str) -> Path:
-        return self.folder / "activations" / f"{_file(boundary)}{suffix}"
+            path.unlink()
 
 
 def explored_folder(model: Path) -> Path:
@@ -159,11 +129,6 @@ def fingerprint(samples: Samples) -> str:
 def row_bytes(shape: tuple[int, ...]) -> int:
     """Return the bytes that one row of activations takes on disk."""
     return HALF_BYTES * prod(shape)
-
-
-def _mapped(path: Path, rows: int, shape: tuple[int, ...], *, shared: bool) -> Tensor:
-    flat = torch.from_file(str(path), shared=shared, size=rows * prod(shape), dtype=torch.bfloat16)
-    return in_shape(flat, shape)
 
 
 def _read(path: Path) -> dict[str, Tensor] | None:

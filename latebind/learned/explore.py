@@ -10,7 +10,7 @@ Networks are trained side by side in threads: torch lets go of Python's lock whi
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from latebind.domain.costs import Curve
-from latebind.domain.errors import ConfigError
 from latebind.learned.activations import batches, empty_activations, record_activations
 from latebind.learned.compiled import compile_lookup, to_eight_bit_lookup
 from latebind.learned.exploration_folder import ExplorationFolder, row_bytes
@@ -33,7 +32,7 @@ from latebind.learned.networks import BYTES, Predictor, make_predictor
 from latebind.learned.plan import Candidate
 from latebind.learned.samples import Samples
 from latebind.learned.stored import LookupFiles, Rows, SpareLookup, lookup_name
-from latebind.learned.train import DISTILLATION, PredictorTraining, predict, selector_steps, train_selector
+from latebind.learned.train import DISTILLATION, Lesson, PredictorTraining, predict, selector_steps, train_selector
 from latebind.program.load import load_program
 from latebind.program.program import Program
 from latebind.program.stored import read_graph, read_model
@@ -51,6 +50,8 @@ TELL_SECONDS = 0.2
 PREDICTOR, SELECTOR = "predictor.", "selector."
 
 Progress = Callable[[str, float], None]
+# by stage, the rows that a predictor learns from and those that it must not see
+Recorded = Mapping[int, tuple[Lesson, Lesson]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +180,15 @@ class Explorer:
         at_once = max(1, min(len(planned), _cores()))
         work = _Work(self.progress, len(missing), len(planned))
         limited: dict[int, int] = {}
-        for number, (count, group) in enumerate(self._groups(missing, len(fit))):
-            if number == 0:  # of an interrupted build's activations only those of the first group are of use
-                self.kept.keep_activations_of({self.names[one.stage] for one in group})
+        self.kept.delete_activations()  # of an interrupted build
+        for count, group in self._groups(missing, len(fit)):
             if count < len(fit):
                 limited[group[0].stage] = rows.first(count).learn
-            self._record(group, fit, rows.first(count), work)
             with on_threads(_cores() // at_once):
-                self.train_networks(group, at_once=at_once, tell=work.training)
-            self.kept.keep_activations_of(())
+                recorded = self._record(group, fit, rows.first(count), work)
+                self.train_networks(group, recorded, at_once=at_once, tell=work.training)
+            del recorded  # before the next ones need the disk
+            self.kept.delete_activations()
         trained = self._measured(planned, fit, rows, work)
         kept = min(len(one.lessons.classes) for one in trained if one.lessons is not None)
         return ExplorationResult(trained, len(planned) - len(missing), limited, rows.order[rows.learn :][:kept])
@@ -197,8 +198,7 @@ class Explorer:
 
         A group has all candidates of one or more boundaries.
         """
-        free = shutil.disk_usage(self.kept.folder).free
-        room, left = min(DISK, int(FREE_SHARE * (free + self.kept.recorded_bytes()))), 0
+        room, left = min(DISK, int(FREE_SHARE * shutil.disk_usage(self.kept.folder).free)), 0
         group: list[Candidate] = []
         for stage, found in groupby(candidates, lambda one: one.stage):
             row = row_bytes(self.program.activations[stage])
@@ -213,28 +213,28 @@ class Explorer:
         if group:
             yield rows, group
 
-    def _record(self, group: Sequence[Candidate], fit: Samples, rows: "_RowSplit", work: "_Work") -> None:
-        """Run the base model over the rows and record its activations at the boundaries that are not recorded yet."""
-        shapes = {one.stage: self.program.activations[one.stage] for one in group}
-        missing = {
-            stage: self.names[stage]
-            for stage, shape in shapes.items()
-            if self.kept.recorded(self.names[stage], shape) is None
-        }
-        if not missing:
-            return
+    def _record(self, group: Sequence[Candidate], fit: Samples, rows: "_RowSplit", work: "_Work") -> Recorded:
+        """Run the base model over the rows and record its activations at the boundaries of the group."""
         rooms = {
-            stage: self.kept.allocate_activations(name, len(rows.order), shapes[stage])
-            for stage, name in missing.items()
+            stage: self.kept.allocate_activations(self.names[stage], len(rows.order), self.program.activations[stage])
+            for stage in {one.stage for one in group}
         }
-        with all_cores(self.program.threads):
+        with all_cores(torch.get_num_threads()):
             answers = record_activations(self.wide, fit, rows.order, rooms, tell=work.recording)
         labels = fit.labels[rows.order] if fit.labels is not None else None
-        for name in missing.values():
-            self.kept.mark_recorded(name, answers, labels, learn=rows.learn)
+        every = {stage: Lesson(activations, answers, labels) for stage, activations in rooms.items()}
+        return {
+            stage: (lesson.rows(slice(0, rows.learn)), lesson.rows(slice(rows.learn, None)))
+            for stage, lesson in every.items()
+        }
 
     def train_networks(
-        self, group: Sequence[Candidate], *, at_once: int, tell: Callable[[dict[str, float]], None]
+        self,
+        group: Sequence[Candidate],
+        recorded: Recorded,
+        *,
+        at_once: int,
+        tell: Callable[[dict[str, float]], None],
     ) -> None:
         """Train the networks of the candidates on recorded activations, `at_once` at a time, the longest first.
 
@@ -251,7 +251,7 @@ class Explorer:
                 if ended.is_set():
                     raise InterruptedError(f"the training of {one.name} was ended")
 
-            self._train_network(one, predictor, selector, step)
+            self._train_network(one, recorded[one.stage], predictor, selector, step)
 
         longest_first = sorted(group, key=lambda one: one.seconds, reverse=True)
         with ThreadPoolExecutor(at_once) as threads:
@@ -269,7 +269,12 @@ class Explorer:
         tell(dict(shares))
 
     def _train_network(
-        self, one: Candidate, predictor: Predictor, selector: Selector, tell: Callable[[float], None]
+        self,
+        one: Candidate,
+        recorded: tuple[Lesson, Lesson],
+        predictor: Predictor,
+        selector: Selector,
+        tell: Callable[[float], None],
     ) -> None:
         """Train one network and keep it.
 
@@ -277,9 +282,6 @@ class Explorer:
         where the cuts are.
         """
         boundary = self.names[one.stage]
-        recorded = self.kept.recorded(boundary, self.program.activations[one.stage])
-        if recorded is None:
-            raise ConfigError(f"{self.kept.folder} has no activations of {boundary!r}: run the build again")
         seen, unseen = recorded
         seed = int.from_bytes(hashlib.sha256(f"{self.seed} {boundary}".encode()).digest()[:6], "little")
         passes = passes_over(len(seen.answers), self.presentations)

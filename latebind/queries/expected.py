@@ -44,7 +44,7 @@ GROWN = 1.1  # new tables once so many times as many conditions were judged as w
 NEWEST = 0.05  # the weight of the newest wait in the mean
 SELDOM = 256  # queries between two searches for prices
 MOST_NODES = 6  # of a query for which a price is found; for larger queries accuracy alone counts
-MOST_RESTS = 200  # kept for a price, by node and what may run beside it; beyond that, any of the same node is used
+MOST_RESTS = 100  # kept for a price, by node and what may run beside it; beyond that, any of the same node is used
 NEXT = 0.5  # the step between two prices, in powers of two
 NONE = -40  # the index of the price that stands for none: a millionth a second, which only settles ties
 HIGHEST = 2  # the highest price tried, in octaves above one right answer for the whole time of the query
@@ -79,7 +79,7 @@ class Expected:
             self._tables.clear()
             self._outlooks, self._asked, self._bargain = {}, None, None
         price = self._price if self._price is not None else self._price_for(view, graph)
-        before, ahead = graph.place(node, view.open)
+        before = graph.open_before(node, view.open)
         outlooks = view.outlooks(node)
         for model, outlook in zip(view.query.nodes[node].models, outlooks, strict=True):
             known = self._waits.setdefault(model, outlook.wait)
@@ -96,9 +96,9 @@ class Expected:
 
         for number in before:
             others = view.outlooks(number)
-            chosen = tables.choose(number, graph.place(number, view.open)[1], others, view.left - begins(number))
+            chosen = tables.choose(number, view.open, others, view.left - begins(number))
             ends[number] = begins(number) + others[chosen.option].wait + others[chosen.option].whole
-        return tables.choose(node, ahead, outlooks, view.left - begins(node))
+        return tables.choose(node, view.open, outlooks, view.left - begins(node))
 
     def _renew(self, view: PlanView, models: Sequence[str]) -> None:
         """Begin new tables if the models have come to take notably other times, or much more is known of conditions.
@@ -163,9 +163,9 @@ class Tables:
                 right, cost = right * chosen[0], cost + chosen[1]
         return right, cost
 
-    def choose(self, node: int, ahead: Remaining, outlooks: Sequence[Outlook], left: float) -> Choice:
-        """Return the choice for a node that starts with `left` seconds left, followed by what is `ahead`."""
-        rest = self._rest(node, ahead)
+    def choose(self, node: int, opened: frozenset[int], outlooks: Sequence[Outlook], left: float) -> Choice:
+        """Return the choice for a node that starts with `left` seconds left, while these nodes are open."""
+        rest = self._rest(node, Remaining(opened).without(node))
         chosen, highest, quickest = 0, -inf, inf
         accuracies = self._graph.query.nodes[node].accuracies
         for option, accuracy in enumerate(accuracies) if len(accuracies) > 1 else ():

@@ -15,7 +15,6 @@ from latebind.queries.prospect import Branches
 from latebind.scheduler import Scheduler
 
 NEWEST = 0.05  # the weight of the newest time between two steps in their mean
-CHANGED = 0.1  # planners hear of another mean only if it differs by this share
 PAUSE = 3.0  # a time counts as at most so many times the mean: the machine is sometimes busy with other things
 
 
@@ -50,7 +49,6 @@ class ServedQuery:
         self._of_step: Callable[[str], Outlook] = (
             self._outlooks.__getitem__
         )  # of a step, which waits for its inputs too
-        self._counted = 0.0  # of the overhead, in these
 
     def pick(self, node: int, opened: frozenset[int], left: float, allowed: float) -> Choice:
         """Have the planner pick a model for a node. The time between steps is subtracted from what it may plan with.
@@ -95,8 +93,8 @@ class ServedQuery:
         if self._stale:
             self._stale = False
             outlooks, overhead = self._scheduler.outlooks(self._names), self._overhead
-            if outlooks != self._outlooks or abs(overhead - self._counted) > CHANGED * self._counted:
-                self._outlooks, self._counted = outlooks, overhead
+            if outlooks != self._outlooks:
+                self._outlooks = outlooks
                 self._of_step = {
                     model: Outlook(one.wait + overhead, one.ends, one.chances) for model, one in outlooks.items()
                 }.__getitem__

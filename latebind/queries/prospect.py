@@ -85,10 +85,9 @@ class Graph:
             for number in everyone
         ]
 
-    def place(self, node: int, opened: frozenset[int]) -> tuple[list[int], Remaining]:
-        """Return the open nodes before one that is to be picked, in order, and what may run beside it and them."""
-        before = sorted(opened & self._before[node])
-        return before, Remaining(opened.difference(before, (node,)))
+    def open_before(self, node: int, opened: frozenset[int]) -> list[int]:
+        """Return the open nodes that have to end before this one, in order."""
+        return sorted(opened & self._before[node])
 
     def concerning(self, node: int, ahead: Remaining) -> Remaining:
         """Return the part of what remains that matters to the nodes behind `node`."""

@@ -1,6 +1,5 @@
 """Which version is used, when exits stop and when a new version is asked for: events in, decisions out."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -20,7 +19,6 @@ from latebind.adaptation.controller import (
     Controller,
     Decision,
     FidelityWatch,
-    Mix,
     Retrain,
     Use,
     Version,
@@ -281,20 +279,6 @@ def test_behind_a_shift_a_slower_version_replaces_the_one_in_use() -> None:
     looked(found, strange_every=3, times=100)
     found.learned(slower, 0.0)
     assert found.wanted == "000001"
-
-
-def test_a_mix_is_of_the_last_answers_only_and_tells_what_to_expect_and_how_far_it_is_from_another() -> None:
-    def mix_of(answers: Sequence[int]) -> Mix:
-        mix = Mix(10)
-        for answer in answers:
-            mix.add(answer)
-        return mix
-
-    assert mix_of([7] * 10 + [1] * 8 + [2] * 2).shares() == {1: 0.8, 2: 0.2}
-    assert mix_of([0, 0, 0, 1]).expect([0.1, 0.5]) == pytest.approx(0.2)
-    assert Mix().expect([1.0]) == 0.0
-    assert mix_of([0] * 6 + [1] * 4).distance({0: 0.5, 1: 0.3, 2: 0.2}) == pytest.approx(0.2)
-    assert mix_of([0] * 4).distance({1: 1.0}) == 0.0  # of few answers
 
 
 def until_alarm(watch: FidelityWatch, fidelity: float, most: int, random: Random) -> int | None:

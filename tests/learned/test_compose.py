@@ -209,6 +209,21 @@ def test_the_search_is_no_worse_than_any_pair_of_lookups_and_keeps_its_bounds(me
         assert taken.seconds <= seconds * 1.02  # chosen on other samples than those that are timed
 
 
+@pytest.mark.parametrize("seed", [1, 2, 14])
+def test_small_lookups_that_fill_the_memory_do_not_keep_the_search_from_a_large_one(seed: int) -> None:
+    random, able, variants = np.random.default_rng(seed), list[float](), list[Variant]()
+    for stage, kind in product(range(3), range(3)):
+        seconds = (0.02, 0.1, 0.3)[kind] * random.uniform(0.5, 1.5)
+        variants.append(Variant(stage, str(kind), 0.0, 1.0, seconds, (100, 300, 600)[kind]))
+        able.append((0.5, 0.75, 0.9)[kind] + 0.03 * stage)
+    margin = np.array(able)[:, None] - random.random(600) + random.normal(0.0, 0.08, (9, 600))
+    costs = Costs.of([1.0] * 4, [(one.stage, one.seconds, 0.0) for one in variants], aside=False)
+    given = Composition(tuple(variants), costs, (1.0,) * 4, Promise(0.95, 0.9, 1_000, 1.2))
+    seen = Seen(margin + random.normal(0.0, 0.05, margin.shape), margin > 0.0)
+    climbed = fastest(Composer(seen, costs, allows=given.allows, starts=[()]), fidelity=0.95)[1]
+    assert given.expected(seen) < 0.95 * climbed
+
+
 def test_without_memory_nothing_is_chosen() -> None:
     taken = composition(memory=10).choose(observed(0), [observed(1)])
     assert used(taken) == ()

@@ -1,7 +1,5 @@
 """Exploration on disk: what is trained stays, a kill costs little, and nothing is taken for what it is not."""
 
-import math
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches
 from latebind.learned.exploration_folder import (
     ExplorationFolder,
@@ -23,7 +20,7 @@ from latebind.learned.explore import SELECTOR_SHARE, Explorer, Progress, on_thre
 from latebind.learned.plan import Candidate
 from latebind.learned.report import CacheReport
 from latebind.learned.stored import read_caches
-from latebind.learned.train import predict
+from latebind.learned.train import Lesson, predict
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
@@ -46,16 +43,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ModelDirectory:
 
 
 def explorer(model: ModelDirectory, folder: Path, *, presentations: int = 1_024, distillation: float = 0.9) -> Explorer:
-    """What trains networks on activations that lie in the folder."""
     program, kept = load_program(model), ExplorationFolder.open(folder, ORIGIN)
     stage = program.activations.index(SHAPE)
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(ROWS, *SHAPE, generator=generator)
-    answers = 4.0 * rows.mean(dim=(2, 3))
-    kept.allocate_activations(BOUNDARY, ROWS, SHAPE).copy_(rows)
-    kept.mark_recorded(BOUNDARY, answers, answers.argmax(dim=1), learn=LEARN)
     names = tuple(BOUNDARY if number == stage else f"other.{number}" for number in range(len(program.stages)))
     return Explorer(program, program, names, kept, 0, presentations, print, distillation=distillation)
+
+
+def lessons() -> tuple[Lesson, Lesson]:
+    rows = torch.randn(ROWS, *SHAPE, generator=torch.Generator().manual_seed(0))
+    answers = 4.0 * rows.mean(dim=(2, 3))
+    whole = Lesson(rows.bfloat16(), answers, answers.argmax(dim=1))
+    return whole.rows(slice(0, LEARN)), whole.rows(slice(LEARN, None))
 
 
 def candidate(of: Explorer, kind: str) -> Candidate:
@@ -65,7 +63,8 @@ def candidate(of: Explorer, kind: str) -> Candidate:
 def train(of: Explorer, *kinds: str, at_once: int = 1) -> list[dict[str, float]]:
     told: list[dict[str, float]] = []
     with on_threads(1):
-        of.train_networks([candidate(of, kind) for kind in kinds], at_once=at_once, tell=told.append)
+        recorded = {of.names.index(BOUNDARY): lessons()}
+        of.train_networks([candidate(of, kind) for kind in kinds], recorded, at_once=at_once, tell=told.append)
     return told
 
 
@@ -84,11 +83,9 @@ def test_a_selector_learns_from_rows_that_are_new_to_the_predictor_and_those_are
 ) -> None:
     of = explorer(model, tmp_path, presentations=16_000)
     train(of, "plain")
-    network, found = of.network(candidate(of, "plain")), of.kept.recorded(BOUNDARY, SHAPE)
+    network, (_, rows) = of.network(candidate(of, "plain")), lessons()
     assert network is not None
-    assert found is not None
     assert not network.predictor.training
-    _, rows = found
     assert torch.equal(network.classes, rows.answers.argmax(dim=1))
     assert torch.equal(network.features, predict(network.predictor.features, rows.activations).bfloat16())
     predicted = predict(network.predictor, rows.activations)
@@ -120,27 +117,10 @@ def test_trainings_end_when_the_build_is_interrupted_and_what_is_trained_stays(
         if 0.0 < max(shares.values(), default=0.0) < 1.0:
             raise KeyboardInterrupt
 
+    both, recorded = [candidate(of, kind) for kind in ("deep", "plain")], {of.names.index(BOUNDARY): lessons()}
     with pytest.raises(KeyboardInterrupt):
-        of.train_networks([candidate(of, kind) for kind in ("deep", "plain")], at_once=1, tell=interrupted)
+        of.train_networks(both, recorded, at_once=1, tell=interrupted)
     assert of.network(candidate(of, "plain")) is None
-
-
-def test_activations_that_are_not_whole_are_not_taken(model: ModelDirectory, tmp_path: Path) -> None:
-    of = explorer(model, tmp_path)
-    found = of.kept.recorded(BOUNDARY, SHAPE)
-    assert found is not None
-    assert [len(lesson.activations) for lesson in found] == [LEARN, ROWS - LEARN]
-    for lesson in found:
-        assert lesson.activations.is_contiguous(memory_format=torch.channels_last)
-        assert torch.allclose(lesson.answers, 4.0 * lesson.activations.float().mean(dim=(2, 3)), atol=0.05)
-        assert lesson.labels is not None
-        assert torch.equal(lesson.labels, lesson.answers.argmax(dim=1))
-    (binary,) = (tmp_path / "activations").glob("*.bin")
-    assert binary.stat().st_size == 2 * ROWS * math.prod(SHAPE)
-    os.truncate(binary, 100)
-    assert of.kept.recorded(BOUNDARY, SHAPE) is None
-    with pytest.raises(ConfigError, match=r"no activations of 'relu\.1'"):
-        train(of, "plain")
 
 
 def test_a_torn_network_and_those_of_another_origin_are_none(tmp_path: Path) -> None:
@@ -198,10 +178,7 @@ def test_another_build_trains_only_what_is_missing_and_composes_within_the_memor
 
     def look(text: str, _share: float) -> None:
         if text.startswith("training"):
-            recordings.append({path.name: path.stat().st_size for path in folder.glob("activations/*.bin")})
-            for path in folder.glob("activations/*.safetensors"):
-                tensors = load_file(path)
-                assert (tensors["answers"].argmax(dim=1) == tensors["labels"]).float().mean() > 0.9
+            recordings.append({path.name: path.stat().st_size for path in folder.glob("activations/*")})
 
     monkeypatch.setattr("latebind.learned.explore.DISK", disk)
     second = explore(first.directory, ("fc(8)", "plain"), cache_bytes=50_000, progress=look)

@@ -164,7 +164,7 @@ def test_a_large_query_with_many_conditions_is_planned_with_few_tables() -> None
     random = Random(11)
     nodes, outlooks = [Node("0", ("0-a", "0-b"), (0.8, 0.9))], {"0-a": sure(0.1), "0-b": sure(0.2)}
     for i in range(1, 16):
-        before = tuple(sorted(random.sample(range(i), min(i, 3))))
+        before = tuple(sorted(random.sample(range(i), min(i, 6))))
         nodes.append(Node(f"{i}", (f"{i}-a", f"{i}-b"), (0.8, 0.9), before, (before[:1],), guarded=True))
         outlooks |= {f"{i}-a": sure(0.1), f"{i}-b": sure(0.2)}
     planner, case = expected(), Case(query(*nodes), outlooks, Branches())

@@ -222,3 +222,12 @@ def test_a_file_that_somebody_altered_is_read_or_refused_with_a_line(
     for place, length, put in edits:
         text = altered(text, place, length, put)
     check_refusal(tmp_path, text)
+
+
+def test_a_node_may_be_called_as_an_operation(tmp_path: Path) -> None:
+    text = f"""{SHORT}[nodes.softmax]
+models = ["gate"]
+when = "max(softmax(gate.output)) > 0.5"
+""".replace('[outputs]\nlabel = "gate.output"\n', "")
+    query = read(tmp_path, f'{text}[outputs]\nlabel = "softmax.output"\n').query
+    assert [node.after for node in query.nodes] == [(), (0,)]

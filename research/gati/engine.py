@@ -53,11 +53,8 @@ class EngineReport:
             row: Row = {"rows a call": batch, "off ms": f"{off.mean():.3f}", "on ms": f"{on.mean():.3f}"}
             row |= {"times less": str(self.gain(batch))}
             row |= {"of the first": f"{self.gain(batch).value / self.gain(next(iter(self.seconds))[0]).value:.3f}"}
-            row |= {
-                "p99 off": f"{tails[0]:.2f}",
-                "p99 on": f"{tails[1]:.2f}",
-                "p99 on / off": f"{tails[1] / tails[0]:.3f}",
-            }
+            row |= {"p99 off": f"{tails[0]:.2f}", "p99 on": f"{tails[1]:.2f}"}
+            row |= {"p99 on / off": f"{tails[1] / tails[0]:.3f}"}
             rows.append(row | {"fidelity": f"{same.mean():.4f}"})
         return rows
 

@@ -1,15 +1,37 @@
-"""`python -m research scheduler`: what deciding late costs."""
+"""`python -m research scheduler`: what deciding late costs on one core, by policy and queue length."""
 
+import time
+from dataclasses import dataclass, field
+from random import Random
+from statistics import fmean, median
 from typing import Annotated
 
 from typer import Option
 
+from latebind.batching.costs import Estimate
+from latebind.batching.decisions import Decision
+from latebind.batching.policy import BatchPolicy, make_policy
+from latebind.batching.requests import ModelView, Queue
+from latebind.batching.workers import BatchTable, WorkView
 from latebind.bench.rounds import Progress
-from latebind.cli.console import reporting
+from latebind.cli.console import Row, reporting
 from latebind.cli.options import Seed
+from latebind.domain.actions import Action, Run
+from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.events import Arrived, StageDone
+from latebind.domain.model import ModelSpec
+from latebind.scheduler import Scheduler
 from research.evaluation import Found, Output, Words, evaluate
-from research.overhead import scheduler as costs
 from research.policies import BATCHING
+
+STAGES = 8
+LOOKUPS = {2: 0.3, 4: 0.2}  # stages with a lookup behind them, and the share of requests that leaves there
+SILENT = 0.5  # of the lookups answer nobody, so that boundaries behind them are seen at which nobody leaves
+HITS = 0.3  # of a batch that the others answer
+MAX_BATCH = 16
+BACKLOGS = (0, 10, 1000)
+SKIPPED = 0.1  # of the events, the first: what is kept by size of batch is worked out then
 
 
 def scheduler(
@@ -28,11 +50,121 @@ def scheduler(
     with reporting():
 
         def speeds(tell: Progress) -> Found:
-            cells = [(one, waiting) for one in policy or BATCHING for waiting in costs.BACKLOGS]
+            cells = [(one, waiting) for one in policy or BATCHING for waiting in BACKLOGS]
             rows = []
             for number, (one, waiting) in enumerate(cells):
                 tell(one, number / len(cells))
-                rows.append(costs.speed_row(one, waiting=waiting, events=events, seed=seed))
+                rows.append(speed_row(one, waiting=waiting, events=events, seed=seed))
             return Found({"CPU (by the clock)": rows})
 
         evaluate({"speeds": speeds}, output)
+
+
+@dataclass(slots=True)
+class Watch:
+    """Durations of what it times, in CPU seconds of the thread and by the clock; reading both costs 0.2 us."""
+
+    times: list[tuple[float, float]] = field(default_factory=list)
+    begun: tuple[float, float] = (0.0, 0.0)
+
+    def begin(self) -> None:
+        """Read both clocks."""
+        self.begun = time.thread_time(), time.perf_counter()
+
+    def end(self) -> tuple[float, float]:
+        """Return what was taken since."""
+        return time.thread_time() - self.begun[0], time.perf_counter() - self.begun[1]
+
+    def microseconds(self) -> str:
+        """Return the mean CPU time, and the median by the clock; a dash if nothing was measured."""
+        if not self.times:
+            return "-"
+        cpu, clock = zip(*self.times[int(SKIPPED * len(self.times)) :], strict=True)
+        return f"{fmean(cpu) * 1e6:.1f} ({median(clock) * 1e6:.1f})"
+
+
+class Timed:
+    """A policy whose decisions are timed."""
+
+    def __init__(self, policy: BatchPolicy) -> None:
+        self._policy = policy
+        self.watch = Watch()
+        self.order = policy.order
+        self.counts_exits = policy.counts_exits
+
+    def batch_limit(self, model: ModelView) -> int:
+        """Ask the policy."""
+        return self._policy.batch_limit(model)
+
+    def table(self) -> BatchTable:
+        """Ask the policy."""
+        return self._policy.table()
+
+    def decide(self, view: WorkView, now: float) -> Decision:
+        """Time the policy's decision."""
+        self.watch.begin()
+        decision = self._policy.decide(view, now)
+        self.watch.times.append(self.watch.end())
+        return decision
+
+
+def speed_row(policy: str, *, waiting: int, events: int, seed: int = 0) -> Row:
+    """Measure one policy with `waiting` requests in the queue throughout.
+
+    A boundary is one in the middle of a batch of several, without anybody leaving, its decision included: behind a
+    stage without a lookup, and behind one, where somebody could have left. "beside" are those where others rest at a
+    stage, so that there is a choice though nobody waits. A decision is one of the policy alone, where it is asked.
+    """
+    costs = ModelCosts(tuple(Curve((1, MAX_BATCH), (3e-4, 3e-3)) for _ in range(STAGES)), {}, LOOKUPS)
+    spec = ModelSpec("net", "1", (), (), STAGES, MAX_BATCH, tuple(LOOKUPS))
+    model = ServedModel(spec, costs, waiting + 10 * MAX_BATCH)
+    config = SchedulerConfig((model,), 1, PolicyConfig(BATCHING[policy], MAX_BATCH))
+    batch = make_policy(config.policy).batch_limit(ModelView(spec, Estimate(spec, costs), Queue()))
+    timed = Scheduler(config)
+    timed.policy = asked = Timed(timed.policy)
+    watches = _play(Scheduler(config), model, waiting, batch, events, Random(seed))
+    _play(timed, model, waiting, batch, events, Random(seed))
+    row: Row = {"policy": policy, "largest batch": batch, "waiting": waiting}
+    row |= {f"boundary us, {name}": watch.microseconds() for name, watch in watches.items()}
+    return row | {"decision of it us": asked.watch.microseconds()}
+
+
+def _play(
+    scheduler: Scheduler, model: ServedModel, waiting: int, batch: int, events: int, random: Random
+) -> dict[str, Watch]:
+    """Play closed-loop traffic: whoever is answered is replaced; `HITS` leave where a lookup answers anybody."""
+    watches = {name: Watch() for name in ("no lookup", "lookup", "beside")}
+    last = backlog = waiting + batch
+    running = _launched(scheduler.handle(_arrival(0, backlog), 0.0))
+    now, handled, left = 0.0, 0, 0
+    while handled < events:
+        now += model.costs.step(running.stage, len(running.requests))
+        looked = running.stage in LOOKUPS
+        hits = looked and random.random() >= SILENT
+        exited = tuple(i for i in running.requests if hits and random.random() < HITS)
+        leaving = len(running.requests) if running.stage == STAGES - 1 else len(exited)
+        left += leaving
+        coming = left if waiting or left == batch else 0  # where none is to wait, they come when all have gone
+        alone = scheduler.stats()["running"] == len(running.requests)
+        if coming:
+            scheduler.handle(_arrival(last, coming, now), now)
+        last, left, handled = last + coming, left - coming, handled + 1 + coming
+        watch = Watch()
+        watch.begin()
+        actions = scheduler.handle(StageDone(running.worker, exited), now)
+        took, following = watch.end(), _launched(actions)
+        if not leaving and len(running.requests) > 1:
+            alone = alone and scheduler.stats()["running"] == len(following.requests)
+            watches["beside" if not alone else "lookup" if looked else "no lookup"].times.append(took)
+        running = following
+    scheduler.check()
+    return watches
+
+
+def _launched(actions: list[Action]) -> Run:
+    return next(action for action in actions if isinstance(action, Run))
+
+
+def _arrival(first: int, count: int, now: float = 0.0) -> Arrived:
+    numbers = tuple(range(first, first + count))
+    return Arrived("net", now + 1e6, numbers, numbers)

@@ -175,7 +175,8 @@ def under_limits(
 ) -> UnderLimits:
     """Run what the search and each rule choose under each limit (bytes)."""
     seen = explored.answers.against(explored.answers.ends)
-    contenders, methods = [_alone(base)], dict[str, Thresholds]()
+    contenders = [Contender(f"{base.name} alone", base.whole(), base.bytes, no_exits)]
+    methods = dict[str, Thresholds]()
     for budget in budgets:
         promise = replace(plan.promise, cache_bytes=budget)
         composition = composition_of(explored, len(base.program.stages), explored.costs, promise)
@@ -188,7 +189,3 @@ def under_limits(
 def named(rule: str, budget: int) -> str:
     """Return what a rule under a limit of bytes is called."""
     return f"{rule}, {budget / 1e6:g} MB"
-
-
-def _alone(base: CachedModel) -> Contender:
-    return Contender(f"{base.name} alone", base.whole(), base.bytes, no_exits)

@@ -5,7 +5,7 @@ bounds of `bounds.py`. Queues, loads beside runs and clients that wait for their
 in `live.py`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
@@ -104,14 +104,11 @@ class Bound(Enum):
 
     def cell(self, requests: Sequence[Request], footprints: Footprints, budget: int) -> Cell | None:
         """Return the bound; None if a model cannot run in this much memory."""
-        least = LEAST[self]([request.model for request in requests], footprints, budget)
+        bound = least_whole if self is Bound.WHOLE else least_streaming
+        least = bound([request.model for request in requests], footprints, budget)
         return Cell(least / len(requests)) if np.isfinite(least) else None
 
 
-LEAST: Mapping[Bound, Callable[[Sequence[str], Footprints, int], float]] = {
-    Bound.WHOLE: least_whole,
-    Bound.STREAMING: least_streaming,
-}
 Side = Policy | Bound
 
 

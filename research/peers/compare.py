@@ -1,8 +1,4 @@
-"""Servers in turn: calls a second for a model that does nothing, and answers in time at Poisson times.
-
-All servers run from the beginning to the end, except that those that poll are stopped while others have their turn.
-One is loaded at a time, and all take turns in every round.
-"""
+"""Servers in turn, of which those that poll are stopped while others have theirs; all take turns in every round."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,4 @@
-"""`python -m research validate`: the same requests live and simulated.
-
-Every model has an engine for each policy, all on the same core. Rounds visit them in turn. A visit plays blocks of
-requests at random times, and before and after each a calibration, a stretch at rising rates.
-"""
+"""`python -m research validate`: the same requests live and simulated."""
 
 import asyncio
 import tempfile

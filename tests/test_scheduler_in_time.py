@@ -6,7 +6,7 @@ import pytest
 
 from latebind.batching.requests import RETRY
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
-from latebind.domain.events import Arrived, Cancelled, StageDone, Woke
+from latebind.domain.events import Cancelled, StageDone, Woke
 from latebind.scheduler import Scheduler
 from tests.models import config, served
 from tests.test_scheduler import arrived, outcomes, run
@@ -156,17 +156,6 @@ def test_a_reply_tells_what_its_request_had_to_spare_behind_those_who_waited() -
     (gone,) = scheduler.handle(Cancelled(2), 0.01)
     assert isinstance(gone, Reply)
     assert gone.slack == pytest.approx(0.03)
-
-
-def test_only_those_who_go_first_stand_between_a_priority_and_its_deadline() -> None:
-    scheduler = Scheduler(config(served(stages=2), max_batch=1))
-    scheduler.handle(arrived(1), 0.0)
-    for number in range(2, 6):
-        scheduler.handle(arrived(number), 0.0)
-    assert outcomes(scheduler.handle(arrived(6, deadline=0.05), 0.0)) == {6: Outcome.REFUSED_LATE}
-    assert outcomes(scheduler.handle(Arrived("net", 0.05, (7,), (7,), priority=1), 0.0)) == {}
-    scheduler.handle(StageDone(0), 0.01)
-    assert run(0, 7) in scheduler.handle(StageDone(0), 0.02)
 
 
 def test_who_can_still_be_in_time_to_the_moment_runs_and_who_cannot_is_dropped() -> None:

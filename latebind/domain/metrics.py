@@ -1,6 +1,6 @@
 """Counts and histograms made only from events and actions, so that live and simulated figures mean the same. Pure."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,8 +17,6 @@ SECONDS_BUCKETS = (
 )  # fmt: skip
 ANSWERED = Outcome.ANSWERED
 
-MOST_UNCOUNTED = 128  # ended requests of one model that are kept before they are counted together
-
 SLACK_BUCKETS = (0.0, *SECONDS_BUCKETS)  # the first holds requests that could not be in time
 
 
@@ -34,17 +32,6 @@ class Histogram:
         """Count one value in seconds."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
-
-    def add_all(self, values: list[float]) -> None:
-        """Count many values in seconds, in a fraction of the time that `add` would take; sorts `values`."""
-        self._sum = sum(values, self._sum)
-        values.sort()
-        before = 0
-        for place, bound in enumerate(self._bounds):
-            up_to = bisect_right(values, bound, before)
-            self._counts[place] += up_to - before
-            before = up_to
-        self._counts[-1] += len(values) - before
 
     def snapshot(self) -> dict[str, Any]:
         """Return bounds, counts (one more than bounds), sum and count as plain types."""
@@ -116,8 +103,7 @@ class ModelMetrics:
         self.pending = 0
         self.stages = stages
         self.tokens = TokenMetrics() if writes else None
-        self._ends: list[Reply | StepEnded] = []  # not counted yet
-        self._outcomes = dict.fromkeys(Outcome, 0)
+        self._outcomes = [0] * len(Outcome)
         self._left_at = [0] * stages
         self.batches: Counter[int] = Counter()
         self.stage_runs = 0
@@ -147,40 +133,27 @@ class ModelMetrics:
         entry[1] += seconds
 
     def ended(self, action: Reply | StepEnded, now: float) -> None:
-        """Note the end of one request, or of a step of a query that this model answered; counted later, in groups."""
-        self._ends.append(action)
+        """Count the end of one request, or of a step of a query that this model answered."""
+        self._outcomes[action.outcome] += 1
         if self.tokens is not None:
             self.tokens.arrived.pop(action.request, None)
-        if action.outcome is ANSWERED:
-            self.last = now
-        if len(self._ends) == MOST_UNCOUNTED:
-            self._count()
-
-    def _count(self) -> None:
-        """Count the noted ends together; one by one that takes several times as long."""
-        ends = self._ends
-        answered = [end for end in ends if end.outcome is ANSWERED]
-        self._slack.add_all([end.slack for end in ends if end.slack is not None])
-        self._latency.add_all([end.waited + end.ran for end in answered])
-        self._queue.add_all([end.waited for end in answered])
-        self._outcomes[ANSWERED] += len(answered)
-        for end in answered:
-            if end.stage >= 0:  # a query may have reached no node
-                self._left_at[end.stage] += 1
-        if len(answered) < len(ends):
-            for end in ends:
-                if end.outcome is not ANSWERED:
-                    self._outcomes[end.outcome] += 1
-                    self._failing += end.waited + end.ran
-        ends.clear()
+        if action.slack is not None:
+            self._slack.add(action.slack)
+        if action.outcome is not ANSWERED:
+            self._failing += action.waited + action.ran
+            return
+        self.last = now
+        self._latency.add(action.waited + action.ran)
+        self._queue.add(action.waited)
+        if action.stage >= 0:  # a query may have reached no node
+            self._left_at[action.stage] += 1
 
     def snapshot(self) -> dict[str, Any]:
         """Return all figures as plain types."""
-        self._count()
         tokens = {} if self.tokens is None else self.tokens.snapshot()
         return {
             **tokens,
-            "requests": {outcome.name.lower(): count for outcome, count in self._outcomes.items()},
+            "requests": {outcome.name.lower(): self._outcomes[outcome] for outcome in Outcome},
             "left_at": list(self._left_at),
             "batches": {str(size): count for size, count in sorted(self.batches.items())},
             "stage_runs": self.stage_runs,
@@ -206,25 +179,16 @@ class StepMetrics:
         self.answered = dict.fromkeys(node.models, 0)
         self.budget = 0.0
         self.spent = Histogram()
-        self._ends: list[StepEnded] = []  # not yet counted
 
     def ended(self, action: StepEnded) -> None:
-        """Count the end of one step; steps are added up a batch at a time, which costs less."""
+        """Count the end of one step."""
         if action.outcome is ANSWERED:
-            self._ends.append(action)
-            if len(self._ends) == MOST_UNCOUNTED:
-                self._count()
-
-    def _count(self) -> None:
-        for end in self._ends:
-            self.answered[end.model] += 1
-            self.budget += end.budget
-        self.spent.add_all([end.spent for end in self._ends])
-        self._ends.clear()
+            self.answered[action.model] += 1
+            self.budget += action.budget
+            self.spent.add(action.spent)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all figures as plain types."""
-        self._count()
         return {
             "answered": dict(self.answered),
             "replanned": self.replanned,

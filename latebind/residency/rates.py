@@ -54,15 +54,13 @@ class MovingGap:
 class Belief:
     """Probabilities of the mean gaps of one model.
 
-    `shares` are those as of the `last` request, `habit` their average over `count` requests. `since` is the time of a
-    newer request that has not been weighed yet.
+    `shares` are those as of the `last` request, `habit` their average over `count` requests.
     """
 
     last: float
     count: int
     shares: Sequence[float]
     habit: Sequence[float]
-    since: float | None = None
 
 
 class JumpingGaps:
@@ -86,24 +84,18 @@ class JumpingGaps:
         self._started: float | None = None
 
     def observe(self, name: str, now: float) -> None:
-        """Note the time. It is weighed at the next question or request, so that no load is delayed by it."""
+        """Weigh gaps by how well they explain the silence before a request; before the first one, since the start."""
         if self._started is None:
             self._started = now
         belief = self._beliefs.get(name)
         if belief is None:
             belief = self._beliefs[name] = Belief(self._started, 0, self._prior, self._prior)
-        elif belief.since is not None:
-            self._weigh(belief, belief.since)
-        belief.since = now
-
-    def _weigh(self, belief: Belief, now: float) -> None:
-        """Weigh gaps by how well they explain the silence before a request; before the first one, since the start."""
         silence = now - belief.last
         weighed = [
             share * rate * exp(off * silence)
             for share, rate, off in zip(belief.shares, self._rates, self._off, strict=True)
         ]
-        belief.last, belief.count, belief.since = now, min(belief.count + 1, HABIT), None
+        belief.last, belief.count = now, min(belief.count + 1, HABIT)
         self._update(belief, weighed)
 
     def _update(self, belief: Belief, weighed: Sequence[float]) -> None:
@@ -125,8 +117,6 @@ class JumpingGaps:
         if belief is None:
             shares, silence = self._prior, 0.0 if self._started is None else now - self._started
         else:
-            if belief.since is not None:
-                self._weigh(belief, belief.since)
             shares, silence = belief.shares, now - belief.last
         total = rates = 0.0
         for share, rate, off in zip(shares, self._rates, self._off, strict=True):

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from random import Random
 
 import pytest
 
@@ -13,12 +12,9 @@ from latebind.domain.actions import Outcome, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
 from latebind.domain.events import Arrived, StageDone
-from latebind.domain.model import StageKind
 from latebind.scheduler import Scheduler
-from latebind.simulation.driver import Simulator
-from latebind.simulation.workloads import Arrival, poisson
-from tests.batching.chains import DECODER, FLAT, STATIC, Timeline, chain
-from tests.models import served
+from latebind.simulation.workloads import Arrival
+from tests.batching.chains import FLAT, STATIC, Timeline, chain
 
 LINEAR = Curve((1, 64), (1.0, 64.0))
 HALF_STEEP = Curve((1, 16), (1.0, 8.0))
@@ -36,23 +32,6 @@ def played(
 
 def call(time: float, leaves_at: int, *, allowed: float = 1e3) -> Arrival:
     return Arrival(time, "net", allowed, leaves_at)
-
-
-def mean(
-    model: ServedModel, policy: PolicyConfig, crew: tuple[int, ...] = (), *, rate: float
-) -> list[tuple[int, float]]:
-    """Return when each of 300 requests ended, and who it was."""
-    simulator = Simulator(SchedulerConfig((model,), max(1, len(crew)), policy, crew))
-    calls = list(poisson(model, rate=rate, requests=300, allowed=50.0, random=Random(3)))
-    return [(record.request, record.ended) for record in simulator.run(calls)]
-
-
-@pytest.mark.parametrize("curve", [FLAT, HALF_STEEP, LINEAR])
-@pytest.mark.parametrize("kinds", [(STATIC, STATIC, STATIC), (STATIC, DECODER)])
-def test_with_one_worker_and_no_learned_caches_it_is_lazy_plus(curve: Curve, kinds: tuple[StageKind, ...]) -> None:
-    model = chain(*kinds, curve=curve, max_batch=16)
-    for rate in (0.1, 0.4, 2.0):
-        assert mean(model, PolicyConfig("late"), rate=rate) == mean(model, PolicyConfig("lazy+"), rate=rate)
 
 
 def test_with_one_stage_and_workers_of_several_sizes_it_fills_them_as_elastic_batching_does() -> None:
@@ -167,12 +146,3 @@ def test_how_many_go_on_depends_on_the_share_of_its_time_that_a_worker_is_busy(
         queue.add(Request(number, "net", number, 1e3, gap * seconds * number))
     model = ModelView(served.spec, Estimate(served.spec, served.costs), queue)
     assert together(model, 1, 4, 4, 16, 59.5 * gap * seconds) == count
-
-
-@pytest.mark.parametrize("hit_rates", [{}, {0: 0.5}])
-@pytest.mark.parametrize("sizes", [(8, 1), (8, 4, 1)])
-def test_no_worker_is_idle_while_requests_wait(sizes: tuple[int, ...], hit_rates: dict[int, float]) -> None:
-    net = served(max_batch=8, hit_rates=hit_rates)
-    scheduler = Scheduler(SchedulerConfig((net,), len(sizes), PolicyConfig("late"), sizes))
-    runs = scheduler.handle(Arrived("net", 10.0, (1, 2, 3), (0, 1, 2)), 0.0)
-    assert sorted(number for run in runs if isinstance(run, Run) for number in run.requests) == [1, 2, 3]

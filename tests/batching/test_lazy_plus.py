@@ -99,17 +99,6 @@ def test_nobody_is_held_up_without_end() -> None:
     assert ends(timeline.run(calls))[1] <= 20 * 1.25 + 1
 
 
-def test_batches_are_as_large_as_the_profile_says_that_they_pay() -> None:
-    """Where a batch takes as long as its requests one by one, they go one by one."""
-    calls = [Arrival(0, "net", LONG, 0, rows=4)]
-    linear = Timeline(config(plus(), chain(STATIC, curve=steep(1.0))))
-    linear.run(calls)
-    assert [requests for _, _, requests in linear.ran] == [(1,), (2,), (3,), (4,)]
-    flat = Timeline(config(plus(), chain(STATIC)))
-    flat.run(calls)
-    assert [requests for _, _, requests in flat.ran] == [(1, 2, 3, 4)]
-
-
 def test_a_batch_that_another_model_has_waited_for_is_joined_no_more() -> None:
     """The other model waits for 6 of 10 seconds; who comes then does not join, and the other model is next."""
     own, other = chain(STATIC, DECODER, name="own", output_steps=(9,)), chain(*(STATIC,) * 30, name="other")

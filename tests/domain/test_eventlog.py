@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import inf
 
 from latebind.domain.actions import Outcome, Reply, StepEnded
-from latebind.domain.config import PolicyConfig, SchedulerConfig
+from latebind.domain.config import PolicyConfig
 from latebind.domain.eventlog import Entry, EventLog, read_log
 from latebind.domain.events import Arrived, StageDone
 from latebind.scheduler import Scheduler
@@ -56,14 +56,6 @@ def test_all_that_may_be_infinite_or_missing_in_an_action_comes_back() -> None:
 def test_a_log_without_what_was_added_since_is_read() -> None:
     (entry,) = entries_of(b'[1.0,["Arrived","net",2.5,[1],[0]],[]]\n')
     assert entry == Entry(1.0, Arrived("net", 2.5, (1,), (0,)), ())
-
-
-def test_a_configuration_is_written_as_it_was() -> None:
-    finite = SchedulerConfig(ENDLESS.models)
-    file = io.BytesIO()
-    EventLog(file, finite)
-    assert b"1e999" not in file.getvalue()
-    assert read_log(io.BytesIO(file.getvalue()))[0] == finite
 
 
 def test_a_last_line_that_a_killed_process_has_not_written_whole_is_left_out() -> None:

@@ -2,15 +2,11 @@
 
 from dataclasses import replace
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from latebind.domain.actions import Evict, Load, Map, Outcome, Reply, Run, StepEnded
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.costs import Footprint
 from latebind.domain.events import Arrived, Loaded, LoadFailed, Mapped, StageDone, StageFailed, Woke
-from latebind.domain.metrics import MOST_UNCOUNTED, SECONDS_BUCKETS, Histogram, Metrics, ModelMetrics
+from latebind.domain.metrics import Metrics
 from latebind.domain.model import ModelSpec, StageKind, StepSpec
 from latebind.domain.query import Node, PlannerConfig, Query
 from tests.models import SCORES, VECTOR, config, served
@@ -104,33 +100,6 @@ def test_a_step_of_a_query_counts_for_its_model_and_for_its_query() -> None:
     step = found["steps"]["traffic"]["gate"]
     assert step["answered"] == {"net": 0, "other": 1}
     assert (step["budget_seconds"], step["spent_seconds"]["sum"]) == (0.01, 0.004)
-
-
-@given(st.lists(st.one_of(st.floats(-1.0, 20.0), st.sampled_from(SECONDS_BUCKETS))))
-def test_values_counted_together_are_counted_as_one_by_one(values: list[float]) -> None:
-    one_by_one, together = Histogram(), Histogram()
-    for value in values:
-        one_by_one.add(value)
-    together.add_all(list(values))
-    expected, found = one_by_one.snapshot(), together.snapshot()
-    assert found.pop("sum") == pytest.approx(expected.pop("sum"))
-    assert found == expected
-
-
-def test_ends_are_counted_whoever_asks_and_few_of_them_wait_for_that() -> None:
-    metrics = ModelMetrics(1)
-    for number in range(MOST_UNCOUNTED + 3):
-        outcome = Outcome.EXPIRED if number == 1 else Outcome.ANSWERED
-        metrics.ended(Reply(number, "net", outcome, 0, 0.5, 0.25, 0.1), 2.0)
-        assert len(metrics._ends) < MOST_UNCOUNTED
-    figures = metrics.snapshot()
-    assert figures["requests"]["answered"] == MOST_UNCOUNTED + 2
-    assert figures["requests"]["expired"] == 1
-    assert figures["left_at"] == [MOST_UNCOUNTED + 2]
-    assert figures["latency_seconds"]["sum"] == pytest.approx(0.75 * (MOST_UNCOUNTED + 2))
-    assert figures["slack_seconds"]["count"] == MOST_UNCOUNTED + 3
-    assert figures["failed_seconds"] == 0.75
-    assert metrics.snapshot() == figures
 
 
 def speaker() -> Metrics:

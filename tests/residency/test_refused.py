@@ -141,19 +141,6 @@ def test_who_waits_for_cold_models_does_not_have_those_refused_whose_model_is_th
     scheduler.check()
 
 
-def test_who_waits_for_the_model_that_is_on_its_way_goes_before_whoever_would_begin_after_that() -> None:
-    scheduler = Scheduler(shedding(quick("cold", load=0.1), quick("hot", load=0.2), budget=4, policy="lru"))
-    scheduler.handle(come("hot", 0, 0.0, 10.0), 0.0)
-    scheduler.handle(Loaded("hot", (0, 1), 0.2), 0.2)
-    scheduler.handle(Arrived("cold", 0.35, tuple(range(10, 18)), tuple(range(10, 18))), 0.21)
-    scheduler.handle(Arrived("hot", 0.354, tuple(range(100, 196)), tuple(range(100, 196))), 0.22)
-    # 96 hot ones are 120 ms of work in batches of eight; the model of 8 others, 10 ms of work, comes in 90 ms
-    *_, reply = scheduler.handle(come("hot", 1, 0.22, 0.135), 0.22)
-    assert isinstance(reply, Reply)
-    assert reply.slack == pytest.approx(0.135 - 0.12 - 0.01 - 0.01)
-    assert not any(isinstance(action, Reply) for action in scheduler.handle(come("hot", 2, 0.22, 0.15), 0.22))
-
-
 def test_nobody_is_held_for_one_who_waited_too_long_and_has_gone() -> None:
     slow = with_pieces(served("a", seconds=20.0, per_row=0.0, stages=1, max_batch=1), (4,), seconds=0.1)
     late = with_pieces(served("b", seconds=1.0, per_row=0.0, stages=1), (8,), seconds=0.1)

@@ -14,7 +14,7 @@ from latebind.domain.events import Event
 from latebind.domain.metrics import Metrics
 from latebind.domain.tracing import Trace, Tracer
 from latebind.queries.scheduler import AnyScheduler
-from latebind.simulation.hardware import Agenda, Independent, Installed
+from latebind.simulation.hardware import Agenda, Hardware, Installed
 from latebind.simulation.machine import Machine
 from latebind.simulation.workloads import Arrival
 
@@ -49,7 +49,7 @@ class Simulator(Machine):
         config: SchedulerConfig,
         *,
         log: EventLog | None = None,
-        hardware: Installed = Independent,
+        hardware: Installed = Hardware,
         mapping: float = 0.0,
         traces: bool = False,
         scheduler: AnyScheduler | None = None,

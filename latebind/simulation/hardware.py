@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
-from typing import Protocol
 
 Call = Callable[[float], None]  # takes the time
 
@@ -56,52 +55,27 @@ class Work:
 After = Sequence[tuple[float, Call]]  # calls to make a number of seconds after the end of a run
 
 
-class Hardware(Protocol):
-    """Makes the calls that it is given at the time that they wait for: through its agenda, or at once."""
+class Hardware:
+    """Makes the calls that it is given at the time that they wait for: through its agenda, or at once.
 
-    def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
-        """Transfer the inputs of a call that has arrived to where workers read them; then make the call `ready`."""
-
-    def more(self, now: float) -> bool:
-        """Return whether another call of the same model follows at once the one whose inputs have just arrived."""
-
-    def run(self, work: Work, now: float, after: After) -> None:
-        """Run a stage on a free worker; then make the calls `after`."""
-
-    def send(self, model: str, now: float, sent: Call) -> None:
-        """Send the answer of one request back; then make the call `sent`."""
-
-    def load(self, size: int, seconds: float, now: float) -> float:
-        """Return the seconds of a load of `size` bytes that starts now, where its footprint says `seconds`."""
-
-
-Installed = Callable[[Agenda], Hardware]
-
-
-class Independent:
-    """Cores: workers that do not slow each other down, with inputs and answers in shared memory."""
+    These are cores: workers that do not slow each other down, with inputs and answers in shared memory.
+    """
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
 
     def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
-        """Inputs are readable at once."""
+        """Transfer the inputs of a call that has arrived to where workers read them; then make the call `ready`."""
         ready(now)
 
-    def more(self, now: float) -> bool:
-        """Each call arrives by itself."""
-        return False
-
     def run(self, work: Work, now: float, after: After) -> None:
-        """A run takes as long as it takes alone."""
-        ended = now + work.seconds
+        """Run a stage on a free worker; then make the calls `after`."""
         for later, call in after:
-            self._agenda.at(ended + later, call)
+            self._agenda.at(now + work.seconds + later, call)
 
     def send(self, model: str, now: float, sent: Call) -> None:
-        """Answers are readable at once."""
+        """Send the answer of one request back; then make the call `sent`."""
         sent(now)
 
-    def load(self, size: int, seconds: float, now: float) -> float:
-        """A load takes the seconds of its footprint."""
-        return seconds
+
+Installed = Callable[[Agenda], Hardware]

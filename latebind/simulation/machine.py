@@ -15,7 +15,7 @@ from latebind.domain.config import SchedulerConfig
 from latebind.domain.events import Arrived, Branched, Event, Exited, Loaded, MapFailed, Mapped, StageDone, Woke
 from latebind.domain.model import StageKind
 from latebind.queries.scheduler import AnyScheduler, make_scheduler
-from latebind.simulation.hardware import Agenda, Call, Independent, Installed, Work
+from latebind.simulation.hardware import Agenda, Call, Hardware, Installed, Work
 from latebind.simulation.workloads import Arrival
 
 
@@ -47,7 +47,7 @@ class Machine:
         agenda: Agenda,
         ended: Ended,
         *,
-        hardware: Installed = Independent,
+        hardware: Installed = Hardware,
         mapping: float = 0.0,
         watch: Watch | None = None,
         scheduler: AnyScheduler | None = None,
@@ -75,7 +75,7 @@ class Machine:
         n = len(requests)
         # A slot is never short here: the request's number serves as one.
         event = Arrived(arrival.model, due, requests, requests, (arrival.inputs,) * n, arrival.priority, trace)
-        self._hardware.bring(arrival.model, n, now, partial(self._come, event))
+        self._hardware.bring(arrival.model, n, now, self._telling(event))
 
     def stop(self) -> list[int]:
         """Stop for good; return the ids of the requests that were not answered, ascending."""
@@ -83,9 +83,6 @@ class Machine:
         lost = sorted(self._arrivals)
         self._arrivals.clear()  # so that stopping twice returns nothing more
         return lost
-
-    def _come(self, event: Arrived, now: float) -> None:
-        self._tell(replace(event, more=True) if self._hardware.more(now) else event, now)
 
     def _telling(self, event: Event) -> Call:
         return partial(self._tell, event)
@@ -147,11 +144,8 @@ class Machine:
         self._hardware.run(work, now, after)
 
     def _load(self, action: Load, now: float) -> None:
-        """Schedule the end of a load, after the seconds that the hardware takes for it."""
         footprint = self._footprints[action.model]
-        expected = sum([footprint.seconds[piece] for piece in action.pieces]) + footprint.fixed * action.begins
-        size = sum([footprint.sizes[piece] for piece in action.pieces])
-        seconds = self._hardware.load(size, expected, now)
+        seconds = sum([footprint.seconds[piece] for piece in action.pieces]) + footprint.fixed * action.begins
         self.spent.loads += 1
         self.spent.loaded += seconds
         self._agenda.at(now + seconds, self._telling(Loaded(action.model, action.pieces, seconds)))

@@ -29,7 +29,7 @@ from functools import partial
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.simulation.hardware import After, Agenda, Call, Work
+from latebind.simulation.hardware import After, Agenda, Call, Hardware, Work
 from research.hardware.npu import Block, Product, inception_v4, plain, residual
 
 FLOAT = 4  # bytes
@@ -194,23 +194,15 @@ class Multiprocessors:
         one.ended(now)
 
 
-class Card:
+class Card(Hardware):
     """The base of both ways to use a card: its engines, and what each model needs of it."""
 
     def __init__(self, chip: Chip, footprints: Mapping[str, Footprint], agenda: Agenda) -> None:
         self._chip = chip
+        super().__init__(agenda)
         self._footprints = footprints
-        self._agenda = agenda
         self._to, self._back = CopyEngine(agenda, chip), CopyEngine(agenda, chip)
         self._multiprocessors = Multiprocessors(agenda, chip)
-
-    def more(self, now: float) -> bool:
-        """Each call arrives by itself."""
-        return False
-
-    def load(self, size: int, seconds: float, now: float) -> float:
-        """A load takes the seconds of its footprint."""
-        return seconds
 
     def _compute(self, work: Work, ended: Call, now: float) -> None:
         busy = self._footprints[work.model].busy.step(work.stage, work.rows)
@@ -240,10 +232,6 @@ class Pooled(Card):
 class HostBatched(Card):
     """Batches are gathered on the host, copied to the card, computed, and copied back, all by one worker."""
 
-    def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
-        """Inputs wait on the host."""
-        ready(now)
-
     def run(self, work: Work, now: float, after: After) -> None:
         """Copy, compute and copy back, each when the one before has ended. Dummy rows cross as others do."""
         footprint = self._footprints[work.model]
@@ -259,7 +247,3 @@ class HostBatched(Card):
             self._to.copy(inputs, now, copied)
 
         self._agenda.at(now + self._chip.launch + inputs / self._chip.host, together)
-
-    def send(self, model: str, now: float, sent: Call) -> None:
-        """Answers are back when a run has ended."""
-        sent(now)

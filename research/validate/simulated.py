@@ -21,7 +21,7 @@ from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import read_log
 from latebind.domain.events import Arrived, StageDone
 from latebind.simulation.driver import Simulator
-from latebind.simulation.hardware import After, Agenda, Work
+from latebind.simulation.hardware import After, Agenda, Hardware, Work
 from latebind.simulation.hardware import Call as Later
 from latebind.simulation.workloads import Arrival
 from research.live import Call
@@ -114,11 +114,11 @@ def _often(by_rows: Mapping[int, list[Launch]]) -> dict[int, list[Launch]]:
     return found
 
 
-class Measured:
+class Measured(Hardware):
     """Workers and messages that take what was seen. Messages in one direction do not overtake each other."""
 
     def __init__(self, agenda: Agenda, *, seen: Seen, random: Random) -> None:
-        self._agenda = agenda
+        super().__init__(agenda)
         self._seen = seen
         self._random = random
         self._heard = self._answered = 0.0  # when the last message in each direction arrived
@@ -127,10 +127,6 @@ class Measured:
         """A request takes what a message to the scheduler took."""
         self._heard = max(self._heard, now + self._random.choice(self._seen.there))
         self._agenda.at(self._heard, ready)
-
-    def more(self, now: float) -> bool:
-        """Each call arrives by itself."""
-        return False
 
     def run(self, work: Work, now: float, after: After) -> None:
         """A run takes what one of about as many rows took; what its costs say where none of its stage was seen."""
@@ -146,10 +142,6 @@ class Measured:
         """An answer takes what a message back took."""
         self._answered = max(self._answered, now + self._random.choice(self._seen.back))
         self._agenda.at(self._answered, sent)
-
-    def load(self, size: int, seconds: float, now: float) -> float:
-        """A load takes the seconds of its footprint."""
-        return seconds
 
 
 def simulated(log: Log, stretches: Sequence[Sequence[Call]], seed: int) -> list[Figures]:

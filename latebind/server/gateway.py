@@ -69,14 +69,12 @@ class Distribution(TypedDict):
 class ModelMetrics(TypedDict):
     """The figures of one model since the start.
 
-    `requests` counts requests that have ended, by outcome; `left_at` counts answered ones by the stage at which they
-    left. `batches` counts batches by their size when they start the network. `runs` and `run_seconds` are the number
-    and time of stage runs, by how many requests were in them. `latency_seconds` and `queue_seconds` are those of
-    answered requests; the difference of their sums is the time spent with a worker. `failed_seconds` is the time from
-    arrival to end of all other requests. `slack_seconds` is the slack that every request was estimated to have on
-    arrival. Of a sequence model, `tokens` counts those that were written, and `first_token_seconds` is the time from
-    arrival to the first one of an answer. `last` is when the last request was answered, on the clock of `Snapshot.now`;
-    None: none was.
+    `requests` counts those that have ended, by outcome; `left_at` answered ones by the stage at which they left;
+    `batches` those by their size at the start. `runs` and `run_seconds` are number and time of stage runs by how many
+    requests were in them. `latency_seconds` and `queue_seconds` are of answered requests, `failed_seconds` is the time
+    of all others from arrival to end, `slack_seconds` what was estimated on arrival. Of a sequence model, `tokens`
+    counts those written and `first_token_seconds` is from arrival to the first. `last` is when the last request was
+    answered, on the clock of `Snapshot.now`.
     """
 
     requests: dict[str, int]

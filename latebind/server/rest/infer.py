@@ -72,7 +72,14 @@ class Context:
         self.held = Held(limits.held_bytes)
         self.replies: Counter[int] = Counter()
         self.machine = Machine()
-        self.codecs: dict[str, Codec] = {}
+        self._codecs: dict[str, Codec] = {}
+
+    def codec(self, spec: ModelSpec) -> "Codec":
+        """Return the codec of the version of a model that is served now."""
+        codec = self._codecs.get(spec.name)
+        if codec is None or codec.spec is not spec:
+            codec = self._codecs[spec.name] = Codec(spec, self.limits, self.service.regions)
+        return codec
 
 
 # The verbs ------------------------------------------------------------------------------------------------------------
@@ -82,7 +89,7 @@ async def infer(context: Context, request: Request) -> Reply:
     """Answer one call."""
     service, fields = context.service, request.fields
     spec = service.model(request.model, request.version)
-    codec = _codec(context, spec)
+    codec = context.codec(spec)
     call = await read_call(codec, request)
     request.watch()
     answer = await service.infer(
@@ -128,17 +135,8 @@ async def generate_stream(context: Context, request: Request) -> Reply:
     return Reply(headers=EVENTS, pieces=events(partial(codec.encode_row, call=call), first, pieces))
 
 
-def _codec(context: Context, spec: ModelSpec) -> "Codec":
-    """Return the codec of the version of a model that is served now."""
-    codec: Codec | None = context.codecs.get(spec.name)
-    if codec is None or codec.spec is not spec:
-        codec = context.codecs[spec.name] = Codec(spec, context.limits, context.service.regions)
-    return codec
-
-
 def _parent(fields: Mapping[bytes, bytes]) -> str:
-    given = fields.get(TRACEPARENT)
-    return "" if given is None else given.decode("latin-1")
+    return fields.get(TRACEPARENT, b"").decode("latin-1")
 
 
 @lru_cache(256)
@@ -178,7 +176,7 @@ async def read_call(codec: "Codec", request: Request) -> Call:
 
 async def _read_row(context: Context, request: Request) -> tuple["Codec", Call, Fill]:
     """Read a call of one row."""
-    codec = _codec(context, context.service.model(request.model, request.version))
+    codec = context.codec(context.service.model(request.model, request.version))
     call = with_time_waited(codec.decode_row(await request.read()), request.fields.get(WAITED_HEADER))
     request.release()
     request.watch()

@@ -17,26 +17,12 @@ import orjson
 
 from latebind.domain.errors import Expired, InvalidRequest, LatebindError, TooLarge, Unavailable
 from latebind.domain.model import ModelSpec
-from latebind.server.calls import (
-    WAITED_HEADER,
-    Call,
-    CallInput,
-    Calls,
-    Tensor,
-    check_schedule,
-    with_time_waited,
-)
+from latebind.server.calls import WAITED_HEADER, Call, CallInput, Calls, Tensor, check_schedule, with_time_waited
 from latebind.server.described import LONGEST_ID, OutputParameters, RequestedOutput, RequestParameters, TensorParameters
 from latebind.server.faults import for_clients
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
-from latebind.server.rpc.messages import (
-    DecodeError,
-    Message,
-    ModelInferRequest,
-    ModelInferResponse,
-    ModelStreamInferResponse,
-)
+from latebind.server.rpc.messages import DecodeError, Message, service_pb2
 from latebind.server.service import Service, result
 from latebind.server.shared_memory import Regions
 
@@ -230,7 +216,7 @@ class InferStream:
             await self._caller.write(response)
 
     def _refusal(self, data: bytes, error: Exception) -> bytes:
-        reply = ModelStreamInferResponse(error_message=status_and_message(error)[1])
+        reply = service_pb2.ModelStreamInferResponse(error_message=status_and_message(error)[1])
         with suppress(LatebindError):  # of what is no request there is no id
             request, _ = read_request(data, self._context.limits)
             reply.infer_response.id = request.id
@@ -284,7 +270,7 @@ class RpcCodec:
     def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> bytes:
         """Return the serialised response with these `parameters` and the outputs that the client wants."""
         spec = answer.spec or self.spec
-        reply = ModelInferResponse(model_name=spec.name, model_version=spec.version, id=call.id)
+        reply = service_pb2.ModelInferResponse(model_name=spec.name, model_version=spec.version, id=call.id)
         for key, value in parameters.items():
             _tell(reply.parameters[key], value)
         for wanted in call.wanted:
@@ -399,13 +385,13 @@ def read_request(data: bytes, limits: Limits) -> tuple[Message, Raw]:
     may take 40 times the bytes that it reads.
     """
     if len(data) <= SMALL:
-        request = parse(ModelInferRequest, data)
+        request = parse(service_pb2.ModelInferRequest, data)
         return request, request.raw_input_contents
     described, raw = split(data)
     if len(described) > limits.json_bytes:
         beside = f"the request has {len(described)} bytes beside raw_input_contents, more than {limits.json_bytes}"
         raise TooLarge(f"{beside}: send tensors in raw_input_contents")
-    return parse(ModelInferRequest, described), raw
+    return parse(service_pb2.ModelInferRequest, described), raw
 
 
 def split(data: bytes) -> tuple[bytes, list[memoryview]]:

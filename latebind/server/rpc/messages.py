@@ -22,10 +22,6 @@ Message = Any  # one of those below
 INFERENCE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 
-ModelInferRequest: Any = service_pb2.ModelInferRequest
-ModelInferResponse: Any = service_pb2.ModelInferResponse
-ModelStreamInferResponse: Any = service_pb2.ModelStreamInferResponse
-
 __all__ = ["DecodeError", "grpc", "health_pb2", "service_pb2"]
 
 

@@ -1,7 +1,6 @@
 """Makes the dashboard's picture of the workers' sub-batches and the waiting requests. Changes nothing. Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from itertools import islice
 from math import isfinite
 
@@ -28,16 +27,16 @@ def draw(workers: Iterable[Worker], lanes: Mapping[str, Lane], residency: Reside
     models = {}
     for name, lane in lanes.items():
         oldest = max(0.0, now - lane.oldest.arrived) if len(lane) else 0.0
-        waiting = LanePicture(len(lane.queue), len(lane.held), oldest, _finite(lane.queue.rate(now)))
-        if name in worths:
-            memory, worth = worths[name]
-            waiting = replace(
-                waiting,
-                resident=tuple(sorted(memory.resident)),
-                loading=memory.loading,
-                importance=None if worth is None else _finite(worth),
-            )
-        models[name] = waiting
+        memory, worth = worths.get(name, (None, None))
+        models[name] = LanePicture(
+            len(lane.queue),
+            len(lane.held),
+            oldest,
+            _finite(lane.queue.rate(now)),
+            None if memory is None else tuple(sorted(memory.resident)),
+            () if memory is None else memory.loading,
+            None if worth is None else _finite(worth),
+        )
     return Picture(tuple(drawn), models)
 
 

@@ -363,7 +363,7 @@ class Lane(ModelView):
         self._inputs = float(TYPICAL_STEPS)  # mean input steps of a model with a decoder, exponentially weighted
         self._hopes = hopes and self.estimate.exits
         self.refused_since = inf  # when a request was first refused for the estimate, if none was accepted since
-        self._doubted_at = -inf  # when the estimate was last doubted, or that was
+        self._doubted_at = inf  # when the estimate was last doubted, or that was
         self._models = models
         models.append(self)
 

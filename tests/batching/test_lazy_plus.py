@@ -162,10 +162,6 @@ def test_a_batch_is_filled_with_those_who_can_await_it_and_passes_over_the_other
     assert begun(waiting(1.5, 2.0, *[50.0] * 6)) == (2, 3, 4, 5, 6, 7)
 
 
-def test_where_nobody_can_await_anybody_the_most_urgent_begins_alone() -> None:
-    assert begun(waiting(1.1, 1.2, 1.2)) == (0,)
-
-
 def test_who_has_a_priority_is_not_passed_over() -> None:
     assert begun(waiting(2.0, 50.0, 50.0, 50.0, 50.0, priority=1)) == (0, 1)
 

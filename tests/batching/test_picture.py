@@ -5,12 +5,10 @@ from math import inf
 
 import msgspec
 
-from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.events import Arrived, Mapped, StageDone
 from latebind.domain.picture import Doing, LanePicture, MemberPicture, Picture
 from latebind.queries.scheduler import QueryScheduler
 from latebind.scheduler import Scheduler
-from research.policies import BATCHING
 from tests import models
 from tests.models import served
 from tests.queries import graphs
@@ -33,11 +31,6 @@ def test_who_runs_and_who_was_let_past_are_at_their_stages_the_newest_first() ->
     assert newest.members == (MemberPicture(3, 0.013 - 0.004, 10.0 - 0.013, 0),)
     assert [one.preempted for one in below.members] == [1, 1]
     assert round(worker.seconds, 6) == 0.003
-
-
-def test_a_worker_of_a_granularity_tells_it() -> None:
-    settings = SchedulerConfig((served(),), 2, PolicyConfig(BATCHING["elastic"]), (2, 4))
-    assert [worker.largest for worker in Scheduler(settings).picture(0.0).workers] == [2, 4]
 
 
 def test_who_waits_is_counted_and_how_long_the_oldest_has() -> None:

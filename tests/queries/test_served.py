@@ -24,30 +24,26 @@ def least(*nodes: Node, outlooks: Mapping[str, Outlook], after: int = -1) -> flo
     return least_seconds(nodes, steps, outlooks, waiting=after < 0)
 
 
-def test_what_there_is_to_wait_for_passes_once_along_a_path() -> None:
-    assert least(*CHAIN, outlooks={"one": sure(0.01, 0.1), "two": sure(0.01, 0.1)}) == pytest.approx(0.13)
+ONE_OR_TWO = {"one": sure(0.01, 0.5), "two": sure(0.2), "three": sure(0.4)}
+SIDES = {"one": sure(0.01, 0.1), "two": sure(0.3, 0.1)}
 
 
-def test_a_later_model_is_waited_for_while_earlier_steps_run() -> None:
-    assert least(*CHAIN, outlooks={"one": sure(0.2), "two": sure(0.01, 0.1)}) == pytest.approx(0.41)
-    assert least(*CHAIN, outlooks={"one": sure(0.2), "two": sure(0.01, 0.5)}) == pytest.approx(0.71)
-
-
-def test_a_model_that_takes_longer_may_end_first() -> None:
-    outlooks = {"one": sure(0.01, 0.5), "two": sure(0.2), "three": sure(0.4)}
-    assert least(node("first", "one", "two"), outlooks=outlooks) == pytest.approx(0.2)
-    both = node("first", "three"), node("second", "one", "two", after=[0])
-    assert least(*both, outlooks=outlooks) == pytest.approx(0.51)
-
-
-def test_a_step_after_one_that_may_be_left_out_waits_all_the_same() -> None:
-    nodes = node("first", "two", guarded=True), node("second", "one", after=[0])
-    assert least(*nodes, outlooks={"one": sure(0.01, 0.1), "two": sure(0.3, 0.1)}) == pytest.approx(0.11)
-
-
-def test_of_two_sides_the_longer_one_counts() -> None:
-    fork = node("left", "one"), node("right", "two"), node("join", "one", after=[0, 1])
-    assert least(*fork, outlooks={"one": sure(0.01, 0.1), "two": sure(0.3, 0.1)}) == pytest.approx(0.41)
+@pytest.mark.parametrize(
+    ("nodes", "outlooks", "seconds"),
+    [
+        (CHAIN, {"one": sure(0.01, 0.1), "two": sure(0.01, 0.1)}, 0.13),  # what is waited for passes once along a path
+        (CHAIN, {"one": sure(0.2), "two": sure(0.01, 0.1)}, 0.41),  # a later model is waited for while others run
+        (CHAIN, {"one": sure(0.2), "two": sure(0.01, 0.5)}, 0.71),
+        ((node("first", "one", "two"),), ONE_OR_TWO, 0.2),  # a model that takes longer may end first
+        ((node("first", "three"), node("second", "one", "two", after=[0])), ONE_OR_TWO, 0.51),
+        ((node("first", "two", guarded=True), node("second", "one", after=[0])), SIDES, 0.11),  # it may be left out
+        ((node("left", "one"), node("right", "two"), node("join", "one", after=[0, 1])), SIDES, 0.41),
+    ],
+)
+def test_a_query_takes_at_least_its_longest_path_by_its_quickest_models(
+    nodes: tuple[Node, ...], outlooks: Mapping[str, Outlook], seconds: float
+) -> None:
+    assert least(*nodes, outlooks=outlooks) == pytest.approx(seconds)
 
 
 def test_after_a_step_nothing_is_waited_for_and_first_exits_count() -> None:

@@ -215,10 +215,11 @@ def test_who_is_left_in_a_batch_that_raised_is_not_to_blame_for_one_who_has_left
         StageDone(-1),
         StageDone(0, exited=(99,)),
         StageFailed(5),
+        Exited(1, 0, (1,)),
     ],
 )
 def test_an_illegal_event_raises_and_changes_nothing(
-    event: Arrived | StageDone | StageFailed,
+    event: Arrived | StageDone | StageFailed | Exited,
 ) -> None:
     scheduler = Scheduler(config())
     scheduler.handle(arrived(1, 2), 0.0)

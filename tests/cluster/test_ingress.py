@@ -323,10 +323,15 @@ def test_metrics_tell_of_each_replica_and_statistics_of_all() -> None:
             assert stub.get_inference_statistics("scalar").model_stats[0].inference_count == 3
 
 
-def test_traces_come_from_all_replicas() -> None:
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+def test_traces_come_from_all_replicas(transport: str) -> None:
     with small() as cluster:
-        every = b'{"trace_level": ["TIMESTAMPS"], "trace_rate": "1"}'
-        assert cluster.call("POST", "/v2/trace/setting", every).status == 200
+        every = {"trace_level": ["TIMESTAMPS"], "trace_rate": "1"}
+        if transport == "http":
+            assert cluster.call("POST", "/v2/trace/setting", json.dumps(every).encode()).status == 200
+        else:
+            with triton_grpc.InferenceServerClient(cluster.grpc) as stub:
+                stub.update_trace_settings(settings=every)
         for home in ("replica-0", "replica-1"):
             cluster.home("scalar", home)
             cluster.call("POST", SCALAR, body(scalar(1.0)))

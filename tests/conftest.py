@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from latebind.forks.client import VARIABLE, Lender
+from latebind.forks.client import VARIABLE, lending
 from latebind.learned.report import CacheReport
 from latebind.program.build import build_program
 from latebind.sequence.build import build_sequence
@@ -48,7 +48,7 @@ def pytest_collection_finish() -> None:
 def lent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Servers that tests start as processes of their own borrow what the fork server of all tests has imported."""
     place = tmp_path_factory.mktemp("lent") / "lender"
-    with Lender(FORKS, place), pytest.MonkeyPatch.context() as patch:
+    with lending(FORKS, place), pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(place))
         yield
 

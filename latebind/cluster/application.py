@@ -15,7 +15,7 @@ from typing import Any
 from latebind.cluster.replica import Application
 from latebind.domain.config import ClusterConfig, ServeConfig
 from latebind.domain.errors import ConfigError
-from latebind.forks.client import Lender, fork_server
+from latebind.forks.client import fork_server, lending
 from latebind.repository.listing import Selection
 
 NAME = "latebind"
@@ -50,7 +50,7 @@ def on_ray(selection: Selection, settings: ServeConfig) -> Iterator[tuple[int, i
         forks = stack.enter_context(fork_server())
         forks.warm()
         # Engines on this machine are forked from that process, which has imported the slow packages.
-        stack.enter_context(Lender(forks, folder / "lender"))
+        stack.enter_context(lending(forks, folder / "lender"))
         _connect(ray, settings.cluster)
         stack.callback(ray.shutdown)
         stack.callback(partial(serve.delete, NAME) if settings.cluster.address else serve.shutdown)

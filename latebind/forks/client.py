@@ -1,6 +1,6 @@
 """The client of the fork server: starts it, asks it for processes and learns how they ended.
 
-Processes of a machine share imports: a `Lender` has one's fork server fork another's, without importing torch again.
+Processes of a machine share imports: who is `lending` has its fork server fork another's, without importing torch.
 The borrower sends the socket on which its fork server will serve. That server ends with the borrower, not with the
 lender. Replicas are told the lender's path, other processes find it in their environment.
 """
@@ -18,31 +18,22 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
-from types import TracebackType
 from typing import Self
 
 import msgspec
 
 from latebind.forks.process import MESSAGE_BYTES, STATUS, Fork, ForkResult
 
-
-@contextmanager
-def short_path(place: Path) -> Iterator[str]:
-    """Yield a name to bind or connect a socket at `place`. Raises `OSError` if its folder cannot be opened."""
-    folder = os.open(place.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{place.name}"
-    finally:
-        os.close(folder)
-
-
 HANDLES = 2  # that are sent for each process: on the process itself, and on the news of its end
 UNKNOWN = 255  # the status of a process that outlived the fork server, or whose fork server stands still
 STATUS_SECONDS = 2.0  # that the fork server has to tell how a process ended
-LENT = b"lent"
 KILL_SECONDS = 10.0  # that a killed process may take: it may be writing to a disk that does not answer
 FORK_SECONDS, IMPORT_SECONDS = 60.0, 300.0  # to wait for a process, and for the first, while the server imports
+LENT = b"lent"
+BORROWED, NAME = "latebind.forks.process", "latebind-forks"
+VARIABLE = "LATEBIND_LENDER"  # environment variable with the path of a lender
 LEND_SECONDS = 30.0  # to wait for a lender, which may still be importing
+ASK_SECONDS = 5.0  # that a borrower has to send its message
 
 
 class Forked:
@@ -95,25 +86,18 @@ class Forked:
             if self.returncode is not None:
                 return self.returncode
             self._waiters += 1
+        ended = False
         try:
-            looked = select.poll()
-            looked.register(self._handle, select.POLLIN)
-            if looked.poll(None if seconds is None else 1000.0 * seconds):
-                self._note_end()
+            ended = _readable(self._handle, seconds)
         finally:
             with self._lock:
+                if ended and self.returncode is None:
+                    status = os.read(self._status, STATUS.size) if _readable(self._status, STATUS_SECONDS) else b""
+                    self.returncode = STATUS.unpack(status)[0] if status else UNKNOWN
                 self._waiters -= 1
                 if self.returncode is not None and not self._waiters:
                     self._close()
         return self.returncode
-
-    def _note_end(self) -> None:
-        with self._lock:
-            if self.returncode is None:
-                told = select.poll()
-                told.register(self._status, select.POLLIN)
-                status = os.read(self._status, STATUS.size) if told.poll(1000.0 * STATUS_SECONDS) else b""
-                self.returncode = STATUS.unpack(status)[0] if status else UNKNOWN
 
     def _close(self) -> None:
         while self._descriptors:
@@ -123,11 +107,18 @@ class Forked:
         self._close()
 
 
+def _readable(descriptor: int, seconds: float | None) -> bool:
+    """Wait at most `seconds` (None: for ever) until there is something to read, or an end."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else 1000.0 * seconds))
+
+
 class ForkServer:
     """Forks processes that have imported torch. Threads may share one; forked processes outlive `close`.
 
     The server's process starts with the first request, or with `warm`, and is started again if it has ended. If a
-    lender (`Lender`) serves at `lender`, it is forked from the lender's.
+    lender (`lending`) serves at `lender`, it is forked from the lender's.
     """
 
     def __init__(self, lender: Path | None = None) -> None:
@@ -139,9 +130,7 @@ class ForkServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def warm(self) -> None:
@@ -239,7 +228,7 @@ def _borrowed(lender: Path | None, theirs: socket.socket) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
         asking.settimeout(LEND_SECONDS)
         try:
-            with short_path(lender) as name:
+            with _short_path(lender) as name:
                 asking.connect(name)
             socket.send_fds(asking, [LENT], [theirs.fileno()])
             return asking.recv(len(LENT)) == LENT
@@ -262,57 +251,50 @@ class EndedError(OSError):
     """The fork server has ended."""
 
 
-BORROWED, NAME = "latebind.forks.process", "latebind-forks"
-VARIABLE = "LATEBIND_LENDER"  # environment variable with the path of a lender
-PATIENCE = 5.0  # seconds to wait for a borrower's message
-
-
 def fork_server() -> ForkServer:
     """Return a fork server for this process, forked from a lender's if the environment names one."""
     place = os.environ.get(VARIABLE)
     return ForkServer(Path(place) if place else None)
 
 
-class Lender:
-    """Lends what `forks` has imported, at the path `place`, within the context.
-
-    Whoever may open the path may borrow.
-    """
-
-    def __init__(self, forks: ForkServer, place: Path) -> None:
-        self._forks = forks
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with short_path(place) as name:
-            self._socket.bind(name)
-        self._socket.listen()
-        self._thread = Thread(target=self._serve, name="lender", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)  # which wakes the thread
-        self._thread.join()
-        self._socket.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                asked, _ = self._socket.accept()
-            except OSError:
-                return
-            with asked, suppress(OSError):  # a borrower that gets no answer starts its own fork server
-                asked.settimeout(PATIENCE)
-                self._lend(asked)
-
-    def _lend(self, asked: socket.socket) -> None:
-        _, theirs, _, _ = socket.recv_fds(asked, len(LENT), 1)
+@contextmanager
+def lending(forks: ForkServer, place: Path) -> Iterator[None]:
+    """Lend what `forks` has imported, at the path `place`, within the context; whoever may open the path may borrow."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        with _short_path(place) as name:
+            listening.bind(name)
+        listening.listen()
+        thread = Thread(target=_lend, args=(forks, listening), name="lender", daemon=True)
+        thread.start()
         try:
-            self._forks.fork(BORROWED, (), name=NAME, inherited=theirs)
+            yield
         finally:
-            for descriptor in theirs:
-                os.close(descriptor)
-        asked.send(LENT)
+            listening.shutdown(socket.SHUT_RDWR)  # which wakes the thread
+            thread.join()
+
+
+def _lend(forks: ForkServer, listening: socket.socket) -> None:
+    while True:
+        try:
+            asked, _ = listening.accept()
+        except OSError:
+            return
+        with asked, suppress(OSError):  # a borrower that gets no answer starts its own fork server
+            asked.settimeout(ASK_SECONDS)
+            _, theirs, _, _ = socket.recv_fds(asked, len(LENT), 1)
+            try:
+                forks.fork(BORROWED, (), name=NAME, inherited=theirs)
+            finally:
+                for descriptor in theirs:
+                    os.close(descriptor)
+            asked.send(LENT)
+
+
+@contextmanager
+def _short_path(place: Path) -> Iterator[str]:
+    """Yield a name to bind or connect a socket at `place`, whose own may be longer than a socket takes."""
+    folder = os.open(place.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{place.name}"
+    finally:
+        os.close(folder)

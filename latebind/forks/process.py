@@ -66,9 +66,7 @@ def main(words: list[str]) -> None:
     be_usual()  # forked processes compute: they do not need the short time slices of a frontend that started this one
     _import(IMPORTED)
     with socket.socket(fileno=int(words[0])) as asked:
-        server = ForkServer(asked)
-        born = server.serve()
-        signal.set_wakeup_fd(-1)  # before its socket is closed: forked processes may end later
+        born = ForkServer(asked).serve()
     if born is not None:
         fork, descriptors = born
         importlib.import_module(fork.module).main([*map(str, descriptors), *fork.words])
@@ -89,30 +87,24 @@ class ForkServer:
 
         In each forked process, it returns the request and the process's descriptors.
         """
-        self._listen()
-        try:
-            return self._fork_on_request()
-        finally:
-            signal.set_wakeup_fd(-1)  # a process that ends from now on would cause a write to a closed socket
-
-    def _fork_on_request(self) -> tuple[Fork, list[int]] | None:
-        while self._is_asked():
-            message, descriptors, _, _ = socket.recv_fds(self._asked, MESSAGE_BYTES, MOST_DESCRIPTORS)
-            if not message:
-                return None
-            fork = msgspec.json.decode(message, type=Fork)
-            _import(fork.imports)  # once, for the first process that needs it
-            if self._fork(descriptors):
-                return fork, _take_over(fork, descriptors)
-        return None
-
-    def _listen(self) -> None:
         for sock in (self._waker, self._woken):
             sock.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # else there is nothing to wake up for
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         for sock in (self._asked, self._woken):
             self._selector.register(sock, selectors.EVENT_READ, sock)
+        try:
+            while self._is_asked():
+                message, descriptors, _, _ = socket.recv_fds(self._asked, MESSAGE_BYTES, MOST_DESCRIPTORS)
+                if not message:
+                    return None
+                fork = msgspec.json.decode(message, type=Fork)
+                _import(fork.imports)  # once, for the first process that needs it
+                if self._fork(descriptors):
+                    return fork, _take_over(fork, descriptors)
+            return None
+        finally:
+            signal.set_wakeup_fd(-1)  # a process that ends from now on would cause a write to a closed socket
 
     def _is_asked(self) -> bool:
         """Wait for a request, reporting processes that end; False after a long time without any."""
@@ -126,15 +118,17 @@ class ForkServer:
         return False
 
     def _reap(self) -> None:
-        """Report the exit status of all processes that have ended."""
-        while self._statuses:
-            process, status = os.waitpid(-1, os.WNOHANG)
-            if not process:
-                return
-            status_pipe = self._statuses.pop(process)
-            with suppress(BrokenPipeError):  # the client has gone
-                os.write(status_pipe, STATUS.pack(os.waitstatus_to_exitcode(status)))
-            os.close(status_pipe)
+        """Report the exit status of all processes that have ended.
+
+        Each is asked for by its id: what an imported module has started is a child of this process too, and not ours.
+        """
+        for process, status_pipe in list(self._statuses.items()):
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                del self._statuses[process]
+                with suppress(BrokenPipeError):  # the client has gone
+                    os.write(status_pipe, STATUS.pack(os.waitstatus_to_exitcode(status)))
+                os.close(status_pipe)
 
     def _fork(self, descriptors: list[int]) -> bool:
         """Fork; return True in the new process, which inherits nothing of this one but the descriptors."""

@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,8 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
-from latebind.forks.client import UNKNOWN, Forked, ForkServer
+from latebind.forks.client import NAME, UNKNOWN, Forked, ForkServer, lending
 from latebind.prompt import be_prompt, be_usual, slice_seconds
+from tests.building import on_one_core
 from tests.forked import FORKS
 
 DOING = "tests.forks.doing"
@@ -38,8 +40,19 @@ def told_by(*words: str, forks: ForkServer = FORKS, imports: Sequence[str] = ())
         os.close(told)
 
 
-def children() -> set[psutil.Process]:
-    return set(psutil.Process().children())
+def server_of(process: Forked) -> psutil.Process:
+    """Return the fork server that forked a process."""
+    found = psutil.Process(process.pid).parent()
+    assert found is not None
+    return found
+
+
+@contextmanager
+def started() -> Iterator[list[psutil.Process]]:
+    """Yield a list, which is filled at the end of the block with the processes that were started within it."""
+    before, found = set(psutil.Process().children()), list[psutil.Process]()
+    yield found
+    found += set(psutil.Process().children()) - before
 
 
 def tell(*, imports: Sequence[str] = ()) -> dict[str, Any]:
@@ -49,17 +62,39 @@ def tell(*, imports: Sequence[str] = ()) -> dict[str, Any]:
         return found
 
 
-def test_it_gets_its_words_and_a_name_and_need_not_import_torch() -> None:
-    found = tell()
-    assert found["words"] == ["some", "words", "tell"]
-    assert found["name"] == "a-test"
-    assert found["torch"]
+def test_it_is_as_if_it_were_started_by_whoever_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FORKS.warm()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLOUR", "green")
+    with on_one_core():
+        core = os.sched_getaffinity(0)
+        found = tell()
+    assert found == {
+        "words": ["some", "words", "tell"],
+        "name": "a-test",
+        "directory": str(tmp_path),
+        "environment": dict(os.environ),
+        "cores": sorted(core),
+        "torch": True,  # and it need not import that
+        "wave": found["wave"],
+        "files": 5,  # three standard ones, where it tells, and the folder that lists them
+        "wakes": -1,  # else a signal would be written to whatever has that number now
+        "hears of children": False,
+    }
 
 
 def test_what_it_will_need_is_imported_once_for_all_that_follow() -> None:
     assert not tell()["wave"]
     assert tell(imports=["wave"])["wave"]
     assert tell()["wave"]
+
+
+def test_a_process_that_an_imported_module_has_started_is_none_of_the_fork_servers() -> None:
+    with ForkServer() as forks:
+        for imports in ((), ("tests.forks.starting",), ()):  # whose process ends while the last one is awaited
+            with told_by("some", "tell", forks=forks, imports=imports) as (process, told):
+                assert process.wait(PATIENCE) == 0
+                assert os.read(told, 1)
 
 
 def test_its_descriptors_are_closed_once_its_end_is_known() -> None:
@@ -75,52 +110,22 @@ def test_its_descriptors_are_closed_once_its_end_is_known() -> None:
         assert process.poll() == -signal.SIGKILL
 
 
-def test_it_has_the_directory_environment_and_cores_of_whoever_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    FORKS.warm()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLOUR", "green")
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
-    try:
-        found = tell()
-    finally:
-        os.sched_setaffinity(0, cores)
-    assert found["directory"] == str(tmp_path)
-    assert found["environment"] == dict(os.environ)
-    assert found["cores"] == [min(cores)]
-
-
-def test_it_has_no_descriptors_of_the_fork_server_or_of_its_siblings() -> None:
+def test_it_has_no_descriptors_of_its_siblings() -> None:
     alone = tell()["files"]
     with told_by("wait"), told_by("wait"):
         assert tell()["files"] == alone
-    assert alone == 5  # three standard ones, where it tells, and the folder that lists them
-
-
-def test_it_hears_of_its_own_children_as_any_process_does() -> None:
-    found = tell()
-    assert found["wakes"] == -1  # else a signal would be written to whatever has that number now
-    assert not found["hears of children"]
 
 
 def test_all_that_end_at_once_are_told_of() -> None:
     with told_by("wait") as (one, _), told_by("wait") as (other, _):
-        server = psutil.Process(one.pid).parent()
-        assert server is not None
+        server, until = server_of(one), time.monotonic() + PATIENCE
         server.suspend()  # so that it wakes once for both
         for process in (one, other):
             process.kill()
-            until_it_is_a_zombie(psutil.Process(process.pid))
+            while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+                assert time.monotonic() < until
         server.resume()
         assert [process.wait(PATIENCE) for process in (one, other)] == [-signal.SIGKILL] * 2
-
-
-def until_it_is_a_zombie(process: psutil.Process) -> None:
-    until = time.monotonic() + PATIENCE
-    while process.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < until
 
 
 def test_a_fork_server_that_nobody_asks_ends_and_wakes_for_nothing() -> None:
@@ -143,11 +148,6 @@ def test_how_it_ended_is_told() -> None:
             process.wait(0.01)
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(PATIENCE) == -signal.SIGTERM
-    with told_by("wait") as (process, _):
-        process.kill()
-        assert process.wait(PATIENCE) == -signal.SIGKILL
-        process.kill()  # does nothing any more
-        assert process.poll() == -signal.SIGKILL
 
 
 def test_standard_streams_may_be_given_and_an_error_ends_it_with_a_trace(tmp_path: Path) -> None:
@@ -167,8 +167,7 @@ def test_standard_streams_may_be_given_and_an_error_ends_it_with_a_trace(tmp_pat
 def test_a_fork_server_that_was_killed_is_followed_by_another_as_usual_as_it_was() -> None:
     with ForkServer() as forks, told_by("wait", forks=forks) as (first, told):
         os.read(told, 10)
-        before = psutil.Process(first.pid).parent()
-        assert before is not None
+        before = server_of(first)
         before.kill()
         before.wait(PATIENCE)
         assert first.poll() is None  # goes on
@@ -177,9 +176,7 @@ def test_a_fork_server_that_was_killed_is_followed_by_another_as_usual_as_it_was
             os.read(there, 10)
             be_usual()
             assert slice_seconds(second.pid) == slice_seconds(first.pid)
-            after = psutil.Process(second.pid).parent()
-            assert after is not None
-            assert after.pid != before.pid
+            assert server_of(second) != before
         first.kill()
         assert first.wait(PATIENCE) == UNKNOWN  # nobody was there to be told
 
@@ -225,18 +222,17 @@ def test_where_no_more_files_may_be_open_that_is_told_and_none_stays_open(more: 
 
 
 def test_closing_ends_it_even_while_it_imports() -> None:
-    before, forks = children(), ForkServer()
-    forks.warm()
-    (child,) = children() - before
+    forks = ForkServer()
+    with started() as found:
+        forks.warm()
     forks.close()
-    assert not child.is_running()
+    assert not found[0].is_running()
     forks.close()  # does nothing any more
 
 
 def test_a_call_that_is_cancelled_ends_only_when_its_descriptors_are_no_longer_used() -> None:
     async def test() -> None:
         told, tell = os.pipe()
-        before = children()
         with ForkServer() as forks:
             call = asyncio.create_task(forks.forked(DOING, ["wait"], name="a-test", inherited=[tell]))
             await asyncio.sleep(0)
@@ -245,9 +241,70 @@ def test_a_call_that_is_cancelled_ends_only_when_its_descriptors_are_no_longer_u
                 await call
             os.close(tell)
             assert os.read(told, 10) == b"there"  # it was forked with what it was given
-            (server,) = children() - before
-            for each in server.children():
-                each.kill()
+            for each in psutil.Process().children(recursive=True):
+                if each.name() == "a-test":
+                    each.kill()
         os.close(told)
 
     asyncio.run(test())
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """Where somebody lends: in a folder whose path is longer than a socket takes."""
+    folder = tmp_path / ("deep" * 50)
+    folder.mkdir()
+    with lending(FORKS, folder / "lender"):
+        yield folder / "lender"
+
+
+def test_fork_servers_that_borrow_are_forked_from_the_lenders_and_end_with_the_borrower(place: Path) -> None:
+    with (
+        ForkServer(place) as forks,
+        ForkServer(place) as others,
+        told_by("wait", forks=forks) as (process, _),
+        told_by("wait", forks=others) as (another, _),
+        told_by("wait") as (lenders, _),
+    ):
+        lent = server_of(process)
+        assert lent.name() == NAME
+        assert lent.parent() == server_of(another).parent() == server_of(lenders)
+        assert lent != server_of(another)
+        forks.close()
+        lent.wait(PATIENCE)
+        assert process.poll() is None
+
+
+def test_a_server_that_stands_still_is_given_up_and_another_forks(place: Path) -> None:
+    with ForkServer(place) as forks, told_by("wait", forks=forks) as (process, _):
+        lent = server_of(process)
+        lent.suspend()
+        try:
+            assert forks._socket is not None
+            forks._socket.settimeout(0.05)
+            with pytest.raises(TimeoutError):
+                forks.fork(DOING, ["say"], name="a-test")
+            with told_by("tell", forks=forks) as (another, _):
+                assert another.wait(PATIENCE) == 0
+            process.kill()
+            assert process.wait(PATIENCE) == UNKNOWN  # nobody tells how it ended
+        finally:
+            lent.resume()
+
+
+def test_where_nobody_lends_it_imports_itself(tmp_path: Path) -> None:
+    until = time.monotonic() + PATIENCE
+    with ForkServer(tmp_path / "nobody") as forks:
+        with started() as found:
+            forks.warm()
+        while "latebind.forks.process" not in found[0].cmdline():
+            assert time.monotonic() < until
+
+
+def test_a_lender_that_was_sent_nothing_lends_to_the_next(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place.parent)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+        asking.connect(place.name)
+        asking.send(b"?")
+    with ForkServer(place) as forks, told_by("wait", forks=forks) as (process, _):
+        assert server_of(process).name() == NAME

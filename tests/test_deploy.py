@@ -19,36 +19,14 @@ from latebind.server.rest.routes import ROUTES
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
-FILES = [
-    *sorted(DEPLOY.iterdir()),
-    ROOT / "docs" / "deploy.md",
-    ROOT / "docs" / "security.md",
-    ROOT / "docs" / "cluster.md",
-]
+PAGES = ("deploy.md", "security.md", "cluster.md")
+FILES = [*sorted(DEPLOY.iterdir()), *(ROOT / "docs" / page for page in PAGES)]
 MANIFESTS = sorted(DEPLOY.glob("*.yaml"))
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-OF_OTHERS = {
-    "--build-arg",
-    "--cap-drop",
-    "--constraint",
-    "--extra-index-url",
-    "--from",
-    "--from-file",
-    "--from-literal",
-    "--index-url",
-}
-OF_OTHERS |= {
-    "--interval",
-    "--no-cache-dir",
-    "--no-install-recommends",
-    "--now",
-    "--read-only",
-    "--security-opt",
-    "--start-period",
-    "--timeout",
-    "--tmpfs",
-    "--yes",
-}
+OF_OTHERS = OPTION.findall(
+    "--build-arg --cap-drop --constraint --extra-index-url --from --from-file --from-literal --index-url --interval "
+    "--no-cache-dir --no-install-recommends --now --read-only --security-opt --start-period --timeout --tmpfs --yes"
+)
 
 
 def options() -> set[str]:
@@ -74,20 +52,16 @@ def containers(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_option_that_is_named_exists(path: Path) -> None:
-    known = options() | {"--name", "--version"} | OF_OTHERS
+    known = options() | {"--name", "--version", *OF_OTHERS}
     assert set(OPTION.findall(path.read_text())) <= known
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
-def test_manifests_are_whole(path: Path) -> None:
+def test_manifests_are_whole_and_containers_have_no_rights_and_write_to_nothing_but_what_is_mounted(path: Path) -> None:
     for document in documents(path):
         assert {"apiVersion", "kind", "metadata"} <= set(document)
         assert ("data" if document["kind"] == "ConfigMap" else "spec") in document
     assert containers(path)
-
-
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
-def test_containers_have_no_rights_and_write_to_nothing_but_what_is_mounted(path: Path) -> None:
     for pod, container in containers(path):
         rights = pod.get("securityContext", {}) | container["securityContext"]
         assert rights["runAsNonRoot"] is True
@@ -115,21 +89,14 @@ def ray_service() -> tuple[dict[str, Any], dict[str, Any]]:
     return service["spec"], settings["data"]
 
 
-def test_on_ray_the_application_is_one_that_there_is() -> None:
+def test_on_ray_the_application_is_one_that_there_is_and_its_settings_are_such_and_need_tokens() -> None:
     yaml, schema = pytest.importorskip("yaml"), pytest.importorskip("ray.serve.schema")
     spec, settings = ray_service()
-    config = schema.ServeDeploySchema.model_validate(yaml.safe_load(spec["serveConfigV2"]))
-    (one,) = config.applications
+    (one,) = schema.ServeDeploySchema.model_validate(yaml.safe_load(spec["serveConfigV2"])).applications
     module, name = one.import_path.split(":")
     assert callable(getattr(importlib.import_module(module), name))
-    arguments = msgspec.convert(one.args, Arguments)
-    assert Path(arguments.config).name in settings
-
-
-def test_on_ray_the_settings_are_such_and_need_tokens() -> None:
-    _, settings = ray_service()
-    (text,) = settings.values()
-    found = msgspec.toml.decode(text, type=ServeConfig)
+    assert Path(msgspec.convert(one.args, Arguments).config).name in settings
+    found = msgspec.toml.decode(*settings.values(), type=ServeConfig)
     assert found.server.token_file
     assert found.server.admin_token_file
     check("ray", found)
@@ -156,10 +123,9 @@ def test_on_ray_the_frontend_is_where_the_service_leads_and_nothing_of_ray_is_ex
 
 
 def test_the_image_runs_as_nobody_in_particular() -> None:
-    lines = (DEPLOY / "Containerfile").read_text().splitlines()
-    users = [line.split()[1] for line in lines if line.startswith("USER ")]
+    users = re.findall(r"^USER (\d+)", (DEPLOY / "Containerfile").read_text(), re.MULTILINE)
     assert users
-    assert all(user.split(":")[0].isdecimal() and int(user.split(":")[0]) for user in users)
+    assert all(map(int, users))
 
 
 def test_the_service_is_confined() -> None:

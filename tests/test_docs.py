@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,8 @@ WORD = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./-]+\.(?:py|js|toml|yaml|sh|service|css)")
 FOLDER = re.compile(r"[\w-]+(?:/[\w-]+)*/|[a-z_]+(?:/[a-z_]+)+")
 NAME = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?:\([^)]*\))?")
-THE_READERS_OWN = {
-    "mymodels.py",
-    "models/traffic.query.toml",
-    "models/classify.query.toml",
-    "NAME.query.toml",
-    "direct.py",
-}
+QUERIES = ("models/traffic.query.toml", "models/classify.query.toml", "NAME.query.toml")
+THE_READERS_OWN = {"mymodels.py", "direct.py", *QUERIES}
 TOPS = ("latebind", "research", "tests", "examples", "docs", "deploy")
 OF_OTHERS = {"--build-arg", "--model-control-mode", "--request-count"}
 
@@ -125,7 +121,12 @@ def gone(page: Path) -> list[str]:
     return missing
 
 
-@pytest.mark.parametrize("page", OF_TODAY, ids=lambda page: str(page.relative_to(ROOT)))
+def each_page(test: Callable[[Path], None]) -> Any:
+    """Ask a test of each page of today."""
+    return pytest.mark.parametrize("page", OF_TODAY, ids=lambda page: str(page.relative_to(ROOT)))(test)
+
+
+@each_page
 def test_files_folders_and_options_in_the_text_exist(page: Path) -> None:
     assert gone(page) == []
 
@@ -149,21 +150,21 @@ def test_the_tree_of_the_architecture_is_that_of_the_package() -> None:
     assert all(is_there(name) for name in told)
 
 
-@pytest.mark.parametrize("page", OF_TODAY, ids=lambda page: str(page.relative_to(ROOT)))
+@each_page
 def test_links_and_paths_lead_to_something(page: Path) -> None:
     text = page.read_text()
     gone = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
     assert gone + [path for path in PATH.findall(text) if not (ROOT / path).exists()] == []
 
 
-@pytest.mark.parametrize("page", OF_TODAY, ids=lambda page: str(page.relative_to(ROOT)))
+@each_page
 def test_commands_and_their_options_exist(page: Path) -> None:
     for line in code(page):
         for name, words in COMMAND.findall(line):
             assert set(OPTION.findall(words)) <= options(name), line
 
 
-@pytest.mark.parametrize("page", OF_TODAY, ids=lambda page: str(page.relative_to(ROOT)))
+@each_page
 def test_extras_that_are_to_be_installed_exist_and_are_quoted(page: Path) -> None:
     # `.` is a checkout of latebind; brackets without quotes are a pattern to some shells
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

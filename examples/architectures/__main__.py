@@ -8,6 +8,7 @@ import argparse
 import gc
 import json
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,9 +19,9 @@ import torch
 
 from examples.architectures.asking import worst_difference
 from examples.architectures.catalogue import SOURCES, Architecture, Catalogue, catalogue_of
+from latebind.child import started
 from latebind.cli.console import console, progress, show
 from latebind.domain.errors import LatebindError
-from latebind.hosting.child import start
 from latebind.program.backends import BACKENDS
 from latebind.program.build import build_program
 from latebind.program.export import run_module
@@ -88,7 +89,10 @@ def _try(name: str, case: Architecture, folder: Path, backends: list[str] | None
         )
         build_seconds = process_time() - begun
         expected = run_module(module, rows, outputs=outputs)
-        with start((str(folder), "--model", name, "--port", "0"), quiet=True) as child:
+        with (
+            tempfile.TemporaryFile("w+") as log,
+            started((str(folder), "--model", name, "--port", "0"), log=log) as child,
+        ):
             difference = worst_difference(child.url, name, rows, expected)
     except LatebindError as error:
         as_said = bool(case.refused) and case.refused in str(error)

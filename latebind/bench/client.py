@@ -1,24 +1,27 @@
 """The HTTP client of the benchmarks: binary v2 requests, one after another or at times that are drawn."""
 
 import asyncio
-import json
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from random import Random
+from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import httptools
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 LOWEST, HIGHEST = 0.7, 1.3  # times a load: the rates between which calibrations rise
 READ_BYTES = 1 << 16
 IDLE = 5.0  # seconds: a frontend closes connections that nobody uses for twice as long
+CONNECTIONS = 512  # at most; a request that finds none free waits for one, and its seconds count
 DURATION = re.compile(r"dur=([\d.]+)")
 HEADER_LENGTH = "Inference-Header-Content-Length"
 DATATYPES = {
@@ -42,7 +45,8 @@ class Body:
 class Answered:
     """One answer: HTTP status, seconds since it was meant to be sent, outputs by name, the stage that row 0 left at.
 
-    `engine_seconds` are those between the engine's hearing of the request and its answer, as the reply tells them.
+    `engine_seconds` are those between the engine's hearing of the request and its answer, as the reply tells them;
+    `identity` is the id of the request.
     """
 
     status: int
@@ -50,45 +54,54 @@ class Answered:
     outputs: dict[str, Array]
     left_at: int
     engine_seconds: float = 0.0
+    identity: str = ""
 
 
-def encode(inputs: Mapping[str, Array], *, timeout: float | None = None) -> Body:
-    """Write arrays `(N, *shape)` as a binary request; `timeout` in seconds."""
+def encode(inputs: Mapping[str, Array], *, timeout: float | None = None, binary: bool = True, **more: object) -> Body:
+    """Write arrays `(N, *shape)` as a request, binary or all JSON; `timeout` in seconds, and `id` or `priority`."""
     arrays = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
-    parameters: dict[str, object] = {"binary_data_output": True}
+    parameters: dict[str, object] = {"binary_data_output": True} if binary else {}
     if timeout is not None:
         parameters["timeout"] = round(timeout * 1e6)
+    if "priority" in more:
+        parameters["priority"] = more.pop("priority")
     tensors = [
         {
             "name": name,
-            "shape": list(array.shape),
+            "shape": array.shape,
             "datatype": DATATYPES[array.dtype.name],
-            "parameters": {"binary_data_size": array.nbytes},
+            **({"parameters": {"binary_data_size": array.nbytes}} if binary else {"data": array.ravel().tolist()}),
         }
         for name, array in arrays.items()
     ]
-    header = json.dumps({"inputs": tensors, "parameters": parameters}).encode()
-    data = header + b"".join(array.tobytes() for array in arrays.values())
-    return Body({HEADER_LENGTH: str(len(header)), "Content-Type": "application/octet-stream"}, data)
+    text = orjson.dumps({**more, "inputs": tensors, "parameters": parameters})
+    if not binary:
+        return Body({"Content-Type": "application/json"}, text)
+    data = text + b"".join(array.tobytes() for array in arrays.values())
+    return Body({HEADER_LENGTH: str(len(text)), "Content-Type": "application/octet-stream"}, data)
 
 
 def decode(
     status: int, header_length: str | None, data: bytes, seconds: float, *, timing: str | None = None
 ) -> Answered:
     """Read a reply; one that is no answer has no outputs. `timing` is its Server-Timing header."""
-    if status != 200 or header_length is None:
+    if status != 200:
         return Answered(status, seconds, {}, -1)
-    start = int(header_length)
-    header = json.loads(data[:start])
+    start = int(header_length or len(data))
+    header = orjson.loads(data[:start])
     outputs: dict[str, Array] = {}
     for tensor in header["outputs"]:
-        size = tensor["parameters"]["binary_data_size"]
-        array = np.frombuffer(data[start : start + size], NUMPY_TYPES[tensor["datatype"]])
+        size, dtype = tensor.get("parameters", {}).get("binary_data_size"), NUMPY_TYPES[tensor["datatype"]]
+        if size is None:
+            array: Array = np.array(tensor["data"], dtype)
+        else:
+            array = np.frombuffer(data[start : start + size], dtype)
+            start += size
         outputs[tensor["name"]] = array.reshape(tensor["shape"])
-        start += size
     left_at = header.get("parameters", {}).get("left_at", -1)
     first = left_at[0] if isinstance(left_at, list) else left_at
-    return Answered(status, seconds, outputs, first, sum(map(float, DURATION.findall(timing or ""))) / 1e3)
+    engine_seconds = sum(map(float, DURATION.findall(timing or ""))) / 1e3
+    return Answered(status, seconds, outputs, first, engine_seconds, header.get("id", ""))
 
 
 class Line:
@@ -164,29 +177,42 @@ def written(host: str, model: str, body: Body) -> bytes:
     return f"POST /v2/models/{model}/infer HTTP/1.1\r\n{lines}\r\n".encode() + body.data
 
 
-def answered(reply: "Reply", seconds: float) -> Answered:
+def answered(reply: "Reply | Received", seconds: float) -> Answered:
     """Read a reply to a request for a model."""
     length, timing = (reply.headers.get(name) for name in (HEADER_LENGTH.lower(), "server-timing"))
     return decode(reply.status, length, bytes(reply.data), seconds, timing=timing)
 
 
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An HTTP response; names of headers are in small letters."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+
+
 class Reply:
-    """An HTTP response as it comes in."""
+    """An HTTP response as it comes in; another one over the same connection takes its place."""
 
     def __init__(self) -> None:
         self.headers: dict[str, str] = {}
         self.data = bytearray()
         self.whole = False
-        self._parser = httptools.HttpResponseParser(self)
+        self.parser = httptools.HttpResponseParser(self)
 
     @property
     def status(self) -> int:
         """The status code."""
-        return int(self._parser.get_status_code())
+        return int(self.parser.get_status_code())
 
     def feed(self, data: bytes) -> None:
         """Take in the next bytes."""
-        self._parser.feed_data(data)
+        self.parser.feed_data(data)
+
+    def on_message_begin(self) -> None:
+        """Called by the parser."""
+        self.headers, self.data, self.whole = {}, bytearray(), False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by the parser."""
@@ -199,6 +225,97 @@ class Reply:
     def on_message_complete(self) -> None:
         """Called by the parser."""
         self.whole = True
+
+
+class Connection(Reply, asyncio.Protocol):
+    """A connection of an asyncio loop. A reply beyond the one that is waited for is told to `surplus`."""
+
+    def __init__(self, surplus: Callable[[str], None]) -> None:
+        super().__init__()
+        self._surplus = surplus
+        self._waiting: asyncio.Future[Received] | None = None
+        self.transport: Any = None
+
+    def ask(self, data: bytes) -> "asyncio.Future[Received]":
+        """Send a request.
+
+        `ConnectionError` is raised if the connection is closed before, `HttpParserError` for what is no HTTP.
+        """
+        self._waiting = asyncio.get_running_loop().create_future()
+        self.transport.write(data)
+        return self._waiting
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        try:
+            self.feed(data)
+        except httptools.HttpParserError as error:
+            if self._waiting is None or self._waiting.done():
+                self._surplus(f"something that is no HTTP ({error})")
+            self._fail(error)
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop."""
+        self._fail(ConnectionError(f"the server closed the connection ({exc or 'without a word'})"))
+
+    def on_message_complete(self) -> None:
+        """Called by the parser."""
+        super().on_message_complete()
+        if not self.parser.should_keep_alive():
+            self.transport.close()
+        if self._waiting is None or (self._waiting.done() and not self._waiting.cancelled()):
+            self._surplus(f"a reply {self.status} that nobody asked for: {bytes(self.data[:100])!r}")
+        elif not self._waiting.done():
+            self._waiting.set_result(Received(self.status, self.headers, bytes(self.data)))
+
+    def _fail(self, error: Exception) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(error)
+
+
+class Connections:
+    """Kept-open connections to a server, with one request at a time on each."""
+
+    def __init__(self, url: str, *, idle: float = IDLE, surplus: Callable[[str], None] = lambda what: None) -> None:
+        parts = urlsplit(url)
+        self.host = parts.netloc
+        self._place = parts.hostname or "", parts.port or 80
+        self._seconds, self._surplus = idle, surplus
+        self._free = asyncio.Semaphore(CONNECTIONS)
+        self._idle: deque[tuple[float, Connection]] = deque()
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[Connection]:
+        """Give a connection that nobody else has. It is closed if the block raises, else kept for the next request.
+
+        Raises `OSError` if there is no connection.
+        """
+        loop = asyncio.get_running_loop()
+        async with self._free:
+            while self._idle:
+                since, connection = self._idle.pop()
+                if not connection.transport.is_closing() and loop.time() - since < self._seconds:
+                    break
+                connection.transport.close()
+            else:
+                _, connection = await loop.create_connection(lambda: Connection(self._surplus), *self._place)
+            try:
+                yield connection
+            except BaseException:
+                connection.transport.close()
+                raise
+            if not connection.transport.is_closing():
+                self._idle.append((loop.time(), connection))
+
+    def close(self) -> None:
+        """Close those that nobody has."""
+        for _, connection in self._idle:
+            connection.transport.close()
 
 
 def poisson(rate: float, random: Random) -> Iterator[float]:
@@ -234,22 +351,21 @@ async def poisson_load(url: str, model: str, bodies: Sequence[Body], *, rate: fl
 
     Seconds count from the time at which a request was meant to be sent, so a late sender makes no latency shorter.
     """
-    random = Random(seed)
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, base_url=url) as session:
-        start = time.perf_counter() + 0.1
-        due = start
-        tasks: list[asyncio.Task[Answered]] = []
+    random, there = Random(seed), Connections(url)
+    due = time.perf_counter() + 0.1
+    tasks: list[asyncio.Task[Answered]] = []
+
+    async def send(body: Body, due: float) -> Answered:
+        async with there.one() as connection:
+            reply = await connection.ask(written(there.host, model, body))
+            return answered(reply, time.perf_counter() - due)
+
+    try:
         async with asyncio.TaskGroup() as group:
             for body in bodies:
                 due += random.expovariate(rate)
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
-                tasks.append(group.create_task(_send(session, model, body, due)))
-        return [task.result() for task in tasks]
-
-
-async def _send(session: aiohttp.ClientSession, model: str, body: Body, due: float) -> Answered:
-    async with session.post(f"/v2/models/{model}/infer", data=body.data, headers=body.headers) as response:
-        data = await response.read()
-        seconds = time.perf_counter() - due
-        return decode(response.status, response.headers.get(HEADER_LENGTH), data, seconds)
+                tasks.append(group.create_task(send(body, due)))
+    finally:
+        there.close()
+    return [task.result() for task in tasks]

@@ -1,16 +1,15 @@
 """`latebind build`: from a module to a model directory, with learned caches where there is data for them."""
 
 import warnings
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import typer
 from torch import Tensor, nn
 
-from latebind.cli.console import console, progress, reporting, save, show
+from latebind.cli.console import console, progress, reporting, save, show, show_pairs
 from latebind.cli.options import DataOption, JsonFile, Seed, Threads, in_bytes
 from latebind.cli.sources import check_inputs, example_inputs, load_module, load_rows, load_samples
 from latebind.domain.errors import ConfigError
@@ -26,7 +25,6 @@ from latebind.sequence.build import build_sequence
 from latebind.sequence.export import TOKENS, is_sequence
 
 ALL = "all"
-Figures = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +48,8 @@ class Promised:
 
     def promise(self) -> Promise:
         """Return the promise. Raises `ConfigError` for one that cannot be kept."""
-        return Promise(
-            self.fidelity,
-            self.confidence,
-            in_bytes("--memory", self.memory, 1e6),
-            answers=self.answers or None,
-        )
+        most = in_bytes("--memory", self.memory, 1e6)
+        return Promise(self.fidelity, self.confidence, most, answers=self.answers or None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,23 +72,6 @@ class Made:
         typer.Option("--output", help="An output to serve, of a module that returns a dictionary. Default: all."),
     ] = None
 
-    @property
-    def title(self) -> str:
-        """The model's name."""
-        return self.name or self.module.rpartition(":")[2]
-
-    def path(self) -> Path:
-        """Return the model's directory. Raises `ConfigError`, also if no input is described."""
-        if not self.inputs:
-            raise ConfigError(
-                "--input is missing: describe each input as name=dtype:shape, such as image=float32:3x32x32"
-            )
-        return Repository(self.repository).path_for(self.title, self.version)
-
-    def examples(self, seed: int) -> dict[str, Tensor]:
-        """Return a batch of two for each input. Raises `ConfigError`."""
-        return example_inputs(self.inputs or (), seed=seed)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
@@ -113,27 +90,6 @@ class Rows:
             "caches where the data has no labels and the network does not end in a softmax."
         ),
     ] = ""
-
-    def samples(self, examples: dict[str, Tensor], seed: int) -> tuple[Samples, Samples] | None:
-        """Return samples to fit on and to calibrate on, None without data. Raises `ConfigError` if they do not fit."""
-        check_task(self.task)
-        if not self.data:
-            return None
-        samples = load_samples(self.data, self.data_option, seed=seed)
-        for rows in samples:
-            check_inputs(rows, examples)
-        return samples
-
-    def tokens(self, made: Made, seed: int) -> tuple[Tensor, bool]:
-        """Return rows `(N, longest)` for a sequence model, and whether they are real data."""
-        examples = list(made.examples(seed).values())
-        if not self.data:
-            return examples[0], False
-        rows = [torch.from_numpy(array) for array in load_rows(self.data, self.data_option)[0].values()]
-        if len(examples) != 1 or len(rows) != 1 or rows[0].shape[1:] != examples[0].shape[1:]:
-            inputs = " ".join(made.inputs or ())
-            raise ConfigError(f"--data {self.data!r} must give one array of rows like --input {inputs}")
-        return rows[0], True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,20 +139,6 @@ class Compiled:
     max_batch: Annotated[int, typer.Option(help="The largest batch to profile and run.")] = 16
     threads: Threads = 1
 
-    def check(self, made: Made) -> None:
-        """Raise `ConfigError`, before anything is built, for options that no build can take."""
-        if not self.min_stage_ms >= 0:
-            raise ConfigError(f"--min-stage-ms {self.min_stage_ms:g}: give 0 or more")
-        in_bytes("--min-stage-mb", self.min_stage_mb, 1e6)
-        Settings.checked(
-            made.title,
-            made.version,
-            max_batch=self.max_batch,
-            backends=self.backend,
-            tolerance=self.tolerance,
-            threads=self.threads,
-        )
-
 
 def build(
     made: Made,
@@ -231,92 +173,85 @@ def build(
       --data examples.cifar10.data:samples --data-option data=cifar10/ --fidelity 0.97`
     """
     with reporting():
-        path = made.path()
-        compiled.check(made)
+        # Whatever options no build can take is told before a module is made.
+        if not made.inputs:
+            raise ConfigError(
+                "--input is missing: describe each input as name=dtype:shape, such as image=float32:3x32x32"
+            )
+        title = made.name or made.module.rpartition(":")[2]
+        path = Repository(made.repository).path_for(title, made.version)
+        if not compiled.min_stage_ms >= 0:
+            raise ConfigError(f"--min-stage-ms {compiled.min_stage_ms:g}: give 0 or more")
+        stages: dict[str, Any] = {
+            "min_stage_seconds": compiled.min_stage_ms / 1e3,
+            "min_stage_bytes": in_bytes("--min-stage-mb", compiled.min_stage_mb, 1e6),
+            "max_overhead": MAX_OVERHEAD if compiled.min_stage_ms else None,
+        }
+        how: dict[str, Any] = {
+            "max_batch": compiled.max_batch,
+            "backends": compiled.backend,
+            "tolerance": compiled.tolerance,
+            "threads": compiled.threads,
+        }
+        Settings.checked(title, made.version, **how)
         promised.promise()
         training.kinds()
+        check_task(rows.task)
+        how |= {"directory": path, "name": title, "version": made.version}
         network = load_module(made.module, made.weights)
+        examples = example_inputs(made.inputs, seed=seed)
         if is_sequence(network):
-            figures = _sequence(network, path, made, rows, compiled, seed)
+            figures = _sequence(network, examples, made, rows, how)
         else:
-            examples = made.examples(seed)
-            samples = rows.samples(examples, seed)  # before anything is made, and a former model replaced
-            figures = _program(network, examples, samples, path, made, compiled)
-            figures |= _caches(path, samples, rows.task, training, promised, compiled.threads, seed)
+            samples = load_samples(rows.data, rows.data_option, seed=seed) if rows.data else None
+            for part in samples or ():  # before anything is made, and a former model replaced
+                check_inputs(part, examples)
+            with progress(f"building {title}") as tell:
+                data = None if samples is None else samples[0].inputs
+                built = build_program(
+                    network, examples, outputs=made.outputs, data=data, progress=tell, **stages, **how
+                )
+            show_pairs(f"{title} version {made.version}", built.rows())
+            figures = {"program": built.rows(), "caches": None, "variants": None, "composition": None}
+            if samples is not None:
+                figures |= _caches(path, samples, rows.task, training, promised, compiled.threads, seed)
         console.print(f"serve it with: latebind serve {made.repository}")
         save(json_file, figures)
 
 
-def _sequence(network: nn.Module, path: Path, made: Made, rows: Rows, compiled: Compiled, seed: int) -> Figures:
-    """Build a sequence model."""
+def _sequence(
+    network: nn.Module, examples: dict[str, Tensor], made: Made, rows: Rows, how: dict[str, Any]
+) -> dict[str, object]:
+    """Build a sequence model, on rows like those to come if there are any."""
     if made.outputs:
         raise ConfigError(f"--output {made.outputs[0]}: a sequence model has one output, {TOKENS}: leave --output out")
-    tokens, like_those_to_come = rows.tokens(made, seed)
-    with progress(f"building {made.title}") as tell:
-        built = build_sequence(
-            network,
-            tokens,
-            directory=path,
-            name=made.title,
-            version=made.version,
-            measured_lengths=like_those_to_come,
-            backends=compiled.backend,
-            tolerance=compiled.tolerance,
-            max_batch=compiled.max_batch,
-            threads=compiled.threads,
-            progress=tell,
-        )
-    _show(f"{made.title} version {made.version}", built.rows())
-    return {"program": built.rows()}
-
-
-def _program(
-    network: nn.Module,
-    examples: Mapping[str, Tensor],
-    samples: tuple[Samples, Samples] | None,
-    path: Path,
-    made: Made,
-    compiled: Compiled,
-) -> Figures:
-    """Build a chain of stages."""
-    with progress(f"building {made.title}") as tell:
-        built = build_program(
-            network,
-            examples,
-            directory=path,
-            name=made.title,
-            version=made.version,
-            backends=compiled.backend,
-            tolerance=compiled.tolerance,
-            min_stage_seconds=compiled.min_stage_ms / 1e3,
-            min_stage_bytes=in_bytes("--min-stage-mb", compiled.min_stage_mb, 1e6),
-            max_overhead=MAX_OVERHEAD if compiled.min_stage_ms else None,
-            max_batch=compiled.max_batch,
-            threads=compiled.threads,
-            outputs=made.outputs,
-            data=None if samples is None else samples[0].inputs,
-            progress=tell,
-        )
-    _show(f"{made.title} version {made.version}", built.rows())
+    tokens = next(iter(examples.values()))
+    if rows.data:
+        arrays = list(load_rows(rows.data, rows.data_option)[0].values())
+        if len(examples) != 1 or len(arrays) != 1 or arrays[0].shape[1:] != tokens.shape[1:]:
+            raise ConfigError(
+                f"--data {rows.data!r} must give one array of rows like --input {' '.join(made.inputs or ())}"
+            )
+        tokens = torch.from_numpy(arrays[0])
+    with progress(f"building {how['name']}") as tell:
+        built = build_sequence(network, tokens, measured_lengths=bool(rows.data), progress=tell, **how)
+    show_pairs(f"{how['name']} version {made.version}", built.rows())
     return {"program": built.rows()}
 
 
 def _caches(
     path: Path,
-    samples: tuple[Samples, Samples] | None,
+    samples: tuple[Samples, Samples],
     task: str,
     training: Training,
     promised: Promised,
     threads: int,
     seed: int,
-) -> Figures:
-    """Train learned caches for the model that was built, where there are samples and it is a classifier."""
-    none: Figures = {"caches": None, "variants": None, "composition": None}
-    if samples is None:
-        return none
+) -> dict[str, object]:
+    """Train learned caches for the model that was built, if it is a classifier."""
     if unknown := doubt(ModelDirectory.open(path), samples, task):
-        _show("no learned caches", [("why", unknown)])
-        return none
+        show_pairs("no learned caches", [("why", unknown)])
+        return {}
     with progress("learning caches") as tell, warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=__name__)  # the table says it
         if training.fresh:
@@ -338,12 +273,7 @@ def _caches(
             seed=seed,
             progress=tell,
         )
-    _show(f"learned caches for fidelity {promised.fidelity:g}", learned.rows())
+    show_pairs(f"learned caches for fidelity {promised.fidelity:g}", learned.rows())
     if learned.tried:
         show("all networks explored, each alone at the target", learned.variants())
     return {"caches": learned.rows(), "variants": learned.variants()}
-
-
-def _show(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Print labels and texts."""
-    show(title, [{"": label, " ": text} for label, text in rows])

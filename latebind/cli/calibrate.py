@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from latebind.cli.build import Promised
-from latebind.cli.console import progress, reporting, save, show
+from latebind.cli.console import progress, reporting, save, show_pairs
 from latebind.cli.options import DataOption, JsonFile, Seed, Threads
 from latebind.cli.sources import load_samples
 from latebind.learned.build import recalibrate
@@ -63,5 +63,5 @@ def calibrate(
             answers=promise.answers,
             progress=tell,
         )
-    show(f"learned caches for fidelity {promise.fidelity:g}", [{"": label, " ": text} for label, text in report.rows()])
+    show_pairs(f"learned caches for fidelity {promise.fidelity:g}", report.rows())
     save(json_file, report.rows())

@@ -40,9 +40,22 @@ EXTRAS = {
 class Deferred(TyperCommand):
     """A command of which a list tells what the docstring of its function says, read from its source."""
 
-    def __init__(self, name: str, module: str, load: Callable[[], TyperCommand | TyperGroup]) -> None:
+    def __init__(self, name: str, module: str) -> None:
         super().__init__(name, help=docstring(module, name.replace("-", "_")))
-        self.load = load
+        self._module = module
+
+    def load(self) -> TyperCommand | TyperGroup:
+        """Import the module and return its application, else its function of this name, as a command."""
+        assert self.name is not None
+        found = importlib.import_module(self._module)
+        app = getattr(found, "app", None)
+        if app is None:
+            app = typer.Typer(**STYLE)
+            app.command()(flattened(getattr(found, self.name.replace("-", "_"))))
+        command = typer.main.get_command(app)
+        assert isinstance(command, TyperCommand | TyperGroup)
+        command.name = self.name
+        return command
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Import the command, whose context this is from now on."""
@@ -74,21 +87,7 @@ class DeferredCommands(TyperGroup):
         del ctx
         if cmd_name not in self.modules:
             return None
-        module = self.modules[cmd_name]
-        return Deferred(cmd_name, module, lambda: _imported(cmd_name, module))
-
-
-def _imported(name: str, module: str) -> TyperCommand | TyperGroup:
-    """Import a module and return its application, else its function of this name, as a command."""
-    found = importlib.import_module(module)
-    app = getattr(found, "app", None)
-    if app is None:
-        app = typer.Typer(**STYLE)
-        app.command()(flattened(getattr(found, name.replace("-", "_"))))
-    command = typer.main.get_command(app)
-    assert isinstance(command, TyperCommand | TyperGroup)
-    command.name = name
-    return command
+        return Deferred(cmd_name, self.modules[cmd_name])
 
 
 def docstring(module: str, function: str) -> str:
@@ -117,7 +116,11 @@ def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
     may stand in two groups, or as a parameter too: that raises `ValueError`.
     """
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: (_maker(hint), found) for name, hint in hints.items() if (found := list(_grouped(hint)))}
+    groups = {
+        name: (hint if isinstance(hint, type) else dict, found)
+        for name, hint in hints.items()
+        if (found := list(_grouped(hint)))
+    }
 
     @wraps(command)
     def with_groups(**given: Any) -> Any:
@@ -131,10 +134,6 @@ def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
     with_groups.__signature__ = Signature(flat)  # type: ignore[attr-defined]
     with_groups.__annotations__ = {one.name: one.annotation for one in flat}
     return with_groups
-
-
-def _maker(hint: Any) -> Callable[..., Any]:
-    return hint if isinstance(hint, type) else dict
 
 
 def _grouped(hint: Any) -> Iterator[Parameter]:

@@ -4,6 +4,7 @@ import errno
 import json
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
@@ -106,6 +107,11 @@ def _widths(columns: Mapping[str, Sequence[str]]) -> dict[str, int] | None:
     return widths
 
 
+def show_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
+    """Print labels, each with a text beside it."""
+    show(title, [{"": label, " ": text} for label, text in pairs])
+
+
 def show_tables(tables: Mapping[str, SomeRows]) -> None:
     """Print each table that has rows, under its title."""
     for title, rows in tables.items():
@@ -115,10 +121,11 @@ def show_tables(tables: Mapping[str, SomeRows]) -> None:
 
 def save(file: Path | None, figures: Any) -> None:
     """Write figures as JSON where a file is named."""
-    if file is not None:
-        with reporting():
-            file.write_text(json.dumps(figures, indent=2, default=_plain) + "\n")
-        console.print(f"figures written to {file}")
+    if file is None:
+        return
+    with reporting():
+        file.write_text(json.dumps(figures, indent=2, default=_plain) + "\n")
+    console.print(f"figures written to {file}")
 
 
 def _plain(value: object) -> object:
@@ -136,32 +143,23 @@ def progress(title: str) -> Iterator[Callable[[str, float], None]]:
     Where nobody watches a terminal, as in a CI job or behind `nohup`, what is done is a line every `SAY_SECONDS`.
     """
     if not errors.is_terminal:
-        yield _sayer(title)
+        begun = said = time.monotonic()
+
+        def say(doing: str, share: float) -> None:
+            nonlocal said
+            if (now := time.monotonic()) - said >= SAY_SECONDS:
+                said = now
+                after = timedelta(seconds=round(now - begun))
+                print(f"{title}: {doing}, {share:.0%} after {after}", file=sys.stderr, flush=True)
+
+        yield say
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     # steps of a build differ in pace: the estimate looks back further than rich's half minute
     with Progress(*columns, console=errors, transient=True, speed_estimate_period=ESTIMATE_SECONDS) as bars:
         task = bars.add_task(title, total=1.0)
         yield lambda doing, share: bars.update(task, description=f"{title}: {doing}", completed=share)
-
-
-def _sayer(title: str) -> Callable[[str, float], None]:
-    begun = said = time.monotonic()
-
-    def say(doing: str, share: float) -> None:
-        nonlocal said
-        if (now := time.monotonic()) - said >= SAY_SECONDS:
-            said = now
-            after = timedelta(seconds=round(now - begun))
-            print(f"{title}: {doing}, {share:.0%} after {after}", file=sys.stderr, flush=True)
-
-    return say
 
 
 def written(value: object) -> str:
@@ -177,12 +175,11 @@ def in_order(steps: Sequence[StepSpec]) -> str:
     Those beside each other wait for equally long chains.
     """
     depths: list[int] = []
+    waves = defaultdict[int, list[str]](list)
     for step in steps:
         depths.append(1 + max([depths[i] for i in step.after], default=-1))
-    waves = [
-        [step.name for step, depth in zip(steps, depths, strict=True) if depth == one] for one in sorted(set(depths))
-    ]
-    return " -> ".join(", ".join(wave) for wave in waves)
+        waves[depths[-1]].append(step.name)
+    return " -> ".join(", ".join(waves[depth]) for depth in sorted(waves))
 
 
 def milliseconds(seconds: float) -> str:

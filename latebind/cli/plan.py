@@ -1,7 +1,5 @@
 """`latebind plan`: how many machines, how much memory and which policy some traffic needs, by simulation."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +9,9 @@ import typer
 from latebind.cli.console import console, progress, reporting, save, show
 from latebind.cli.options import JsonFile, Page
 from latebind.domain.errors import ConfigError
-from latebind.planning.plan import Plan, make_plan
-from latebind.planning.question import WAYS, Question, read_question, way
-from latebind.planning.report import Rows, answer, asked, assumptions, plan_rows, plots, sensitivity_rows
+from latebind.planning.plan import make_plan
+from latebind.planning.question import WAYS, read_question, way
+from latebind.planning.report import answer, asked, assumptions, plan_rows, plots, sensitivity_rows
 from latebind.planning.runs import playing
 from latebind.planning.sampling import sampling_of
 
@@ -21,61 +19,39 @@ SIZES = (100.0, 75.0, 50.0)
 MOST_WARM = 90.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """What is planned for: the traffic, and how much of it must be answered in time."""
-
+def plan(
     workload: Annotated[
         Path, typer.Argument(help="A TOML file that describes the models, their traffic and the kinds of machines.")
-    ]
+    ],
+    *,
     target: Annotated[
         float, typer.Option(help="Percent of all requests that must be answered within their deadlines.")
-    ] = 99.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
-    """The clusters that are tried."""
-
+    ] = 99.0,
     memory: Annotated[
         list[float] | None,
         typer.Option(help="Percent of a machine's memory that models may use; may be repeated. Default: 100, 75, 50."),
-    ] = None
+    ] = None,
     ways: Annotated[
         list[str] | None,
         typer.Option(
             "--way",
             metavar="RESIDENCY[/wait]",
             help="How the machines are run: which residency policy decides what is in memory. With /wait no request is "
-            "refused for being late. May be repeated. "
-            f"Default: {', '.join(one.label for one in WAYS)}.",
+            f"refused for being late. May be repeated. Default: {', '.join(one.label for one in WAYS)}.",
         ),
-    ] = None
+    ] = None,
     most: Annotated[
         int, typer.Option(help="The most machines to try. Default 0: many times what the traffic asks for.")
-    ] = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulations:
-    """How each candidate is simulated."""
-
+    ] = 0,
     seeds: Annotated[
         int, typer.Option(min=1, help="Simulate each cluster with this many draws of the traffic; all must suffice.")
-    ] = 3
+    ] = 3,
     warm: Annotated[
         float, typer.Option(help="Percent of a simulation, at its start, that is not counted: memory is filling then.")
-    ] = 10.0
+    ] = 10.0,
     processes: Annotated[
         int, typer.Option(help="How many simulations run at the same time. Default 0: one for each core.")
-    ] = 0
-
-
-def plan(
-    demand: Demand,
-    *,
-    candidates: Candidates,
-    simulations: Simulations,
+    ] = 0,
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -96,59 +72,36 @@ def plan(
     * `latebind plan workload.toml --target 99.9 --memory 100 --way late`
     """
     with reporting():
-        question = _question(demand, candidates, simulations)
+        if not 0 <= warm <= MOST_WARM:
+            raise ConfigError(f"--warm {warm:g} leaves too little that counts: give 0 to {MOST_WARM:g} percent")
+        question = read_question(
+            workload,
+            ways=tuple([way(text) for text in ways or ()]) or WAYS,
+            sizes=tuple(sorted({_share("--memory", percent) for percent in memory or SIZES}, reverse=True)),
+            target=_share("--target", target),
+            warm=warm / 100,
+            seeds=seeds,
+            most=most,
+        )
         sampling = sampling_of(question)
         console.print(asked(question, sampling), highlight=False)
-        with progress("planning") as tell, playing(question, tell, simulations.processes, sampling) as runs:
+        with progress("planning") as tell, playing(question, tell, processes, sampling) as runs:
             found = make_plan(question, runs, curve=page is not None)
-        tables = (plan_rows(found), sensitivity_rows(found))
+        plans, changes = plan_rows(found), sensitivity_rows(found)
         said, assumed = answer(question, found), assumptions(question, sampling)
-        _show(tables, said, assumed)
+        show("the fewest machines that are enough; * is the plan", plans)
+        if changes:
+            show("what becomes of the plan if things change", changes)
+        console.print("\n* ".join([f"[bold]{said}[/]\nAssumed:", *assumed]), highlight=False)
         if page is not None:
-            _write(page, [said, "Assumed:", *assumed], tables, question, found)
+            from latebind.bench.report import write_plots
+
+            text = "<br>".join(map(escape, [said, "Assumed:", *assumed]))
+            write_plots(page, "How many machines", text, (plans, changes), plots(question, found))
+            console.print(f"page written to {page}")
         save(json_file, {"answer": said, "assumed": assumed, "plan": found})
     if found.best is None:
         raise typer.Exit(1)
-
-
-def _question(demand: Demand, candidates: Candidates, simulations: Simulations) -> Question:
-    """Read the workload. Raises `ConfigError` for options and workloads that make no sense."""
-    return read_question(
-        demand.workload,
-        ways=tuple([way(text) for text in candidates.ways or ()]) or WAYS,
-        sizes=_shares(candidates.memory or SIZES),
-        target=_share("--target", demand.target),
-        warm=_warm(simulations.warm),
-        seeds=simulations.seeds,
-        most=candidates.most,
-    )
-
-
-def _show(tables: Sequence[Rows], said: str, assumed: Sequence[str]) -> None:
-    plans, changes = tables
-    show("the fewest machines that are enough; * is the plan", plans)
-    if changes:
-        show("what becomes of the plan if things change", changes)
-    console.print(f"[bold]{said}[/]\nAssumed:", highlight=False)
-    for line in assumed:
-        console.print(f"* {line}", highlight=False)
-
-
-def _write(page: Path, text: Sequence[str], tables: Sequence[Rows], question: Question, found: Plan) -> None:
-    from latebind.bench.report import write_plots
-
-    write_plots(page, "How many machines", "<br>".join(map(escape, text)), tables, plots(question, found))
-    console.print(f"page written to {page}")
-
-
-def _shares(percents: Sequence[float]) -> tuple[float, ...]:
-    return tuple(sorted({_share("--memory", percent) for percent in percents}, reverse=True))
-
-
-def _warm(percent: float) -> float:
-    if not 0 <= percent <= MOST_WARM:
-        raise ConfigError(f"--warm {percent:g} leaves too little that counts: give 0 to {MOST_WARM:g} percent")
-    return percent / 100
 
 
 def _share(option: str, percent: float) -> float:

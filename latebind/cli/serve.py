@@ -11,6 +11,7 @@ import typer
 import uvloop
 
 from latebind.batching.policy import make_policy
+from latebind.child import GRPC_READY, READY
 from latebind.cli.console import in_order, reporting
 from latebind.cli.settings import SETTINGS, Given, check_machine
 from latebind.compiled import is_compiled
@@ -29,8 +30,6 @@ from latebind.serving import serving
 
 logger = logging.getLogger(__name__)
 
-READY = "latebind serves at "  # printed with the URL once requests are answered; scripts wait for it
-GRPC_READY = "latebind serves gRPC at "  # the line before, where it does
 ON_RAY = ("replicas", "max_replicas", "replica_cpus")  # options that mean nothing elsewhere
 
 
@@ -95,7 +94,13 @@ def serve(
         check_addresses(settings.server)
         selection = open_selection(repository, model or (), settings.repository)
         if on is not None:
-            _serve_on(on, settings, selection, event_log)
+            from latebind.cluster import application  # noqa: PLC0415  (an optional dependency)
+
+            application.check(on, settings, event_log=event_log is not None)
+            selection.first()  # what is not there is told here, not by a replica
+            with application.on_ray(selection, settings) as (port, grpc_port):
+                say_where(settings, port, grpc_port, dashboard=False)
+                application.wait()
             return
         check_machine(settings.engine, event_log)
         if not uvloop.run(_serve(settings, selection, event_log)):
@@ -131,17 +136,6 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
         if frontend.hurried:
             await engines.close(0.0)
     return not frontend.hurried
-
-
-def _serve_on(on: str, settings: ServeConfig, selection: Selection, event_log: Path | None) -> None:
-    """Serve on a cluster until this process is told to end. Raises `ConfigError`."""
-    from latebind.cluster.application import check, on_ray, wait  # noqa: PLC0415  (an optional dependency)
-
-    check(on, settings, event_log=event_log is not None)
-    selection.first()  # what is not there is told here, not by a replica
-    with on_ray(selection, settings) as (port, grpc_port):
-        say_where(settings, port, grpc_port, dashboard=False)
-        wait()
 
 
 def say_where(settings: ServeConfig, port: int, grpc_port: int | None, *, dashboard: bool) -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 import typer
@@ -20,47 +20,102 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.wording import size
 from latebind.engine.cores import fitted
 
+OPTIONS = """
+Where it listens, what it shows
+  --host server.host: Address to listen on: 0.0.0.0 is all of IPv4, `::` all of IPv4 and IPv6. Default: 127.0.0.1.
+  --port server.port: Port to listen on, 0 for any free one. Default: 8000.
+  --grpc-port server.grpc_port: Port to speak gRPC on too, 0 for any free one. Needs latebind[grpc].
+  --deadline-ms server.deadline: Deadline of requests that name none. Default: 1000.
+  --show-exit server.show_exit: Whether answers say at which stage they left the network. Default: yes.
+  --dashboard server.dashboard: Whether there is a read-only page at /dashboard. Default: where only this machine
+    reaches it.
+Who may call
+  --token-file server.token_file: A file with the token that every call but health needs. Default: none.
+  --admin-token-file server.admin_token_file: A file with the token for calls that change what is served or how.
+  --allow-host server.allow_hosts: A name by which clients call this server; may be repeated.
+  --tls-cert server.tls_cert: Speak TLS with this certificate (PEM, followed by its chain).
+  --tls-key server.tls_key: The key of the certificate (PEM, no password).
+  --tls-client-ca server.tls_client_ca: Answer only clients whose certificate this authority (PEM) signed.
+  --shared-memory server.shared_memory: Let clients name system shared memory whose key begins with this; may be
+    repeated. Default: none.
+Early exits and batches
+  --exits engine.exits: Whether learned caches may answer early. Default: yes.
+  --policy policy.name: Which requests run together: late, lazy+, graph, or a class of yours, as package.module:Class,
+    which is imported and runs. Default: late.
+  --max-batch policy.max_batch: The largest batch; 0: what each model was built for. Default: 0.
+Workers and cores
+  --workers engine.workers: Workers that run at once. Default: one for each core beside the frontend's, at most 8.
+  --threads engine.threads: Threads of each worker. Default: 1, more on more than 9 cores.
+  --cores engine.cores: Cores for the engine, as 1 or 2,3. Default: any.
+  --slots engine.slots: Requests of a model that may be under way at once. Default: 256.
+  --backend engine.backend: Run stages on this backend instead of the one that build chose; no build has compared it.
+  --device engine.device: Compute on cpu, cuda or cuda:0. Default: cpu.
+More models than memory holds
+  --memory residency.budget: What weights, slots, batches and requests between stages may take together, as 500MB or
+    2GiB: models load on demand. The processes come on top. Default: all are loaded.
+  --evict residency.policy: Which models go when room is needed: late, lru, or a class of yours, as
+    package.module:Class, which is imported and runs. Default: late.
+Learned caches that follow the traffic
+  --adapt adaptation.on: Whether learned caches are retrained on the traffic and their fidelity is watched. Default: no.
+  --sample adaptation.sample: The largest share of requests to run again for that. Default: 0.2.
+  --retrain-s adaptation.interval: Seconds after which caches are retrained in any case. Default: 900.
+  --adapted adaptation.folder: Folder for the versions of retrained caches. Default: beside each model.
+Models: from a URL, and new ones while it serves
+  --cache repository.cache: Folder for models that a URL names. Default: in the user's cache folder.
+  --cache-size repository.most: The most that may be fetched from a URL, as 500MB or 2GiB. Default: 64GiB.
+  --watch generations.watch: Seconds between looks for new models and versions. Default: look on SIGHUP only.
+  --manage server.manage: Whether clients may have models loaded and unloaded. Default: no.
+Traces and logs
+  --trace-rate observability.trace_rate: Share of calls to follow from admission to answer. Default 0: only calls whose
+    caller asks for it.
+  --otlp observability.otlp: Send traces to this OpenTelemetry collector, as http://127.0.0.1:4318.
+  --log-format observability.log_format: Lines of the log: text or json. Default: text.
+Several replicas, on Ray
+  --replicas cluster.replicas: The smallest number of replicas on Ray. Default: 1.
+  --max-replicas cluster.max_replicas: The largest number of replicas on Ray; the traffic decides. Default: as
+    --replicas.
+  --replica-cpus cluster.cpus: Cores that each replica asks Ray for. Default 0: none, which leaves it to the machine.
+  --ray-address cluster.address: The Ray cluster to serve on, as auto. Default: start one on this machine.
+"""
+OPTION = re.compile(r"  --(?P<name>\S+) (?P<part>\w+)\.(?P<key>\w+): (?P<help>.*(?:\n    .*)*)")
+READ: Mapping[str, Callable[[str, Any], Any]] = {  # what is not taken as it is typed, by its option
+    "deadline_ms": lambda _, milliseconds: milliseconds / 1e3,
+    "cores": numbers,
+    "memory": size,
+    "cache_size": size,
+}
 PLACE = re.compile(r"`\$\.(\w+)")
 
 Given = dict[str, Any]
 """Values by the names of their options, with underscores; None where an option was not given."""
 
 
-class Setting(NamedTuple):
-    """An option for one key of the configuration, such as `server.port`; `read` makes the value of option and text."""
-
-    key: str
-    help: str
-    read: Callable[[str, Any], Any] | None = None
-
-    @property
-    def kind(self) -> Any:
-        """What the command line takes: what the key holds, a word for what is read, and a list for several words."""
-        part, _, key = self.key.partition(".")
-        kind = get_type_hints(type(getattr(ServeConfig(), part)))[key]
-        if kind == tuple[str, ...]:
-            return list[str] | None
-        if self.read in {size, numbers}:
-            return str | None
-        return kind | None
-
-
-def _seconds(_option: str, milliseconds: float) -> float:
-    return milliseconds / 1e3
-
-
 class Settings:
-    """Options by panel and name, which a command takes as one parameter `Annotated[Given, Settings(...)]`."""
+    """Options as a text tells of them, which a command takes as one parameter `Annotated[Given, Settings(...)]`.
 
-    def __init__(self, panels: Mapping[str, Mapping[str, Setting]]) -> None:
-        self._panels = panels
+    A title of a panel is followed by its options, each `  --NAME PART.KEY: HELP`.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def _options(self) -> Iterator[tuple[str, str, str, str, str]]:
+        """Yield panel, name, part and key of the configuration, and help of each option."""
+        for panel in re.split(r"\n(?=\S)", self._text.rstrip())[1:]:
+            title, _, rest = panel.partition("\n")
+            for name, part, key, said in OPTION.findall(rest):
+                yield title, name.replace("-", "_"), part, key, " ".join(said.split())
 
     def parameters(self) -> Iterator[Parameter]:
         """Yield a parameter for each option, for Typer to read."""
-        for panel, settings in self._panels.items():
-            for name, setting in settings.items():
-                kind, option = setting.kind, typer.Option(help=setting.help, rich_help_panel=panel)
-                yield Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
+        whole = ServeConfig()
+        for panel, name, part, key, said in self._options():
+            kind: Any = get_type_hints(type(getattr(whole, part)))[key]
+            if READ.get(name) in {size, numbers}:
+                kind = str
+            kind = list[str] | None if kind == tuple[str, ...] else kind | None
+            option = typer.Option(help=said.replace("[", "\\["), rich_help_panel=panel)
+            yield Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
 
     def read(self, file: Path | None, given: Given, *, on: str | None = None) -> ServeConfig:
         """Read the file if there is one, put the given options over it, and check each part once.
@@ -70,20 +125,19 @@ class Settings:
         """
         settings, said = (ServeConfig(), {}) if file is None else _read(file)
         parts: dict[str, Given] = {"engine": {}}
-        for panel in self._panels.values():
-            for name, setting in panel.items():
-                value = given[name]
-                if value is None:
-                    continue
-                if setting.read is not None:
-                    value = setting.read(f"--{name.replace('_', '-')}", value)
-                part, _, key = setting.key.partition(".")
+        for _, name, part, key, _ in self._options():
+            if (value := given[name]) is not None:
+                if name in READ:
+                    value = READ[name](f"--{name.replace('_', '-')}", value)
                 parts.setdefault(part, {})[key] = tuple(value) if isinstance(value, list) else value
         engine = {**said.get("engine", {}), **parts["engine"]}
         if engine.keys() >= {"workers", "granularities"}:
             raise ConfigError("engine.workers and engine.granularities both say how many workers there are: give one")
         changed = {part: replace(getattr(settings, part), **values) for part, values in parts.items()}
         return fitted(replace(settings, **changed), engine, on=on)
+
+
+SETTINGS = Settings(OPTIONS)
 
 
 def _read(file: Path) -> tuple[ServeConfig, dict[str, Given]]:
@@ -125,133 +179,3 @@ def _may_run_on(core: int) -> bool:
         return False
     os.sched_setaffinity(0, before)
     return True
-
-
-SETTINGS = Settings(
-    {
-        "Where it listens, what it shows": {
-            "host": Setting(
-                "server.host",
-                "Address to listen on: 0.0.0.0 is all of IPv4, `::` all of IPv4 and IPv6. Default: 127.0.0.1.",
-            ),
-            "port": Setting("server.port", "Port to listen on, 0 for any free one. Default: 8000."),
-            "grpc_port": Setting(
-                "server.grpc_port", "Port to speak gRPC on too, 0 for any free one. Needs latebind\\[grpc]."
-            ),
-            "deadline_ms": Setting("server.deadline", "Deadline of requests that name none. Default: 1000.", _seconds),
-            "show_exit": Setting(
-                "server.show_exit", "Whether answers say at which stage they left the network. Default: yes."
-            ),
-            "dashboard": Setting(
-                "server.dashboard",
-                "Whether there is a read-only page at /dashboard. Default: where only this machine reaches it.",
-            ),
-        },
-        "Who may call": {
-            "token_file": Setting(
-                "server.token_file", "A file with the token that every call but health needs. Default: none."
-            ),
-            "admin_token_file": Setting(
-                "server.admin_token_file", "A file with the token for calls that change what is served or how."
-            ),
-            "allow_host": Setting("server.allow_hosts", "A name by which clients call this server; may be repeated."),
-            "tls_cert": Setting("server.tls_cert", "Speak TLS with this certificate (PEM, followed by its chain)."),
-            "tls_key": Setting("server.tls_key", "The key of the certificate (PEM, no password)."),
-            "tls_client_ca": Setting(
-                "server.tls_client_ca", "Answer only clients whose certificate this authority (PEM) signed."
-            ),
-            "shared_memory": Setting(
-                "server.shared_memory",
-                "Let clients name system shared memory whose key begins with this; may be repeated. Default: none.",
-            ),
-        },
-        "Early exits and batches": {
-            "exits": Setting("engine.exits", "Whether learned caches may answer early. Default: yes."),
-            "policy": Setting(
-                "policy.name",
-                "Which requests run together: late, lazy+, graph, or a class of yours, as package.module:Class, which "
-                "is imported and runs. Default: late.",
-            ),
-            "max_batch": Setting(
-                "policy.max_batch", "The largest batch; 0: what each model was built for. Default: 0."
-            ),
-        },
-        "Workers and cores": {
-            "workers": Setting(
-                "engine.workers",
-                "Workers that run at once. Default: one for each core beside the frontend's, at most 8.",
-            ),
-            "threads": Setting("engine.threads", "Threads of each worker. Default: 1, more on more than 9 cores."),
-            "cores": Setting("engine.cores", "Cores for the engine, as 1 or 2,3. Default: any.", numbers),
-            "slots": Setting("engine.slots", "Requests of a model that may be under way at once. Default: 256."),
-            "backend": Setting(
-                "engine.backend",
-                "Run stages on this backend instead of the one that build chose; no build has compared it.",
-            ),
-            "device": Setting("engine.device", "Compute on cpu, cuda or cuda:0. Default: cpu."),
-        },
-        "More models than memory holds": {
-            "memory": Setting(
-                "residency.budget",
-                "What weights, slots, batches and requests between stages may take together, as 500MB or 2GiB: models "
-                "load on demand. The processes come on top. Default: all are loaded.",
-                size,
-            ),
-            "evict": Setting(
-                "residency.policy",
-                "Which models go when room is needed: late, lru, or a class of yours, as package.module:Class, which "
-                "is imported and runs. Default: late.",
-            ),
-        },
-        "Learned caches that follow the traffic": {
-            "adapt": Setting(
-                "adaptation.on",
-                "Whether learned caches are retrained on the traffic and their fidelity is watched. Default: no.",
-            ),
-            "sample": Setting(
-                "adaptation.sample", "The largest share of requests to run again for that. Default: 0.2."
-            ),
-            "retrain_s": Setting(
-                "adaptation.interval", "Seconds after which caches are retrained in any case. Default: 900."
-            ),
-            "adapted": Setting(
-                "adaptation.folder", "Folder for the versions of retrained caches. Default: beside each model."
-            ),
-        },
-        "Models: from a URL, and new ones while it serves": {
-            "cache": Setting(
-                "repository.cache", "Folder for models that a URL names. Default: in the user's cache folder."
-            ),
-            "cache_size": Setting(
-                "repository.most", "The most that may be fetched from a URL, as 500MB or 2GiB. Default: 64GiB.", size
-            ),
-            "watch": Setting(
-                "generations.watch", "Seconds between looks for new models and versions. Default: look on SIGHUP only."
-            ),
-            "manage": Setting("server.manage", "Whether clients may have models loaded and unloaded. Default: no."),
-        },
-        "Traces and logs": {
-            "trace_rate": Setting(
-                "observability.trace_rate",
-                "Share of calls to follow from admission to answer. Default 0: only calls whose caller asks for it.",
-            ),
-            "otlp": Setting(
-                "observability.otlp", "Send traces to this OpenTelemetry collector, as http://127.0.0.1:4318."
-            ),
-            "log_format": Setting("observability.log_format", "Lines of the log: text or json. Default: text."),
-        },
-        "Several replicas, on Ray": {
-            "replicas": Setting("cluster.replicas", "The smallest number of replicas on Ray. Default: 1."),
-            "max_replicas": Setting(
-                "cluster.max_replicas",
-                "The largest number of replicas on Ray; the traffic decides. Default: as --replicas.",
-            ),
-            "replica_cpus": Setting(
-                "cluster.cpus", "Cores that each replica asks Ray for. Default 0: none, which leaves it to the machine."
-            ),
-            "ray_address": Setting(
-                "cluster.address", "The Ray cluster to serve on, as auto. Default: start one on this machine."
-            ),
-        },
-    }
-)

@@ -1,5 +1,6 @@
 """`latebind simulate`: the scheduler that serves, on a virtual clock with measured costs."""
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -69,7 +70,12 @@ def simulate(
     with reporting(), progress("simulating") as tell:
         if requests < 1 or not deadline_ms > 0 or not all(one > 0 for one in rate or ()):
             raise ConfigError("--requests must be 1 or more, --deadline-ms and every --rate above 0")
-        served = _served(repository, model, exits=exits)
+        paths = find_models(repository, [model] if model else None)
+        if len(paths) > 1:
+            raise ConfigError(f"{repository} holds {len(paths)} models: choose one with --model")
+        directory = ModelDirectory.open(paths[0])
+        spec, costs = with_caches(*read_spec_and_costs(directory), read_caches(directory) if exits else None)
+        served = ServedModel(spec, costs, max_queued=1_000_000)
         # Answers are as long as those in the profile; inputs are taken to be as long as their answers.
         lengths = [(steps, steps) for steps in served.costs.output_steps]
         estimate, allowed = Estimate(served.spec, served.costs), deadline_ms / 1e3
@@ -84,26 +90,14 @@ def simulate(
             arrivals = poisson(
                 served, rate=each, requests=requests, allowed=allowed, random=Random(seed), lengths=lengths
             )
-            if event_log is not None and number + 1 == len(cells):
-                with event_log.open("wb") as file:
-                    records = Simulator(config, log=EventLog(file, config)).run(arrivals)
-            else:
-                records = Simulator(config).run(arrivals)
+            last = event_log if number + 1 == len(cells) else None
+            with last.open("wb") if last else nullcontext() as file:
+                records = Simulator(config, log=EventLog(file, config) if file else None).run(arrivals)
             results.append((name, each, summarise(records, allowed=allowed)))
     title = f"{served.spec.name}: {requests} requests a load, deadline {deadline_ms:g} ms, seed {seed}"
     show(title, [_row(name, each, summary) for name, each, summary in results])
     console.print(f"serial capacity at full depth: {capacity:.0f} requests a second")
     save(json_file, [{"policy": name, "rate": each, **asdict(summary)} for name, each, summary in results])
-
-
-def _served(repository: Path, model: str, *, exits: bool) -> ServedModel:
-    """Return what the scheduler must know of the model. Raises `ConfigError` where there are several."""
-    paths = find_models(repository, [model] if model else None)
-    if len(paths) > 1:
-        raise ConfigError(f"{repository} holds {len(paths)} models: choose one with --model")
-    directory = ModelDirectory.open(paths[0])
-    spec, costs = with_caches(*read_spec_and_costs(directory), read_caches(directory) if exits else None)
-    return ServedModel(spec, costs, max_queued=1_000_000)
 
 
 def _row(policy: str, rate: float, summary: Summary) -> Row:

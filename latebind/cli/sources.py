@@ -3,7 +3,7 @@
 import importlib
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -99,17 +99,12 @@ def _fill(module: nn.Module, weights: Path) -> None:
         ) from error
     except RuntimeError as error:  # tensors of other shapes
         raise ConfigError(f"{weights} does not fit the module: {' '.join(str(error).split())[:500]}") from error
-    wrong = [f"it lacks {_some(missing)}"] if missing else []
-    if unexpected:
-        wrong.append(f"the module has no {_some(unexpected)}")
+    wrong = []
+    for why, names in (("it lacks", sorted(missing)), ("the module has no", sorted(unexpected))):
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        wrong += [f"{why} {', '.join(names[:3])}{more}"] if names else []
     if wrong:
         raise ConfigError(f"{weights} does not fit the module: {'; '.join(wrong)}; save it from such a module")
-
-
-def _some(names: Iterable[str]) -> str:
-    """Return the names of the first tensors, and how many more there are."""
-    named = sorted(names)
-    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
 
 
 def example_inputs(descriptions: Sequence[str], *, seed: int) -> dict[str, Tensor]:
@@ -149,19 +144,15 @@ def load_samples(data: str, given: Sequence[str] | None, *, seed: int) -> tuple[
 
     A function is `given` what `--data-option` says, as `key=value`. Raises `ConfigError`.
     """
-    generator, found = _generator(seed), _data(data, given)
-    if not isinstance(found, dict):
-        if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(part, Samples) for part in found)):
-            raise ConfigError(f"{data!r} must return two latebind.learned.samples.Samples: to fit and to calibrate")
-        return found
-    arrays = {name: torch.from_numpy(array) for name, array in found.items()}
-    labels = arrays.pop("labels", None)
-    order = torch.randperm(len(next(iter(arrays.values()))), generator=generator)
-    fit, calibrate = (
-        Samples({name: rows[part] for name, rows in arrays.items()}, None if labels is None else labels[part])
-        for part in order.tensor_split(2)
-    )
-    return fit, calibrate
+    _generator(seed)
+    found = _data(data, given)
+    if isinstance(found, dict):
+        arrays = {name: torch.from_numpy(array) for name, array in found.items()}
+        labels = arrays.pop("labels", None)
+        return Samples(arrays, labels).halves(seed)
+    if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(part, Samples) for part in found)):
+        raise ConfigError(f"{data!r} must return two latebind.learned.samples.Samples: to fit and to calibrate")
+    return found
 
 
 def load_rows(data: str, given: Sequence[str] | None) -> tuple[dict[str, Array], Array | None]:
@@ -189,28 +180,24 @@ def _data(data: str, given: Sequence[str] | None) -> object:
         if not equals or not key.isidentifier():
             raise ConfigError(f"{pair!r}: write it as key=value")
         named[key] = value
-    if data.endswith(".npz"):
-        return _arrays(Path(data))
-    if ":" not in data:
-        raise ConfigError(f"--data {data!r}: give an .npz file, or a function as package.module:function")
-    return _called(data, named)
-
-
-def _arrays(file: Path) -> dict[str, Array]:
+    if not data.endswith(".npz"):
+        if ":" not in data:
+            raise ConfigError(f"--data {data!r}: give an .npz file, or a function as package.module:function")
+        return _called(data, named)
     try:
-        with np.load(file) as opened:  # object arrays are refused by default
+        with np.load(data) as opened:  # object arrays are refused by default
             arrays = {name: opened[name] for name in opened.files}
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
+        raise ConfigError(f"{data} cannot be read: {error.strerror or error}") from error
     except (AttributeError, BadZipFile, EOFError, ValueError) as error:
         raise ConfigError(
-            f"{file} is no .npz file of plain arrays: write one by numpy.savez({file.name!r}, image=rows)"
+            f"{data} is no .npz file of plain arrays: write one by numpy.savez({Path(data).name!r}, image=rows)"
         ) from error
     if not arrays.keys() - {"labels"}:
-        raise ConfigError(f"{file} holds no inputs: save an array for each input of the model")
+        raise ConfigError(f"{data} holds no inputs: save an array for each input of the model")
     if len({len(rows) for rows in arrays.values()}) != 1:
         raise ConfigError(
-            f"the arrays in {file} have different numbers of rows: give each input and label of every row"
+            f"the arrays in {data} have different numbers of rows: give each input and label of every row"
         )
     return arrays
 

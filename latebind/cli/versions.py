@@ -7,13 +7,15 @@ from typing import Annotated
 import typer
 
 from latebind.adaptation.controller import BUILT, FULL_DEPTH
-from latebind.adaptation.versions import About, Versions, versions_folder
-from latebind.cli.console import console, milliseconds, reporting, save, show
+from latebind.adaptation.versions import Versions, versions_folder
+from latebind.cli.console import Row, console, milliseconds, reporting, save, show
 from latebind.cli.options import JsonFile
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.learned.stored import read_caches
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
+
+COLUMNS = ("version", "in use", "made", "because", "fidelity", "mean ms", "made for")
 
 
 def versions(
@@ -45,32 +47,31 @@ def versions(
         if use:
             there.make_current(use, by_hand=True)
         current = there.current()
-        rows = [_row(name, _about(there, name), current) for name in there.names()]
-        named = [_row(BUILT, None, current, "what build made"), _row(FULL_DEPTH, None, current, "no exits")]
-        show(f"learned caches of {directory.path}", [*named, *rows])
-        if not rows:
+        made = [_row(there, name) for name in there.names()]
+        always: list[Row] = [
+            {"version": BUILT, "because": "what build made"},
+            {"version": FULL_DEPTH, "because": "no exits"},
+        ]
+        rows = [{column: row.get(column, "") for column in COLUMNS} for row in [*always, *made]]
+        for row in rows:
+            row["in use"] = "*" if row["version"] == current else ""
+        show(f"learned caches of {directory.path}; * is in use", rows)
+        if not made:
             console.print("serve with --adapt to have the learned caches follow the traffic")
-    save(json_file, {"current": there.current(), "versions": rows})
+        save(json_file, {"current": current, "versions": rows[len(always) :]})
 
 
-def _about(there: Versions, name: str) -> About | None:
+def _row(there: Versions, name: str) -> Row:
     try:
-        return there.about(name)
+        about = there.about(name)
     except RepositoryError:
-        return None
-
-
-def _row(name: str, about: About | None, current: str, why: str = "belongs to other caches") -> dict[str, object]:
-    row: dict[str, object] = {"version": name, "": "in use" if current == name else ""}
-    if about is None:
-        return {**row, "made": "", "because": why, "fidelity": "", "mean ms": "", "made for": ""}
-    mean = sum(about.seconds[answer] * share for answer, share in about.mix.items())
+        return {"version": name, "because": "belongs to other caches"}
     often = sorted(about.mix.items(), key=lambda item: -item[1])[:3]
     return {
-        **row,
+        "version": name,
         "made": f"{datetime.fromtimestamp(about.made):%Y-%m-%d %H:%M:%S}",
         "because": about.reason,
         "fidelity": f"{about.fidelity:.3f}, at least {about.lower:.3f} on {about.rows}",
-        "mean ms": milliseconds(mean),
+        "mean ms": milliseconds(sum(about.seconds[answer] * share for answer, share in about.mix.items())),
         "made for": ", ".join(f"class {answer} {share:.0%}" for answer, share in often),
     }

@@ -66,12 +66,18 @@ class Samples:
         return Samples(tensors, self.labels, self.worlds)
 
     def take(self, rows: Tensor) -> "Samples":
-        """Return these rows, by number, as a new object; raises `TypeError` if the inputs are no tuple (`ordered`)."""
-        if isinstance(self.inputs, Mapping):
-            raise TypeError("order the samples before rows are taken")
+        """Return these rows, by number, as a new object."""
         labels = self.labels[rows] if self.labels is not None else None
         worlds = self.worlds[rows] if self.worlds is not None else None
+        if isinstance(self.inputs, dict):
+            return Samples({name: tensor[rows] for name, tensor in self.inputs.items()}, labels, worlds)
         return Samples(tuple(tensor[rows] for tensor in self.inputs), labels, worlds)
+
+    def halves(self, seed: int = 0) -> tuple["Samples", "Samples"]:
+        """Return two halves of the rows, which are drawn: to train on and to calibrate on."""
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        fit, calibrate = (self.take(part) for part in order.tensor_split(2))
+        return fit, calibrate
 
     def _in_order(self, specs: tuple[TensorSpec, ...]) -> tuple[Tensor, ...]:
         if not isinstance(self.inputs, Mapping):

@@ -88,9 +88,9 @@ def entry_of(data: bytes) -> FileEntry:
     return FileEntry(len(data), hashlib.sha256(data).hexdigest())
 
 
-def entry_of_file(path: Path) -> FileEntry:
-    """Return the manifest entry of a file that has been written."""
-    return FileEntry(path.stat().st_size, _sha256(path))
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def verify(directory: Path, manifest: Manifest) -> None:
@@ -109,11 +109,6 @@ def verify(directory: Path, manifest: Manifest) -> None:
             raise RepositoryError(f"{path} is a link that leads out of the model directory: put the file itself there")
         if path.stat().st_size != entry.bytes or _sha256(path) != entry.sha256:
             raise RepositoryError(f"{path} differs from the manifest: it was altered or half copied, build it again")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 MODEL = "model.json"
@@ -259,7 +254,10 @@ def _write_all(
         path = staging / name
         path.parent.mkdir(exist_ok=True)
         write_bytes(path, content)
-        entries[name] = entry_of(content) if isinstance(content, bytes) else entry_of_file(path)
+        if isinstance(content, bytes):
+            entries[name] = entry_of(content)
+        else:
+            entries[name] = FileEntry(path.stat().st_size, _sha256(path))
     write_bytes(staging / MANIFEST, manifest_bytes(entries))
     return entries
 

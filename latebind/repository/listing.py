@@ -46,19 +46,16 @@ class Repository:
         for folder in self._folders():
             if (names and folder.name not in names) or not is_inside(folder, self._root):
                 continue
-            for path in sorted(folder.iterdir()):
-                reason = self._why_none(path) if path.is_dir() and not path.name.startswith(".") else ""
+            for path in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+                complete, reason = (path / MANIFEST).is_file(), ""
+                if not VERSION.fullmatch(path.name):
+                    reason = "the name of a version is a number: rename it" if complete else ""
+                elif not is_inside(path, self._root):
+                    reason = "it is a link that leads out of the repository: put there what it leads to"
+                elif not complete:
+                    reason = f"it has no {MANIFEST}, so it was not written to its end: build or copy it again"
                 told += [f"{path} is passed over: {reason}"] if reason else []
         return tuple(told)
-
-    def _why_none(self, path: Path) -> str:
-        """Return why a folder within that of a model is no version; empty if it is one, or means to be none."""
-        numbered, complete = VERSION.fullmatch(path.name), (path / MANIFEST).is_file()
-        if not numbered:
-            return "the name of a version is a number: rename it" if complete else ""
-        if not is_inside(path, self._root):
-            return "it is a link that leads out of the repository: put there what it leads to"
-        return "" if complete else f"it has no {MANIFEST}, so it was not written to its end: build or copy it again"
 
     def open(self, name: str, version: str | None = None) -> ModelDirectory:
         """Verify and return a model, by default its newest version; raises `NotFound` with what exists."""
@@ -140,14 +137,19 @@ def find_served(place: Path, names: Sequence[str] | None = None) -> tuple[list[P
     Raises what `find_models` raises, and `QueryError` for a query file that cannot be read.
     """
     queries = find_queries(place, names)
-    if not names:
-        try:
-            return find_models(place), queries
-        except RepositoryError as error:
-            raise RepositoryError(f"{error}{_without(place, queries)}") from None
-    wanted = [name for name in names if name not in map(query_name, queries)]
-    wanted += [model for path in queries for model in model_names(path)]
-    return find_models(place, list(dict.fromkeys(wanted))), queries
+    if names:
+        wanted = [name for name in names if name not in map(query_name, queries)]
+        wanted += [model for path in queries for model in model_names(path)]
+        return find_models(place, list(dict.fromkeys(wanted))), queries
+    try:
+        return find_models(place), queries
+    except RepositoryError as error:
+        if not place.is_dir() or (place / MANIFEST).is_file() or not Repository(place).models():
+            raise
+        whole = [_name(directory.path) for directory in sort_out(place)[0]]
+        others = [*whole, *(query_name(path) for path in queries if set(model_names(path)) <= set(whole))]
+        how = f". To serve the others: {' '.join(f'--model {name}' for name in others)}" if others else ""
+        raise RepositoryError(f"{error}{how}") from None
 
 
 def sort_out(place: Path) -> tuple[list[ModelDirectory], dict[str, str]]:
@@ -168,16 +170,6 @@ def sort_out(place: Path) -> tuple[list[ModelDirectory], dict[str, str]]:
     return whole, wrong
 
 
-def _without(place: Path, queries: Sequence[Path]) -> str:
-    """Return the arguments that serve only what is intact; empty if nothing is."""
-    if not place.is_dir() or (place / MANIFEST).is_file() or not Repository(place).models():
-        return ""
-    _, wrong = sort_out(place)
-    models = dict.fromkeys(listed.name for listed in Repository(place).models() if listed.name not in wrong)
-    names = [*models, *(query_name(path) for path in queries if set(model_names(path)) <= set(models))]
-    return f". To serve the others: {' '.join(f'--model {name}' for name in names)}" if names else ""
-
-
 Fingerprint = tuple[str, int, int]
 
 
@@ -196,6 +188,12 @@ class Serving:
     models: Mapping[str, Path] = field(default_factory=dict)
     queries: Mapping[str, QueryFile] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, models: Iterable[Path], queries: Iterable[Path]) -> "Serving":
+        """Return these directories and files. Raises `QueryError` for a query file that cannot be read."""
+        files = {query_name(path): QueryFile(path, model_names(path)) for path in queries}
+        return cls({_name(path): path for path in models}, files)
+
     @property
     def names(self) -> tuple[str, ...]:
         """All models and queries."""
@@ -207,11 +205,20 @@ class Serving:
 
     def only(self, names: Iterable[str]) -> "Serving":
         """Return these models and queries, and the queries that need any of them."""
-        return self._picked(self._with_needing(names))
+        wanted = set(names)
+        wanted |= set(self.needing(wanted))
+        return Serving(
+            {name: path for name, path in self.models.items() if name in wanted},
+            {name: query for name, query in self.queries.items() if name in wanted},
+        )
 
     def without(self, names: Iterable[str]) -> "Serving":
         """Return the models and queries that `only` leaves out."""
-        return self._picked({*self.names} - self._with_needing(names))
+        out = self.only(names)
+        return Serving(
+            {name: path for name, path in self.models.items() if name not in out.models},
+            {name: query for name, query in self.queries.items() if name not in out.queries},
+        )
 
     def with_(self, other: "Serving") -> "Serving":
         """Return this and another together; if both have a name, the other's entry is taken."""
@@ -237,16 +244,6 @@ class Serving:
             text = text.replace(str(path.absolute()), name).replace(str(path), name)
         return text
 
-    def _picked(self, names: Collection[str]) -> "Serving":
-        return Serving(
-            {name: path for name, path in self.models.items() if name in names},
-            {name: query for name, query in self.queries.items() if name in names},
-        )
-
-    def _with_needing(self, names: Iterable[str]) -> set[str]:
-        found = set(names)
-        return found | set(self.needing(found))
-
 
 class Selection:
     """The part of a repository that is served: all of it, or the models and queries of these `names`."""
@@ -257,8 +254,7 @@ class Selection:
 
     def first(self) -> Serving:
         """Return all that is to be served; raises if something is missing or incomplete."""
-        models, queries = find_served(self.place, self._names)
-        return _serving(models, queries)
+        return Serving.of(*find_served(self.place, self._names))
 
     def passed_over(self) -> tuple[str, ...]:
         """Return, for the operator, which folders of versions are not served though they look like some, and why."""
@@ -285,39 +281,31 @@ class Selection:
         Raises `NotFound`, whose message does not say where the repository is, `RepositoryError`, and `QueryError` for a
         query file that cannot be read.
         """
+        query, repository = self.place / f"{name}{ENDING}", Repository(self.place)
         try:
-            return self._found(name, version)
+            if NAME.fullmatch(name) and query.is_file():
+                check_inside(query, self.place)
+                there = str(Source.read(query).values.get("version", "1"))  # the engine checks that it is a number
+                found, title = (
+                    Serving.of([repository.open(model).path for model in model_names(query)], [query]),
+                    "query",
+                )
+            elif not (self.place / MANIFEST).is_file():
+                return Serving.of([repository.open(name, version).path], [])
+            elif name == _name(self.place):
+                number = self.place.absolute().name
+                found, title, there = Serving.of([self.place], []), "model", number if number.isdecimal() else "1"
+            else:
+                raise NotFound(f"there is no model {name!r:.140} in {self.place}{instead(name, self.names())}")
+            if version not in {None, there}:
+                raise NotFound(_no_version(f"{title} {name!r}", version, self.place, [there]))
         except NotFound as error:
             raise NotFound(self.explain(error)) from None
-
-    def _found(self, name: str, version: str | None) -> Serving:
-        query, repository = self.place / f"{name}{ENDING}", Repository(self.place)
-        if NAME.fullmatch(name) and query.is_file():
-            check_inside(query, self.place)
-            there = str(Source.read(query).values.get("version", "1"))  # the engine checks that it is a number
-            self._check_version(f"query {name!r}", version, there)
-            return _serving([repository.open(model).path for model in model_names(query)], [query])
-        if not (self.place / MANIFEST).is_file():
-            return _serving([repository.open(name, version).path], [])
-        if name != _name(self.place):
-            raise NotFound(f"there is no model {name!r:.140} in {self.place}{instead(name, self.names())}")
-        number = self.place.absolute().name
-        self._check_version(f"model {name!r}", version, number if number.isdecimal() else "1")
-        return _serving([self.place], [])
-
-    def _check_version(self, title: str, wanted: str | None, there: str) -> None:
-        """Raise `NotFound` unless the version that is there is the one that is wanted, if any is."""
-        if wanted not in {None, there}:
-            raise NotFound(_no_version(title, wanted, self.place, [there]))
+        return found
 
     def explain(self, error: LatebindError | OSError) -> str:
         """Return an error's message for clients: without the path of the repository."""
         return _told_from(self.place, _told_from(self.place.resolve(), str(error)))
-
-
-def _serving(models: Iterable[Path], queries: Iterable[Path]) -> Serving:
-    files = [QueryFile(path, model_names(path)) for path in queries]
-    return Serving({_name(path): path for path in models}, {query_name(file.path): file for file in files})
 
 
 def _name(directory: Path) -> str:

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from latebind.domain.config import RepositoryConfig
 from latebind.domain.errors import ConfigError, RepositoryError
@@ -29,42 +28,36 @@ from latebind.repository.directory import (
     Manifest,
     ModelDirectory,
     Writer,
-    entry_of_file,
     manifest_in,
     read_manifest,
     write_bytes,
 )
 from latebind.repository.listing import Repository, Selection, Serving, find_queries
 
-STAMPS = ("ETag", "etag", "LastModified", "last_modified", "mtime", "modified", "created", "md5Hash")
 CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
 PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """A file in a listing: its size, and a stamp that changes when the file does, empty if the store has none."""
-
-    bytes: int
-    stamp: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class RemoteVersion:
-    """A model version: its path below the root, and its files by their names in the model directory."""
+    """A model version: its path below the root, and the sizes of its files by their names in the model directory."""
 
     name: str
     version: str
     place: str
-    files: Mapping[str, RemoteFile]
+    files: Mapping[str, int]
+
+    def at(self, name: str) -> str:
+        """Return the path below the root of a file."""
+        return f"{self.place}/{name}" if self.place else name
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteListing:
-    """The content of a store: model versions, and query files by name."""
+    """The content of a store: model versions, and the names of query files."""
 
     versions: tuple[RemoteVersion, ...]
-    queries: Mapping[str, RemoteFile]
+    queries: tuple[str, ...]
 
 
 class Remote:
@@ -89,7 +82,7 @@ class Remote:
             found = self._files.find(self._root, detail=True)
         start = f"{self._root}/"  # what else a store names is ignored
         below = {
-            path.removeprefix(start): RemoteFile(int(about.get("size") or 0), _stamp(about))
+            path.removeprefix(start): int(about.get("size") or 0)
             for path, about in found.items()
             if path.startswith(start) and about.get("type") == "file"
         }
@@ -127,24 +120,20 @@ class Remote:
             raise RepositoryError(f"{self.shown} cannot be read ({what}: {told})") from error
 
 
-def is_remote(place: str) -> bool:
-    """Return whether a repository is named by a URL and not by a path."""
-    return "://" in place
-
-
-def arrange(files: Mapping[str, RemoteFile], root: str) -> RemoteListing:
+def arrange(files: Mapping[str, int], root: str) -> RemoteListing:
     """Arrange files by their paths below the root. Only plain names are accepted, so none leads elsewhere."""
-    plain = {place: stored for place, stored in files.items() if all(map(NAME.fullmatch, place.split("/")))}
+    plain = {place: size for place, size in files.items() if all(map(NAME.fullmatch, place.split("/")))}
     folders = [place.rpartition("/")[0] for place in plain if place.rpartition("/")[2] == MANIFEST]
     folders = [""] if "" in folders else folders  # the root is itself a model
     tops = {folder: named for folder in folders if (named := _named(folder, root)) is not None}
-    within: dict[str, dict[str, RemoteFile]] = {folder: {} for folder in tops}
-    for place, stored in plain.items():
-        for folder, name in _splits(place):
-            if folder in within:
-                within[folder][name] = stored
+    within: dict[str, dict[str, int]] = {folder: {} for folder in tops}
+    for place, size in plain.items():
+        parts = place.split("/")
+        for count in range(max(0, len(parts) - 2), len(parts)):  # `NAME` or `caches/NAME` in a model directory
+            if (folder := "/".join(parts[:count])) in within:
+                within[folder]["/".join(parts[count:])] = size
     found = {named: RemoteVersion(*named, folder, within[folder]) for folder, named in sorted(tops.items())}
-    queries = {place: stored for place, stored in plain.items() if "/" not in place and place.endswith(ENDING)}
+    queries = tuple(place for place in plain if "/" not in place and place.endswith(ENDING))
     return RemoteListing(tuple(found.values()), queries)
 
 
@@ -164,18 +153,6 @@ def _named(folder: str, root: str) -> tuple[str, str] | None:
     return None
 
 
-def _splits(place: str) -> Iterator[tuple[str, str]]:
-    """Yield the folders that a file may belong to, each with its name there: `NAME` or `caches/NAME`."""
-    parts = place.split("/")
-    for count in (len(parts) - 1, len(parts) - 2):
-        if count >= 0:
-            yield "/".join(parts[:count]), "/".join(parts[count:])
-
-
-def _stamp(about: Mapping[str, Any]) -> str:
-    return " ".join(str(about[key]) for key in STAMPS if about.get(key) is not None)
-
-
 logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
@@ -190,7 +167,6 @@ class Mirror:
         self.folder = folder
         self._remote = remote
         self._most = most
-        self._seen: dict[str, tuple[str, Manifest]] = {}  # by remote path: stamp and content of each manifest
 
     def refresh(self, names: Sequence[str] = ()) -> None:
         """Fetch what has changed of these models and queries, by default of all; remove what has gone there.
@@ -199,7 +175,8 @@ class Mirror:
         cannot be read or holds too much; then nothing is changed.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._locked():
+        with (self.folder / LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # against other processes; released however this one ends
             there = self._remote.look()
             if not there.versions:
                 raise RepositoryError(f"{self._remote.shown} holds no model: put there what `latebind build` made")
@@ -222,7 +199,7 @@ class Mirror:
                     "--cache"
                 )
             for found, manifest in new:
-                self._fetch_version(found, manifest)
+                self._fetch(found, manifest)
             self._drop(there)
 
     def _fetch_queries(self, there: RemoteListing) -> None:
@@ -234,24 +211,16 @@ class Mirror:
 
     def _manifest(self, found: RemoteVersion) -> Manifest | None:
         """Return the manifest of a version if that is complete there, else None."""
+        place = found.at(MANIFEST)
         try:
-            manifest = self._read_manifest(found)
+            manifest = manifest_in(self._remote.read(place, MAX_MANIFEST_BYTES), f"{self._remote.shown}/{place}")
         except RepositoryError as error:
             logger.error("%s version %s stays as it is: %s", found.name, found.version, error)
             return None
         for name, entry in manifest.files.items():
-            if name not in found.files or found.files[name].bytes != entry.bytes:
+            if found.files.get(name) != entry.bytes:
                 logger.warning("%s version %s is not whole yet: %s is on its way", found.name, found.version, name)
                 return None
-        return manifest
-
-    def _read_manifest(self, found: RemoteVersion) -> Manifest:
-        place, stamp = _remote_path(found, MANIFEST), found.files[MANIFEST].stamp
-        seen = self._seen.get(place)
-        if seen is not None and stamp and seen[0] == stamp:
-            return seen[1]
-        manifest = manifest_in(self._remote.read(place, MAX_MANIFEST_BYTES), f"{self._remote.shown}/{place}")
-        self._seen[place] = stamp, manifest
         return manifest
 
     def _local_manifest(self, found: RemoteVersion) -> Manifest | None:
@@ -264,31 +233,16 @@ class Mirror:
             return None
         return manifest if whole else None
 
-    def _fetch_version(self, found: RemoteVersion, manifest: Manifest) -> None:
-        """Fetch a version, except for files that another version here has too, and make it appear."""
+    def _fetch(self, found: RemoteVersion, manifest: Manifest) -> None:
+        """Fetch a version and make it appear."""
         logger.info("fetching %s version %s, %d bytes", found.name, found.version, _bytes([manifest]))
-        known = {
-            entry: listed.path / file
-            for listed in Repository(self.folder).models()
-            if listed.name == found.name
-            for file, entry in read_manifest(listed.path).files.items()
-            if (listed.path / file).is_file()
-        }
         files: dict[str, Writer] = {
-            name: partial(self._write, _remote_path(found, name), entry, known.get(entry))
-            for name, entry in manifest.files.items()
+            name: partial(self._remote.fetch, found.at(name), entry) for name, entry in manifest.files.items()
         }
         try:
             ModelDirectory.create(self._path(found), files)
         except RepositoryError as error:
-            self._seen.pop(_remote_path(found, MANIFEST), None)
             logger.error("%s version %s stays as it is: %s", found.name, found.version, error)
-
-    def _write(self, place: str, entry: FileEntry, same: Path | None, to: Path) -> None:
-        if same is not None and entry_of_file(same) == entry:
-            os.link(same, to)
-        else:
-            self._remote.fetch(place, entry, to)
 
     def _drop(self, there: RemoteListing) -> None:
         """Remove versions and queries that have gone there, and unfinished ones here."""
@@ -307,13 +261,6 @@ class Mirror:
     def _path(self, found: RemoteVersion) -> Path:
         return self.folder / found.name / found.version
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Lock the folder against other processes; the lock is released however this process ends."""
-        with (self.folder / LOCK).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
 
 class MirroredSelection(Selection):
     """What is served of a remote repository. The mirror is refreshed when names are listed, and by `fresh`."""
@@ -324,7 +271,7 @@ class MirroredSelection(Selection):
 
     def first(self) -> Serving:
         """Return all that is to be served; if the store cannot be read, what was fetched before."""
-        self._refresh(needed=not self._has_models())
+        self._refresh(needed=not (self.place.is_dir() and Repository(self.place).models()))
         return super().first()
 
     def names(self) -> tuple[str, ...]:
@@ -345,27 +292,16 @@ class MirroredSelection(Selection):
                 raise
             logger.error("%s: what was fetched before counts", error)
 
-    def _has_models(self) -> bool:
-        return self.place.is_dir() and bool(Repository(self.place).models())
-
 
 def open_selection(place: str, names: Sequence[str], config: RepositoryConfig) -> Selection:
     """Return the part of a repository that is served, in a folder or at a URL. Raises `ConfigError`."""
-    if not is_remote(place):
+    if "://" not in place:
         return Selection(Path(place), names)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "latebind" / "repositories"
-    folder = mirror_folder(place, Path(config.cache) if config.cache else home)
-    return MirroredSelection(Mirror(Remote(place), folder, most=config.most), names)
-
-
-def mirror_folder(url: str, cache: Path) -> Path:
-    """Return the folder below the cache for this URL; each URL has its own."""
-    last = re.sub(r"[^A-Za-z0-9._-]+", "-", url.rstrip("/").rpartition("/")[2]).strip(".-")[:64]
-    return cache / f"{last or 'models'}-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
-
-
-def _remote_path(found: RemoteVersion, name: str) -> str:
-    return f"{found.place}/{name}" if found.place else name
+    last = re.sub(r"[^A-Za-z0-9._-]+", "-", place.rstrip("/").rpartition("/")[2]).strip(".-")[:64]
+    folder = f"{last or 'models'}-{hashlib.sha256(place.encode()).hexdigest()[:16]}"  # each URL has its own
+    mirror = Mirror(Remote(place), Path(config.cache or home) / folder, most=config.most)
+    return MirroredSelection(mirror, names)
 
 
 def _bytes(manifests: Iterable[Manifest]) -> int:

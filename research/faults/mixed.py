@@ -26,7 +26,8 @@ import torch
 from torch import nn
 
 from latebind.bench.rounds import Progress
-from latebind.bench.server import Launched, launched, tree
+from latebind.bench.server import launched, tree
+from latebind.child import Child
 from latebind.cli.console import Row, Rows
 from latebind.domain.errors import LatebindError
 from research.faults.freeze import Frozen
@@ -351,7 +352,7 @@ def terminate(times: int, tell: Progress, *, in_flight: int = IN_FLIGHT) -> Row:
     }
 
 
-async def _ask_and_end(server: Launched, module: nn.Module, in_flight: int) -> tuple[Counter[int], float]:
+async def _ask_and_end(server: Child, module: nn.Module, in_flight: int) -> tuple[Counter[int], float]:
     """Tell the server to end as soon as the first of the requests has its answer; the others wait or run then."""
     timeout, connector = aiohttp.ClientTimeout(total=HANGS), aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(server.url, timeout=timeout, connector=connector) as session:

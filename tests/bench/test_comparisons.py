@@ -1,13 +1,16 @@
-"""The comparisons of exits off and on, run for real on a model that has no exits: both sides must come out alike."""
+"""Comparisons of exits off and on: for real on a model without any, so both come out alike; what is made of answers."""
 
+from math import inf
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from latebind.bench import exits
-from latebind.bench.client import Line, decode, encode
+from latebind.bench.client import Answered, Line, decode, encode
+from latebind.bench.exits import Compared, Side
 from latebind.bench.report import lines, write_plots
+from latebind.bench.statistics import ratio_of_means
 from latebind.bench.subject import Setting, Subject
 from latebind.domain.errors import ConfigError
 from tests.server.conftest import Site, site
@@ -67,10 +70,55 @@ def test_a_connection_that_was_idle_for_long_is_made_anew(site: Site) -> None:
     assert ports[2] != ports[3]
 
 
-def test_what_is_no_answer_has_no_outputs() -> None:
+def test_what_is_no_answer_has_no_outputs_and_a_request_says_its_time_out_in_microseconds() -> None:
     answer = decode(503, None, b'{"error": "busy"}', 0.1)
     assert (answer.status, answer.outputs, answer.left_at) == (503, {}, -1)
+    assert b'"timeout":250000' in encode(IMAGES, timeout=0.25).data
 
 
-def test_a_request_says_its_time_out_in_microseconds() -> None:
-    assert b'"timeout": 250000' in encode(IMAGES, timeout=0.25).data
+def side(classes: list[int], stages: list[int]) -> Side:
+    """Return answers of these classes that left at these stages; what has class -1 was refused."""
+    scores = np.eye(3, dtype=np.float32)
+    return Side(
+        [
+            Answered(503, 0.001, {}, -1) if one < 0 else Answered(200, 0.001, {"y": scores[None, one]}, stage)
+            for one, stage in zip(classes, stages, strict=True)
+        ],
+        took=1.0,
+    )
+
+
+def test_what_the_other_side_refused_is_not_counted_against_an_exit() -> None:
+    found = Compared(side([1, 1, -1, -1], [3, 3, -1, -1]), side([1, 2, 1, -1], [0, 0, 0, -1]), np.array([1, 1, 1, 1]))
+    assert found.fidelity == pytest.approx(0.5)
+    (row,) = found.exit_rows()
+    assert (row["share"], row["fidelity"]) == ("100.0%", "0.500")
+    assert [(row["answered"], row["accuracy"]) for row in found.rows()] == [("50.0%", "1.0000"), ("75.0%", "0.6667")]
+
+
+def test_an_exit_of_which_the_other_side_answered_none_has_no_fidelity() -> None:
+    found = Compared(side([-1, 1], [-1, 3]), side([1, 1], [0, 3]))
+    assert [row["fidelity"] for row in found.exit_rows()] == ["nan", "1.000"]
+
+
+def test_the_interval_covers_the_true_ratio_about_as_often_as_it_says() -> None:
+    random = np.random.default_rng(0)
+    covered = 0
+    for seed in range(100):
+        above, below = random.gamma(4, 0.5, 400), random.gamma(4, 0.25, 400)
+        interval = ratio_of_means(above, below, block=10, seed=seed)
+        assert interval.low <= interval.value <= interval.high
+        covered += interval.low <= 2.0 <= interval.high
+    assert covered >= 88
+
+
+def test_equal_runs_have_the_ratio_one_exactly() -> None:
+    values = np.random.default_rng(1).gamma(4, 1, 100)
+    interval = ratio_of_means(values, values, block=10, seed=0)
+    assert (interval.value, interval.low, interval.high) == pytest.approx((1.0, 1.0, 1.0))
+
+
+@pytest.mark.filterwarnings("error")
+def test_where_some_draws_have_nothing_below_the_interval_has_no_upper_end() -> None:
+    interval = ratio_of_means(np.ones(3), np.array([3.0, 0.0, 0.0]))
+    assert (interval.value, interval.low, interval.high) == pytest.approx((1.0, 1 / 3, inf))

@@ -1,10 +1,12 @@
 """A benchmark that is interrupted: it ends behind its round, tells what it has, and leaves no process behind."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latebind.bench.rounds import STATUS, in_rounds, interrupted, interruptible
+from latebind.bench.rounds import STATUS, in_parallel, in_rounds, interrupted, interruptible
 from latebind.bench.subject import Setting, Subject
 from research.contest import Plan, Report, on_engines
 from research.sides import SERIAL, Side, graph
@@ -59,6 +61,17 @@ def test_engines_that_are_interrupted_tell_of_the_rounds_that_were_played(models
     (blocks,) = report.blocks.values()
     assert {len(some) for some in blocks.values()} == {1}
     assert all(report.found().tables.values())
+
+
+def test_whatever_ends_a_pool_of_processes_early_leaves_none_of_them_and_no_thread() -> None:
+    def interrupt(text: str, share: float) -> None:
+        raise KeyboardInterrupt
+
+    before = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt):
+        in_parallel(time.sleep, [0.0] + [PATIENCE] * 5, name=str, progress=interrupt, processes=2)
+    assert set(threading.enumerate()) == before
+    assert multiprocessing.active_children() == []
 
 
 def test_parts_that_have_ended_are_written_and_no_process_is_left(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ import json
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
@@ -14,24 +12,15 @@ import pytest
 from typer.testing import CliRunner
 
 from latebind.bench.client import Caller, encode
-from latebind.bench.server import serving
+from latebind.bench.server import launched, serving
 from latebind.cli.main import app
 from tests.digits import Built
 from tests.querying import rows_going
 from tests.sequences import LONGEST, backwards, rows_of, some_sentences
 
-COMMANDS = [
-    "build",
-    "serve",
-    "simulate",
-    "plan",
-    "models",
-    "replay",
-    "versions",
-    "bench memory",
-    "bench exits",
-    "bench load",
-]
+ALONE = ("build", "calibrate", "serve", "simulate", "plan", "models", "replay", "versions")
+EVERY = (*ALONE, "bench memory", "bench exits", "bench load")
+CHAIN = "build tests.networks:Chain --input image=float32:3x8x8"
 
 
 def refuses() -> None:
@@ -45,7 +34,7 @@ def run(*words: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", EVERY)
 def test_every_command_explains_itself(command: str) -> None:
     code, output = run(*command.split(), "--help")
     assert code == 0
@@ -80,16 +69,7 @@ def test_a_module_is_built_listed_and_simulated(tmp_path: Path, monkeypatch: pyt
 
 def test_data_that_does_not_fit_leaves_the_former_model_as_it_was(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", picture=np.zeros((8, 3, 8, 8), np.float32))
-    words = (
-        "build",
-        "tests.networks:Chain",
-        "--input",
-        "image=float32:3x8x8",
-        "--out",
-        str(tmp_path),
-        "--name",
-        "chain",
-    )
+    words = (*CHAIN.split(), "--out", str(tmp_path), "--name", "chain")
     (tmp_path / "chain" / "1").mkdir(parents=True)
     code, output = run(*words, "--backend", "eager", "--data", str(tmp_path / "rows.npz"))
     assert (code, "the samples have picture" in output) == (2, True)
@@ -155,47 +135,32 @@ def test_a_log_that_was_altered_does_not_replay(tmp_path: Path, models: Path) ->
         ("build nowhere:Chain --input image=float32:3x8x8", "cannot be imported"),
         ("build tests.networks --input image=float32:3x8x8", "package.module:function"),
         ("build os:getcwd --input image=float32:3x8x8", "must make a torch.nn.Module"),
-        ("build tests.networks:Chain --input image=float32:3x8x8 --name ../up", "a name has letters"),
-        ("build tests.networks:Chain --input image=float32:3x8x8 --weights none.safetensors", "cannot be read"),
-        (f"build tests.networks:Chain --input image=float32:3x8x8 --weights {__file__}", "is no .safetensors file"),
-        ("build tests.networks:Chain --input image=float32:3x8x8 --threads 0", "threads 0: both must be 1 or more"),
-        ("build tests.networks:Chain --input image=float32:3x8x8 --fidelity 97", "give the share of equal answers"),
-        ("build tests.networks:Chain --input image=float32:3x8x8 --kind big", "there is no predictor 'big'"),
-        (f"build tests.networks:Chain --input image=float32:3x8x8 --out {__file__}", "test_commands.py is a file"),
-        ("build tests.networks:Chain --input image=float32:3x8x8 --data rows.csv", "give an .npz file"),
-        ("build tests.networks:Chain --input image=float32:3x8x8 --data none.npz", "No such file"),
         ("build tests.cli.test_commands:refuses --input image=float32:3x8x8", "raised ValueError: no checkpoint"),
-        ("build tests.networks:Chain --input image=float32:3x8x8 --memory nan", "--memory nan: give 0 or more"),
-        (
-            "build tests.networks:Chain --input image=float32:3x8x8 --min-stage-mb nan",
-            "--min-stage-mb nan: give 0 or more",
-        ),
-        (
-            "build tests.networks:Chain --input image=float32:3x8x8 --min-stage-ms nan",
-            "--min-stage-ms nan: give 0 or more",
-        ),
-        (
-            "build tests.networks:Chain --input image=float32:3x8x8 --seed 99999999999999999999999",
-            "--seed 99999999999999999999999: give a wh",
-        ),
         ("build tests.networks:Chain --input x=float32:9999999999x9999999999", "two such rows are larger than memory"),
+        (f"{CHAIN} --name ../up", "a name has letters"),
+        (f"{CHAIN} --weights none.safetensors", "cannot be read"),
+        (f"{CHAIN} --weights {__file__}", "is no .safetensors file"),
+        (f"{CHAIN} --threads 0", "threads 0: both must be 1 or more"),
+        (f"{CHAIN} --fidelity 97", "give the share of equal answers"),
+        (f"{CHAIN} --kind big", "there is no predictor 'big'"),
+        (f"{CHAIN} --out {__file__}", "test_commands.py is a file"),
+        (f"{CHAIN} --data rows.csv", "give an .npz file"),
+        (f"{CHAIN} --data none.npz", "No such file"),
+        (f"{CHAIN} --memory nan", "--memory nan: give 0 or more"),
+        (f"{CHAIN} --min-stage-mb nan", "--min-stage-mb nan: give 0 or more"),
+        (f"{CHAIN} --min-stage-ms nan", "--min-stage-ms nan: give 0 or more"),
+        (f"{CHAIN} --seed 99999999999999999999999", "--seed 99999999999999999999999: give a wh"),
         ("calibrate nowhere --model a --data b.npz --memory nan", "--memory nan: give 0 or more"),
         ("models nowhere", "is not a directory"),
-        ("models", "name a folder of models, or a server"),
-        ("models --url ftp://x", "give one such as http://127.0.0.1:8000"),
-        ("models --url http://127.0.0.1:1", "does not answer"),
         ("serve nowhere --trace-rate 2", "give a share from 0 to 1"),
         ("serve nowhere --otlp localhost:4318", "give a URL such as http://127.0.0.1:4318"),
         ("serve nowhere --log-format xml", "take text or json"),
         ("serve nowhere --port 0", "is not a directory"),
         ("serve nowhere --evict fifo", "residency.policy is 'fifo': take late or lru, or name a class of your own"),
         ("serve nowhere --evict nowhere.policies:Mine", "cannot be imported (No module named 'nowhere'): is it on"),
-        (
-            "serve nowhere --policy best",
-            "policy.name is 'best': take late or lazy+ or graph, or name a class",
-        ),
+        ("serve nowhere --policy best", "policy.name is 'best': take late or lazy+ or graph, or name a class"),
         ("serve nowhere --cores 1,two", "--cores '1,two': give whole numbers"),
-        ("serve nowhere --deadline-ms nan", "server.deadline is nan s: give more than 0"),
+        ("serve nowhere --deadline-ms nan", "server.deadline is nan: give more than 0"),
         ("serve nowhere --replicas 2", "--replicas: replicas are Ray's; add --on ray"),
         ("simulate nowhere", "is not a directory"),
         ("simulate nowhere --rate 0", "every --rate above 0"),
@@ -242,9 +207,7 @@ def test_settings_that_make_no_sense_name_their_key(
 
 def test_a_token_that_cannot_be_used_is_told_before_a_model_is_looked_for(tmp_path: Path) -> None:
     code, output = run("serve", str(tmp_path / "no models"), "--port", "0", "--token-file", str(tmp_path / "none"))
-    assert code == 2
-    assert "token file" in output
-    assert "cannot be read" in output.replace("\n", " ")
+    assert (code, "token file" in output, "cannot be read" in output.replace("\n", " ")) == (2, True, True)
 
 
 @pytest.mark.parametrize("words", [("--port", "{}"), ("--port", "0", "--grpc-port", "{}")])
@@ -254,28 +217,18 @@ def test_a_port_that_is_taken_is_told_before_a_model_is_looked_for(words: tuple[
     assert (code, "it is taken; name another port" in said) == (2, True), said
 
 
-def test_serve_answers_tells_metrics_and_ends_cleanly_on_sigterm(models: Path) -> None:
-    with serving(models, "--model", "chain", "--max-batch", "4") as url:
-        caller = Caller(url, "chain")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_answers_tells_metrics_and_ends_cleanly_on_a_signal(number: signal.Signals, models: Path) -> None:
+    with launched(models, "--model", "chain", "--max-batch", "4") as server:
+        caller = Caller(server.url, "chain")
         body = encode({"image": np.zeros((1, 3, 8, 8), np.float32)}, timeout=30.0)
         assert [caller(body).status for _ in range(5)] == [200] * 5
         caller.close()
-        with urllib.request.urlopen(f"{url}/metrics") as response:
-            assert (
-                'latebind_requests_total{model="chain",outcome="answered",version="1"} 5.0' in response.read().decode()
-            )
-
-
-def test_serve_exits_with_0_on_sigint(models: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "latebind", "serve", str(models), "--model", "words", "--port", "0"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert "http://127.0.0.1:" in process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0
+        with urllib.request.urlopen(f"{server.url}/metrics") as response:
+            told = response.read().decode()
+        assert 'latebind_requests_total{model="chain",outcome="answered",version="1"} 5.0' in told
+        server.process.send_signal(number)
+        assert server.process.wait(60) == 0
 
 
 def test_the_accuracy_of_a_model_is_listed(built: Built, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Options that are declared in groups, as a user types them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -16,9 +17,6 @@ class Where:
     rows: Annotated[int, typer.Option(help="How many.")]
     names: Annotated[list[str] | None, typer.Option("--name", help="Which.")] = None
 
-    def told(self) -> str:
-        return f"{self.folder} {self.rows} {self.names}"
-
 
 @dataclass(frozen=True, slots=True)
 class Same:
@@ -30,54 +28,33 @@ class Drawn:
     PANEL: ClassVar = "Chance"
 
     draws: Annotated[int, typer.Option(help="How many draws.")] = 1
-    place: Annotated[str, typer.Argument(help="A place.")] = ""
 
 
-def command(first: int, where: Where, same: Same, last: bool = False) -> None:
+def command(first: int, where: Where, same: Same, drawn: Drawn, last: bool = False) -> None:
     """Print what was given."""
-    print(first, where.told(), same.seed, last)
+    print(first, where.folder, where.rows, where.names, same.seed, drawn.draws, last)
 
 
-def run(*words: str) -> tuple[int, str]:
+def run(of: Callable[..., None], *words: str) -> tuple[int, str]:
     app = typer.Typer()
-    app.command()(flattened(command))
+    app.command()(flattened(of))
     result = CliRunner().invoke(app, list(words))
     return result.exit_code, result.output
 
 
-def test_what_is_given_arrives_in_its_group() -> None:
+def test_what_is_given_arrives_in_its_group_and_what_is_left_out_has_the_default_of_its_field() -> None:
     words = ("5", "here", "--rows", "3", "--name", "a", "--name", "b", "--seed", "7", "--last")
-    assert run(*words) == (0, "5 here 3 ['a', 'b'] 7 True\n")
+    assert run(command, *words) == (0, "5 here 3 ['a', 'b'] 7 1 True\n")
+    assert run(command, "5", "here", "--rows", "3") == (0, "5 here 3 None 0 1 False\n")
+    code, output = run(command, "5", "here")
+    assert (code, "--rows" in output) == (2, True)  # it has no default
 
 
-def test_what_is_left_out_has_the_default_of_its_field() -> None:
-    assert run("5", "here", "--rows", "3") == (0, "5 here 3 None 0 False\n")
-
-
-def test_a_field_without_a_default_is_required() -> None:
-    code, output = run("5", "here")
-    assert code == 2
-    assert "--rows" in output
-
-
-def test_help_lists_the_options_of_a_group_in_its_place() -> None:
-    _, output = run("--help")
-    assert [output.index(word) for word in ("How many.", "--name", "--seed", "--last")] == sorted(
-        output.index(word) for word in ("How many.", "--name", "--seed", "--last")
-    )
+def test_help_lists_the_options_of_a_group_in_its_place_and_in_its_panel_if_it_has_one() -> None:
+    _, output = run(command, "--help")
     assert "Print what was given." in output
-
-
-def test_a_group_with_a_title_has_a_panel_of_its_own_and_others_have_none() -> None:
-    def titled(drawn: Drawn, same: Same) -> None:
-        del drawn, same
-
-    app = typer.Typer()
-    app.command()(flattened(titled))
-    arguments, _, rest = CliRunner().invoke(app, ["--help"]).output.partition(" Options ")
-    options, _, chance = rest.partition(" Chance ")
-    assert "place" in arguments
-    assert "--seed" in options
+    options, _, chance = output.partition(" Chance ")
+    assert sorted(places := [options.index(word) for word in ("How many.", "--name", "--seed", "--last")]) == places
     assert "--draws" in chance
     assert "--seed" not in chance
 

@@ -13,11 +13,13 @@ import torch
 
 from latebind.bench.client import Caller, Line, encode, written
 from latebind.bench.server import launched
-from latebind.cli.serve import READY, say_where
+from latebind.child import READY
+from latebind.cli.serve import say_where
 from latebind.cli.settings import check_machine, known_keys
 from latebind.domain.config import EngineConfig, FrontendConfig, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import NAME
+from tests.building import on_one_core
 from tests.versions import WIDTH, add_version
 
 pytestmark = pytest.mark.usefixtures("nobody_lends")
@@ -40,26 +42,15 @@ def is_ready(url: str) -> bool:
 
 
 def test_a_machine_is_asked_for_no_core_that_it_has_not(tmp_path: Path) -> None:
-    check_machine(EngineConfig(), tmp_path / "events.jsonl")
-    with pytest.raises(
-        ConfigError, match=r"engine.cores names \[9999\]: nobody may run there; this process runs on \["
-    ):
-        check_machine(EngineConfig(cores=(9999,)), None)
-    with pytest.raises(ConfigError, match="nobody may run there"):
-        check_machine(EngineConfig(cores=(10**20,)), None)
+    there = os.sched_getaffinity(0)
+    with on_one_core():  # a server may be given another core than it was started on
+        check_machine(EngineConfig(cores=(max(there),)), tmp_path / "events.jsonl")
+        assert len(os.sched_getaffinity(0)) == 1
+    for core in (9999, 10**20):
+        with pytest.raises(ConfigError, match=rf"names \[{core}\]: nobody may run there; this process runs on \["):
+            check_machine(EngineConfig(cores=(core,)), None)
     with pytest.raises(ConfigError, match="is not there, make it first"):
         check_machine(EngineConfig(), tmp_path / "nowhere" / "events.jsonl")
-
-
-def test_an_engine_may_be_given_a_core_that_the_server_was_not_started_on() -> None:
-    there = os.sched_getaffinity(0)
-    first, last = min(there), max(there)
-    os.sched_setaffinity(0, {first})
-    try:
-        check_machine(EngineConfig(cores=(last,)), None)
-        assert os.sched_getaffinity(0) == {first}
-    finally:
-        os.sched_setaffinity(0, there)
 
 
 def test_an_unknown_key_is_answered_by_those_that_there_are() -> None:
@@ -108,22 +99,26 @@ def test_a_second_signal_ends_the_server_at_once_with_all_its_processes(tmp_path
         assert not alive
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_where_there_is_a_dashboard_the_log_says_so(
-    host: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("host", "dashboard", "url", "said"),
+    [
+        ("127.0.0.1", True, "http://127.0.0.1:8000", ["look at it: http://127.0.0.1:8000/dashboard/"]),
+        ("0.0.0.0", False, "http://0.0.0.0:8000", []),
+        ("::", False, "http://[::]:8000", ["listening at [::] over IPv4 and IPv6"]),
+        ("::1", False, "http://[::1]:8000", ["listening at [::1] over IPv6"]),
+    ],
+)
+def test_a_server_says_where_it_is_what_it_shows_and_which_versions_of_ip_it_serves(
+    host: str,
+    dashboard: bool,
+    url: str,
+    said: list[str],
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     settings = ServeConfig(server=FrontendConfig(host=host))
+    assert settings.server.shows_dashboard is dashboard or ":" in host
     with caplog.at_level("INFO"):
-        say_where(settings, 8000, None, dashboard=settings.server.shows_dashboard)
-    assert caplog.messages == (["look at it: http://127.0.0.1:8000/dashboard/"] if host == "127.0.0.1" else [])
-    assert capsys.readouterr().out == f"{READY}http://{host}:8000\n"
-
-
-def test_the_log_says_which_versions_of_ip_an_address_of_ipv6_serves(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"):
-        for host in ("::", "::1", "127.0.0.1"):
-            say_where(ServeConfig(server=FrontendConfig(host=host)), 8000, None, dashboard=False)
-    assert caplog.messages == [
-        "listening at [::] over IPv4 and IPv6",
-        "listening at [::1] over IPv6",
-    ]
+        say_where(settings, 8000, None, dashboard=dashboard)
+    assert caplog.messages == said
+    assert capsys.readouterr().out == f"{READY}{url}\n"

@@ -21,7 +21,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
-from latebind.cli.serve import GRPC_READY, READY
+from latebind.child import GRPC_READY, READY
 from latebind.forks.client import VARIABLE
 from latebind.sequence.build import build_sequence
 from tests.cluster.small import until

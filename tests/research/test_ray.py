@@ -4,7 +4,6 @@ import pytest
 
 from latebind.bench.ledger.books import Ledger
 from latebind.bench.ledger.play import Played
-from latebind.bench.ledger.questions import Mix, Questions
 from research.cluster.ray import (
     ACTOR,
     AROUND,
@@ -22,7 +21,7 @@ from research.cluster.ray import (
 
 def played(*ends: float) -> Played:
     """Right answers at these times."""
-    found = Played(Ledger(Questions(Mix())))
+    found = Played(Ledger())
     for number, end in enumerate(ends):
         found.ledger.good.add(number, end - 0.01, 0.01)
     return found

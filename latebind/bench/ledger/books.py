@@ -1,16 +1,16 @@
 """The ledger itself: requests sent, how each ended, and what must never happen. Pure; times are arguments."""
 
 from array import array
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
 
-from latebind.bench.ledger.questions import Question, Questions, Rows, number_in
+from latebind.bench.ledger.questions import Question, Rows
 
 EVIDENCE = 10  # cases of each fault that are told in words
+RECENT = 256  # requests that have ended, among which an answer that is wrong may belong to one
 
 
 class End(StrEnum):
@@ -60,13 +60,12 @@ class Ledger:
     """Records requests and what comes back.
 
     `faults` counts what must never be, `evidence` tells the first cases. `times` are kept for each end; `good` counts
-    right answers within the deadline. `on_end` hears of every request as it ends.
+    right answers within the deadline.
     """
 
-    def __init__(self, questions: Questions, on_end: Callable[[int], None] = lambda number: None) -> None:
-        self._questions = questions
-        self._on_end = on_end
+    def __init__(self) -> None:
         self._open: dict[int, tuple[Question, float]] = {}
+        self._recent: deque[Question] = deque(maxlen=RECENT)
         self._ended: set[int] = set()
         self.faults: Counter[Fault] = Counter()
         self.evidence: list[str] = []
@@ -119,16 +118,11 @@ class Ledger:
         found = self._open.pop(number, None)
         if found is not None:
             self._ended.add(number)
-            self._on_end(number)
             self._note(Fault.LOST, f"{_name(found[0])} has no answer: {why}")
 
     def surplus(self, what: str) -> None:
         """Record an answer that no request is waiting for."""
         self._note(Fault.DUPLICATE, what)
-
-    def overdue(self, before: float) -> list[int]:
-        """Return the requests that should have ended: their deadline passed before this time."""
-        return [number for number, (question, due) in self._open.items() if due + question.deadline < before]
 
     def _close(self, number: int, end: End, now: float) -> tuple[Question, float] | None:
         found = self._open.pop(number, None)
@@ -138,7 +132,7 @@ class Ledger:
             return None
         self._ended.add(number)
         self.times[end].add(number, found[1], now - found[1])
-        self._on_end(number)
+        self._recent.append(found[0])
         return found
 
     def _judge(self, question: Question, given: Answer) -> None:
@@ -147,9 +141,10 @@ class Ledger:
             if given.identity != str(question.number):
                 self._note(Fault.SWAPPED, f"{_name(question)} was answered under the id {given.identity!r}")
             return
-        other = None if rows is None else number_in(question.model, rows)
-        if other is not None and other != question.number and np.array_equal(self._questions[other].right, rows):  # type: ignore[arg-type]
-            self._note(Fault.SWAPPED, f"{_name(question)} has the answer to request {other}")
+        others = [*(found for found, _ in self._open.values()), *self._recent]
+        whose = [other.number for other in others if rows is not None and np.array_equal(other.right, rows)]
+        if whose:
+            self._note(Fault.SWAPPED, f"{_name(question)} has the answer to request {whose[0]}")
         else:
             self._note(Fault.WRONG, f"{_name(question)} was answered {rows!r}, not {right!r}")
 

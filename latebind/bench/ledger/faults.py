@@ -21,10 +21,6 @@ START_SECONDS, LOAD_SECONDS = 30.0, 120.0
 PAUSE = 0.02
 
 
-class NoEngine(ConfigError):
-    """No engine runs at this moment, or none ever did."""
-
-
 class Fault(StrEnum):
     """The kinds of faults."""
 
@@ -76,22 +72,20 @@ class Injector:
         while True:
             try:
                 engine = busiest_engine(self.process)
-                if self.fault is Fault.KILL:
-                    engine.send_signal(signal.SIGKILL)
-                    return f"kill -9 of process {engine.pid}"
-                engine.send_signal(signal.SIGSTOP)
-                try:
-                    await asyncio.sleep(STOP_SECONDS)
-                finally:  # if all requests have ended meanwhile, this is cancelled
-                    with suppress(psutil.NoSuchProcess):
-                        engine.send_signal(signal.SIGCONT)
-                return f"process {engine.pid} stopped for {STOP_SECONDS:g} s"
-            except psutil.NoSuchProcess:
-                pass
-            except NoEngine:
+                engine.send_signal(signal.SIGKILL if self.fault is Fault.KILL else signal.SIGSTOP)
+                break
+            except (psutil.NoSuchProcess, ConfigError):
                 if time.monotonic() > until:
                     raise
             await asyncio.sleep(PAUSE)
+        if self.fault is Fault.KILL:
+            return f"kill -9 of process {engine.pid}"
+        try:
+            await asyncio.sleep(STOP_SECONDS)
+        finally:  # if all requests have ended meanwhile, this is cancelled
+            with suppress(psutil.NoSuchProcess):
+                engine.send_signal(signal.SIGCONT)
+        return f"process {engine.pid} stopped for {STOP_SECONDS:g} s"
 
     def _reload(self, model: str) -> str:
         url = f"http://127.0.0.1:{self.port}/v2/repository/models/{model}/load"
@@ -104,12 +98,12 @@ class Injector:
 
 
 def busiest_engine(process: int) -> psutil.Process:
-    """Return the engine that serves: of several the one that has computed most. Raises `NoEngine` without one."""
+    """Return the engine that serves: of several the one that has computed most. Raises `ConfigError` without one."""
     found: dict[psutil.Process, float] = {}
     for one in tree(process):
         with suppress(psutil.NoSuchProcess):  # one that was just killed is still in the tree
             if one.name() == ENGINE:
                 found[one] = float(one.cpu_times().user)
     if not found:
-        raise NoEngine(f"process {process} has no engine: faults can only be put into a latebind that runs here")
+        raise ConfigError(f"process {process} has no engine: faults can only be put into a latebind that runs here")
     return max(found, key=found.__getitem__)

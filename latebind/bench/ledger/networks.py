@@ -20,8 +20,7 @@ from latebind.program.build import BuildReport, build_program
 from latebind.program.graph import Graph, Node, TensorType, Value
 from latebind.sequence.build import build_sequence
 
-CHAIN, SLOW = (64, 3), (256, 6)  # width and depth
-REPEATS = 1024  # of a row in `slow`
+CHAIN, SLOW = (64, 3), (256, 6, 1024)  # width, depth, and copies of a row
 LARGEST = 16  # rows of a batch
 THRESHOLD = 15.0  # of the score, at most 16: one value far above all others is past it, digits alone are not
 QUERY = """
@@ -44,40 +43,28 @@ class Affine(nn.Module):
 
 
 class Turning(nn.Module):
-    """Linear layers that only move values to other places, so that answers are exact whatever the batch."""
+    """Linear layers that only move values to other places, so that answers are exact whatever the batch.
 
-    def __init__(self, width: int, depth: int) -> None:
+    With many `copies` of each row, a batch takes as long as its rows do one by one: the engine is what has too little
+    time then, not what reads and writes messages.
+    """
+
+    def __init__(self, width: int, depth: int, copies: int = 0) -> None:
         super().__init__()
-        one = torch.eye(width)
-        self.layers = nn.ModuleList(
-            [
-                _linear(one[:, :WIDTH]),
-                *(_linear(one.roll(1, dims=0)) for _ in range(depth)),
-                _linear(_last(width, depth)),
-            ]
-        )
+        one, self.copies = torch.eye(width), copies
+        moving = [_linear(one.roll(1, dims=0)) for _ in range(depth)]
+        self.layers = nn.ModuleList([_linear(one[:, :WIDTH]), *moving, _linear(_last(width, depth))])
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, WIDTH) float32` to the same values, `TURN` places on."""
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
-class Slow(Turning):
-    """The same of many copies of each row, so that a batch takes as long as its rows do one by one.
-
-    The engine is what has too little time then, not what reads and writes messages.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, WIDTH) float32` to the same values, `TURN` places on."""
         first, *between, last = self.layers
-        copies = first(x)[:, None, :].repeat(1, REPEATS, 1)
+        x = first(x)
+        if self.copies:
+            x = x[:, None, :].repeat(1, self.copies, 1)
         for layer in between:
-            copies = layer(copies)
-        answer: Tensor = last(copies[:, 0])
+            x = layer(x)
+        answer: Tensor = last(x[:, 0] if self.copies else x)
         return answer
 
 
@@ -128,7 +115,7 @@ def build(folder: Path, models: Sequence[str]) -> Path:
             case "chain":
                 _with_cache(_build(Turning(*CHAIN), folder, name))
             case "slow":
-                _build(Slow(*SLOW), folder, name)
+                _build(Turning(*SLOW), folder, name)
             case "words":
                 sentences = torch.zeros(4, LONGEST, dtype=torch.int64)
                 for row, length in enumerate((8, 9, 10, LONGEST)):

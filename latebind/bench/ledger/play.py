@@ -4,7 +4,7 @@ Meanwhile it watches from outside how much memory the server's processes take.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol as Interface
@@ -21,10 +21,9 @@ from latebind.bench.server import resident, tree
 from latebind.prompt import be_prompt, be_usual
 
 PATIENCE = 15.0  # seconds past its deadline after which a request counts as lost
-SWEEP = 0.5  # seconds between two looks for those
-LINGER = 0.1
+PAUSE, LINGER = 0.02, 0.1
 LOOK = 16  # requests after which clients are heard even if all are due
-MEMORY_SECONDS = 1.0  # between two looks at the server's memory
+LOOK_SECONDS = 1.0  # between two looks at the server's memory
 SETTLING, LAST = 0.1, 0.1  # shares of those looks: before everything has been used once, and at the end
 
 
@@ -74,21 +73,26 @@ async def play(
 ) -> Played:
     """Send so many requests at these times (seconds from now) and return when all have ended or are lost."""
     loop = asyncio.get_running_loop()
-    played = Played(Ledger(questions))
-    async with connected(target, played.ledger) as clients:
+    played = Played(Ledger())
+    async with _connected(target, played.ledger, patience) as clients:
         played.began = loop.time()
-        faults = [loop.create_task(one.run(requests, played.ledger)) for one in inject]
-        watching = [
-            loop.create_task(_sweep(played.ledger, clients, patience, requests, tell)),
-            loop.create_task(_watch_memory(target.process, played)),
-        ]
-        await _send(clients, questions, times, requests, played)
+        beside = [loop.create_task(one.run(requests, played.ledger)) for one in inject]
+        beside.append(loop.create_task(_watch(target.process, played, requests, tell)))
+        for number, time in zip(range(requests), times, strict=False):
+            due = played.began + time
+            wait = due - loop.time()
+            if wait > 0 or not number % LOOK:
+                await asyncio.sleep(max(0.0, wait))
+            question = questions[number]
+            played.ledger.ask(question, due)
+            clients[question.protocol].send(question)
+            played.late.append(loop.time() - due)
         while played.ledger.open:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(PAUSE)
         played.seconds = loop.time() - played.began
-        for task in (*watching, *faults):
+        for task in beside:
             task.cancel()
-        ended = await asyncio.gather(*watching, *faults, return_exceptions=True)
+        ended = await asyncio.gather(*beside, return_exceptions=True)
         await asyncio.sleep(LINGER)  # an answer that nobody asked for may still come
     for error in ended:
         if isinstance(error, Exception):
@@ -98,15 +102,15 @@ async def play(
 
 
 @asynccontextmanager
-async def connected(target: Target, ledger: Ledger) -> AsyncIterator[dict[Protocol, Client]]:
+async def _connected(target: Target, ledger: Ledger, patience: float) -> AsyncIterator[dict[Protocol, Client]]:
     """Yield a client for each protocol that the target speaks.
 
     It is prompt meanwhile: what computes beside it would be taken for a slow server.
     """
-    http = HttpClient(target.host, target.http, ledger)
+    http = HttpClient(target.host, target.http, ledger, patience)
     clients: dict[Protocol, Client] = {Protocol.JSON: http, Protocol.BINARY: http}
     if target.grpc is not None:
-        clients[Protocol.GRPC] = RpcClient(target.grpc, ledger)
+        clients[Protocol.GRPC] = RpcClient(target.grpc, ledger, patience)
     be_prompt()
     try:
         yield clients
@@ -116,43 +120,15 @@ async def connected(target: Target, ledger: Ledger) -> AsyncIterator[dict[Protoc
             await client.close()
 
 
-async def _send(
-    clients: dict[Protocol, Client], questions: Questions, times: Iterable[float], requests: int, played: Played
-) -> None:
-    loop = asyncio.get_running_loop()
-    for number, time in zip(range(requests), times, strict=False):
-        due = played.began + time
-        wait = due - loop.time()
-        if wait > 0 or not number % LOOK:
-            await asyncio.sleep(max(0.0, wait))
-        question = questions[number]
-        played.ledger.ask(question, due)
-        clients[question.protocol].send(question)
-        played.late.append(loop.time() - due)
-
-
-async def _sweep(
-    ledger: Ledger, clients: dict[Protocol, Client], patience: float, requests: int, tell: Progress
-) -> None:
-    """Give up requests whose answer is long overdue, at intervals."""
+async def _watch(process: int, played: Played, requests: int, tell: Progress) -> None:
+    """Tell how far it is, and note what the server takes, if it is ours to look at, every so often."""
     loop = asyncio.get_running_loop()
     while True:
-        await asyncio.sleep(SWEEP)
-        lost = ledger.overdue(loop.time() - patience)
-        for number in lost:
-            ledger.lose(number, f"none came for {patience:g} s after its deadline")
-        for client in set(clients.values()):
-            client.give_up(set(lost))
-        tell(f"{ledger.asked_count:,} requests, {ledger.open} open", ledger.asked_count / requests)
-
-
-async def _watch_memory(process: int, played: Played) -> None:
-    """Note what a server takes every so often, if it is ours to look at."""
-    loop = asyncio.get_running_loop()
-    while process:
-        # On a thread, for the system takes 20 ms to count the pages, and requests are due meanwhile.
-        played.memory.append((loop.time() - played.began, await asyncio.to_thread(taken, process)))
-        await asyncio.sleep(MEMORY_SECONDS)
+        tell(f"{played.ledger.asked_count:,} requests, {played.ledger.open} open", played.ledger.asked_count / requests)
+        if process:
+            # On a thread, for the system takes 20 ms to count the pages, and requests are due meanwhile.
+            played.memory.append((loop.time() - played.began, await asyncio.to_thread(taken, process)))
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def taken(process: int) -> int:

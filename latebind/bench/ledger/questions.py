@@ -1,7 +1,4 @@
-"""The requests of the ledger and their right answers. Each follows from its number; its answer tells it from others.
-
-Numbers only. A request can be made again at any time, so nothing of it needs to be stored.
-"""
+"""The requests of the ledger and their right answers, numbers only: each follows from its number, no two are alike."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,13 +38,12 @@ class Manner(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A model: the names of its tensors, the right answer to rows, and the rows that an answer is right for."""
+    """A model: the names of its tensors, and the right answer to rows."""
 
     dtype: str
     input: str
     output: str
     right: Callable[[Rows], Rows]
-    asked: Callable[[Rows], Rows]
 
 
 def _backwards(rows: Rows) -> Rows:
@@ -56,35 +52,16 @@ def _backwards(rows: Rows) -> Rows:
     return np.concatenate([said, np.full((len(rows), 1), END)], axis=1).astype(np.int64)
 
 
-def _forwards(answer: Rows) -> Rows:
-    said = answer[:, :-1]
-    return (MARKS + (said - MARKS - np.arange(said.shape[1])) % (WORDS - MARKS))[:, ::-1].astype(np.int64)
-
-
 def _turned(rows: Rows) -> Rows:
     return np.roll(rows, TURN, axis=1)
 
 
-def _turned_back(answer: Rows) -> Rows:
-    return np.roll(answer, -TURN, axis=1)
-
-
-def _doubled(rows: Rows) -> Rows:
-    return rows * 2 + 1
-
-
-def _halved(answer: Rows) -> Rows:
-    return ((answer - 1) / 2).astype(np.float32)
-
-
 KINDS: Mapping[str, Kind] = {
-    "affine": Kind("float32", "x", "y", _doubled, _halved),
-    "chain": Kind("float32", "x", "y", _turned, _turned_back),
-    "slow": Kind("float32", "x", "y", _turned, _turned_back),
-    "relay": Kind(
-        "float32", "x", "y", lambda rows: _turned(_doubled(rows)), lambda answer: _halved(_turned_back(answer))
-    ),
-    "words": Kind("int64", "tokens", "tokens", _backwards, _forwards),
+    "affine": Kind("float32", "x", "y", lambda rows: rows * 2 + 1),
+    "chain": Kind("float32", "x", "y", _turned),
+    "slow": Kind("float32", "x", "y", _turned),
+    "relay": Kind("float32", "x", "y", lambda rows: _turned(rows * 2 + 1)),
+    "words": Kind("int64", "tokens", "tokens", _backwards),
 }
 
 
@@ -133,26 +110,15 @@ class Questions:
     def __getitem__(self, number: int) -> Question:
         """Return the request of this number."""
         mix, draw = self._mix, Random(number << 32 | self._mix.seed)
-        model = mix.models[draw.randrange(len(mix.models))]
-        protocol = mix.protocols[draw.randrange(len(mix.protocols))]
+        model, protocol = draw.choice(mix.models), draw.choice(mix.protocols)
         count = 1 if draw.random() < 0.5 else 1 + draw.randrange(mix.largest)
-        deadline = mix.deadlines[draw.randrange(len(mix.deadlines))]
-        manner, share = Manner.WAITS, draw.random()
+        deadline, share, manner = draw.choice(mix.deadlines), draw.random(), Manner.WAITS
         if share < mix.leave:
             manner = Manner.LEAVES
         elif share < mix.leave + mix.break_off and protocol is not Protocol.GRPC:
             manner = Manner.BREAKS_OFF
-        rows = self.rows(model, number, count, draw)
-        return Question(
-            number,
-            model,
-            protocol,
-            rows,
-            deadline,
-            draw.randrange(mix.priorities),
-            manner,
-            draw.random() * deadline / 4,
-        )
+        rows, priority = self.rows(model, number, count, draw), draw.randrange(mix.priorities)
+        return Question(number, model, protocol, rows, deadline, priority, manner, draw.random() * deadline / 4)
 
     def rows(self, model: str, number: int, count: int, draw: Random) -> Rows:
         """Return rows that say their number and place, the rest of them drawn."""
@@ -169,18 +135,3 @@ class Questions:
         rows[:, ROW] = np.arange(count)
         rows[:, : ROW + 1] += least
         return rows
-
-
-def number_in(model: str, answer: Rows) -> int | None:
-    """Return the number of the request that an answer belongs to, None where it is the answer to nothing."""
-    kind = KINDS[model]
-    least = 0 if kind.dtype == "float32" else MARKS
-    if answer.ndim != 2 or not len(answer) or answer.shape[1] <= ROW + 1:
-        return None
-    digits = kind.asked(answer)[0, :DIGITS] - least
-    if not np.isfinite(digits).all() or (digits != np.floor(digits)).any():
-        return None
-    base = BASE[kind.dtype]
-    if (digits < 0).any() or (digits >= base).any():
-        return None
-    return int(sum(int(digit) * base**place for place, digit in enumerate(digits)))

@@ -49,6 +49,13 @@ def client_rows(played: Played) -> Rows:
     return [row]
 
 
-def injected_rows(played: Played) -> Rows:
-    """Return what was done to the server."""
-    return [{"fault": str(one.fault), "at request": one.request, "what": one.what} for one in played.injected]
+def tables(played: Played) -> dict[str, Rows]:
+    """Return all tables of what was played, by title."""
+    return {
+        "how requests ended": end_rows(played),
+        "what must never be": fault_rows(played),
+        "client and server": client_rows(played),
+        "what was done to the server": [
+            {"fault": str(one.fault), "at request": one.request, "what": one.what} for one in played.injected
+        ],
+    }

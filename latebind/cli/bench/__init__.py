@@ -14,7 +14,7 @@ class Benchmarks(DeferredCommands):
 
     modules: ClassVar[Mapping[str, str]] = {
         name: f"{__name__}.{module}"
-        for name, module in (("load", "exits"), ("exits", "exits"), ("memory", "memory"), ("ledger", "ledger"))
+        for name, module in (("load", "exits"), ("exits", "exits"), ("memory", "exits"), ("ledger", "ledger"))
     }
 
     def invoke(self, ctx: Any) -> Any:

@@ -1,13 +1,15 @@
-"""`latebind bench exits` and `latebind bench load`: what leaving early is worth over HTTP, alone and under load."""
+"""`latebind bench exits`, `load` and `memory`: what leaving early is worth over HTTP, and what workers take."""
 
 from typing import Annotated
 
 import typer
 
 from latebind.bench import exits as bench
-from latebind.cli.bench.options import Backend, Conditions, ServerLog, Subject, Tuning
+from latebind.bench import memory as workers
+from latebind.bench.subject import Setting
+from latebind.cli.bench.options import Backend, Core, FrontendCore, Model, Repository, ServerLog, Subject, Tuning
 from latebind.cli.console import console, progress, reporting, save, show
-from latebind.cli.options import JsonFile, Seed
+from latebind.cli.options import JsonFile, Seed, numbers
 
 
 def exits(
@@ -15,7 +17,9 @@ def exits(
     *,
     backend: Backend = None,
     tuning: Tuning,
-    conditions: Conditions,
+    engine_core: Core = 1,
+    frontend_core: FrontendCore = 0,
+    seed: Seed = 0,
     log: ServerLog = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -27,12 +31,12 @@ def exits(
     Example: `latebind bench exits models --model resnet56 --data examples.cifar10.data:unseen --data-option
     data=cifar10/ --folds 5`
     """
-    setting = conditions.setting(backend, log)
+    setting = Setting(backend, (frontend_core,), engine_core, seed, log)
     with reporting(), progress("asking two servers") as tell:
         found = bench.closed(subject.load(), setting=setting, folds=tuning.wanted(), progress=tell)
-    gain = found.gain(conditions.seed)
+    gain = found.gain(seed)
     requests = len(found.on.answers)
-    show(f"{subject.model}: {requests} requests a side, closed loop, batch 1, seed {conditions.seed}", found.rows())
+    show(f"{subject.model}: {requests} requests a side, closed loop, batch 1, seed {seed}", found.rows())
     show("where they left, exits on", found.exit_rows())
     console.print(f"mean off / mean on   {gain}")
     console.print(f"answers bit for bit  {'identical' if found.identical else 'different'}")
@@ -67,3 +71,28 @@ def load(
     show(f"{subject.model}: {requests} requests a side at {rate:.0f}/s, Poisson, seed {seed}", found.rows())
     show("where they left, exits on", found.exit_rows())
     save(json_file, {"sides": found.rows(), "exits": found.exit_rows()})
+
+
+def memory(
+    repository: Repository,
+    model: Model,
+    granularities: Annotated[
+        str | None,
+        typer.Option(
+            help="The largest batch of each worker, one number for each. Default: 1,1,2,4,8,16, as far as the "
+            "model allows."
+        ),
+    ] = None,
+    backend: Backend = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure the memory of one worker, of several that share the weights, and of several with a copy each.
+
+    Example: `latebind bench memory models --model resnet56`
+    """
+    with reporting():
+        wanted = () if granularities is None else numbers("--granularities", granularities)
+        found = workers.run(repository, model, granularities=wanted, backend=backend)
+    show(f"memory of {model}, MB: private, and with a part of what is shared (PSS)", workers.rows(found))
+    console.print(f"Ebird's workers, each with a copy on the device, take {workers.PAPER:+.1%}")
+    save(json_file, found)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from latebind.bench import subject as bench
-from latebind.cli.options import DataOption, Seed
+from latebind.cli.options import DataOption
 from latebind.cli.sources import load_rows
 
 Repository = Annotated[Path, typer.Argument(help="A folder of models.")]
@@ -50,19 +50,6 @@ class Subject:
     def load(self) -> bench.Subject:
         """Return the model with its rows, and with labels if there are any. Raises `ConfigError`."""
         return bench.Subject(self.repository, self.model, *load_rows(self.data, self.data_option))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """What all sides have in common: the cores and the seed."""
-
-    engine_core: Core = 1
-    frontend_core: FrontendCore = 0
-    seed: Seed = 0
-
-    def setting(self, backend: str | None = None, log: Path | None = None) -> bench.Setting:
-        """Return how each side is served."""
-        return bench.Setting(backend, (self.frontend_core,), self.engine_core, self.seed, log)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,73 +28,57 @@ class Lie(StrEnum):
     REFUSAL = "refusal"
 
 
-class Liar:
-    def __init__(self, lie: Lie) -> None:
-        self._lie = lie
-        self._count = 0
-        self._before = b""
-        self.forever = asyncio.Event()
-        self.clients: set[asyncio.Task[None]] = set()
+def told(lie: Lie, reply: bytes, before: bytes) -> bytes:
+    """Return what is sent in place of a right reply; nothing where the connection is closed instead."""
+    answer = json.loads(reply)
+    wrong = json.loads(reply)
+    wrong["outputs"][0]["data"][-1] += 1
+    return {
+        Lie.NONE: _http(200, reply),
+        Lie.HANGS_UP: b"",
+        Lie.TWICE: _http(200, reply) * 2,
+        Lie.ANOTHERS: _http(200, before),
+        Lie.WRONG_ID: _http(200, json.dumps({**answer, "id": "1000000"}).encode()),
+        Lie.WRONG: _http(200, json.dumps(wrong).encode()),
+        Lie.BROKEN: _http(200, reply[:-5]),
+        Lie.ERROR: _http(500, b'{"error": "a bug"}'),
+        Lie.REFUSAL: _http(503, b'{"error": "too much to do"}'),
+    }[lie]
 
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self.serve(reader, writer))
-        self.clients.add(task)
-        task.add_done_callback(self.clients.discard)
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+@asynccontextmanager
+async def lying(lie: Lie) -> AsyncIterator[Target]:
+    """Serve within the block."""
+    count, before, clients = 0, b"", set[asyncio.Task[None]]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count, before
         try:
             while True:
                 model, call = await _read(reader)
-                reply = _reply(model, call)
-                self._count += 1
-                if self._count % EVERY:
-                    writer.write(_http(200, reply))
-                    self._before = reply
-                elif not await self._tell(reply, writer):
+                reply, count = _reply(model, call), count + 1
+                if count % EVERY:
+                    said = _http(200, reply)
+                    before = reply
+                elif lie is Lie.SILENCE:
+                    await asyncio.Event().wait()
+                elif not (said := told(lie, reply, before)):
                     return
+                writer.write(said)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
 
-    async def _tell(self, reply: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Answer otherwise than one should; return whether the connection stays."""
-        match self._lie:
-            case Lie.SILENCE:
-                await self.forever.wait()
-                return False
-            case Lie.HANGS_UP:
-                return False
-            case Lie.TWICE:
-                writer.write(_http(200, reply) * 2)
-            case Lie.ANOTHERS:
-                writer.write(_http(200, self._before))
-            case Lie.WRONG_ID:
-                writer.write(_http(200, json.dumps({**json.loads(reply), "id": "1000000"}).encode()))
-            case Lie.WRONG:
-                answer = json.loads(reply)
-                answer["outputs"][0]["data"][-1] += 1
-                writer.write(_http(200, json.dumps(answer).encode()))
-            case Lie.BROKEN:
-                writer.write(_http(200, reply[:-5]))
-            case Lie.ERROR:
-                writer.write(_http(500, b'{"error": "a bug"}'))
-            case Lie.REFUSAL:
-                writer.write(_http(503, b'{"error": "too much to do"}'))
-            case Lie.NONE:
-                writer.write(_http(200, reply))
-        return True
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        clients.add(asyncio.create_task(serve(reader, writer)))
 
-
-@asynccontextmanager
-async def lying(lie: Lie) -> AsyncIterator[Target]:
-    liar = Liar(lie)
-    server = await asyncio.start_server(liar.accept, "127.0.0.1", 0)
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
     yield Target("127.0.0.1", server.sockets[0].getsockname()[1])
     server.close()
-    for client in liar.clients:
+    for client in clients:
         client.cancel()
-    await asyncio.gather(*liar.clients, return_exceptions=True)
+    await asyncio.gather(*clients, return_exceptions=True)
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[str, "dict[str, object]"]:
@@ -108,12 +92,8 @@ def _reply(model: str, call: "dict[str, object]") -> bytes:
     kind = KINDS[model]
     (tensor,) = call["inputs"]  # type: ignore[misc]  # JSON
     rows = kind.right(np.array(tensor["data"], kind.dtype).reshape(tensor["shape"]))  # type: ignore[has-type]
-    output = {
-        "name": kind.output,
-        "shape": rows.shape,
-        "datatype": DATATYPES[kind.dtype],
-        "data": rows.ravel().tolist(),
-    }
+    data, datatype = rows.ravel().tolist(), DATATYPES[kind.dtype]
+    output = {"name": kind.output, "shape": rows.shape, "datatype": datatype, "data": data}
     return json.dumps({"model_name": model, "id": call["id"], "outputs": [output]}).encode()
 
 

@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from latebind.bench.client import poisson
-from latebind.bench.ledger import networks, overload
+from latebind.bench.ledger import networks
 from latebind.bench.ledger.faults import Fault, Injector
 from latebind.bench.ledger.play import Played, Target, play
-from latebind.bench.ledger.questions import Mix, Protocol, Questions
+from latebind.bench.ledger.questions import Mix, Questions
 
 MODELS = ("affine", "chain", "relay")
 REQUESTS = 240
@@ -40,18 +40,9 @@ def test_every_request_has_its_answer_though_the_engine_stops_and_dies(tmp_path:
             return await play(target, Questions(mix), poisson(100, Random(0)), REQUESTS, inject=faults)
 
         played = asyncio.run(run())
+        assert left_early(target) > 0
     assert played.ledger.evidence == []
     assert played.ledger.asked_count == REQUESTS
     assert len(played.ledger.good.due) > REQUESTS // 10
     assert {one.fault for one in played.injected} == {Fault.STOP, Fault.KILL}
     assert all(size > 50e6 for _, size in played.memory)
-
-
-def test_the_learned_cache_answers_and_overload_is_measured(tmp_path: Path) -> None:
-    with networks.serving(tmp_path, ("chain",)) as target:
-        mix = Mix(("chain",), (Protocol.BINARY,), largest=1, deadlines=(5.0,))
-        found = asyncio.run(overload.overload(target, mix, times=1.0, seconds=0.3, tell=lambda text, share: None))
-        assert left_early(target) > 0
-    assert found.played.ledger.evidence == []
-    assert found.peak > 0
-    assert found.goodput > 0

@@ -1,0 +1,249 @@
+"""Serves a module from Python: builds it into a folder unless it is there, and runs `latebind serve` as a child.
+
+A trusted step: it runs the module's code.
+"""
+
+import hashlib
+import signal
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from threading import current_thread, main_thread
+from typing import Any, TypedDict, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from latebind import __version__
+from latebind.child import READY, Child, started
+from latebind.cli.console import progress
+from latebind.domain.config import EngineConfig, FrontendConfig
+from latebind.domain.errors import ConfigError
+from latebind.learned.build import build_caches
+from latebind.learned.exploration_folder import explored_folder
+from latebind.learned.promise import Promise
+from latebind.learned.samples import Samples, check_task, doubt
+from latebind.program.backends import exact_backends
+from latebind.program.build import Progress, build_program, ignore_progress
+from latebind.program.device import HOST, find_device
+from latebind.program.export import export, made_of_another
+from latebind.program.graph import graph_to_json
+from latebind.repository.listing import Repository
+from latebind.sequence.export import is_sequence
+from latebind.server.listening import check_addresses
+
+PORT = 8000
+OF_A_BUILD = ("name", "samples", "task", "fidelity", "max_batch", "outputs")  # options of `build_once`
+
+Inputs = Tensor | Mapping[str, Tensor] | Sequence[Tensor]
+Rows = Inputs | Samples | tuple[Samples, Samples]
+
+
+class Options(TypedDict, total=False):
+    """The options of `serve` and `serving`.
+
+    `name` is the model's name, by default that of the module's class. In `folder` the model is built once and found
+    again; without one it is built for this time only. With `samples`, rows like those to come, learned caches are
+    trained for a classifier, so that answers equal the module's with `fidelity` (0.97); two `Samples` are to train and
+    to calibrate on, other rows are split in halves. `task` "classify" declares a classifier: the class of the largest
+    output is the answer. It need not be declared where samples have labels or the module ends in a softmax. `deadline`
+    is the seconds of requests that name none (1). Of the `backends` the fastest is used. `max_batch` is 16 by default.
+    If the module returns a dictionary, `outputs` names those to serve. `arguments` are further arguments of `latebind
+    serve`.
+    """
+
+    name: str
+    folder: Path | str
+    samples: Rows
+    task: str
+    fidelity: float
+    deadline: float
+    device: str
+    port: int
+    max_batch: int
+    backends: tuple[str, ...]
+    outputs: tuple[str, ...]
+    arguments: tuple[str, ...]
+
+
+@contextmanager
+def serving(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options]) -> Iterator[str]:
+    """Serve `module` within the context, which gets the URL of the server::
+
+        with latebind.serving(resnet18().eval(), torch.randn(4, 3, 224, 224)) as url:
+            ...
+
+    `example_inputs` are tensors `(N, ...)` by name or in order, or a single one. By default a free port is used. Raises
+    `ExportError` for a module that cannot be served, with what to change in it, `ConfigError` for invalid options, and
+    `Unavailable` at the end of a context in which the server has died.
+    """
+    _check("serving", options)
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        _built(module, example_inputs, {"port": 0, **options}, ignore_progress) as words,
+        started(words, log=log) as child,
+    ):
+        yield child.url
+        child.check()
+
+
+def serve(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options]) -> None:
+    """Serve `module`, by default on port 8000, until the process is interrupted or terminated.
+
+    Raises what `serving` raises, and `Unavailable` if the server ends though nobody asked for it.
+    """
+    _check("serve", options)
+    with suppress(KeyboardInterrupt), _interrupted_by_sigterm(), ExitStack() as stack:
+        with progress("building") as tell:
+            words = stack.enter_context(_built(module, example_inputs, {"port": PORT, **options}, tell))
+        child: Child = stack.enter_context(started(words))
+        print(f"{READY}{child.url}", flush=True)
+        child.process.wait()
+        child.check()
+
+
+def _check(function: str, options: Options) -> None:
+    """Raise `TypeError` for an option that is none, or has the wrong type: nobody's editor may have checked them."""
+    known = Options.__annotations__
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise TypeError(f"latebind.{function}() has no option {unknown[0]!r}; it has {', '.join(known)}")
+    for name in ("backends", "outputs", "arguments"):
+        if isinstance(text := options.get(name), str):
+            raise TypeError(f"latebind.{function}(): {name} is the text {text!r}: give words, {tuple(text.split())}")
+    if not isinstance(port := options.get("port", 0), int):
+        raise TypeError(f"latebind.{function}(): port is {port!r}: give a whole number")
+
+
+@contextmanager
+def _built(module: nn.Module, inputs: Inputs, options: Options, tell: Progress) -> Iterator[list[str]]:
+    """Build the module into its folder, or one for this time, and yield the arguments of `latebind serve`."""
+    # These are checked before a build, which takes minutes.
+    device, arguments = options.get("device", HOST.type), options.get("arguments", ())
+    kind = find_device(EngineConfig(device=device).device).type
+    frontend = FrontendConfig(port=options["port"], deadline=options.get("deadline", 1.0))
+    if "--host" not in arguments:
+        check_addresses(frontend)
+    backends = options.get("backends") or (() if kind == HOST.type else exact_backends(kind))
+    building: Any = {name: value for name, value in options.items() if name in OF_A_BUILD}
+    with ExitStack() as stack:
+        folder = Path(options.get("folder") or stack.enter_context(tempfile.TemporaryDirectory(prefix="latebind-")))
+        name = build_once(module, inputs, folder, backends=backends, tell=tell, **building)
+        words = [str(folder), "--model", name, "--port", str(frontend.port), "--device", device]
+        yield [*words, "--deadline-ms", f"{frontend.deadline * 1e3:g}", *arguments]
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Handle SIGTERM as an interrupt, if this is the main thread, so that the server is stopped as by Ctrl-C."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def build_once(
+    module: nn.Module,
+    example_inputs: Inputs,
+    folder: Path,
+    *,
+    name: str = "",
+    samples: Rows | None = None,
+    task: str = "",
+    fidelity: float = 0.97,
+    max_batch: int = 16,
+    backends: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    tell: Progress = ignore_progress,
+) -> str:
+    """Make the module the newest version of a model in `folder`, and return the model's name.
+
+    Nothing is built if the newest version was made of the same graph, weights and settings. `tell` gets the progress.
+    Where there are `samples` and nobody knows that the module is a classifier, a `UserWarning` says so and there are no
+    learned caches. Raises `ExportError` for a module that cannot be served and `ConfigError` for invalid settings.
+    """
+    if (kind := made_of_another(module)) is not None:
+        raise ConfigError(f"the module is {kind}: give the nn.Module that it was made of")
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"something of type {type(module).__name__} cannot be served: give a torch.nn.Module")
+    if is_sequence(module):
+        raise ConfigError("a sequence model is built beforehand: see `latebind build --help`, then `latebind serve`")
+    inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else example_inputs
+    title, parts = name or type(module).__name__.lower(), _halves(samples)
+    check_task(task)
+    Promise(fidelity)  # raises for an invalid fidelity before anything is built
+    threads = torch.get_num_threads()  # a build sets that of a worker
+    try:
+        found = hashlib.sha256(graph_to_json((exported := export(module, inputs, outputs=outputs or None)).graph))
+        found.update(repr((__version__, (fidelity, task) if parts else None, max_batch, tuple(backends))).encode())
+        _add(found, [tensor for item in sorted(exported.weights.items()) for tensor in item])
+        for part in parts or ():
+            tensors = part.inputs.values() if isinstance(part.inputs, dict) else part.inputs
+            _add(found, [one for one in (*tensors, part.labels, part.worlds) if one is not None])
+        version, is_there = _version(folder, title, found.hexdigest())
+        if not is_there:
+            report = build_program(
+                module,
+                inputs,
+                directory=Repository(folder).path_for(title, version),
+                name=title,
+                version=version,
+                max_batch=max_batch,
+                backends=list(backends) or None,
+                outputs=outputs or None,
+                data=parts[0].inputs if parts else None,
+                progress=tell,
+            )
+            if parts and (unknown := doubt(report.directory, parts, task)):
+                warnings.warn(f"there are no learned caches: {unknown}", stacklevel=2)
+            elif parts:
+                explored = explored_folder(report.directory.path)
+                build_caches(report.directory, *parts, fidelity=fidelity, explored=explored, task=task, progress=tell)
+            _note(folder, title, version).write_text(found.hexdigest())
+    finally:
+        torch.set_num_threads(threads)
+    return title
+
+
+def _version(folder: Path, name: str, made_of: str) -> tuple[str, bool]:
+    """Return the version to serve, and whether it is there; an incomplete version is not used."""
+    there = [listed for listed in Repository(folder).models() if listed.name == name] if folder.is_dir() else []
+    if not there:
+        return "1", False
+    newest = there[-1].version
+    note = _note(folder, name, newest)
+    if note.is_file() and note.read_text() == made_of:
+        return newest, True
+    return str(int(newest) + 1), False
+
+
+def _note(folder: Path, name: str, version: str) -> Path:
+    """Return the file beside a version that has the fingerprint of what it was made of."""
+    return folder / name / f".{version}.made-of"
+
+
+def _halves(rows: Rows | None) -> tuple[Samples, Samples] | None:
+    """Return samples to train on and samples to calibrate on."""
+    if rows is None:
+        return None
+    if isinstance(rows, tuple) and len(rows) == 2 and all(isinstance(part, Samples) for part in rows):
+        return rows  # type: ignore[return-value]
+    if not isinstance(rows, Samples):
+        tensors = (rows,) if isinstance(rows, Tensor) else rows
+        rows = Samples(dict(tensors) if isinstance(tensors, Mapping) else tuple(tensors))  # type: ignore[arg-type]
+    return rows.halves()
+
+
+def _add(found: "hashlib._Hash", parts: Sequence[str | Tensor]) -> None:
+    for part in parts:
+        if isinstance(part, str):
+            found.update(part.encode())
+        else:
+            found.update(f"{part.dtype} {tuple(part.shape)}".encode())
+            found.update(part.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)

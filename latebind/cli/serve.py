@@ -23,10 +23,10 @@ from latebind.logs import write_logs
 from latebind.repository.listing import Selection
 from latebind.repository.mirror import open_selection
 from latebind.residency.policy import make_policy as make_eviction
+from latebind.served import serving
 from latebind.server.access import Security
 from latebind.server.limits import Limits
 from latebind.server.listening import check_addresses, families, raise_file_limit
-from latebind.serving import serving
 
 logger = logging.getLogger(__name__)
 

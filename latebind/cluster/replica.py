@@ -15,12 +15,12 @@ from latebind.domain.errors import Unavailable
 from latebind.engine.engines import Engines
 from latebind.forks.client import ForkServer
 from latebind.repository.listing import Selection
+from latebind.served import serving
 from latebind.server.access import Guard, Security
 from latebind.server.frontend import Frontend, Verbs
 from latebind.server.gateway import Snapshot
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
-from latebind.serving import serving
 
 PATIENCE = 30.0  # seconds without an engine after which the replica reports itself as unhealthy
 IDLE = 3600.0  # seconds for which the ingress may keep an idle connection

@@ -32,13 +32,11 @@ def play(
         for event in events:
             now += 1e-3
             if staging is not None and isinstance(event, Arrived):
-                staging.arrived(event)
+                staging.copy_in(event.model, event.slots)
             for action in scheduler.handle(event, now):
                 if isinstance(action, Run):
                     running = action
                 elif isinstance(action, Reply):
                     worker.owners.end(action.request)
-                    if staging is not None:
-                        staging.ended(action.request)
                     yield action
             scheduler.check()

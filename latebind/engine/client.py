@@ -1,34 +1,68 @@
-"""The frontend's side of an engine: starts its process, claims slots for rows, sends requests, receives replies."""
+"""The frontend's side of an engine: its process, the slots of its models, the calls that claim them, and their answers.
+
+A call claims slots, fills them, sends them to the engine, and reads them once that has answered.
+"""
 
 import asyncio
 import logging
 import os
 import socket
 import time
+from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import count
-from math import inf
-from typing import Any, Self, TypeVar
+from itertools import chain, count, islice
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
 import msgspec
 
-from latebind.domain.errors import ConfigError, NotFound, Unavailable
+from latebind.batching.requests import LAST
+from latebind.domain.actions import Outcome
+from latebind.domain.errors import (
+    ConfigError,
+    Expired,
+    Failed,
+    IllegalEvent,
+    LatebindError,
+    Loading,
+    NotFound,
+    Refused,
+    StepFailed,
+    Unavailable,
+)
 from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.query import lay_out_options
 from latebind.domain.tracing import Trace
-from latebind.engine.claim import Claim, Claims
-from latebind.engine.messages import Ended, EndedReader, Stepped, Wrote
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, EngineOrder, EngineStarted, InUse
-from latebind.engine.running import LOOK_SECONDS, Watched, models_of, note_start
-from latebind.engine.slots import Rows, SlotMemory, create_file
+from latebind.engine.pieces import in_pieces
+from latebind.engine.shared import (
+    IDLE,
+    LISTENER,
+    LOAD_SECONDS,
+    LOADS,
+    LOOK_SECONDS,
+    NO_STEP,
+    PLACE,
+    WROTE,
+    ModelSlots,
+    Rows,
+    SlotMemory,
+    Told,
+    ToldReader,
+    Watched,
+    create_file,
+    models_of,
+    pack_arrived,
+    pack_cancelled,
+)
 from latebind.forks.client import Forked, ForkServer, fork_server
-from latebind.sequence.padding import room
-from latebind.server.gateway import Answer, Snapshot
+from latebind.sequence.padding import room, steps, trimmed
+from latebind.server.gateway import Answer, Shown, Snapshot, StepAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -36,20 +70,335 @@ PROCESS, NAME = "latebind.engine.process", "latebind-engine"  # the module that 
 STOP_SECONDS = 10.0
 CONTROL_BYTES = 1 << 24
 ANSWER_SECONDS = 10.0  # that an engine has for an answer on the control stream
-EXPIRE_SECONDS = 0.005  # between two looks for calls whose deadline has passed
 LATEST_SECONDS = 0.05  # beyond a deadline in which the engine may say itself what became of the call: it knows more
+ANSWERED: Final = Outcome.ANSWERED  # looking the member up in its class takes ten times as long
 
 Control = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 T = TypeVar("T")
+
+StepRows = Mapping[tuple[str, str], tuple[ModelSpec, ModelSlots, int]]
+"""By step of a query and model: the model, its slots, and its row that belongs to the query in slot 0."""
+
+
+class Claim:
+    """The slots of one call, from being claimed until they are released. Made by `Claims`.
+
+    A slot is with the engine from `send` until that reports the end of its request. It is free again when it is not
+    with the engine and the claim has been released.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_claims",
+        "_ended",
+        "_pending",
+        "_released",
+        "_requests",
+        "_sent",
+        "_slots",
+        "_steps",
+        "on_tokens",
+        "tokens",
+    )
+
+    def __init__(self, claims: "Claims", requests: tuple[int, ...], slots: tuple[int, ...]) -> None:
+        self._claims = claims
+        self._requests = requests
+        self._slots = slots
+        self._sent = self._released = False
+        self._ended: list[Told | None] = [None] * len(requests)
+        self._pending = len(requests)
+        self._steps: dict[int, list[StepAnswer]] = {}  # of a query, by request
+        self._answered: asyncio.Future[Answer] | None = None  # while `send` waits
+        self.on_tokens: Callable[[], None] | None = None  # of a call that streams, which has so many `tokens`
+        self.tokens = 0
+
+    @property
+    def rows(self) -> Mapping[str, list[Rows]]:
+        """The rows of the slots by input, each of the tensor's shape; the call fills them before it sends them."""
+        claims, slots = self._claims, self._slots
+        found = {}
+        for tensor, array in zip(claims.spec.inputs, claims.rows.inputs, strict=True):
+            found[tensor.name] = [array[slot, ...] for slot in slots]
+        return found
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model whose slots these are."""
+        return self._claims.spec
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
+        """Send the filled rows, to be run by `deadline`, and return their outputs, copied out of the slots.
+
+        At the deadline that is `Expired`, whatever the engine does; the slots stay the engine's until it reports the
+        end of their requests. Among requests that wait for their model to be loaded, `priority` 1 goes first and 0
+        last. If `trace` is not 0, the engine reports the rows' traces under this number (`EngineClient.traces`). Raises
+        `Refused`, `Expired`, `Failed` or `Unavailable`. Cancelling this call cancels its requests.
+        """
+        claims = self._claims
+        engine = claims.engine
+        engine.require_engine()
+        if self._sent or self._released:
+            raise IllegalEvent(f"the slots of requests {self._requests} were sent or released before")
+        self._sent = True
+        for request in self._requests:
+            engine.sent[request] = self
+        answered: asyncio.Future[Answer] = engine.loop.create_future()
+        self._answered = answered
+        expiry = engine.loop.call_later(deadline + LATEST_SECONDS - time.monotonic(), self._expire)
+        lengths = steps(claims.spec, self.rows) if claims.reads_sequences else ()
+        streams = self.on_tokens is not None
+        engine.write(
+            pack_arrived(
+                claims.number, deadline, self._requests, self._slots, lengths, priority, trace, streams=streams
+            )
+        )
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            left = [one for one, end in zip(self._requests, self._ended, strict=True) if end is None]
+            engine.write(b"".join([pack_cancelled(request) for request in left]))
+            raise
+        finally:
+            expiry.cancel()
+            self._answered = None
+            del answered  # its exception refers to this frame: the cycle would keep the engine's memory mapped
+
+    def stream(self, *, deadline: float, priority: int = 0, trace: int = 0) -> AsyncGenerator[Answer]:
+        """Send the only row, and yield its tokens in pieces as they are written (`engine.pieces`)."""
+        return in_pieces(self, self.send(deadline=deadline, priority=priority, trace=trace))
+
+    def written(self, begin: int, end: int) -> Answer:
+        """Return a copy of these tokens of the only row."""
+        outputs = {name: rows[:, begin:end].copy() for name, rows in self._outputs().items()}
+        return Answer(outputs, (), spec=self.spec, complete=False)
+
+    def shown(self, answer: Answer) -> Iterator[Shown]:
+        """Yield the steps that a query ran, row by row, as calls of their models; yields nothing for a model."""
+        for slot, ran in zip(self._slots, answer.steps, strict=bool(answer.steps)):
+            for step in ran:
+                spec, slots, first = self._claims.step_rows[step.step, step.model]
+                row = first + slot
+                given = {tensor.name: [rows[row, ...]] for tensor, rows in zip(spec.inputs, slots.inputs, strict=True)}
+                outputs = {
+                    tensor.name: trimmed(rows[row : row + 1], tensor)
+                    for tensor, rows in zip(spec.outputs, slots.outputs, strict=True)
+                }
+                caches = (int(slots.versions[row]),) if spec.lookups else ()
+                yield Shown(spec, given, Answer(outputs, (step.left_at,), spec=spec, caches=caches))
+
+    def release(self) -> None:
+        """Give up the slots, once. Those that the engine still uses are free when it reports their requests' end."""
+        if self._released:
+            raise IllegalEvent(f"the slots of requests {self._requests} were released before")
+        self._released = True
+        for slot, end in zip(self._slots, self._ended, strict=True):
+            if end is not None or not self._sent:
+                self._claims.free_slot(slot)
+
+    def receive(self, told: Told) -> None:
+        """Handle the end of one request, of one step of a query, or of one token; the last end answers the call."""
+        if told.node == NO_STEP:
+            place = self._requests.index(told.request)
+            self._ended[place] = told
+            self._pending -= 1
+            if self._released:
+                self._claims.free_slot(self._slots[place])
+            if not self._pending and self._answered is not None and not self._answered.done():
+                self._answer(cast(list[Told], self._ended))
+        elif told.node == WROTE:
+            self.tokens = told.option
+            if self.on_tokens is not None:
+                self.on_tokens()
+        else:
+            spec = self.spec.steps[told.node]
+            step = StepAnswer(spec.name, spec.models[told.option], told.stage, told.first, told.second)
+            self._steps.setdefault(told.request, []).append(step)
+
+    def fail(self, error: LatebindError) -> None:
+        """Answer the call with an error, whatever becomes of its requests."""
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(error)
+
+    def _expire(self) -> None:
+        self.fail(_expired(self.spec.name))
+
+    def _outputs(self) -> dict[str, Rows]:
+        """Return the outputs of the slots, each `(N, *shape)`: a view if the slots are contiguous, else a copy."""
+        first, last = self._slots[0], self._slots[-1]
+        part = slice(first, last + 1) if last - first + 1 == len(self._slots) else list(self._slots)
+        found = {}
+        for tensor, rows in zip(self.spec.outputs, self._claims.rows.outputs, strict=True):
+            found[tensor.name] = rows[part]
+        return found
+
+    def _answer(self, ends: Sequence[Told]) -> None:
+        """Answer the call, all of whose requests have ended."""
+        spec, outputs = self.spec, self._outputs()
+        for end in ends:
+            if end.outcome != ANSWERED:
+                self.fail(_error(spec, end, self._claims.engine.too_large.get(spec.name, "")))
+                return
+        for tensor in spec.outputs:
+            rows = outputs[tensor.name]
+            outputs[tensor.name] = (rows if tensor.padding is None else trimmed(rows, tensor)).copy()
+        _, left_at, _, _, _, waited, ran = zip(*ends, strict=True)
+        ran_steps = tuple([tuple(self._steps.get(one, ())) for one in self._requests]) if spec.steps else ()
+        versions = self._claims.rows.versions
+        caches = tuple([int(versions[slot]) for slot in self._slots]) if len(versions) else ()
+        assert self._answered is not None, "nobody waits"
+        self._answered.set_result(Answer(outputs, left_at, waited, ran, ran_steps, spec, True, caches))
+
+
+class WaitingClaim(NamedTuple):
+    """A call that waits for so many slots."""
+
+    rank: int
+    wanted: int
+    claimed: "asyncio.Future[Claim]"
+
+
+class Claims:
+    """The slots of one model or query, whose `number` stands in messages, and the calls that wait for some.
+
+    They are a ring, after Ebird's memory pool (section V, table I). An entry of table I corresponds to a slot: its
+    serial number is the request, its input and output pointers are the number of the slot. Those of one engine share
+    the iterator `numbers`, which numbers all its requests. A request of a query also owns the numbers that follow its
+    own, one for each of the query's steps. `free` is the number of free slots.
+    """
+
+    def __init__(
+        self,
+        engine: "EngineClient",
+        number: int,
+        spec: ModelSpec,
+        rows: ModelSlots,
+        slots: int,
+        numbers: Iterator[int],
+        step_rows: StepRows | None = None,
+    ) -> None:
+        self.engine = engine
+        self.number = number
+        self.spec = spec
+        self.rows = rows
+        self.step_rows = step_rows or {}
+        self.reads_sequences = any(tensor.padding is not None for tensor in spec.inputs)
+        self.free = slots
+        self._taken = bytearray(slots)  # 1 where a slot is
+        self._next = 0
+        self._numbers = numbers
+        self._stride = 1 + len(spec.steps)
+        self._waiting: list[WaitingClaim] = []
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any call holds slots or waits for some."""
+        return self.free < len(self) or bool(self._waiting)
+
+    async def claim(self, wanted: int, *, deadline: float, priority: int = 0) -> Claim:
+        """Return a claim on `wanted` slots, waiting in line if too few are free.
+
+        The line is ordered by priority (1 first, 0 last), then by arrival, and holds at most as many calls as there are
+        slots. Raises `Expired` at the `deadline` (`time.monotonic()` seconds), and `Refused` at once if the line is
+        full or `wanted` exceeds the number of slots.
+        """
+        if not self._waiting and (claim := self._try_claim(wanted)) is not None:
+            return claim
+        if wanted > len(self) or len(self._waiting) >= len(self):
+            raise Refused(f"{self._no_room(wanted)}: try again later")
+        waiting = WaitingClaim(priority or LAST, wanted, asyncio.get_running_loop().create_future())
+        insort(self._waiting, waiting, key=lambda one: one.rank)
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return await waiting.claimed
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            elif waiting.claimed.done() and not waiting.claimed.cancelled() and waiting.claimed.exception() is None:
+                waiting.claimed.result().release()  # it was given some in the meantime: they go to the next
+            self._grant_waiting()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            had = f"{self._no_room(wanted)}, and had none by the deadline: allow more time (`timeout`)"
+            raise Expired(had) from None
+        finally:
+            del waiting  # its exception refers to this frame: the cycle would keep the slots mapped
+
+    def free_slot(self, slot: int) -> None:
+        """Make a slot free again; if calls wait, they are served."""
+        self._taken[slot] = 0
+        self.free += 1
+        if self._waiting:
+            self._grant_waiting()
+
+    def fail_waiting(self, error: LatebindError) -> None:
+        """Fail all waiting calls with this error."""
+        for waiting in self._waiting:
+            if not waiting.claimed.done():
+                waiting.claimed.set_exception(error)
+        self._waiting.clear()
+
+    def _try_claim(self, wanted: int) -> Claim | None:
+        """Claim slots that are contiguous, and follow those given before, if such are free: a batch of them is a view.
+
+        If the slot given last is free again, there is no batch to be contiguous with, and the search starts at slot 0:
+        the processor's caches still hold the rows used last.
+        """
+        if wanted > self.free:
+            return None
+        if not self._taken[self._next - 1]:
+            self._next = 0
+        run = bytes(wanted)
+        first = self._taken.find(run, self._next)
+        if first < 0:
+            first = self._taken.find(run)
+        if first >= 0:
+            slots = tuple(range(first, first + wanted))
+        else:
+            around = chain(range(self._next, len(self)), range(self._next))
+            slots = tuple(islice((slot for slot in around if not self._taken[slot]), wanted))
+        for slot in slots:
+            self._taken[slot] = 1
+        self.free -= wanted
+        self._next = slots[-1] + 1
+        requests = tuple(islice(self._numbers, wanted * self._stride))[:: self._stride]
+        return Claim(self, requests, slots)
+
+    def _grant_waiting(self) -> None:
+        """Give slots to waiting calls in order, until there are too few for the first of them."""
+        while self._waiting:
+            waiting = self._waiting[0]
+            if not waiting.claimed.done():
+                claim = self._try_claim(waiting.wanted)
+                if claim is None:
+                    return
+                waiting.claimed.set_result(claim)
+            self._waiting.pop(0)
+
+    def _no_room(self, wanted: int) -> str:
+        free = f"{self.free} of {len(self)} places are free"
+        return f"{self.spec.name} has no room for {wanted} more rows ({free})"
 
 
 class EngineClient:
     """A `Gateway` to one engine in a process of its own. Create it with `start`, end it with `close`.
 
     `models` are the models and queries that it serves. `deadlines` maps a query to the seconds that its requests get if
-    they name no time-out; queries without such a default are left out. `caches` is what the engine reported last of the
-    learned caches that each model uses; answers say it for themselves (`Answer.caches`). `on_lost` is called if the
-    process ends without having been told to.
+    they name no time-out; queries without such a default are left out. `too_large` says of models that memory does not
+    hold as a whole what they take. `caches` is what the engine reported last of the learned caches that each model
+    uses; answers say it for themselves (`Answer.caches`). `on_lost` is called if the process ends without having been
+    told to.
     """
 
     def __init__(self, process: Forked, control: Control, files: Sequence[int]) -> None:
@@ -58,22 +407,20 @@ class EngineClient:
         self.too_large: Mapping[str, str] = {}
         self.caches: dict[str, InUse] = {}
         self.on_lost: Callable[[], None] | None = None
+        self.loop = asyncio.get_running_loop()
+        self.lost_calls = Counter[str]()  # that were under way when the engine was lost, by model
+        self.sent: dict[int, Claim] = {}  # claims of requests that the engine has not answered, by request
         self._process = process
         self._control, self._control_writer = control
         self._control_lock = asyncio.Lock()
-        self._slots, self._running = self._files = list(files)
+        self._asked: float | None = None  # when the question was asked that has no answer yet
+        self._slots, self._places = self._files = list(files)
+        self._watched = Watched(self._places)
         self._ran: tuple[int, ...] | None = None  # known once the process is to end
-        self.loop = asyncio.get_running_loop()
         self._messages: asyncio.Transport | None = None
         self._unsent: list[bytes] = []  # messages of this turn of the event loop
         self._claims: dict[str, Claims] = {}
-        self.sent: dict[int, Claim] = {}  # claims of requests that the engine has not answered, by request
-        self.lost_calls = Counter[str]()  # that were under way when the engine was lost, by model
         self._alive = False
-        self._expires = inf  # when claims are looked through for those whose deadline has passed
-        self._expiring: asyncio.TimerHandle | None = None
-        self._watched = Watched(self._running)
-        self._asked: list[float] = []  # when the questions were asked that have no answer yet
         self._own = ExitStack()  # resources that end with this client
         self._emptied: asyncio.Event | None = None  # created by `close`, set when `sent` has become empty
 
@@ -107,14 +454,13 @@ class EngineClient:
                 process = await forks.forked(PROCESS, [log_format], name=NAME, inherited=inherited, imports=imports)
             client = cls(process, await asyncio.open_connection(sock=control, limit=CONTROL_BYTES), files)
             undo.pop_all()
-        loop = asyncio.get_running_loop()
-        client._messages, _ = await loop.create_connection(lambda: EngineStream(client), sock=messages)
+        client._messages, _ = await client.loop.create_connection(lambda: EngineStream(client), sock=messages)
         return client
 
     async def begin(self, order: EngineOrder) -> None:
         """Let the process load every model and wait until it serves. On failure, end it and raise the reason."""
-        try:
-            note_start(self._running)
+        try:  # on behalf of the engine, which has not begun yet
+            os.pwrite(self._places, PLACE.pack(time.monotonic() + LOAD_SECONDS, IDLE, LOADS), LISTENER * PLACE.size)
             self._control_writer.write(msgspec.json.encode(order) + b"\n")
             started = msgspec.json.decode(await self._first_line(), type=EngineStarted)
             if started.error is not None:
@@ -136,7 +482,7 @@ class EngineClient:
                 for step, firsts in zip(spec.steps, first.get(spec.name, ()), strict=True)
                 for model, row in zip(step.models, firsts, strict=True)
             }
-            self._claims[spec.name] = Claims(self, number, spec, rows.first(slots), numbers, step_rows)
+            self._claims[spec.name] = Claims(self, number, spec, rows, slots, numbers, step_rows)
         self._alive = True
 
     @property
@@ -190,6 +536,9 @@ class EngineClient:
         assert self._messages is not None
         self._messages.abort()  # the process may take its time to die
 
+    def _standing(self) -> str:
+        return self._watched.described([name for name, spec in self.models.items() if not spec.steps])
+
     def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Coroutine[Any, Any, Claim]:
         """Return `rows` slots to fill, waiting in line if too few are free.
 
@@ -233,6 +582,31 @@ class EngineClient:
         if not self._messages.is_closing():  # uvloop raises if the other end has gone, even before it reports that
             self._messages.write(messages)
 
+    def receive(self, told: Told) -> None:
+        """Handle one message from the engine."""
+        if told.node == NO_STEP:
+            self.sent.pop(told.request).receive(told)
+            if not self.sent and self._emptied is not None:
+                self._emptied.set()
+        else:
+            self.sent[told.request].receive(told)
+
+    def engine_lost(self) -> None:
+        """Answer everything in flight with `Unavailable`, because the engine has gone."""
+        served, self._alive = self._alive, False
+        error = Unavailable("the engine ended while this request ran: send it again")
+        lost = set(self.sent.values())
+        self.lost_calls = Counter(claim.spec.name for claim in lost)
+        for claim in lost:
+            claim.fail(error)
+        for claims in self._claims.values():
+            claims.fail_waiting(error)
+        self.sent.clear()
+        if self._emptied is not None:
+            self._emptied.set()
+        if served and self.on_lost is not None:
+            self.on_lost()
+
     async def metrics(self) -> Snapshot:
         """Return the engine's current metrics. Raises `Unavailable`, as all questions do."""
         found: Snapshot = await self._ask(b"", msgspec.json.decode)
@@ -267,8 +641,52 @@ class EngineClient:
 
     @property
     def owes_answer(self) -> float:
-        """For how many seconds the oldest question on the control stream has had no answer."""
-        return time.monotonic() - self._asked[0] if self._asked else 0.0
+        """For how many seconds a question on the control stream has had no answer."""
+        return 0.0 if self._asked is None else time.monotonic() - self._asked
+
+    async def _ask(self, line: bytes, heard: Callable[[bytes], T]) -> T:
+        """Send a control line and return what `heard` makes of the engine's answer. Raises `Unavailable`.
+
+        The answer is heard even if this call is cancelled or waits no longer; the next one does not read it as its own.
+        """
+        self.require_engine()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await asyncio.shield(self._say(line, heard))
+        except TimeoutError:
+            raise Unavailable(f"the engine has not answered for {ANSWER_SECONDS:g} s: try again later") from None
+
+    async def _say(self, line: bytes, heard: Callable[[bytes], T]) -> T:
+        async with self._control_lock:
+            self._asked = time.monotonic()
+            try:
+                if not self._control_writer.is_closing():  # it may have closed while this waited; uvloop would raise
+                    self._control_writer.write(line + b"\n")
+                return heard(await self._line())
+            finally:
+                self._asked = None
+
+    async def _first_line(self) -> bytes:
+        """Return the answer to the order, once all models are loaded. Raises `Unavailable` if that stands still."""
+        line = asyncio.ensure_future(self._line())
+        try:
+            while not line.done():
+                await asyncio.wait({line}, timeout=LOOK_SECONDS)
+                self.look()
+                if self.late:
+                    raise Unavailable("the engine stands still while it loads its models: the log says in which")
+            return line.result()
+        finally:
+            line.cancel()
+
+    async def _line(self) -> bytes:
+        try:
+            line = await self._control.readline()
+        except ConnectionError:  # the engine was killed with some of our lines unread
+            line = b""
+        if not line:
+            raise Unavailable("the engine has ended: its last words are in the log")
+        return line
 
     async def close(self, grace: float = STOP_SECONDS, *, patience: float = STOP_SECONDS) -> None:
         """Wait up to `grace` seconds for requests in flight, then end the process.
@@ -293,8 +711,6 @@ class EngineClient:
         if self._messages is not None:
             self._messages.close()
         self._control_writer.close()
-        if self._expiring is not None:
-            self._expiring.cancel()
         if not await asyncio.to_thread(self._process.end, patience):
             logger.error("the engine did not end within %g s: it was killed", patience)
         self._ran = self.ran()
@@ -303,109 +719,60 @@ class EngineClient:
             os.close(self._files.pop())
         self._own.close()
 
-    def receive(self, ended: Ended | Stepped | Wrote) -> None:
-        """Handle the end of one request, of one step of a query, or of one token."""
-        if isinstance(ended, Ended):
-            self.sent.pop(ended.request).end(ended)
-            if not self.sent and self._emptied is not None:
-                self._emptied.set()
-        elif isinstance(ended, Stepped):
-            self.sent[ended.request].step(ended)
-        else:
-            self.sent[ended.request].wrote(ended.tokens)
-
-    def watch(self, deadline: float) -> None:
-        """Tell claims at their deadline, however the engine fares: at this one, if it is before all others."""
-        if deadline < self._expires:
-            self._expires = deadline
-            if self._expiring is not None:
-                self._expiring.cancel()
-            seconds = max(deadline + LATEST_SECONDS - time.monotonic(), EXPIRE_SECONDS)
-            self._expiring = self.loop.call_later(seconds, self._expire)
-
-    def _expire(self) -> None:
-        """Tell the claims whose deadline has passed, and be called again for the others."""
-        self._expires, self._expiring = inf, None
-        now = time.monotonic() - LATEST_SECONDS
-        self.watch(min([claim.expire(now) for claim in list(self.sent.values())], default=inf))
-
-    def _standing(self) -> str:
-        return self._watched.described([name for name, spec in self.models.items() if not spec.steps])
-
-    def engine_lost(self) -> None:
-        """Answer everything in flight with `Unavailable`, because the engine has gone."""
-        served, self._alive = self._alive, False
-        error = Unavailable("the engine ended while this request ran: send it again")
-        lost = set(self.sent.values())
-        self.lost_calls = Counter(claim.spec.name for claim in lost)
-        for claim in lost:
-            claim.fail(error)
-        for model in self._claims.values():
-            model.fail_waiting(error)
-        self.sent.clear()
-        if self._emptied is not None:
-            self._emptied.set()
-        if served and self.on_lost is not None:
-            self.on_lost()
-
-    async def _ask(self, line: bytes, heard: Callable[[bytes], T]) -> T:
-        """Send a control line and return what `heard` makes of the engine's answer. Raises `Unavailable`.
-
-        The answer is heard even if this call is cancelled or waits no longer; the next one does not read it as its own.
-        """
-        self.require_engine()
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                return await asyncio.shield(self._say(line, heard))
-        except TimeoutError:
-            raise Unavailable(f"the engine has not answered for {ANSWER_SECONDS:g} s: try again later") from None
-
-    async def _say(self, line: bytes, heard: Callable[[bytes], T]) -> T:
-        self._asked.append(time.monotonic())
-        try:
-            async with self._control_lock:
-                if not self._control_writer.is_closing():  # it may have closed while this waited; uvloop would raise
-                    self._control_writer.write(line + b"\n")
-                return heard(await self._line())
-        finally:
-            self._asked.pop(0)
-
-    async def _first_line(self) -> bytes:
-        """Return the answer to the order, once all models are loaded. Raises `Unavailable` if that stands still."""
-        line = asyncio.ensure_future(self._line())
-        try:
-            while not line.done():
-                await asyncio.wait({line}, timeout=LOOK_SECONDS)
-                self.look()
-                if self.late:
-                    raise Unavailable("the engine stands still while it loads its models: the log says in which")
-            return line.result()
-        finally:
-            line.cancel()
-
-    async def _line(self) -> bytes:
-        try:
-            line = await self._control.readline()
-        except ConnectionError:  # the engine was killed with some of our lines unread
-            line = b""
-        if not line:
-            raise Unavailable("the engine has ended: its last words are in the log")
-        return line
-
 
 class EngineStream(asyncio.Protocol):
     """The stream of messages from the engine; passes them to the client."""
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
-        self._reader = EndedReader()
+        self._reader = ToldReader()
 
     def data_received(self, data: bytes) -> None:
         """Pass on the requests, steps and tokens that have ended."""
-        for ended in self._reader.feed(data):
-            self._client.receive(ended)
+        for told in self._reader.feed(data):
+            self._client.receive(told)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report that the engine has gone."""
         del exc
         self._client.engine_lost()
+
+
+def _error(spec: ModelSpec, end: Told, too_large: str) -> LatebindError:
+    """Return the error of a request. `too_large` says what its model takes where memory does not hold all of it."""
+    subject = spec.name
+    if spec.steps and end.stage >= 0:  # a query: the step that it had reached
+        step = spec.steps[end.stage].name if end.stage < len(spec.steps) else "outputs"
+        subject = f"step {step!r} of {spec.name}"
+    match end.outcome:
+        case Outcome.REFUSED_FULL:
+            return Refused(f"the queue of {subject} is full: try again later")
+        case Outcome.REFUSED_LATE:
+            why = "with what there is to do first: allow more time (`timeout`, in microseconds) or try again later"
+            if too_large:
+                why = (
+                    f"for it is loaded piece by piece: {too_large}; allow more time (`timeout`, in microseconds), or "
+                    "start the server with more --memory"
+                )
+            return Refused(f"{subject} cannot answer by the deadline, {why}")
+        case Outcome.REFUSED_LOADING:
+            seconds = f"{max(end.first, 0.1):.1f} s"
+            return Loading(
+                f"{subject} is not in memory and is being loaded, for about {seconds}, which is longer than this "
+                f"request may take: try again in {seconds}, or allow more time",
+                end.first,
+            )
+        case Outcome.EXPIRED:
+            return _expired(subject)
+        case Outcome.NOT_LOADED:
+            return Unavailable(
+                f"{subject} could not be brought into memory: try again later; the server's log says why, and "
+                "`latebind models` whether its files are whole"
+            )
+        case _:
+            failed = StepFailed if spec.steps else Failed
+            return failed(f"{subject} raised while it ran this request: the server's log says why")
+
+
+def _expired(subject: str) -> Expired:
+    return Expired(f"{subject} could not answer by the deadline: allow more time (`timeout`)")

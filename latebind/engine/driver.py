@@ -19,23 +19,22 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
 from threading import Event as Signal
 from threading import Lock, Thread, get_ident
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from latebind.domain.actions import Action, Branch, Evict, Load, Map, Reply, Run, StepEnded, WakeAt
-from latebind.domain.config import SchedulerConfig
+from latebind.domain.config import SchedulerConfig, ServedModel
+from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, Event, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
 from latebind.domain.model import StageKind
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace, Tracer
-from latebind.engine.mapping import Mappings, Steps, TensorAction, step_request
-from latebind.engine.messages import pack_ended, pack_stepped, pack_wrote
+from latebind.engine.mapping import Steps, TensorAction
 from latebind.engine.on_demand import Loader
-from latebind.engine.running import COMPILE_SECONDS, SLOWEST_DISK, Running, longest_seconds, worker_place
-from latebind.engine.slots import Owners
+from latebind.engine.shared import WORKERS, Owners, Running, pack_ended, pack_stepped, pack_wrote
 from latebind.engine.staging import Staging
 from latebind.engine.worker import Failures, Worker
 from latebind.queries.scheduler import make_scheduler
@@ -47,24 +46,21 @@ END_SECONDS = 10.0  # in which stages that run as the frontend closes may end
 NO_THREAD = 0
 MOST_TRACES = 1024  # kept until they are collected
 MOST_UNCOUNTED = 64  # events that may wait to be counted
+LATE_SECONDS = 2.0  # that a stage may take at least, for others may need the cores
+TIMES = 20  # how many times longer than its profile says a stage may take, for the same reason
+COMPILE_SECONDS = 120.0  # in which a stage is compiled that is only when it meets a batch size
+SLOWEST_DISK = 10e6  # bytes a second, from which weights may come when a stage runs for the first time
 
-
-class Log(Protocol):
-    """What takes every event with its actions: an event log, or the file of one (`process.EventLogFile`)."""
-
-    def write(self, now: float, event: Event, actions: Iterable[Action]) -> None:
-        """Append one entry."""
-        ...
+Work: TypeAlias = Run | list[TensorAction]
 
 
 class Driver:
     """Owns the scheduler and its workers.
 
     `listen(seconds)` waits at most so long (None: without limit) and returns events, or None when no more will come;
-    `wake()` makes it return early. `send` takes packed replies. `mappings` perform the actions of queries, if any are
+    `wake()` makes it return early. `send` takes packed replies. `steps` perform the actions of queries, if any are
     served. `owners` hear of every end before the frontend does. Workers note in `running` which stage they run, and
-    until when it should be done (`engine.running`). Stages of `recompiled` models may be compiled whenever they meet a
-    new batch size.
+    until when it should be done. Stages of `recompiled` models may be compiled whenever they meet a new batch size.
     """
 
     def __init__(
@@ -77,9 +73,9 @@ class Driver:
         send: Callable[[bytes], None],
         staging: Staging,
         owners: Owners,
-        mappings: Mappings | None = None,
+        steps: Steps | None = None,
         loader: Loader | None = None,
-        log: Log | None = None,
+        log: EventLog | None = None,
         running: Running | None = None,
         recompiled: Collection[str] = (),
     ) -> None:
@@ -100,7 +96,7 @@ class Driver:
         self._send = send
         self._staging = staging
         self._owners = owners
-        self._steps = None if mappings is None else Steps(config, mappings, staging)
+        self._steps = steps
         self._nodes = {query.name: range(len(query.nodes)) for query in config.queries}
         last = {served.spec.name: (served.spec, served.spec.stages - 1) for served in config.models}
         self._decoders = {name: stage for name, (spec, stage) in last.items() if spec.kind(stage) is StageKind.DECODER}
@@ -120,7 +116,7 @@ class Driver:
                 self._short_batches[served.spec.name, stage] = max(short, default=0)
         self._listening = Lock()  # held by the thread that listens, the `_listener`
         self._listener = NO_THREAD
-        self._ready: deque[Run | list[TensorAction]] = deque()
+        self._ready: deque[Work] = deque()  # for the listener
         self._closed = False
         self._ended = Signal()  # set by the first thread that ends
         self._failure: Exception | None = None
@@ -216,11 +212,11 @@ class Driver:
                         continue
                     work = self._ready.popleft()
                     if not isinstance(work, Run):
-                        self._ready.extend(self._perform_tensor_actions(work)[0])
+                        self._ready.extend(self._perform(work))
                     elif len(work.requests) > self._short_batches.get((work.model, work.stage), 0):
                         return work
                     else:
-                        self._queue(*self._handle((self._run(work),)))
+                        self._ready.extend(self._perform(work))
                         if self._ready:
                             self._listen_once(0.0)  # also read what arrived during the short run
             finally:
@@ -234,71 +230,53 @@ class Driver:
             return
         for event in events:
             if isinstance(event, Arrived):
-                if self._staging.tracks_requests and event.model not in self._nodes:  # queries: the host reads theirs
-                    self._staging.arrived(event)
+                if self._staging.copies and event.model not in self._nodes:  # queries: the host reads theirs
+                    self._staging.copy_in(event.model, event.slots)
                 if event.streams and event.model in self._decoders:
                     self._tokens.update(dict.fromkeys(event.requests, 0))
         with self._deciding:
             if time.monotonic() >= self._wake_time:
                 self._wake_time = inf
                 events.append(Woke())
-        self._queue(*self._handle(events))
+        self._ready.extend(self._handle(events))
 
-    def _queue(self, tensor_actions: list[TensorAction], runs: list[Run], timer_moved: bool) -> bool:
-        """Leave work to the listener; return whether it has to look again, at that or at the timer."""
-        if tensor_actions:
-            self._ready.append(tensor_actions)
-        self._ready.extend(runs)
-        return bool(tensor_actions or runs or timer_moved)
-
-    def _wake_listener(self) -> None:
-        """Wake the listener to look at the ready work and the timer, unless this thread is the listener."""
+    def _hand_over(self, work: Sequence[Work]) -> None:
+        """Leave work to the listener, and wake it, unless it is this thread."""
+        self._ready.extend(work)
         if self._listener != get_ident():
             self._wake()
 
     def _handle_report(self, event: Event) -> None:
         """Handle an event reported by another thread (lookups aside, the loader); what results goes to the listener."""
         try:
-            if self._queue(*self._handle((event,))):
-                self._wake_listener()
+            if work := self._handle((event,)):
+                self._hand_over(work)
         except Exception as error:
             self._fail(error)
 
     def _run_and_follow(self, run: Run) -> None:
-        """Perform a run and report it, then the runs that result from it, one at a time."""
-        mine: Run | None = run
-        while mine is not None:
-            tensor_actions, runs, timer_moved = self._handle((self._run(mine),))
-            mine = self._keep_first(None, runs, timer_moved=timer_moved)
-            if tensor_actions:
-                runs, timer_moved = self._perform_tensor_actions(tensor_actions)
-                mine = self._keep_first(mine, runs, timer_moved=timer_moved)
+        """Perform a run and what results from it, one after another; leave all runs but the first to the listener."""
+        mine: list[Work] = [run]
+        while mine:
+            found = self._perform(mine.pop(0))
+            runs: list[Work] = [*mine, *[work for work in found if isinstance(work, Run)]]
+            mine = [*[work for work in found if not isinstance(work, Run)], *runs[:1]]
+            if runs[1:]:
+                self._hand_over(runs[1:])
 
-    def _keep_first(self, mine: Run | None, runs: list[Run], *, timer_moved: bool) -> Run | None:
-        """Return the run that this thread performs next; hand the others to the listener."""
-        if mine is None and runs:
-            mine = runs.pop(0)
-        if runs or timer_moved:
-            self._ready.extend(runs)
-            self._wake_listener()
-        return mine
-
-    def _perform_tensor_actions(self, tensor_actions: list[TensorAction]) -> tuple[list[Run], bool]:
-        """Perform actions and what follows from them; return the resulting runs and whether the timer moved forward."""
+    def _perform(self, work: Work) -> list[Work]:
+        """Perform a run or tensor actions and report it; return what results."""
+        if isinstance(work, Run):
+            return self._handle((self._run(work),))
         assert self._steps is not None, "an action of a query, and none is served"
-        runs, timer_moved = list[Run](), False
-        while tensor_actions:
-            tensor_actions, more, rings = self._handle(self._steps.perform_all(tensor_actions))
-            runs += more
-            timer_moved = timer_moved or rings
-        return runs, timer_moved
+        return self._handle(self._steps.perform_all(work))
 
     def _run(self, run: Run) -> StageDone | StageFailed:
         """Run a stage and return the event. The scheduler has several requests whose stage raised try again.
 
         `running` names the stage meanwhile, in case this process does not survive it, or it never ends.
         """
-        model, stage, place = run.model, run.stage, worker_place(run.worker)
+        model, stage, place = run.model, run.stage, WORKERS + run.worker
         seconds, recompiled = self._longest[model][stage], model in self._recompiled
         what = run.worker, model, stage, len(run.requests) if recompiled else 0
         if what not in self._ran:
@@ -330,28 +308,30 @@ class Driver:
                 told.append(pack_wrote(request, tokens + 1))
         if told:
             with self._deciding:
-                self._send(b"".join(told))
+                self._tell(told)
 
-    def _end(self, request: int) -> None:
-        """Have all that is kept of a request or a step forgotten, before the frontend hears of its end."""
-        self._owners.end(request)
-        if self._staging.tracks_requests:
-            self._staging.ended(request)
+    def _tell(self, messages: Sequence[bytes]) -> None:
+        """Send messages to the frontend, if it is there."""
+        try:
+            self._send(b"".join(messages))
+        except (BrokenPipeError, ConnectionResetError):
+            logger.warning("the frontend has closed; %d messages are lost", len(messages))
 
-    def _end_all(self, reply: Reply) -> None:
-        """Have a request forgotten, or all steps of a query: some may be mapped and never begin."""
-        nodes = self._nodes.get(reply.model)
-        for number in [reply.request] if nodes is None else [step_request(reply.request, node) for node in nodes]:
-            self._end(number)
-        self._tokens.pop(reply.request, None)
+    def _end(self, reply: Reply) -> bytes:
+        """Have a request forgotten, or all steps of a query; return the message that tells the frontend of its end."""
+        request, nodes = reply.request, self._nodes.get(reply.model)
+        for number in [request] if nodes is None else [step_request(request, node) for node in nodes]:
+            self._owners.end(number)
+        self._tokens.pop(request, None)
+        return pack_ended(reply)
 
-    def _handle(self, events: Iterable[Event]) -> tuple[list[TensorAction], list[Run], bool]:
-        """Let the scheduler decide and send its replies.
+    def _handle(self, events: Iterable[Event]) -> list[Work]:
+        """Let the scheduler decide and send its replies; return the tensor actions, then the runs, to be performed.
 
-        Returns the tensor actions and runs to perform, and whether the timer is now due earlier than before.
+        If the timer is due earlier than before, the listener hears of it.
         """
         tensor_actions: list[TensorAction] = []
-        runs: list[Run] = []
+        work: list[Work] = []
         replies: list[bytes] = []
         with self._deciding:
             now, before, first = time.monotonic(), self._wake_time, len(self._uncounted)
@@ -361,29 +341,34 @@ class Driver:
                 for action in actions:
                     match action:
                         case Run():
-                            runs.append(action)
+                            work.append(action)
                         case Reply():
-                            self._end_all(action)
-                            replies.append(pack_ended(action))
+                            replies.append(self._end(action))
                         case WakeAt(wake_at):
                             self._wake_time = wake_at
                         case Map() | Branch():
                             tensor_actions.append(action)
                         case StepEnded():
-                            self._end(step_request(action.request, action.node))
+                            self._owners.end(step_request(action.request, action.node))
                             self._ended_steps.append(pack_stepped(action))
                         case Load() | Evict():
                             assert self._loader is not None, "memory is limited and nobody loads"
                             self._loader.perform(action)
             if replies:
-                self._send(b"".join((*self._ended_steps, *replies)))
+                self._tell((*self._ended_steps, *replies))
                 self._ended_steps.clear()
-            if self._log:
-                for happened in self._uncounted[first:]:
-                    self._log.write(*happened)
+            self._write_log(first)
             if replies or len(self._uncounted) >= MOST_UNCOUNTED:
                 self._count()
-            return tensor_actions, runs, self._wake_time < before
+            sooner = self._wake_time < before
+        if sooner:
+            self._hand_over(())
+        return [tensor_actions, *work] if tensor_actions else work
+
+    def _write_log(self, first: int) -> None:
+        if self._log is not None:
+            for happened in self._uncounted[first:]:
+                self._log.write(*happened)
 
     def _count(self) -> None:
         """Add the events so far to the metrics and traces, if possible after replies were sent, when no request waits.
@@ -394,3 +379,16 @@ class Driver:
             self._metrics.observe(event, actions, now=now)
         self._traces.extend(self._tracer.observe_all(self._uncounted))
         self._uncounted.clear()
+
+
+def step_request(request: int, node: int) -> int:
+    """Return the request number of a step of a query: it owns the numbers that follow its own."""
+    return request + 1 + node
+
+
+def longest_seconds(served: ServedModel) -> list[float]:
+    """Return how long each stage of a model may take before it is late: its largest batch, on busy cores."""
+    spec, costs = served.spec, served.costs
+    longest = max([tensor.shape[0] for tensor in spec.inputs if tensor.padding is not None], default=1)
+    steps = [costs.step(stage, spec.max_batch, longest) for stage in range(spec.stages)]
+    return [max(LATE_SECONDS, TIMES * seconds) for seconds in steps]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -21,10 +22,9 @@ from latebind.domain.errors import ConfigError, LatebindError, NotFound, Unavail
 from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
-from latebind.engine.claim import Claim
-from latebind.engine.client import EngineClient
+from latebind.engine.client import Claim, EngineClient
 from latebind.engine.order import EngineOrder, InUse, backend_imports
-from latebind.engine.running import LOOK_SECONDS
+from latebind.engine.shared import LOOK_SECONDS
 from latebind.forks.client import ForkServer
 from latebind.repository.listing import Serving
 from latebind.server.gateway import Snapshot
@@ -79,8 +79,9 @@ class Engines:
         self._restarts = 0
         self._settled = asyncio.Event()  # cleared while an engine with all models is expected
         self._news = asyncio.Event()  # set, and replaced, whenever calls that wait should look again
-        self._wanted: dict[Path, InUse] = {}  # versions of learned caches, by model directory
+        self._recovering = False  # until an engine serves all models again
         self._used_before: dict[str, InUse] = {}  # by models that the engine that serves may not have loaded yet
+        self._wanted: dict[Path, InUse] = {}  # versions of learned caches, by model directory
         self._waiting = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -128,20 +129,16 @@ class Engines:
 
         Each has answered a trial request.
         """
-        if model is not None and model not in self.models:
-            return False
-        if self._engine is not None and self._engine.ready():
-            return (
-                model in self._engine.models if model is not None else self.models.keys() <= self._engine.models.keys()
-            )
-        return self._engine is None and not (self.serving.names or self.unavailable)
+        if self._engine is None:
+            return model is None and not (self.serving.names or self.unavailable)
+        return self._engine.ready(model) and not (model is None and self._recovering)
 
     def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Coroutine[Any, Any, Claim]:
         """Return `rows` slots to fill, waiting if necessary.
 
         Raises `Refused`, `Expired`, `Unavailable` or `NotFound`.
         """
-        if self._engine is not None and model in self.models and self._serves(model):
+        if self._engine is not None and self._serves(model):
             return self._engine.claim(model, rows, deadline=deadline, priority=priority)
         return self._claim_later(model, rows, deadline, priority)
 
@@ -206,9 +203,8 @@ class Engines:
         return "" if used is None else used.version
 
     def _used(self, model: str) -> InUse | None:
-        if self._engine is not None and model in self._engine.caches:
-            return self._engine.caches[model]
-        return self._used_before.get(model)
+        caches = {} if self._engine is None else self._engine.caches
+        return caches.get(model) or self._used_before.get(model)
 
     async def change(self, serving: Serving, *, tried: Collection[str]) -> None:
         """Start a new engine that serves this, and let the old one finish its requests. One change at a time.
@@ -321,28 +317,30 @@ class Engines:
                     if self.on_failed is not None:
                         self.on_failed(model, wanted.version)
 
-    def _take_over(self, engine: EngineClient | None) -> None:
-        """Route new calls to this engine, and let the one before finish its requests."""
-        self._route_to(engine)
-        self.models = {} if engine is None else engine.models
-        self.deadlines.clear()
-        if engine is not None:
-            self.deadlines.update(engine.deadlines)
-            logger.info("engine process %d serves", engine.process_id)
-            engine.on_lost = partial(self._lost, engine)
-        self._settle()
-        if self.on_change is not None:
-            self.on_change()
+    def _take_over(self, engine: EngineClient | None, *, whole: bool = True) -> None:
+        """Route new calls to this engine, and let the one before finish its requests.
 
-    def _route_to(self, engine: EngineClient | None) -> None:
-        """Send calls of the models that this engine has to it, and let the one before finish its requests."""
+        If it is not the `whole` that is to be served, calls for other models wait on.
+        """
         before, self._engine = self._engine, engine
         self._figures, self._picture = Snapshot(models={}, now=time.monotonic()), Picture()
         self._pictured = time.monotonic()
-        self._tell()
+        if engine is not None:
+            logger.info("engine process %d serves %s", engine.process_id, "all" if whole else ", ".join(engine.models))
+            engine.on_lost = partial(self._lost, engine)
         if before is not None:
             self._used_before |= before.caches
             self._begin(self._end(before))
+        if not whole:
+            self._tell()
+            return
+        self.models = {} if engine is None else engine.models
+        self.deadlines.clear()
+        self.deadlines.update({} if engine is None else engine.deadlines)
+        self._recovering = False
+        self._settle()
+        if self.on_change is not None:
+            self.on_change()
 
     def _settle(self) -> None:
         """Have calls that wait for an engine wait no longer."""
@@ -378,38 +376,35 @@ class Engines:
         """Handle the death of the engine that serves: calls wait for the next one from now on."""
         if engine is not self._engine or self._closed:
             return
-        self._note_death(engine)
-        self._settled.clear()
-        self._begin(self._recover(engine.lost_calls))
-
-    def _note_death(self, engine: EngineClient) -> None:
-        """Count the death of an engine, and the models that it ran."""
         names = _models(engine)
         running = [names[number] for number in engine.ran()]
         logger.error("the engine died while it ran %s: another takes over", ", ".join(running) or "nothing")
         self._restarts += 1
         self._blame(running)
+        if not self._recovering:
+            self._settled.clear()
+            self._begin(self._recover(engine.lost_calls))
 
     async def _recover(self, lost_calls: Mapping[str, int]) -> None:
-        """Start engines until one serves, leaving out models that prevent it.
+        """Start engines until one serves all, leaving out models that prevent it.
 
         One comes first that has a model alone, of those with most `lost_calls`, then others that have several times as
         many, for to load them all may take long where others need the cores. So calls need not wait for models that
         they are not for. It costs what is loaded again, a third more. Ends as soon as `change` has replaced what was
-        wanted: then that engine serves, or recovers itself.
+        wanted: then that engine serves, or recovers itself; what prevents the old set is nothing against the new one.
         """
         begun, pause, wanted = time.monotonic(), self._config.back_off, self.serving
         models = sorted(wanted.models, key=lambda model: -lost_calls.get(model, 0))
         some = 1 if not self._order.residency.budget else len(models)  # else nothing is loaded before it is wanted
-        while True:
+        self._recovering = True
+        while self.serving is wanted:
             serving = wanted.without(self.unavailable)
-            first = [model for model in models if model in serving.models][:some]
-            all_come = len(first) == len(serving.models)
-            part = serving if all_come else Serving({model: serving.models[model] for model in first})
+            first = {model: serving.models[model] for model in models if model in serving.models}
+            part = serving if len(first) <= some else Serving(dict(islice(first.items(), some)))
             try:
                 engine, _ = await self._bring_up(part)
             except EngineStartFailed as error:
-                if self.serving is not wanted:  # what prevents the old set is nothing against the new one
+                if self.serving is not wanted:
                     return
                 logger.error("the engine does not start: %s", error)
                 if error.crashed and self._blame(error.models):
@@ -420,28 +415,17 @@ class Engines:
                     continue
                 self._settle()
                 await asyncio.sleep(pause)
-                if self.serving is not wanted:
-                    return
                 pause = min(2 * pause, LONGEST_BACK_OFF)
                 continue
-            replaced = self.serving is not wanted
-            if replaced or not self.unavailable.keys().isdisjoint(part.names):  # one died meanwhile with one of these
-                if engine is not None:
+            if self.serving is not wanted or not self.unavailable.keys().isdisjoint(part.names):
+                if engine is not None:  # something else is wanted by now, or one died meanwhile with one of these
                     await engine.kill()
-                if replaced:
-                    return
                 continue
-            if all_come:
-                break
-            assert engine is not None, "it has a model"
-            logger.info("engine process %d has %s", engine.process_id, ", ".join(engine.models))
-            engine.on_lost = partial(self._note_death, engine)
-            self._route_to(engine)
-            if not engine.live():
-                self._note_death(engine)
+            self._take_over(engine, whole=part is serving)
+            if part is serving:
+                logger.info("an engine serves again after %.2f s", time.monotonic() - begun)
+                return
             some *= GROWTH
-        self._take_over(engine)
-        logger.info("an engine serves again after %.2f s", time.monotonic() - begun)
 
     def _blame(self, running: Iterable[str]) -> bool:
         """Record a crash, and take models out of service that have reached the limit; return whether any have."""

@@ -7,20 +7,18 @@ may be any: the driver's threads have numpy ignore floating-point errors.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
 
 from latebind.domain.actions import Branch, Map
-from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent, InvalidRequest
-from latebind.domain.events import Arrived, Branched, MapFailed, Mapped
+from latebind.domain.events import Branched, MapFailed, Mapped
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.domain.query import StepRows, lay_out
+from latebind.domain.query import StepRows
 from latebind.engine.operations import COMPUTED, LOGIC, Array, numbers
-from latebind.engine.slots import ModelSlots, Rows
+from latebind.engine.shared import ModelSlots, Rows
 from latebind.engine.staging import Staging, index_of
 from latebind.engine.worker import Failures
 from latebind.queries.file.wiring import (
@@ -53,8 +51,11 @@ Read: TypeAlias = Callable[[Group], Array]  # the values `(B, *shape)` of an exp
 Write: TypeAlias = Callable[[Group], None]
 
 
-class Mappings:
-    """The compiled wirings of `queries` by name; `rows` says where their steps lie in the `slots` of their `models`."""
+class Steps:
+    """Performs `Map` and `Branch`, and tells `staging` of steps whose inputs are complete. From any thread.
+
+    The wirings of `queries` are compiled; `rows` says where their steps lie in the `slots` of their `models`.
+    """
 
     def __init__(
         self,
@@ -62,26 +63,63 @@ class Mappings:
         slots: Mapping[str, ModelSlots],
         rows: StepRows,
         models: Mapping[str, ModelSpec],
+        staging: Staging,
     ) -> None:
-        self._queries = {defined.query.name: _Mapping(defined, slots, rows, models) for defined in queries}
+        self._rows = rows
+        self._staging = staging
+        self._queries = {defined.query.name: _Wired(defined, slots, rows, models) for defined in queries}
+        self._failures = Failures(logger)
 
     def map(self, action: Map) -> None:
         """Write the inputs of a step for the chosen model, or the outputs of the query; raises whatever goes wrong."""
-        group = _group(action)
-        for write in self._queries[action.query].writes[action.node]:
+        wired, group = self._queries[action.query], _group(action)
+        for write in wired.writes[action.node]:
             write(group)
+        if self._staging.copies and action.node < len(wired.nodes):  # its model's device is to get the inputs
+            option = action.chosen[action.node]
+            places = [self._rows.row(action.query, action.node, option, slot) for slot in action.slots]
+            self._staging.copy_in(wired.nodes[action.node].models[option], places)
 
     def branch(self, action: Branch) -> tuple[tuple[bool, ...], ...]:
         """Return for each request whether the conditions of the nodes hold; raises whatever goes wrong."""
         conditions, group = self._queries[action.query].conditions, _group(action)
         return tuple(zip(*[numbers(conditions[node](group), group.size) for node in action.nodes], strict=True))
 
+    def perform_all(self, actions: Sequence[TensorAction], *, more: bool = False) -> list[Looked]:
+        """Perform actions one after another; return the events, which are to be reported together.
 
-def _group(action: Map | Branch) -> Group:
+        Each is performed for all of its requests together. If that raises, it is performed for each of them alone, and
+        fails those for which it raises again. For `more` see `Branched`.
+        """
+        found, last = list[Looked](), len(actions) - 1
+        for place, action in enumerate(actions):
+            found += self._perform(action, more=more or place < last)
+        return found
+
+    def _perform(self, action: TensorAction, *, more: bool) -> list[Looked]:
+        try:
+            if isinstance(action, Branch):
+                return [Branched(action.requests, action.nodes, self.branch(action), more)]
+            self.map(action)
+            return [Mapped(action.requests, action.node, more)]
+        except Exception as raised:
+            error = raised
+        rows = list(zip(action.requests, action.slots, strict=True))
+        if len(rows) > 1:
+            alone = [replace(action, requests=(request,), slots=(slot,)) for request, slot in rows]
+            return self.perform_all(alone, more=more)
+        nodes = self._queries[action.query].nodes
+        doing, failed = ("judging", action.nodes) if isinstance(action, Branch) else ("mapping", (action.node,))
+        names = ", ".join([f"step {nodes[node].name!r}" if node < len(nodes) else "the outputs" for node in failed])
+        self._failures.log(f"{doing} {names} of {action.query}", error, f" for request {action.requests[0]}")
+        return [MapFailed(action.requests, failed, more)]
+
+
+def _group(action: TensorAction) -> Group:
     return Group(index_of(action.slots), len(action.slots), action.chosen)
 
 
-class _Mapping:
+class _Wired:
     """One query: the `writes` of each node, and behind the last node those of its outputs; the `conditions` of nodes.
 
     What reads a tensor of a node is given where each of the node's models has its rows that belong to the query.
@@ -95,37 +133,41 @@ class _Mapping:
         models: Mapping[str, ModelSpec],
     ) -> None:
         query, wiring = defined.query, defined.wiring
-        own = slots[query.name]
-        places = [
+        self.nodes = query.nodes
+        self._own = slots[query.name]
+        self._places = [
             [(slots[model], slice(first, first + rows.slots)) for model, first in zip(node.models, firsts, strict=True)]
             for node, firsts in zip(query.nodes, rows.first[query.name], strict=True)
         ]
-
-        def ref(node: int, place: int) -> Read:
-            if node == INPUT:
-                array = own.inputs[place]
-                return lambda group: array[group.rows]
-            return _output(node, [option.outputs[place][part] for option, part in places[node]])
-
-        conditions = enumerate(wiring.conditions)
-        self.conditions = {node: _reader(one, ref) for node, one in conditions if one is not None}
+        self.conditions = {node: self._reader(one) for node, one in enumerate(wiring.conditions) if one is not None}
         steps = [
             tuple(
                 _to_step(
                     node,
-                    [option.inputs[place][part] for option, part in places[node]],
-                    _reader(tensor, ref),
+                    [option.inputs[place][part] for option, part in self._places[node]],
+                    self._reader(tensor),
                     [models[model].inputs[place] for model in query.nodes[node].models],
                 )
                 for place, tensor in enumerate(inputs)
             )
             for node, inputs in enumerate(wiring.inputs)
         ]
-        outputs = zip(own.outputs, wiring.outputs, strict=True)
-        self.writes = (
-            *steps,
-            tuple(_to_output(array, _reader(tensor, ref), _presence(needs(tensor))) for array, tensor in outputs),
-        )
+        outputs = zip(self._own.outputs, wiring.outputs, strict=True)
+        self.writes = (*steps, tuple(_to_output(array, self._reader(one), needs(one)) for array, one in outputs))
+
+    def _reader(self, expression: Expression) -> Read:
+        """Return what reads an expression."""
+        match expression:
+            case Ref(node, place) if node == INPUT:
+                array = self._own.inputs[place]
+                return lambda group: array[group.rows]
+            case Ref(node, place):
+                return _of_step(node, [option.outputs[place][part] for option, part in self._places[node]])
+            case Apply(operation, arguments):
+                given = [one.value if isinstance(one, Literal) else self._reader(one) for one in arguments]
+                return _applied(operation, arguments, given)
+            case _:
+                raise AssertionError(f"{expression} is no tensor")
 
 
 def _to_step(node: int, to: Sequence[Rows], read: Read, specs: Sequence[TensorSpec]) -> Write:
@@ -148,28 +190,16 @@ def _to_step(node: int, to: Sequence[Rows], read: Read, specs: Sequence[TensorSp
     return write
 
 
-def _to_output(array: Rows, read: Read, there: Callable[[Group], bool]) -> Write:
+def _to_output(array: Rows, read: Read, needed: Groups) -> Write:
     """Write an output, or zeros if none of the steps that it is made of has run."""
 
     def write(group: Group) -> None:
-        array[group.rows] = read(group) if there(group) else 0
+        array[group.rows] = read(group) if _have_run(group, needed) else 0
 
     return write
 
 
-def _reader(expression: Expression, ref: Callable[[int, int], Read]) -> Read:
-    """Return what reads an expression; `ref` returns what reads a tensor of a node, or of the query itself."""
-    match expression:
-        case Ref(node, place):
-            return ref(node, place)
-        case Apply(operation, arguments):
-            given = [one.value if isinstance(one, Literal) else _reader(one, ref) for one in arguments]
-            return _applied(operation, arguments, given)
-        case _:
-            raise AssertionError(f"{expression} is no tensor")
-
-
-def _output(node: int, places: Sequence[Rows]) -> Read:
+def _of_step(node: int, places: Sequence[Rows]) -> Read:
     def read(group: Group) -> Array:
         option = group.chosen[node]
         if option < 0:
@@ -182,12 +212,12 @@ def _output(node: int, places: Sequence[Rows]) -> Read:
 def _applied(operation: str, arguments: Sequence[Expression], given: Sequence[Any]) -> Read:
     """Return what computes an operation; `given` are literals, and `Read`s of tensors."""
     if operation == EITHER:
-        choices = [(_presence(needs(argument)), read) for argument, read in zip(arguments, given, strict=True)]
+        choices = [(needs(argument), read) for argument, read in zip(arguments, given, strict=True)]
 
         def read_first(group: Group) -> Array:
             """Read the first argument whose steps have run."""
-            for there, read in choices:
-                if there(group):
+            for needed, read in choices:
+                if _have_run(group, needed):
                     return read(group)  # type: ignore[no-any-return]
             raise IllegalEvent("none of the steps has run that a tensor is to be taken from")
 
@@ -224,59 +254,10 @@ def _joined(reads: Sequence[Read], *, until: bool) -> Read:
     return read_until
 
 
-def _presence(needed: Groups) -> Callable[[Group], bool]:
-    """Return a function that tells whether at least one node of each set that is needed has run."""
-    return lambda group: all(any(group.chosen[node] >= 0 for node in nodes) for nodes in needed)
+def _have_run(group: Group, needed: Groups) -> bool:
+    """Return whether at least one node of each set that is needed has run."""
+    return all(any(group.chosen[node] >= 0 for node in nodes) for nodes in needed)
 
 
 def _missing(node: int) -> IllegalEvent:
     return IllegalEvent(f"step {node} has no model, but something of it is wanted")
-
-
-def step_request(request: int, node: int) -> int:
-    """Return the request number of a step of a query."""
-    return request + 1 + node
-
-
-class Steps:
-    """Performs `Map` and `Branch`, and tells `staging` of steps whose inputs are complete. From any thread."""
-
-    def __init__(self, config: SchedulerConfig, mappings: Mappings, staging: Staging) -> None:
-        self._queries = {query.name: query for query in config.queries}
-        self._rows = lay_out([served.spec.name for served in config.models], config.queries, config.slots)
-        self._mappings = mappings
-        self._staging = staging
-        self._failures = Failures(logger)
-
-    def perform_all(self, actions: Sequence[TensorAction], *, more: bool = False) -> list[Looked]:
-        """Perform actions one after another; return the events, which are to be reported together."""
-        last = len(actions) - 1
-        found = [self.perform(action, more=more or place < last) for place, action in enumerate(actions)]
-        return [event for events in found for event in events]
-
-    def perform(self, action: TensorAction, *, more: bool = False) -> list[Looked]:
-        """Perform one action for all of its requests together. For `more` see `Branched`.
-
-        If that raises, it is performed for each of them alone, and fails those for which it raises again.
-        """
-        nodes = self._queries[action.query].nodes
-        try:
-            if isinstance(action, Branch):
-                return [Branched(action.requests, action.nodes, self._mappings.branch(action), more)]
-            self._mappings.map(action)
-            if self._staging.tracks_requests and action.node < len(nodes):  # its model's device is to get the inputs
-                option = action.chosen[action.node]
-                places = tuple([self._rows.row(action.query, action.node, option, slot) for slot in action.slots])
-                steps = tuple([step_request(request, action.node) for request in action.requests])
-                self._staging.arrived(Arrived(nodes[action.node].models[option], inf, steps, places))
-            return [Mapped(action.requests, action.node, more)]
-        except Exception as raised:
-            error = raised
-        rows = list(zip(action.requests, action.slots, strict=True))
-        if len(rows) > 1:
-            alone = [replace(action, requests=(request,), slots=(slot,)) for request, slot in rows]
-            return self.perform_all(alone, more=more)
-        doing, failed = ("judging", action.nodes) if isinstance(action, Branch) else ("mapping", (action.node,))
-        names = ", ".join([f"step {nodes[node].name!r}" if node < len(nodes) else "the outputs" for node in failed])
-        self._failures.log(f"{doing} {names} of {action.query}", error, f" for request {action.requests[0]}")
-        return [MapFailed(action.requests, failed, more)]

@@ -27,7 +27,7 @@ from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.engine.cores import at_once
 from latebind.engine.crew import LoadedModel, with_queries
-from latebind.engine.running import LOAD_SECONDS, LOADS, Running
+from latebind.engine.shared import LOAD_SECONDS, LOADER, LOADS, Running
 from latebind.engine.worker import MOST_WAITING
 from latebind.learned.lookup import open_lookups
 from latebind.learned.stored import read_caches, with_caches
@@ -316,7 +316,7 @@ class Loader:
         """Root of the thread. An error fails the requests that wait for this model and no others."""
         while (action := self._actions.get()) is not None:
             event: Loaded | LoadFailed | None = None
-            self._running.begin(self._running.loader, self._numbers[action.model], LOADS, LOAD_SECONDS)
+            self._running.begin(LOADER, self._numbers[action.model], LOADS, LOAD_SECONDS)
             try:
                 if isinstance(action, Load):
                     event = self._load(action)
@@ -327,7 +327,7 @@ class Loader:
                 logger.error("%s: %s", action, error, exc_info=not expected)
                 if isinstance(action, Load):
                     event = LoadFailed(action.model, action.pieces)
-            self._running.rest(self._running.loader)
+            self._running.rest(LOADER)
             if event is not None:
                 report(event)
 

@@ -1,8 +1,8 @@
 """The engine's process, forked by `client`: loads the models and passes messages between the frontend and the driver.
 
-It inherits four descriptors: the slots, which worker runs what (`running`), a stream of fixed-size messages, and a
-stream of JSON lines for control. The first control line is the order; the answer says what is served. The process ends
-when the frontend closes its end.
+It inherits four descriptors: the slots, what each thread does, a stream of fixed-size messages (`shared`), and a stream
+of JSON lines for control. The first control line is the order; the answer says what is served. The process ends when
+the frontend closes its end.
 """
 
 import logging
@@ -13,7 +13,6 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 import msgspec
 import torch
@@ -28,12 +27,10 @@ from latebind.domain.events import Event
 from latebind.engine.cores import at_once, usable_cores
 from latebind.engine.crew import LoadedModel, load_crew, with_queries
 from latebind.engine.driver import Driver
-from latebind.engine.mapping import Mappings
-from latebind.engine.messages import EventReader
+from latebind.engine.mapping import Steps
 from latebind.engine.on_demand import Loader, open_crew, told_of_memory
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, EngineOrder, EngineStarted, InUse
-from latebind.engine.running import BEAT_SECONDS, Running, map_running, marking_loading
-from latebind.engine.slots import SlotMemory
+from latebind.engine.shared import BEAT_SECONDS, IDLE, EventReader, Running, SlotMemory
 from latebind.engine.staging import DeviceStaging, HostStaging, Staging
 from latebind.engine.worker import Worker
 from latebind.heap import settle
@@ -48,7 +45,7 @@ logger = logging.getLogger(__name__)
 def main(arguments: list[str]) -> None:
     """Serve until the frontend closes. The arguments are the descriptors and the log format (`latebind.logs`)."""
     *descriptors, log_format = arguments
-    slots, running, messages, control = map(int, descriptors)
+    slots, places, messages, control = map(int, descriptors)
     write_logs("engine", log_format)
     for number in (signal.SIGINT, signal.SIGTERM):  # a terminal or systemd sends these to all processes
         signal.signal(number, signal.SIG_IGN)  # the frontend handles them: it answers what is in flight, then closes
@@ -58,9 +55,8 @@ def main(arguments: list[str]) -> None:
         if not line:
             return
         order = msgspec.json.decode(line, type=EngineOrder)
-        places = map_running(running, order.engine.crew)
         try:
-            engine = Engine(order, slots, places, message_socket, control_socket)
+            engine = Engine(order, slots, Running(order.engine.crew, places), message_socket, control_socket)
         except LatebindError as error:
             with suppress(ConnectionError):  # the frontend has closed while models were loaded
                 _send_line(control_socket, EngineStarted(error=str(error)))
@@ -87,7 +83,7 @@ class Engine:
         for sock in (messages, control, self._wakened):
             self._selector.register(sock, selectors.EVENT_READ, sock)
         self._running = running
-        paths, queries = marking_loading(map(Path, order.directories), running), list(map(Path, order.queries))
+        paths, queries = self._marked(map(Path, order.directories)), list(map(Path, order.queries))
         loader, residency, too_large = None, order.residency, dict[str, str]()
         if order.residency.budget:  # nothing is loaded now; `residency` has the bytes that are left for models
             workers, pieces, residency = open_crew(paths, config, order.residency, queries)
@@ -130,11 +126,11 @@ class Engine:
             scheduling,
             self._crew,
             listen=self._listen,
-            wake=self._wake,
-            send=self._send,
+            wake=lambda: self._waker.sendall(b"\0"),
+            send=messages.sendall,
             staging=staging,
             owners=memory.owners,
-            mappings=Mappings(served.queries, memory.by_name, served.rows, {spec.name: spec for spec in served.specs}),
+            steps=Steps(served.queries, memory.by_name, served.rows, {one.name: one for one in served.specs}, staging),
             loader=loader,
             log=log,
             running=running,
@@ -142,6 +138,13 @@ class Engine:
         )
         _warn_of_shared_cores(config, models)
         settle()
+
+    def _marked(self, paths: Iterable[Path]) -> Iterator[Path]:
+        """Yield each path; until the next one is asked for, the first place says that this model is being loaded."""
+        for number, path in enumerate(paths, 1):
+            self._running.load(number)
+            yield path
+        self._running.load(IDLE)  # what follows is of all models: twins, first runs
 
     def serve(self) -> None:
         """Serve until the frontend closes its end."""
@@ -211,15 +214,6 @@ class Engine:
         for worker in self._crew:
             worker.adopt(model, number_of(version), heads)
 
-    def _wake(self) -> None:
-        self._waker.send(b"\0")
-
-    def _send(self, data: bytes) -> None:
-        try:
-            self._messages.sendall(data)
-        except (BrokenPipeError, ConnectionResetError):
-            logger.warning("the frontend has closed; %d bytes of replies are lost", len(data))
-
 
 def _warn_of_shared_cores(config: EngineConfig, models: Sequence[LoadedModel]) -> None:
     """Warn if workers and lookups compete for cores, and say what to do."""
@@ -237,29 +231,27 @@ def _warn_of_shared_cores(config: EngineConfig, models: Sequence[LoadedModel]) -
             )
 
 
-class EventLogFile:
-    """Writes an event log to `path`. After the first error (a full disk, say), which it logs, it writes no more."""
+class EventLogFile(EventLog):
+    """An event log at `path`. After the first error (a full disk, say), which it logs, it writes no more."""
 
     def __init__(self, path: Path, config: SchedulerConfig) -> None:
         self._path = path
-        self._file: IO[bytes] | None = None
+        self._given_up = False
         with self._giving_up():
-            self._file = path.open("wb")
-            self._log = EventLog(self._file, config)
+            super().__init__(path.open("wb"), config)
             self._file.flush()  # if this process is killed, what is in the file can be replayed
 
     def write(self, now: float, event: Event, actions: Iterable[Action]) -> None:
-        """Append one entry (`EventLog.write`)."""
-        if self._file is not None:
+        """Append one entry."""
+        if not self._given_up:
             with self._giving_up():
-                self._log.write(now, event, actions)
+                super().write(now, event, actions)
 
     def close(self) -> None:
         """Write what is buffered and close the file."""
-        if self._file is not None:
+        if not self._given_up:
             with self._giving_up():
                 self._file.close()
-            self._file = None
 
     @contextmanager
     def _giving_up(self) -> Iterator[None]:
@@ -267,11 +259,8 @@ class EventLogFile:
         try:
             yield
         except OSError as error:
+            self._given_up = True
             logger.error("%s is not written any more: %s. It replays up to its last whole line", self._path, error)
-            file, self._file = self._file, None
-            if file is not None:
-                with suppress(OSError):  # there is no room for what is still buffered either
-                    file.close()
 
 
 def _send_line(control: socket.socket, message: object) -> None:

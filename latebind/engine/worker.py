@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections import deque
+import traceback
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Condition, Lock, Thread
@@ -18,7 +19,7 @@ from latebind.adaptation.controller import BUILT, number_of
 from latebind.domain.actions import Run
 from latebind.domain.events import Exited, StageDone
 from latebind.engine.crew import LoadedModel
-from latebind.engine.slots import By, Owners, SlotMemory
+from latebind.engine.shared import By, Owners, SlotMemory
 from latebind.engine.staging import HostStaging, Stream
 from latebind.learned.head import Head
 from latebind.learned.lookup import Lookup
@@ -31,8 +32,6 @@ logger = logging.getLogger(__name__)
 # How many lookups aside of one worker wait for the one that runs. Where lookups are slower than stages, the oldest
 # gives way: its network is the furthest on, so an answer would save it the least.
 MOST_WAITING: Final = 2
-MOST_KINDS: Final = 256  # of failures that are told apart
-OTHERS: Final = "others", ""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -106,7 +105,7 @@ class Failures:
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._counts: dict[tuple[str, str], int] = {}
+        self._counts = Counter[tuple[str, str]]()
         self._counting = Lock()
 
     def log(self, what: str, error: Exception, request: str = "") -> None:
@@ -114,19 +113,15 @@ class Failures:
 
         `request` says whose it was. What differs between requests belongs there, not into `what`.
         """
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        line = "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-        kind = what, f"{type(error).__name__} at {line}"
+        lines = [f"{frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)]
+        kind = what, " at ".join([type(error).__name__, *lines[-1:]])
         with self._counting:
-            if kind not in self._counts and len(self._counts) >= MOST_KINDS:
-                kind = OTHERS
-            count = self._counts[kind] = self._counts.get(kind, 0) + 1
+            self._counts[kind] += 1
+            count = self._counts[kind]
         if count == 1:
             self._logger.error("%s failed%s", what, request, exc_info=error)
         elif str(count).strip("0") == "1":
-            self._logger.error("%s has failed %d times with %s", what, count, kind[1] or "other errors")
+            self._logger.error("%s has failed %d times with %s", what, count, kind[1])
 
 
 class Asked(NamedTuple):
@@ -174,17 +169,15 @@ class Aside:
             self._waiting.append(asked)
             self._changed.notify()
 
-    def take(self) -> Asked | None:
-        """Return the next lookup that is of use, if one waits."""
+    def perform(self) -> Exited | None:
+        """Perform the next lookup that is of use, if one waits; return the requests that it answers, if any."""
         with self._changed:
             while self._waiting:
                 asked = self._waiting.popleft()
                 if self._owners.any_unanswered(asked.action.requests):
-                    return asked
-        return None
-
-    def perform(self, asked: Asked) -> Exited | None:
-        """Look up, and return the requests that are answered, if any."""
+                    break
+            else:
+                return None
         action = asked.action
         try:
             answered = self._look_up(asked)
@@ -201,11 +194,10 @@ class Aside:
         with torch.inference_mode():
             while True:
                 with self._changed:
-                    while (asked := self.take()) is None and not self._closed:
-                        self._changed.wait()
-                if asked is None:
-                    return
-                if (exited := self.perform(asked)) is not None:
+                    self._changed.wait_for(lambda: self._waiting or self._closed)
+                    if self._closed:
+                        return
+                if (exited := self.perform()) is not None:
                     report(exited)
 
 

@@ -52,8 +52,8 @@ async def until_slots_are_free(client: EngineClient, *, seconds: float = 60.0) -
     """
     deadline = time.monotonic() + seconds
     for name, claims in client._claims.items():
-        (await client.claim(name, len(claims.pool), deadline=deadline)).release()
-    assert all(claims.pool.free == len(claims.pool) for claims in client._claims.values())
+        (await client.claim(name, len(claims), deadline=deadline)).release()
+    assert all(claims.free == len(claims) for claims in client._claims.values())
 
 
 def loss_of(client: EngineClient) -> asyncio.Event:

@@ -1,21 +1,26 @@
-"""Calls that wait for slots, and what a claim makes of the engine's messages, whose engine here is the test."""
+"""The slots of a model at the frontend: who has which, who waits for some, and what a claim makes of messages.
+
+The engine is the test.
+"""
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from itertools import count
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from latebind.domain.actions import Outcome
-from latebind.domain.errors import Expired, LatebindError, Refused, Unavailable
+from latebind.domain.errors import Expired, IllegalEvent, LatebindError, Refused, Unavailable
 from latebind.domain.events import Arrived, Cancelled
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
-from latebind.engine.claim import Claim, Claims
-from latebind.engine.messages import Ended, EventReader
-from latebind.engine.slots import ModelSlots
+from latebind.engine.client import LATEST_SECONDS, Claim, Claims, EngineClient
+from latebind.engine.shared import NO_STEP, WROTE, EventReader, ModelSlots, Told
 from latebind.server.gateway import Answer
 
 TOKENS = TensorSpec("tokens", "int64", (8,), padding=0)
@@ -27,38 +32,27 @@ class Pretended:
     """An engine that does what a test says; `heard` is what it was sent."""
 
     def __init__(self, slots: int = 2) -> None:
-        self.sent: dict[int, Claim] = {}
-        self.too_large: Mapping[str, str] = {}
         self.heard: list[Arrived | Cancelled] = []
         self.rows = np.zeros((slots, 8), np.int64)
-        rows = ModelSlots((np.zeros((slots, 8), np.int64),), (self.rows,))
-        self.claims = Claims(self, 0, SPEC, rows, count(1))
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    def require_engine(self) -> None:
-        """It is always there."""
-
-    def write(self, messages: bytes) -> None:
-        self.heard += EventReader(["net"]).feed(messages)
-
-    def watch(self, deadline: float) -> None:
-        """Nobody is told at a deadline."""
+        rows = ModelSlots((np.zeros((slots, 8), np.int64),), (self.rows,), np.zeros(0, np.int32))
+        self.sent: dict[int, Claim] = {}
+        client = SimpleNamespace(
+            sent=self.sent,
+            too_large={},
+            loop=asyncio.get_running_loop(),
+            require_engine=lambda: None,
+            write=lambda messages: self.heard.extend(EventReader(["net"]).feed(messages)),
+        )
+        self.claims = Claims(cast(EngineClient, client), 0, SPEC, rows, slots, count(1))
 
     def say(self, *tokens: int) -> None:
         """Write so many tokens of the first request's answer, and tell so."""
         self.rows[0, : len(tokens)] = tokens
-        self.sent[1].wrote(len(tokens))
+        self.sent[1].receive(Told(0, 0, WROTE, len(tokens), 1, 0.0, 0.0))
 
-    def end(self, *tokens: int, outcome: Outcome = Outcome.ANSWERED) -> None:
+    def end(self, *tokens: int, request: int = 1, outcome: Outcome = Outcome.ANSWERED) -> None:
         self.rows[0, : len(tokens)] = tokens
-        self.sent.pop(1).end(Ended(1, outcome, 1, 0.0, 0.0))
-
-
-def lane(slots: int = 2) -> Claims:
-    return Pretended(slots).claims
+        self.sent.pop(request).receive(Told(outcome, 1, NO_STEP, 0, request, 0.0, 0.0))
 
 
 def soon() -> float:
@@ -73,15 +67,126 @@ async def waiting(claims: Claims, *wanted: int) -> list[asyncio.Task[Claim]]:
     return calls
 
 
-async def test_of_those_who_wait_the_first_priority_has_its_turn_first() -> None:
-    subject, turns = lane(slots=5), list[int]()
+@pytest.mark.parametrize(
+    ("slots", "held", "released", "wanted", "given"),
+    [
+        (8, [1, 2], [], 1, (3,)),  # they follow those given before
+        (4, [1, 1, 1], [0, 1], 1, (3,)),
+        (4, [1, 1, 1, 1], [0, 1], 2, (0, 1)),  # the ring goes on at its beginning
+        (4, [1, 1, 1, 1], [1, 3], 2, (1, 3)),  # where nothing else is left
+        (6, [1] * 6, [0, 2, 3, 4], 3, (2, 3, 4)),  # together, even if single slots come first
+        (8, [1, 1], [1], 1, (1,)),  # nobody to be beside: what the processor's caches still hold
+    ],
+)
+async def test_slots_of_a_batch_lie_together_where_they_can(
+    slots: int, held: list[int], released: list[int], wanted: int, given: tuple[int, ...]
+) -> None:
+    claims = Pretended(slots).claims
+    before = [await claims.claim(rows, deadline=soon()) for rows in held]
+    for place in released:
+        before[place].release()
+    assert (await claims.claim(wanted, deadline=soon()))._slots == given
+
+
+class Calls:
+    """Any order of calls that claim, send, are answered, give up and release; `held` has what should be taken."""
+
+    SLOTS = 6
+
+    def __init__(self) -> None:
+        self.engine = Pretended(self.SLOTS)
+        self.filling: list[Claim] = []
+        self.sent: dict[Claim, asyncio.Task[Answer]] = {}
+        self.left: set[Claim] = set()  # released while the engine had their requests
+
+    async def step(self, kind: str, draw: Callable[[int], int]) -> None:
+        if kind == "claim":
+            wanted = 1 + draw(self.SLOTS - 1)
+            if wanted <= self.engine.claims.free:
+                self.filling.append(await self.engine.claims.claim(wanted, deadline=SOON))
+        elif kind == "drop" and self.filling:
+            self.filling.pop(draw(len(self.filling) - 1)).release()
+        elif kind == "send" and self.filling:
+            claim = self.filling.pop(draw(len(self.filling) - 1))
+            self.sent[claim] = asyncio.create_task(claim.send(deadline=SOON))
+            await asyncio.sleep(0)
+        elif kind == "cancel" and self.sent:
+            claim = list(self.sent)[draw(len(self.sent) - 1)]
+            task = self.sent.pop(claim)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            claim.release()
+            self.left.add(claim)
+        elif kind == "end" and self.engine.sent:
+            self.engine.end(request=list(self.engine.sent)[draw(len(self.engine.sent) - 1)])
+            for claim, task in list(self.sent.items()):
+                if claim not in self.engine.sent.values():
+                    assert len((await task).left_at) == len(claim._slots)
+                    claim.release()
+                    del self.sent[claim]
+
+    def check(self) -> None:
+        held = [slot for claim in (*self.filling, *self.sent) for slot in claim._slots]
+        with_engine = {request for request, claim in self.engine.sent.items() if claim in self.left}
+        for claim in self.left:
+            held += [slot for one, slot in zip(claim._requests, claim._slots, strict=True) if one in with_engine]
+        assert len(set(held)) == len(held), "a slot has two owners"
+        assert self.engine.claims.free == self.SLOTS - len(held)
+        assert [slot for slot in range(self.SLOTS) if self.engine.claims._taken[slot]] == sorted(held)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_slot_has_two_owners_and_all_come_back_in_any_order_of_events(data: st.DataObject) -> None:
+    async def test() -> None:
+        calls = Calls()
+        for kind in data.draw(st.lists(st.sampled_from(("claim", "send", "end", "cancel", "drop")), max_size=60)):
+            await calls.step(kind, lambda most: data.draw(st.integers(0, most)))
+            calls.check()
+        for task in calls.sent.values():
+            task.cancel()
+        await asyncio.gather(*calls.sent.values(), return_exceptions=True)
+
+    asyncio.run(test())
+
+
+async def test_a_claim_is_released_once_and_sent_once() -> None:
+    engine = Pretended()
+    claim = await engine.claims.claim(1, deadline=SOON)
+    call = asyncio.create_task(claim.send(deadline=SOON))
+    await asyncio.sleep(0)
+    with pytest.raises(IllegalEvent):
+        await claim.send(deadline=SOON)
+    engine.end(9)
+    await call
+    claim.release()
+    with pytest.raises(IllegalEvent):
+        claim.release()
+    assert engine.claims.free == 2
+
+
+async def test_a_call_is_answered_at_its_deadline_whatever_the_engine_does() -> None:
+    engine = Pretended()
+    with await engine.claims.claim(2, deadline=SOON) as claim:
+        begun = time.monotonic()
+        with pytest.raises(Expired):
+            await claim.send(deadline=begun + 0.02)
+        assert time.monotonic() - begun >= 0.02 + LATEST_SECONDS - 0.001, "the engine may know more just after it"
+    assert engine.claims.free == 0, "the engine may still write there"
+    engine.end(request=1)
+    engine.end(request=2)
+    assert engine.claims.free == 2
+
+
+async def test_of_calls_that_wait_the_first_priority_has_its_turn_first() -> None:
+    claims, turns = Pretended(slots=5).claims, list[int]()
 
     async def call(priority: int) -> None:
-        places = await subject.claim(5, deadline=soon(), priority=priority)
+        claim = await claims.claim(5, deadline=soon(), priority=priority)
         turns.append(priority)
-        places.release()
+        claim.release()
 
-    held = await subject.claim(5, deadline=soon())
+    held = await claims.claim(5, deadline=soon())
     calls = [asyncio.create_task(call(priority)) for priority in (0, 3, 1, 255, 3)]
     await asyncio.sleep(0)
     held.release()
@@ -89,72 +194,67 @@ async def test_of_those_who_wait_the_first_priority_has_its_turn_first() -> None
     assert turns == [1, 3, 3, 255, 0]
 
 
-async def test_who_came_first_has_its_turn_first_even_if_fewer_places_would_do_for_the_next() -> None:
-    subject = lane()
-    first, second = await subject.claim(1, deadline=soon()), await subject.claim(1, deadline=soon())
-    large, small = await waiting(subject, 2, 1)
+async def test_the_first_to_come_has_its_turn_first_even_if_fewer_slots_would_do_for_the_next() -> None:
+    claims = Pretended().claims
+    first, second = await claims.claim(1, deadline=soon()), await claims.claim(1, deadline=soon())
+    large, small = await waiting(claims, 2, 1)
     first.release()
     await asyncio.sleep(0)
     assert not large.done()
     assert not small.done()
     second.release()
-    places = await large
-    assert places._slots == (0, 1)
-    assert not small.done()
-    places.release()
+    (await large).release()
     assert (await small)._slots == (0,)
-    subject.pool.check()
 
 
 async def test_a_call_waits_until_its_deadline_and_no_longer() -> None:
-    subject = lane()
-    places = await subject.claim(2, deadline=soon())
+    claims = Pretended().claims
+    held = await claims.claim(2, deadline=soon())
     begun = time.monotonic()
     with pytest.raises(Expired, match="0 of 2 places are free"):
-        await subject.claim(1, deadline=begun + 0.05)
+        await claims.claim(1, deadline=begun + 0.05)
     assert time.monotonic() - begun >= 0.049
-    places.release()
-    assert await subject.claim(2, deadline=soon())
+    held.release()
+    assert await claims.claim(2, deadline=soon())
 
 
 async def test_only_so_many_calls_wait_and_none_for_what_will_never_be() -> None:
-    subject = lane()
+    claims = Pretended().claims
     with pytest.raises(Refused, match="3 more rows"):
-        await subject.claim(3, deadline=soon())
-    await subject.claim(2, deadline=soon())
-    await waiting(subject, 1, 1)
+        await claims.claim(3, deadline=soon())
+    await claims.claim(2, deadline=soon())
+    await waiting(claims, 1, 1)
     with pytest.raises(Refused):
-        await subject.claim(1, deadline=soon())
+        await claims.claim(1, deadline=soon())
 
 
-async def test_whoever_stops_waiting_lets_those_behind_go_on() -> None:
-    subject = lane()
-    first = await subject.claim(1, deadline=soon())
-    large, small = await waiting(subject, 2, 1)
+async def test_a_call_that_stops_waiting_lets_those_behind_it_go_on() -> None:
+    claims = Pretended().claims
+    first = await claims.claim(1, deadline=soon())
+    large, small = await waiting(claims, 2, 1)
     large.cancel()
     assert (await small)._slots == (1,)
     first.release()
-    subject.pool.check()
-    assert subject.pool.free == 1
+    assert claims.free == 1
 
 
 async def test_what_a_call_was_given_as_it_was_cancelled_goes_to_the_next() -> None:
-    subject = lane()
-    places = await subject.claim(2, deadline=soon())
-    first, second = await waiting(subject, 2, 2)
-    places.release()  # the first has its places now, but has not run since
+    claims = Pretended().claims
+    held = await claims.claim(2, deadline=soon())
+    first, second = await waiting(claims, 2, 2)
+    held.release()  # the first has its slots now, but has not run since
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
     (await second).release()
-    assert subject.pool.free == 2
+    assert claims.free == 2
 
 
-async def test_when_the_engine_has_gone_nobody_waits_for_it() -> None:
-    subject = lane()
-    await subject.claim(2, deadline=soon())
-    (call,) = await waiting(subject, 1)
-    subject.fail_waiting(Unavailable("gone"))
+async def test_no_call_waits_for_an_engine_that_has_gone() -> None:
+    claims = Pretended().claims
+    await claims.claim(2, deadline=soon())
+    (call,) = await waiting(claims, 1)
+    claims.fail_waiting(Unavailable("gone"))
     with pytest.raises(Unavailable, match="gone"):
         await call
 
@@ -164,15 +264,11 @@ def tokens(piece: Answer) -> list[int]:
     return list(row)
 
 
-async def filled(engine: Pretended) -> Claim:
-    claim = await engine.claims.claim(1, deadline=SOON)
-    claim.rows["tokens"][0][...] = 5
-    return claim
-
-
 async def begun(engine: Pretended) -> tuple[Any, "asyncio.Task[Answer]"]:
     """Return a stream that has been sent, and what waits for its first piece."""
-    pieces = (await filled(engine)).stream(deadline=SOON)
+    claim = await engine.claims.claim(1, deadline=SOON)
+    claim.rows["tokens"][0][...] = 5
+    pieces = claim.stream(deadline=SOON)
     first = asyncio.create_task(anext(pieces))
     while not engine.heard:
         await asyncio.sleep(0)
@@ -180,22 +276,24 @@ async def begun(engine: Pretended) -> tuple[Any, "asyncio.Task[Answer]"]:
     return pieces, first
 
 
-async def test_a_claim_yields_tokens_when_it_hears_of_them() -> None:
+async def test_a_stream_yields_tokens_when_it_hears_of_them_and_they_stay_when_the_slot_is_used_again() -> None:
     engine = Pretended()
     pieces, first = await begun(engine)
     engine.say(7)
-    found = await first
-    assert (tokens(found), found.complete) == ([7], False)
+    found = [await first]
     engine.say(7, 3, 4)
-    assert tokens(await anext(pieces)) == [3, 4]
+    found.append(await anext(pieces))
     engine.end(7, 3, 4, 9)
-    found = await anext(pieces)
-    assert (tokens(found), found.complete, found.left_at) == ([9], True, (1,))
+    found.append(await anext(pieces))
     with pytest.raises(StopAsyncIteration):
         await anext(pieces)
+    engine.rows[:] = 0
+    assert [(tokens(one), one.complete) for one in found] == [([7], False), ([3, 4], False), ([9], True)]
+    assert found[-1].left_at == (1,)
+    assert not engine.heard[1:], "to end it cancels nothing"
 
 
-async def test_who_is_slow_gets_several_tokens_in_one_piece_and_at_last_the_rest() -> None:
+async def test_a_slow_reader_gets_several_tokens_in_one_piece_and_at_last_the_rest() -> None:
     engine = Pretended()
     pieces, first = await begun(engine)
     engine.say(7)
@@ -206,17 +304,6 @@ async def test_who_is_slow_gets_several_tokens_in_one_piece_and_at_last_the_rest
     rest = [piece async for piece in pieces]
     assert [token for piece in rest for token in tokens(piece)] == [4, 9]
     assert [piece.complete for piece in rest].index(True) == len(rest) - 1
-
-
-async def test_pieces_stay_as_they_are_when_the_slot_is_used_again() -> None:
-    engine = Pretended()
-    pieces, first = await begun(engine)
-    engine.say(7)
-    found = await first
-    engine.end(7, 3)
-    last = await anext(pieces)
-    engine.rows[:] = 0
-    assert (tokens(found), tokens(last)) == ([7], [3])
 
 
 async def test_an_answer_of_one_step_is_one_piece() -> None:
@@ -249,28 +336,16 @@ async def test_an_engine_that_ends_ends_the_stream() -> None:
         await first
 
 
-async def test_to_close_a_stream_cancels_its_request() -> None:
+@pytest.mark.parametrize("closes", [True, False])
+async def test_to_close_a_stream_or_to_cancel_what_waits_for_a_token_cancels_the_request(closes: bool) -> None:
     engine = Pretended()
     pieces, first = await begun(engine)
-    engine.say(7)
-    await first
-    await pieces.aclose()
-    assert engine.heard[1:] == [Cancelled(1)]
-
-
-async def test_to_cancel_who_waits_for_a_token_cancels_the_request() -> None:
-    engine = Pretended()
-    _, first = await begun(engine)
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
+    if closes:
+        engine.say(7)
         await first
+        await pieces.aclose()
+    else:
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
     assert engine.heard[1:] == [Cancelled(1)]
-
-
-async def test_to_close_a_stream_that_has_ended_cancels_nothing() -> None:
-    engine = Pretended()
-    pieces, first = await begun(engine)
-    engine.end(9)
-    await first
-    await pieces.aclose()
-    assert not engine.heard[1:]

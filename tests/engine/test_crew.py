@@ -22,7 +22,7 @@ from latebind.engine.client import EngineClient
 from latebind.engine.cores import at_once, usable_cores
 from latebind.engine.crew import LoadedModel, load_crew, with_queries
 from latebind.engine.order import EngineOrder
-from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
+from latebind.engine.shared import ModelSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import Worker
 from latebind.repository.listing import find_models
 from tests.digits import Built

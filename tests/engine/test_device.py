@@ -15,12 +15,11 @@ from torch import nn
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError
-from latebind.domain.events import Arrived
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.client import EngineClient
 from latebind.engine.crew import load_model
 from latebind.engine.order import EngineOrder
-from latebind.engine.slots import ModelSlots, SlotMemory
+from latebind.engine.shared import ModelSlots, SlotMemory
 from latebind.engine.staging import DeviceStaging, DeviceStream, HostStaging
 from latebind.engine.worker import Worker
 from latebind.program.backends import backend_named, compile_graph
@@ -98,7 +97,7 @@ def digits_answered(built: Built, device: str, *, staged: bool) -> tuple[NDArray
     memory.models[0].inputs[0][:] = built.unseen[:SLOTS].numpy()
     staging = DeviceStaging([name], memory, find_device(device)) if staged else HostStaging([name], memory)
     worker = Worker({name: model}, memory, stream=staging.stream())
-    staging.arrived(Arrived(name, 0.0, requests, requests))
+    staging.copy_in(name, requests)
     left: list[tuple[int, ...]] = []
     with torch.inference_mode():
         while requests and len(left) < model.spec.stages:
@@ -113,7 +112,7 @@ def test_where_the_device_still_answers_an_error_of_a_launch_is_that_of_its_requ
     fill(memory.models[0])
     staging = DeviceStaging([SPEC.name], memory, find_device("cpu"))
     stream = staging.stream()
-    staging.arrived(Arrived(SPEC.name, 0.0, (1,), (0,)))
+    staging.copy_in(SPEC.name, (0,))
     with pytest.raises(torch.AcceleratorError), stream.running():
         raise torch.AcceleratorError("too many threads in a block")
     with stream.running():
@@ -173,11 +172,11 @@ def test_nothing_lies_on_another_device_than_the_one_that_was_named() -> None:
 def test_a_worker_waits_for_the_last_input_of_its_batch() -> None:
     with staged() as (staging, stream, memory):
         fill(memory.models[0])
-        for rows in staging._pools[SPEC.name].rows:
+        for rows in staging.models[SPEC.name].rows:
             rows.fill_(torch.nan)
         torch.cuda.synchronize()
         keep_busy(staging._in_stream)
-        staging.arrived(Arrived(SPEC.name, 0.0, (1, 2, 3), (0, 1, 2)))
+        staging.copy_in(SPEC.name, (0, 1, 2))
         with stream.running():
             (x,) = stream.inputs(Run(0, SPEC.name, 0, (3, 1), (2, 0)))
             stream.answer(SPEC.name, (2, 0), (x * 2,), (0, 1))
@@ -189,7 +188,7 @@ def test_inputs_are_copied_while_a_worker_computes() -> None:
     with staged() as (staging, stream, memory):
         fill(memory.models[0])
         computed = keep_busy(stream._stream)
-        staging.arrived(Arrived(SPEC.name, 0.0, (1,), (0,)))
+        staging.copy_in(SPEC.name, (0,))
         staging._in_stream.synchronize()
         assert not computed.query()  # type: ignore[no-untyped-call]
         stream.wait()
@@ -200,7 +199,7 @@ def test_inputs_are_copied_while_a_worker_computes() -> None:
 def test_answers_of_one_worker_do_not_wait_for_the_launches_of_another() -> None:
     with staged() as (staging, stream, memory):
         fill(memory.models[0])
-        staging.arrived(Arrived(SPEC.name, 0.0, (1,), (0,)))
+        staging.copy_in(SPEC.name, (0,))
         other = staging.stream()
         computed = keep_busy(other._stream)
         with stream.running():
@@ -218,7 +217,7 @@ def test_where_slots_cannot_be_page_locked_rows_are_copied_all_the_same(caplog: 
     assert "slots cannot be page-locked" in caplog.text
     first.close()
     stream = second.stream()
-    second.arrived(Arrived(SPEC.name, 0.0, (1,), (0,)))
+    second.copy_in(SPEC.name, (0,))
     with stream.running():
         stream.answer(SPEC.name, (0,), stream.inputs(Run(0, SPEC.name, 0, (1,), (0,))), (0,))
     np.testing.assert_array_equal(memory.models[0].outputs[0][0], memory.models[0].inputs[0][0])
@@ -232,9 +231,7 @@ def test_a_row_of_one_cancelled_while_it_is_copied_holds_the_input_of_whom_it_is
         keep_busy(staging._in_stream)
         for request in range(3 * SLOTS):  # each takes the row of one before it
             slots.inputs[0][0] = request
-            staging.arrived(Arrived(SPEC.name, 0.0, (request,), (0,)))
-            if request < 3 * SLOTS - 1:
-                staging.ended(request)
+            staging.copy_in(SPEC.name, (0,))
         with stream.running():
             run = Run(0, SPEC.name, 0, (3 * SLOTS - 1,), (0,))
             stream.answer(SPEC.name, (0,), stream.inputs(run), (0,))

@@ -8,7 +8,7 @@ from io import BytesIO
 from math import inf
 from pathlib import Path
 from threading import Event as Flag
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pytest
@@ -16,17 +16,23 @@ import torch
 
 from latebind.domain.actions import Branch, Map, Run
 from latebind.domain.config import SchedulerConfig
+from latebind.domain.costs import Curve
 from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import EventLog, read_log
-from latebind.domain.events import Arrived, Cancelled, Event, Exited, StageDone
-from latebind.domain.model import ModelSpec, StageKind, StepSpec
+from latebind.domain.events import Arrived, Cancelled, Event, StageDone
+from latebind.domain.model import ModelSpec, StageKind, StepSpec, TensorSpec
 from latebind.domain.query import Node, Query, lay_out
-from latebind.engine.driver import MOST_UNCOUNTED, Driver
-from latebind.engine.mapping import Mappings
-from latebind.engine.messages import Ended, EndedReader
+from latebind.engine.driver import (
+    COMPILE_SECONDS,
+    LATE_SECONDS,
+    MOST_UNCOUNTED,
+    TIMES,
+    Driver,
+    longest_seconds,
+)
+from latebind.engine.mapping import Steps
 from latebind.engine.process import EventLogFile
-from latebind.engine.running import COMPILE_SECONDS, PLACE, TIMES, Place, Running, size, worker_place
-from latebind.engine.slots import Owners, SlotMemory
+from latebind.engine.shared import NO_STEP, PLACE, WORKERS, WROTE, Owners, Place, Running, SlotMemory, ToldReader
 from latebind.engine.staging import DeviceStaging, HostStaging
 from latebind.engine.worker import Worker
 from tests.engine.rows import memory_of
@@ -39,34 +45,43 @@ Seen = TypeVar("Seen")
 class Idle:
     """Runs nothing; `look` is called meanwhile."""
 
-    def __init__(self) -> None:
-        self.look: Callable[[], None] = lambda: None
+    def __init__(self, look: Callable[[Run], object] = lambda run: None) -> None:
+        self.look = look
 
-    def report_exits_to(self, report: Callable[[Exited], None]) -> None:
+    def report_exits_to(self, report: object) -> None:
         del report
 
     def run(self, action: Run) -> StageDone:
-        self.look()
+        self.look(action)
         return StageDone(action.worker)
+
+    def close(self) -> None:
+        pass
+
+
+def driver_of(worker: Idle, *coming: list[Event], config: SchedulerConfig | None = None, **others: Any) -> Driver:
+    """Return a driver of `net`, or what `config` says, which hears these events, list by list."""
+    left = list(coming)
+    given: dict[str, Any] = {
+        "listen": lambda seconds: left.pop(0) if left else None,
+        "wake": lambda: None,
+        "send": lambda data: None,
+        "staging": HostStaging([], cast(SlotMemory, None)),
+        "owners": Owners(),
+    }
+    config = config or SchedulerConfig((served("net", stages=1),))
+    return Driver(config, [cast(Worker, worker)], **{**given, **others})
 
 
 def seen(
     look: Callable[[Driver], Seen], *, stages: int, requests: int = 1, recompiled: Collection[str] = ()
 ) -> list[Seen]:
     """Return what is to be seen as each stage of each request runs, one request after another, and at the end."""
-    worker, sent, found = Idle(), list[bytes](), list[Seen]()
+    sent, found = list[bytes](), list[Seen]()
     coming: list[list[Event]] = [[Arrived("net", 1e9, (number,), (0,))] for number in range(requests)]
-    driver = Driver(
-        SchedulerConfig((served("net", stages=stages),)),
-        [cast(Worker, worker)],
-        listen=lambda seconds: coming.pop() if coming else None,
-        wake=lambda: None,
-        send=sent.append,
-        staging=HostStaging([], cast(SlotMemory, None)),
-        recompiled=recompiled,
-        owners=Owners(),
-    )
-    worker.look = lambda: found.append(look(driver))
+    config = SchedulerConfig((served("net", stages=stages),))
+    worker = Idle(lambda run: found.append(look(driver)))
+    driver = driver_of(worker, *coming, config=config, send=sent.append, recompiled=recompiled)
     driver._serve_thread()
     assert len(sent) == requests
     return [*found, look(driver)]
@@ -74,8 +89,7 @@ def seen(
 
 def figures(driver: Driver) -> tuple[int, int, int]:
     """Return how many requests are pending and answered, and how many stages have begun."""
-    driver.snapshot()
-    net = driver._metrics.snapshot()["models"]["net"]
+    net = cast(Any, driver.snapshot())["models"]["net"]
     return net["pending"], net["requests"]["answered"], net["stage_runs"]
 
 
@@ -96,20 +110,9 @@ def test_numpy_says_nothing_of_values_that_are_no_numbers_on_the_threads_of_the_
 
 
 def test_calls_that_are_heard_of_together_have_come_at_one_time() -> None:
-    file = BytesIO()
-    config = SchedulerConfig((served("net", stages=1),))
-    coming: list[list[Event]] = [[Arrived("net", 1e9, (n,), (n,), more=n < 3) for n in (1, 2, 3)]]
-    driver = Driver(
-        config,
-        [cast(Worker, Idle())],
-        listen=lambda seconds: coming.pop() if coming else None,
-        wake=lambda: None,
-        send=lambda data: None,
-        staging=HostStaging([], cast(SlotMemory, None)),
-        owners=Owners(),
-        log=EventLog(file, config),
-    )
-    driver._serve_thread()
+    file, config = BytesIO(), SchedulerConfig((served("net", stages=1),))
+    coming: list[Event] = [Arrived("net", 1e9, (n,), (n,), more=n < 3) for n in (1, 2, 3)]
+    driver_of(Idle(), coming, config=config, log=EventLog(file, config))._serve_thread()
     file.seek(0)
     entries = [entry for entry in read_log(file)[1] if isinstance(entry.event, Arrived)]
     assert len({entry.now for entry in entries}) == 1
@@ -122,11 +125,8 @@ class Failing(Idle):
     def run(self, action: Run) -> StageDone:
         return StageDone(action.worker + 7)
 
-    def close(self) -> None:
-        pass
 
-
-def test_where_one_thread_fails_all_end_and_none_listens_on_for_calls_that_nobody_would_answer() -> None:
+def test_if_one_thread_fails_all_end_and_none_listens_on_for_calls_that_nobody_would_answer() -> None:
     come, woken = [Arrived("net", 1e9, (1,), (0,))], Flag()
 
     def listen(seconds: float | None) -> list[Event]:
@@ -136,88 +136,65 @@ def test_where_one_thread_fails_all_end_and_none_listens_on_for_calls_that_nobod
         assert woken.wait(PATIENCE)
         return []
 
-    driver = Driver(
-        SchedulerConfig((served("net", stages=1),)),
-        [cast(Worker, Failing())],
-        listen=listen,
-        wake=woken.set,
-        send=lambda data: None,
-        staging=HostStaging([], cast(SlotMemory, None)),
-        owners=Owners(),
-    )
     with pytest.raises(LatebindError):
-        driver.run()
-
-
-def allowed(driver: Driver) -> float:
-    """Return how long what the worker does may still take."""
-    place = Place(*PLACE.unpack_from(driver._running._memory, worker_place(0) * PLACE.size))
-    return place.due - time.monotonic()
+        driver_of(Failing(), listen=listen, wake=woken.set).run()
 
 
 def test_a_stage_that_may_be_compiled_when_it_meets_a_batch_size_has_longer_then() -> None:
+    def allowed(driver: Driver) -> float:
+        """Return how long what the worker does may still take."""
+        return Place(*PLACE.unpack_from(driver._running.memory, WORKERS * PLACE.size)).due - time.monotonic()
+
     first, again, resting = seen(allowed, stages=1, requests=2, recompiled=["net"])
     assert first > COMPILE_SECONDS > again
     assert resting == inf
 
 
-class Stuck(Idle):
-    """Runs a stage that ends only when it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun, self.go = Flag(), Flag()
-
-    def run(self, action: Run) -> StageDone:
-        self.begun.set()
-        self.go.wait(PATIENCE)
-        return StageDone(action.worker)
-
-    def close(self) -> None:
-        pass
+def test_a_stage_may_take_many_times_what_its_largest_batch_with_the_longest_inputs_takes() -> None:
+    assert longest_seconds(served("net", stages=2, seconds=LATE_SECONDS)) == [TIMES * LATE_SECONDS] * 2
+    assert longest_seconds(served("net", stages=2, seconds=1e-6)) == [LATE_SECONDS] * 2
+    net = served("net", stages=1, seconds=1.0, per_row=0.5, max_batch=2)
+    words = replace(net.spec, inputs=(TensorSpec("words", "int64", (50,), padding=0),))
+    costs = replace(net.costs, slopes={0: Curve((1, 2), (0.1, 0.2))})
+    assert longest_seconds(net) == [TIMES * 1.5]
+    assert longest_seconds(replace(net, spec=words, costs=costs)) == [pytest.approx(TIMES * (1.5 + 49 * 0.2))]
 
 
-def test_who_is_stuck_in_a_stage_is_seen_while_another_thread_listens_and_left_behind_at_the_end(
+def test_a_worker_that_is_stuck_in_a_stage_is_seen_while_another_thread_listens_and_left_behind_at_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("latebind.engine.driver.END_SECONDS", 0.05)
-    worker, running = Stuck(), Running(1, memory := bytearray(size(1)))
+    begun, go, running = Flag(), Flag(), Running(1)
     come: list[list[Event]] = [[Arrived("net", 1e9, (1,), (0,))]]
     looks: list[list[Place]] = []
+
+    def stay(run: Run) -> None:
+        begun.set()
+        go.wait(PATIENCE)
 
     def listen(seconds: float | None) -> list[Event] | None:
         del seconds
         if come:
             return come.pop()
-        assert worker.begun.wait(PATIENCE)
-        looks.append([Place(*place) for place in PLACE.iter_unpack(memory)])
+        assert begun.wait(PATIENCE)
+        looks.append([Place(*place) for place in PLACE.iter_unpack(running.memory)])
         return None
 
-    driver = Driver(
-        SchedulerConfig((served("net", stages=1, seconds=1.0),)),
-        [cast(Worker, worker)],
-        listen=listen,
-        wake=lambda: None,
-        send=lambda data: None,
-        staging=HostStaging([], cast(SlotMemory, None)),
-        owners=Owners(),
-        running=running,
-    )
-    begun = time.monotonic()
-    driver.run()
+    config = SchedulerConfig((served("net", stages=1, seconds=1.0),))
+    since = time.monotonic()
+    driver_of(Idle(stay), config=config, listen=listen, running=running).run()
     assert "a stage has not ended" in caplog.text
-    place = looks[0][worker_place(0)]
+    place = looks[0][WORKERS]
     assert (place.model, place.stage) == (1, 0)
-    assert begun + TIMES < place.due < time.monotonic() + TIMES  # by its profile it takes a second
-    worker.go.set()
+    assert since + TIMES < place.due < time.monotonic() + TIMES  # by its profile it takes a second
+    go.set()
 
 
 @pytest.mark.parametrize("place", ["/dev/full", "folder/that/is/not/there"])
 def test_a_log_that_cannot_be_written_is_told_of_once_and_given_up(
     place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = SchedulerConfig((served("net", stages=1),))
-    log = EventLogFile(Path(place), config)
+    log = EventLogFile(Path(place), SchedulerConfig((served("net", stages=1),)))
     for number in range(1000):
         log.write(0.0, Arrived("net", 1e9, (number,), (0,)), ())
     log.close()
@@ -225,8 +202,7 @@ def test_a_log_that_cannot_be_written_is_told_of_once_and_given_up(
 
 
 def test_a_log_is_whole_once_it_is_closed(tmp_path: Path) -> None:
-    config = SchedulerConfig((served("net", stages=1),))
-    log = EventLogFile(tmp_path / "log", config)
+    log = EventLogFile(tmp_path / "log", SchedulerConfig((served("net", stages=1),)))
     log.write(0.0, Arrived("net", 1e9, (1,), (0,)), ())
     log.close()
     with (tmp_path / "log").open("rb") as file:
@@ -248,27 +224,17 @@ class Decodes(Idle):
 def test_each_step_tells_of_one_token_more_of_those_that_stream_and_the_end_tells_of_the_last() -> None:
     net, chain = served("net", stages=2), served("chain", stages=2)
     net = replace(net, spec=replace(net.spec, kinds=(StageKind.STATIC, StageKind.DECODER)))
-    coming: list[list[Event]] = [
-        [
-            Arrived("net", 1e9, (3,), (0,), streams=True),
-            Arrived("net", 1e9, (2,), (1,)),
-            Arrived("chain", 1e9, (9,), (0,), streams=True),  # it has no decoder, so there are no tokens to tell of
-        ]
+    coming: list[Event] = [
+        Arrived("net", 1e9, (3,), (0,), streams=True),
+        Arrived("net", 1e9, (2,), (1,)),
+        Arrived("chain", 1e9, (9,), (0,), streams=True),  # it has no decoder, so there are no tokens to tell of
     ]
     sent = list[bytes]()
-    driver = Driver(
-        SchedulerConfig((net, chain)),
-        [cast(Worker, Decodes())],
-        listen=lambda seconds: coming.pop() if coming else None,
-        wake=lambda: None,
-        send=sent.append,
-        staging=HostStaging([], cast(SlotMemory, None)),
-        owners=Owners(),
-    )
+    driver = driver_of(Decodes(), coming, config=SchedulerConfig((net, chain)), send=sent.append)
     driver._serve_thread()
-    told = EndedReader().feed(b"".join(sent))
-    assert [(one.request, getattr(one, "tokens", 0)) for one in told if one.request == 3] == [(3, 1), (3, 2), (3, 0)]
-    assert sorted(one.request for one in told if isinstance(one, Ended)) == [2, 3, 9]
+    told = list(ToldReader().feed(b"".join(sent)))
+    assert [(one.node, one.option) for one in told if one.request == 3] == [(WROTE, 1), (WROTE, 2), (NO_STEP, 0)]
+    assert sorted(one.request for one in told if one.node == NO_STEP) == [2, 3, 9]
     assert not driver._tokens
 
 
@@ -278,19 +244,21 @@ QUERIED = SchedulerConfig((served("gate"), served("cars")), queries=(Query(TRAFF
 ROWS = lay_out(["gate", "cars"], QUERIED.queries, QUERIED.slots)
 
 
-class Copies:
+class Copies(Steps):
     """Copies the input of `traffic` to each of its steps; the second runs where the first number is above 0."""
 
-    def __init__(self, memory: SlotMemory) -> None:
+    def __init__(self, memory: SlotMemory, staging: HostStaging | DeviceStaging) -> None:
+        super().__init__((), memory.by_name, ROWS, {}, staging)
         self._slots = memory.by_name
 
     def map(self, action: Map) -> None:
         if action.node < len(NODES):
             option = action.chosen[action.node]
-            for slot in action.slots:
-                row = ROWS.row("traffic", action.node, option, slot)
-                rows = self._slots[NODES[action.node].models[option]].inputs[0]
-                rows[row] = self._slots["traffic"].inputs[0][slot]
+            model = NODES[action.node].models[option]
+            places = [ROWS.row("traffic", action.node, option, slot) for slot in action.slots]
+            self._slots[model].inputs[0][places] = self._slots["traffic"].inputs[0][list(action.slots)]
+            if self._staging.copies:
+                self._staging.copy_in(model, places)
 
     def branch(self, action: Branch) -> tuple[tuple[bool, ...], ...]:
         inputs = self._slots["traffic"].inputs[0]
@@ -300,34 +268,23 @@ class Copies:
 class Deaf(HostStaging):
     """Fails whoever tells it anything."""
 
-    def arrived(self, event: Arrived) -> None:
-        raise AssertionError(f"told of {event}")
-
-    def ended(self, request: int) -> None:
-        raise AssertionError(f"told that {request} has ended")
+    def copy_in(self, model: str, slots: object) -> None:
+        raise AssertionError(f"told of {model}")
 
 
 @pytest.mark.parametrize("on_device", [True, False])
-def test_the_inputs_of_steps_are_on_their_device_as_they_run_and_their_rows_are_free_at_the_end(
-    on_device: bool,
-) -> None:
-    specs = [*(model.spec for model in QUERIED.models), TRAFFIC]
-    memory = memory_of(*specs, rows=ROWS.total)
+def test_the_inputs_of_requests_and_steps_are_on_their_device_as_they_run(on_device: bool) -> None:
+    memory = memory_of(*(model.spec for model in QUERIED.models), TRAFFIC, rows=ROWS.total)
     inputs = memory.by_name["traffic"].inputs[0]
     inputs[:, 0] = 1.0, -1.0, 2.0, -2.0
-    staging = (
-        DeviceStaging(["gate", "cars"], memory, torch.device("cpu")) if on_device else Deaf(["gate", "cars"], memory)
-    )
-    seen = Counter[float]()
+    models = ["gate", "cars"]
+    staging = DeviceStaging(models, memory, torch.device("cpu")) if on_device else Deaf(models, memory)
+    values = Counter[float]()
 
-    class Sees(Idle):
-        def run(self, action: Run) -> StageDone:
-            if action.stage == 0:
-                (rows,) = staging.stream().inputs(action)
-                steps_before = {one - 1 for one in action.requests if one % 3 == 0 and one < 10**6}
-                assert not isinstance(staging, DeviceStaging) or staging._staged.keys().isdisjoint(steps_before)
-                seen.update(rows[:, 0].tolist())
-            return StageDone(action.worker)
+    def look(run: Run) -> None:
+        if run.stage == 0:
+            (rows,) = staging.stream().inputs(run)
+            values.update(rows[:, 0].tolist())
 
     rounds = 50  # many more queries than there are rows
     coming: list[list[Event]] = []
@@ -336,20 +293,9 @@ def test_the_inputs_of_steps_are_on_their_device_as_they_run_and_their_rows_are_
         coming.append([Arrived("traffic", 1e9, (one,), (slot,)) for slot, one in enumerate(requests)])
         coming[-1].append(Cancelled(requests[2]))  # a step of it may be mapped and never begins
         coming[-1].append(Arrived("cars", 1e9, (10**6 + number,), (0,)))
-    driver = Driver(
-        QUERIED,
-        [cast(Worker, Sees())],
-        listen=lambda seconds: coming.pop() if coming else None,
-        wake=lambda: None,
-        send=lambda data: None,
-        staging=staging,
-        owners=memory.owners,
-        mappings=cast(Mappings, Copies(memory)),
-    )
+    steps = Copies(memory, staging)
+    driver = driver_of(Idle(look), *coming, config=QUERIED, staging=staging, owners=memory.owners, steps=steps)
     with torch.inference_mode():
         driver._serve_thread()
     assert driver._failure is None
-    assert seen[1.0] == 2 * rounds == 2 * seen[-1.0]
-    if isinstance(staging, DeviceStaging):
-        assert not staging._staged
-        assert not any(pool.held for pool in staging._pools.values())
+    assert values[1.0] == 2 * rounds == 2 * values[-1.0]

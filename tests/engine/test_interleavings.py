@@ -1,4 +1,4 @@
-"""Whoever has a slot, nobody else writes to it: a real scheduler, pool and two workers, in any order of events.
+"""Whoever has a slot, nobody else writes to it: a real scheduler and two workers, in any order of events.
 
 A stage or a lookup that runs lets other things happen meanwhile: calls arrive, clients leave, the other worker runs on,
 and lookups aside come late.
@@ -21,7 +21,6 @@ from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.events import Arrived, Cancelled, Event, StageFailed, Woke
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.engine.claim import Move, Pool
 from latebind.engine.crew import LoadedModel
 from latebind.engine.worker import Worker
 from latebind.learned.lookup import Lookup
@@ -66,7 +65,7 @@ class Cache:
 
 
 class House:
-    """Scheduler, pool of slots and workers of one engine; the test is its frontend, its driver and its clock."""
+    """Scheduler and workers of one engine; the test is its frontend, its driver and its clock."""
 
     def __init__(self, draw: Callable[[int], int], policy: str, *, aside: bool) -> None:
         self._draw = draw
@@ -79,7 +78,7 @@ class House:
         costs = ModelCosts((Curve((1, SLOTS), (0.01, 0.02)),) * STAGES, LOOKED, RATES, aside=aside)
         self.workers = [Worker({SPEC.name: self._model(costs)}, self.memory) for _ in range(WORKERS)]
         self.scheduler = Scheduler(SchedulerConfig((ServedModel(SPEC, costs, 100),), WORKERS, PolicyConfig(policy)))
-        self.pool = Pool(SLOTS)
+        self.free = list(range(SLOTS))
         self.running: dict[int, Run] = {}  # by worker; not begun yet
         self.unheard: dict[int, Event] = {}  # by worker; what came of a stage, before the driver hears of it
         self.live: dict[int, int] = {}  # the slot of each request that has not ended
@@ -140,11 +139,9 @@ class House:
         """Have a call come, if a slot is free."""
         self._last += 1
         number = self._last + POISON * poisoned
-        claimed = self.pool.claim((number,))
-        if claimed is not None:
-            (slot,) = claimed
+        if self.free:
+            slot = self.free.pop(0)
             self.inputs[slot] = number
-            self.pool.move(slot, number, Move.SEND)
             self.live[number] = slot
             self.tell(Arrived(SPEC.name, self.now + 0.15, (number,), (slot,)))
 
@@ -164,9 +161,9 @@ class House:
     def look_up(self, number: int) -> None:
         """Perform a lookup aside, as the thread of a worker does, one at a time."""
         aside = self.workers[number]._aside
-        if aside is not None and number not in self._looking and (asked := aside.take()) is not None:
+        if aside is not None and number not in self._looking:
             self._looking.add(number)
-            exited = aside.perform(asked)
+            exited = aside.perform()
             self._looking.remove(number)
             if exited is not None:
                 self.meanwhile()
@@ -176,7 +173,7 @@ class House:
         """Have the frontend give a slot back, once it has copied the answer."""
         slot, _ = self.kept.pop(number)
         self.outputs[slot] = EMPTY
-        self.pool.move(slot, number, Move.RELEASE)
+        self.free.append(slot)
 
     def tell(self, event: Event) -> None:
         """Have the scheduler hear of an event, and perform what it says, as the driver does."""
@@ -187,7 +184,6 @@ class House:
             elif isinstance(action, Reply):
                 self.memory.owners.end(action.request)
                 slot = self.live.pop(action.request)
-                self.pool.move(slot, action.request, Move.END)
                 self.kept[action.request] = slot, float(self.outputs[slot, 0])
                 self.answers.pop(action.request, None)
                 self.outcomes[action.request] = action.outcome

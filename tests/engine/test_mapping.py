@@ -1,6 +1,6 @@
 """Tensors on their way between steps: each operation against plain numpy or torch, and every row in its place."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,19 +14,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from latebind.domain.actions import Branch, Map
-from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent, InvalidRequest
 from latebind.domain.events import Branched, MapFailed, Mapped
-from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
-from latebind.domain.query import NOT_RUN, Node, Query, lay_out
-from latebind.engine.mapping import Mappings, Steps
+from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.domain.query import NOT_RUN, lay_out
+from latebind.engine.mapping import Steps
 from latebind.engine.operations import COMPUTED, LOGIC, resize
-from latebind.engine.slots import ModelSlots, SlotMemory
+from latebind.engine.shared import ModelSlots, SlotMemory
 from latebind.engine.staging import HostStaging
 from latebind.queries.file.definition import read_query
 from latebind.queries.file.language import OPERATIONS, OPERATORS
 from latebind.queries.file.wiring import EITHER, DefinedQuery
-from tests.models import served
 from tests.queries.file.written import MODELS, TRAFFIC, read
 
 SLOTS = 3
@@ -44,7 +42,7 @@ def slots(spec: ModelSpec, rows: int) -> ModelSlots:
         tuple(np.full((rows, *tensor.shape), 99, tensor.dtype) for tensor in tensors)
         for tensors in (spec.inputs, spec.outputs)
     )
-    return ModelSlots(inputs, outputs)
+    return ModelSlots(inputs, outputs, np.zeros(0, np.int32))
 
 
 class Bench:
@@ -54,7 +52,7 @@ class Bench:
         self.rows = lay_out(models, [defined.query], SLOTS)
         specs = {**models, defined.query.name: defined.query.spec}
         self.slots = {name: slots(spec, self.rows.total[name]) for name, spec in specs.items()}
-        self.mappings = Mappings([defined], self.slots, self.rows, models)
+        self.mappings = Steps([defined], self.slots, self.rows, models, HostStaging([], cast(SlotMemory, None)))
         self.name = defined.query.name
 
     def row(self, node: int, option: int, slot: int) -> int:
@@ -410,36 +408,43 @@ def test_a_condition_that_one_row_does_not_need_is_read_for_others(tmp_path: Pat
         bench.mappings.branch(Branch("traffic", (1, 2), (0, 1), (1,), (0, -1)))
 
 
-class Raises:
-    """Raises for slot 3; all conditions hold."""
-
-    def map(self, action: Map) -> None:
-        if 3 in action.slots:
+def test_of_several_one_that_raises_fails_alone_and_the_log_says_in_which_step(
+    traffic: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def map(action: Map) -> None:
+        if 2 in action.slots:
             raise ValueError("no such picture")
 
-    def branch(self, action: Branch) -> tuple[tuple[bool, ...], ...]:
-        return ((True,) * len(action.nodes),) * len(action.slots)
-
-
-def test_where_one_of_several_raises_the_others_are_done_and_the_log_says_in_which_step(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    nodes = (Node("gate", ("gate",), (1.0,)), Node("cars", ("gate", "cars"), (0.5, 1.0), (0,), ((0,),), guarded=True))
-    spec = ModelSpec("traffic", "1", (), (), 2, 4, steps=tuple(StepSpec(node.name, node.models) for node in nodes))
-    config = SchedulerConfig((served("gate"), served("cars")), queries=(Query(spec, nodes),), slots=4)
-    steps = Steps(config, cast(Mappings, Raises()), HostStaging([], cast(SlotMemory, None)))
-    several = Map("traffic", (10, 20, 30), (2, 3, 0), 1, (0, 1))
-    outputs = Map("traffic", (50,), (3,), 2, (0, 1))
-    told = steps.perform_all([several, outputs, Branch("traffic", (40,), (2,), (1, 0), (0, NOT_RUN))])
-    assert told == [
-        Mapped((10,), 1, more=True),
-        MapFailed((20,), (1,), more=True),
-        Mapped((30,), 1, more=True),
-        MapFailed((50,), (2,), more=True),
-        Branched((40,), (1, 0), ((True, True),)),
+    monkeypatch.setattr(traffic.mappings, "map", map)
+    several = Map("traffic", (10, 20, 30), (1, 2, 0), CARS, (0, 1, NOT_RUN))
+    outputs = Map("traffic", (50,), (2,), END, (0, 1, NOT_RUN))
+    judged = Branch("traffic", (40,), (1,), (ANIMALS, CARS), (0, NOT_RUN, NOT_RUN))
+    told = traffic.mappings.perform_all([several, outputs, judged])
+    assert told[:-1] == [
+        Mapped((10,), CARS, more=True),
+        MapFailed((20,), (CARS,), more=True),
+        Mapped((30,), CARS, more=True),
+        MapFailed((50,), (END,), more=True),
     ]
+    assert isinstance(told[-1], Branched)
+    assert (told[-1].requests, told[-1].more) == ((40,), False)
     assert caplog.messages == [
         "mapping step 'cars' of traffic failed for request 20",
         "mapping the outputs of traffic failed for request 50",
     ]
     assert "no such picture" in caplog.text
+
+
+def test_a_device_is_told_where_the_inputs_of_a_step_are(traffic: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[tuple[str, list[int]]]()
+
+    class Tells(HostStaging):
+        copies = True
+
+        def copy_in(self, model: str, slots: Sequence[int]) -> None:
+            told.append((model, list(slots)))
+
+    monkeypatch.setattr(traffic.mappings, "_staging", Tells([], cast(SlotMemory, None)))
+    traffic.mappings.perform_all([Map("traffic", (7, 8), (1, 2), CARS, (0, 1, NOT_RUN))])
+    traffic.mappings.perform_all([Map("traffic", (7, 8), (1, 2), END, (0, 1, NOT_RUN))])
+    assert told == [("cars-large", [traffic.row(CARS, 1, slot) for slot in (1, 2)])]

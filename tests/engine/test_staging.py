@@ -15,7 +15,7 @@ from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, 
 from latebind.domain.events import Arrived, Cancelled, Event
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.crew import load_model
-from latebind.engine.slots import ModelSlots, SlotMemory
+from latebind.engine.shared import ModelSlots, SlotMemory
 from latebind.engine.staging import DeviceStaging, HostStaging, Staging
 from latebind.engine.worker import Worker
 from latebind.program.device import find_device
@@ -72,11 +72,10 @@ class Requests:
             self._slots.inputs[0][slot] = self._random.standard_normal((3, 2))
             self._slots.inputs[1][slot] = self._random.integers(100)
         if slots:
-            self._staging.arrived(Arrived(SPEC.name, 0.0, requests, slots))
+            self._staging.copy_in(SPEC.name, slots)
         self.waiting.update(zip(requests, slots, strict=True))
 
     def cancel(self, request: int) -> None:
-        self._staging.ended(request)
         self._free.append(self.waiting.pop(request))
 
     def run(self, worker: int, requests: list[int]) -> None:
@@ -127,7 +126,7 @@ def test_a_result_goes_to_the_slot_that_it_belongs_to_and_others_stay_as_they_ar
         slots = memory.models[0]
         stream = staging.stream()
         slots.outputs[0][:] = -1.0
-        staging.arrived(Arrived(SPEC.name, 0.0, (7, 8, 9), (4, 1, 2)))
+        staging.copy_in(SPEC.name, (4, 1, 2))
         with stream.running():
             x, _ = stream.inputs(Run(0, SPEC.name, 0, (7, 8, 9), (4, 1, 2)))
             sums = torch.tensor([10.0, 20.0, 30.0], device=x.device)

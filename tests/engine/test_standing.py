@@ -7,41 +7,25 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from latebind.domain.config import EngineConfig, GenerationsConfig, PolicyConfig
-from latebind.domain.costs import Curve
 from latebind.domain.errors import Expired, Unavailable
 from latebind.domain.eventlog import read_log
-from latebind.domain.model import TensorSpec
-from latebind.engine.claim import Claim
-from latebind.engine.client import LATEST_SECONDS, EngineClient
+from latebind.engine.client import EngineClient
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
-from latebind.engine.running import (
-    LATE_SECONDS,
-    LOOK_SECONDS,
-    TIMES,
-    Running,
-    Watched,
-    longest_seconds,
-    map_running,
-    marking_loading,
-    models_of,
-    worker_place,
-)
-from latebind.engine.slots import create_file
+from latebind.engine.shared import LOOK_SECONDS, WORKERS, Running, create_file
 from latebind.forks.client import Forked
 from latebind.queries.scheduler import replayed
 from latebind.repository.listing import Selection
 from tests.engine.started import until_slots_are_free
 from tests.engine.test_engines import ask, is_stopped, kill
 from tests.forked import FORKS
-from tests.models import served
 
 LONG = 600.0
 
@@ -91,8 +75,8 @@ async def test_the_slot_of_a_call_that_has_its_answer_is_the_engine_s_until_that
         assert engine is not None
         with pytest.raises(Expired):
             await ask(engines, seconds=0.05)
-        pool = engine._claims["scale"].pool
-        assert pool.free == len(pool) - 1
+        claims = engine._claims["scale"]
+        assert claims.free == len(claims) - 1
         os.kill(engines.process_id, signal.SIGCONT)
         await until_slots_are_free(engine, seconds=60.0)
         assert not engine.sent
@@ -129,7 +113,7 @@ async def test_who_stands_still_is_not_ready_until_it_goes_on(
             await until(lambda: not engine.late)
             await until(lambda: engines.ready("scale"))
             assert engines.process_id == process
-    assert "the engine stands still: nobody has listened there" in caplog.text
+    assert "the engine stands still: nobody has listened for" in caplog.text
     assert "the engine goes on" in caplog.text
 
 
@@ -174,40 +158,6 @@ async def test_what_engines_decided_that_stood_still_and_were_killed_replays_ali
         assert min(events, actions) > 0
 
 
-@pytest.fixture
-def file() -> Iterator[int]:
-    """The file in which an engine's threads note what they do."""
-    found = create_file()
-    yield found
-    os.close(found)
-
-
-def test_what_is_overdue_is_late_from_the_second_look_on_and_for_as_long_as_the_frontend_saw(file: int) -> None:
-    running, watched, begun = map_running(file, 1), Watched(file), time.monotonic()
-    running.begin(worker_place(0), 2, 3, 0.0)
-    looks = [(1.0, 0.0), (1.25, 0.25), (99.0, 0.25 + 2 * LOOK_SECONDS)]  # the frontend was away itself
-    for seconds, late in looks:
-        watched.look(begun + seconds)
-        assert watched.seconds == pytest.approx(late)
-    assert [(place.model, place.stage) for place in watched.late] == [(2, 3)]
-    running.begin(worker_place(0), 2, 4, 0.0)  # the next stage
-    watched.look(begun + 99.25)
-    assert watched.seconds == 0.0
-
-
-def test_a_stage_that_takes_long_by_its_profile_is_late_later() -> None:
-    assert longest_seconds(served("net", stages=2, seconds=LATE_SECONDS)) == [TIMES * LATE_SECONDS] * 2
-    assert longest_seconds(served("net", stages=2, seconds=1e-6)) == [LATE_SECONDS] * 2
-
-
-def test_a_stage_may_take_what_its_largest_batch_with_the_longest_inputs_takes() -> None:
-    net = served("net", stages=1, seconds=1.0, per_row=0.5, max_batch=2)
-    words = replace(net.spec, inputs=(TensorSpec("words", "int64", (50,), padding=0),))
-    costs = replace(net.costs, slopes={0: Curve((1, 2), (0.1, 0.2))})
-    assert longest_seconds(net) == [TIMES * 1.5]
-    assert longest_seconds(replace(net, spec=words, costs=costs)) == [pytest.approx(TIMES * (1.5 + 49 * 0.2))]
-
-
 @dataclass
 class Process:
     """The process of an engine, as far as its client ends it."""
@@ -221,18 +171,6 @@ class Process:
         """Its end of the stream closes with it."""
 
 
-@dataclass
-class Due:
-    """A claim of which some requests are due `later`."""
-
-    later: float
-    until: float = 0.0
-
-    def expire(self, until: float) -> float:
-        self.until = until
-        return self.later
-
-
 @contextmanager
 def at_the_frontend() -> Iterator[tuple[EngineClient, Running]]:
     """Yield a client whose engine, with two workers, has no process: the test writes what that would do."""
@@ -240,18 +178,16 @@ def at_the_frontend() -> Iterator[tuple[EngineClient, Running]]:
     client = EngineClient(cast(Forked, Process()), control, [create_file(), create_file()])
     client._messages = cast(asyncio.Transport, client._process)
     try:
-        yield client, map_running(client._running, 2)
+        yield client, Running(2, client._places)
     finally:
-        if client._expiring is not None:
-            client._expiring.cancel()
         for file in client._files:
             os.close(file)
 
 
 async def test_only_those_are_to_blame_for_an_engine_that_stood_still_that_were_late() -> None:
     with at_the_frontend() as (client, running):
-        running.begin(worker_place(0), 1, 0, LONG)
-        running.begin(worker_place(1), 2, 0, -1.0)
+        running.begin(WORKERS, 1, 0, LONG)
+        running.begin(WORKERS + 1, 2, 0, -1.0)
         assert client.ran() == (0, 1)
         client.look()
         client.look()
@@ -262,47 +198,8 @@ async def test_only_those_are_to_blame_for_an_engine_that_stood_still_that_were_
 
 async def test_an_engine_is_not_late_for_as_long_as_its_frontend_stood_still() -> None:
     with at_the_frontend() as (client, running):
-        running.begin(worker_place(0), 1, 0, -1.0)
+        running.begin(WORKERS, 1, 0, -1.0)
         client.look()
         client._watched._looked -= LONG
         client.look()
         assert 0.0 < client.late <= 2 * LOOK_SECONDS
-
-
-async def test_calls_are_looked_through_at_the_first_of_their_deadlines_and_then_at_the_next() -> None:
-    with at_the_frontend() as (client, _):
-        now, looks = time.monotonic(), list[asyncio.TimerHandle | None]()
-        for seconds in (20.0, 30.0, 10.0):
-            client.watch(now + seconds)
-            looks.append(client._expiring)
-        first, second, third = looks
-        assert first is not None
-        assert third is not None
-        assert second is first
-        assert first.cancelled()
-        assert 9.0 < third.when() - asyncio.get_running_loop().time() < 11.0
-        claim = Due(now + 40.0)
-        client.sent = dict.fromkeys((1, 2), cast(Claim, claim))
-        client._expire()
-        assert 0.0 < claim.until <= time.monotonic() - LATEST_SECONDS, (
-            "the engine may say more of calls that are just due"
-        )
-        assert client._expiring is not None
-        assert 39.0 < client._expiring.when() - asyncio.get_running_loop().time() < 41.0
-
-
-def test_whoever_has_the_file_reads_which_models_run_once_each(file: int) -> None:
-    running, watched = map_running(file, 4), Watched(file)
-    for worker, model in ((0, 3), (2, 1), (3, 3)):
-        running.begin(worker_place(worker), model, 0, 1.0)
-    assert models_of(watched.places()) == (0, 2)
-    for worker in (0, 2, 3):
-        running.rest(worker_place(worker))
-    assert models_of(watched.places()) == ()
-
-
-def test_while_models_are_loaded_the_first_place_tells_which(file: int) -> None:
-    running, watched = map_running(file, 2), Watched(file)
-    loaded = [models_of(watched.places()) for _ in marking_loading([Path("a"), Path("b")], running)]
-    assert loaded == [(0,), (1,)]
-    assert models_of(watched.places()) == ()

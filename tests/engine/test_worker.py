@@ -24,9 +24,8 @@ from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, 
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.events import Arrived, Exited, StageDone
 from latebind.engine.crew import LoadedModel, load_model
-from latebind.engine.slots import By, ModelSlots, Owners
+from latebind.engine.shared import By, ModelSlots, Owners
 from latebind.engine.worker import (
-    MOST_KINDS,
     MOST_WAITING,
     Activations,
     Aside,
@@ -342,7 +341,9 @@ def test_a_lookup_that_has_left_memory_meanwhile_is_no_failure(caplog: pytest.Lo
 
     owners = Owners()
     aside = Aside(owners, gone)
-    assert aside.perform(asked_of(owners, 1)) is None
+    aside.ask(asked_of(owners, 1))
+    assert aside.perform() is None
+    assert not aside._waiting
     assert not caplog.messages
 
 
@@ -384,14 +385,3 @@ def test_two_lines_of_a_model_that_raise_alike_are_two_kinds(caplog: pytest.LogC
     for model in models * 5:
         failures.log("stage 0 of net", error_of(model))
     assert caplog.messages == ["stage 0 of net failed"] * 2
-
-
-def test_kinds_beyond_a_number_are_counted_together(caplog: pytest.LogCaptureFixture) -> None:
-    failures = Failures(logging.getLogger("failures"))
-    for number in range(MOST_KINDS + 20):
-        failures.log(f"stage {number} of net", failing(0))
-    failures.log("stage 0 of net", failing(0))
-    assert caplog.messages[MOST_KINDS:] == [
-        f"stage {MOST_KINDS} of net failed",
-        f"stage {MOST_KINDS + 9} of net has failed 10 times with other errors",
-    ]

@@ -28,7 +28,7 @@ from latebind.domain.config import EngineConfig, FrontendConfig, PolicyConfig
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.engine.process import Engine
-from latebind.engine.running import map_running
+from latebind.engine.shared import Running
 from latebind.forks.client import ForkServer
 from latebind.server.frontend import Frontend
 from tests.server.real import json_body, written
@@ -90,7 +90,7 @@ class Engines:
         with socket.socket(fileno=messages) as told, socket.socket(fileno=control) as asked:
             with asked.makefile("rb") as lines:
                 order = msgspec.json.decode(lines.readline(), type=EngineOrder)
-            engine = Engine(order, slots, map_running(running, order.engine.crew), told, asked)
+            engine = Engine(order, slots, Running(order.engine.crew, running), told, asked)
             engine.serve()
 
 

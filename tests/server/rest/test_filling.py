@@ -92,7 +92,7 @@ def test_nothing_of_a_tensors_size_is_allocated_between_its_bytes_and_the_answer
 
 
 def free(engine: EngineClient) -> int:
-    return engine._claims["brightness"].pool.free
+    return engine._claims["brightness"].free
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -1,0 +1,431 @@
+"""What frontend and engine share: slots in memory, messages of fixed size, and what each thread of the engine does.
+
+**Slots** are rows of shared memory. The slot of a request passes through the hands of both processes, and each keeps
+the part of the record that it decides on:
+
+    frontend (`client.Claim`)  a slot is free again when its call has released it and its request is not with the engine
+    engine (`Owners`)          NOBODY -> LOOKUP or NETWORK answers, whichever is first
+
+Until its call sends it, that call writes the inputs. From then on the engine alone writes to it, on behalf of one
+request, and the first answer counts. The engine forgets the request before the frontend hears of its end, and so before
+the slot can have another owner: no late lookup writes to it.
+
+Behind a model's own slots lie the rows of query steps (`domain.query.lay_out`), which belong to the slot of their
+query. With each answer of a model that has learned caches, the worker notes there which version of them it used: what
+was adopted between a request and its reply must not be blamed for it.
+
+**Messages** go through a socket. Tensors never do, and nothing is pickled.
+
+**Places** say what each thread of the engine does, and until when it should have done it, in memory that outlives the
+engine. The frontend reads them without asking: so it knows which models ran when an engine died, and notices that one
+stands still, or that a worker is stuck in a stage while others go on. There is no lock: each place has one writer at a
+time. A reader may find a place half written, so it believes only what it finds twice.
+"""
+
+import mmap
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from math import inf, prod
+from struct import Struct
+from threading import Lock
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latebind.domain.actions import Outcome, Reply, Run, StepEnded
+from latebind.domain.events import Arrived, Cancelled
+from latebind.domain.model import ModelSpec, TensorSpec
+
+# Slots ----------------------------------------------------------------------------------------------------------------
+
+ALIGNMENT = 64
+VERSION = TensorSpec("version", "int32", ())  # of the learned caches that answered
+Rows: TypeAlias = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSlots:
+    """The slots of one model: arrays `(slots, *shape)`, in the order of its inputs and outputs.
+
+    `versions`, `(slots,) int32`, is the version of the learned caches that each answer was given by, as a number
+    (`adaptation.controller.number_of`); it has no slots where the model has no learned caches.
+    """
+
+    inputs: tuple[Rows, ...]
+    outputs: tuple[Rows, ...]
+    versions: Rows
+
+
+class SlotMemory:
+    """Maps the shared file `fd` as the slots of `models`; `rows` gives the number of rows of each model by name.
+
+    The file must be large enough (`file_bytes`). Both processes see the same rows if they pass the same models in the
+    same order. `whole` is the whole memory as bytes. `owners` says in the engine which request has which slot while it
+    runs.
+    """
+
+    def __init__(self, fd: int, models: Sequence[ModelSpec], rows: Mapping[str, int]) -> None:
+        memory = mmap.mmap(fd, file_bytes(models, rows))
+        self.whole = np.frombuffer(memory, np.uint8)
+        self.owners = Owners()
+        offset, found = 0, list[ModelSlots]()
+        for spec in models:
+            arrays = list[Rows]()
+            for tensor, count in _tensors(spec, rows[spec.name]):
+                flat = np.frombuffer(memory, np.dtype(tensor.dtype), count * prod(tensor.shape), offset)
+                arrays.append(flat.reshape(count, *tensor.shape))
+                offset += _aligned(count * tensor.row_bytes)
+            inputs = len(spec.inputs)
+            found.append(ModelSlots(tuple(arrays[:inputs]), tuple(arrays[inputs:-1]), arrays[-1]))
+        self.models = tuple(found)
+        self.by_name = {spec.name: slots for spec, slots in zip(models, self.models, strict=True)}
+
+
+def file_bytes(models: Sequence[ModelSpec], rows: Mapping[str, int]) -> int:
+    """Return the size of the shared file in bytes, at least one page.
+
+    Pages are allocated when they are first written to, and stay allocated.
+    """
+    tensors = [each for spec in models for each in _tensors(spec, rows[spec.name])]
+    return max(mmap.PAGESIZE, sum(_aligned(count * tensor.row_bytes) for tensor, count in tensors))
+
+
+def create_file() -> int:
+    """Return the descriptor of an empty, nameless file in memory; it vanishes when the last process closes it."""
+    return os.memfd_create("latebind-engine")
+
+
+def _tensors(spec: ModelSpec, rows: int) -> list[tuple[TensorSpec, int]]:
+    """Return the tensors of a model as they lie in the file, each with its number of rows."""
+    versions = VERSION, rows if spec.lookups else 0
+    return [*((tensor, rows) for tensor in (*spec.inputs, *spec.outputs)), versions]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class By(IntEnum):
+    """What answers a request. The first answer counts."""
+
+    NOBODY = 0
+    LOOKUP = 1
+    NETWORK = 2
+
+
+class Owner:
+    """What the engine knows of one request that runs: its slot, the output it goes on from, and what answers it.
+
+    `activation` is a `worker.Batch`; the frontend maps slots too, and imports no torch. The slot goes to `ended`, if
+    there is such a queue, when the request ends: a decoder frees its row.
+    """
+
+    __slots__ = ("activation", "answered", "ended", "slot")
+
+    def __init__(self, slot: int, ended: deque[int] | None) -> None:
+        self.slot = slot
+        self.activation: object | None = None
+        self.answered = By.NOBODY
+        self.ended = ended
+
+
+class Owners:
+    """The requests that run in one engine, by number; each number is used once. From any thread.
+
+    A request owns its slot from its first stage until the scheduler ends it. From then on nothing writes to the slot on
+    its behalf, and what was kept for the request is gone: its activation lies in the record.
+    """
+
+    def __init__(self) -> None:
+        self._live: dict[int, Owner] = {}
+        self._answering = Lock()  # held where a lookup writes to slots, and where a request ends
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def begin(self, action: Run, ended: deque[int] | None = None) -> None:
+        """Register the requests of a first stage, also when it runs again."""
+        for request, slot in zip(action.requests, action.slots, strict=True):
+            self._live[request] = Owner(slot, ended)
+
+    def end(self, request: int) -> None:
+        """Forget a request, if it has begun. On return nothing writes to its slot and nothing is kept for it."""
+        if request not in self._live:
+            return
+        with self._answering:
+            owner = self._live.pop(request)
+        if owner.ended is not None:
+            owner.ended.append(owner.slot)
+
+    def keep(self, requests: Iterable[int], activation: object) -> None:
+        """Keep the activation that these requests go on from; of those that have ended nothing is kept."""
+        for request in requests:
+            owner = self._live.get(request)
+            if owner is not None:
+                owner.activation = activation
+
+    def activation(self, request: int) -> object | None:
+        """Return what a request goes on from; None if it has ended or nothing is kept."""
+        owner = self._live.get(request)
+        return None if owner is None else owner.activation
+
+    def any_unanswered(self, requests: Iterable[int]) -> bool:
+        """Return whether a lookup could still answer one of these requests."""
+        owners = [self._live.get(request) for request in requests]
+        return any(owner is not None and owner.answered is By.NOBODY for owner in owners)
+
+    @contextmanager
+    def answering(self, by: By, requests: Sequence[int], places: Iterable[int]) -> Iterator[list[int]]:
+        """Yield which of these places are to be answered; within, none of their requests can end.
+
+        A lookup answers what nobody has, also where two lookups run aside. The network does so too, and answers again
+        if the last stage raised for others of its batch. Lookups write within the context. The network need not: the
+        scheduler ends no request of a batch that runs unless a lookup has answered it, and from here on none does.
+        """
+        with self._answering:
+            found = list[int]()
+            for place in places:
+                owner = self._live.get(requests[place])
+                if owner is not None and (owner.answered is By.NOBODY or owner.answered is by is By.NETWORK):
+                    owner.answered = by
+                    found.append(place)
+            yield found
+
+
+# Messages -------------------------------------------------------------------------------------------------------------
+
+# kind, more follows, priority, streams, model, trace, slot, input length, request, deadline
+TO_ENGINE = Struct("<BBB?HIIIQd")
+ARRIVED, CANCELLED = 0, 1  # the kinds
+TO_FRONTEND = Struct("<BxhhHQff")  # the fields of `Told`
+NO_STEP = -1  # the node in a message about the end of a whole request
+WROTE = -2  # the node in a message about tokens
+MOST_TOKENS = (1 << 16) - 1  # of which a message can tell; the end of the request tells of the others
+Numbers = tuple[int, ...]
+
+
+class Told(NamedTuple):
+    """What the engine tells of a request, by its `node`.
+
+    NO_STEP: it has ended. If the outcome is ANSWERED, its outputs are in its slot. `stage` is the stage at which it
+    left, of a query the step that it had reached; `first` and `second` are the seconds in the queue and with a worker.
+
+    WROTE: the first `option` tokens of its answer are in its slot; its end tells of the last one.
+
+    A step of a query: that has ended, run by the model of index `option`, which it left at `stage`. It was planned to
+    take `first` seconds and took `second`.
+    """
+
+    outcome: int
+    stage: int
+    node: int
+    option: int
+    request: int
+    first: float
+    second: float
+
+
+def pack_arrived(
+    model: int,
+    deadline: float,
+    requests: Sequence[int],
+    slots: Sequence[int],
+    inputs: Sequence[int] = (),
+    priority: int = 0,
+    trace: int = 0,
+    *,
+    streams: bool = False,
+) -> bytes:
+    """Pack one call: a message for each of its requests, all but the last marked "more follows".
+
+    `inputs` are the input lengths of the requests, in steps; 1 each if left out.
+    """
+    last = len(requests) - 1
+    if not last and not inputs:  # most calls
+        return TO_ENGINE.pack(ARRIVED, False, priority, streams, model, trace, slots[0], 1, requests[0], deadline)
+    return b"".join(
+        TO_ENGINE.pack(ARRIVED, i < last, priority, streams, model, trace, slot, steps, request, deadline)
+        for i, (request, slot, steps) in enumerate(zip(requests, slots, inputs or (1,) * (last + 1), strict=True))
+    )
+
+
+def pack_cancelled(request: int) -> bytes:
+    """Pack a message that the client of `request` has gone."""
+    return TO_ENGINE.pack(CANCELLED, False, 0, False, 0, 0, 0, 0, request, 0.0)
+
+
+def pack_ended(reply: Reply) -> bytes:
+    """Pack a message that a request has ended."""
+    return TO_FRONTEND.pack(reply.outcome, reply.stage, NO_STEP, 0, reply.request, reply.waited, reply.ran)
+
+
+def pack_stepped(step: StepEnded) -> bytes:
+    """Pack a message that a step of a query has ended."""
+    return TO_FRONTEND.pack(step.outcome, step.stage, step.node, step.option, step.request, step.budget, step.spent)
+
+
+def pack_wrote(request: int, tokens: int) -> bytes:
+    """Pack a message that so many tokens of the answer to a request are written."""
+    return TO_FRONTEND.pack(Outcome.ANSWERED, 0, WROTE, min(tokens, MOST_TOKENS), request, 0.0, 0.0)
+
+
+class EventReader:
+    """Unpacks bytes from the frontend into events; keeps an incomplete message or call until the rest arrives."""
+
+    def __init__(self, models: Sequence[str]) -> None:
+        self._models = models
+        self._bytes = b""
+
+    def feed(self, data: bytes) -> list[Arrived | Cancelled]:
+        """Return the events that `data` completes.
+
+        `Arrived.more` is set if the next event is a call of the same model.
+        """
+        data = self._bytes + data
+        rows: list[tuple[Any, ...]] = list(TO_ENGINE.iter_unpack(data[: len(data) - len(data) % TO_ENGINE.size]))
+        end = len(rows)
+        while end and rows[end - 1][1]:
+            end -= 1
+        self._bytes = data[end * TO_ENGINE.size :]
+        found: list[Arrived | Cancelled] = []
+        first = 0
+        for last in range(end):
+            kind, more, priority, streams, model, trace, slot, steps, request, deadline = rows[last]
+            if more:
+                continue
+            if kind == CANCELLED:
+                found.append(Cancelled(request))
+                first = last + 1
+                continue
+            slots: Numbers = (slot,)
+            inputs: Numbers = (steps,)
+            requests: Numbers = (request,)
+            if first < last:  # most calls have one row
+                _, _, _, _, _, _, slots, inputs, requests, _ = zip(*rows[first : last + 1], strict=True)
+            first = last + 1
+            follows = first < end and rows[first][0] == ARRIVED and rows[first][4] == model
+            name = self._models[model]
+            found.append(Arrived(name, deadline, requests, slots, inputs, priority, trace, follows, streams))
+        return found
+
+
+class ToldReader:
+    """Unpacks bytes from the engine; keeps an incomplete message until the rest arrives."""
+
+    def __init__(self) -> None:
+        self._bytes = b""
+
+    def feed(self, data: bytes) -> Iterator[Told]:
+        """Yield the messages that `data` completes; the end of a request comes after its steps and tokens."""
+        data = self._bytes + data
+        whole = len(data) - len(data) % TO_FRONTEND.size
+        self._bytes = data[whole:]
+        return map(Told._make, TO_FRONTEND.iter_unpack(data[:whole]))
+
+
+# Places ---------------------------------------------------------------------------------------------------------------
+
+IDLE = 0  # instead of the number of a model; the model at index i of the order is i + 1
+LISTENS, LOADS = -1, -2  # instead of a stage
+LISTENER, LOADER, WORKERS = 0, 1, 2  # the places: of the thread that listens, of the loader, of the first worker
+PLACE = Struct("<dii")
+MOST_BYTES = 1 << 16
+
+LOOK_SECONDS = 0.25  # between two looks at what an engine does
+BEAT_SECONDS = 0.25  # in which the listener notes at least once that it is there
+LISTEN_SECONDS = 1.0  # that it may be silent, for others may need the cores
+LOAD_SECONDS = 600.0  # in which a model is loaded, from whatever it lies on
+
+
+class Place(NamedTuple):
+    """What a thread does: a stage (or `LISTENS`, `LOADS`) of a model, to be done when it is `due` (monotonic)."""
+
+    due: float
+    model: int
+    stage: int
+
+
+class Running:
+    """The places as an engine's threads write them, in the file `fd`, or without one for nobody else to see."""
+
+    def __init__(self, workers: int, fd: int | None = None) -> None:
+        size = PLACE.size * (WORKERS + workers)
+        self.memory: bytearray | mmap.mmap = bytearray(size)
+        if fd is not None:
+            os.ftruncate(fd, size)
+            self.memory = mmap.mmap(fd, size)
+        for place in range(WORKERS + workers):
+            self.rest(place)
+
+    def begin(self, place: int, model: int, stage: int, seconds: float) -> None:
+        """Note that a thread begins something that should take at most so many seconds."""
+        PLACE.pack_into(self.memory, place * PLACE.size, time.monotonic() + seconds, model, stage)
+
+    def rest(self, place: int) -> None:
+        """Note that a thread has done what it did."""
+        PLACE.pack_into(self.memory, place * PLACE.size, inf, IDLE, LISTENS)
+
+    def beat(self) -> None:
+        """Note that somebody listens."""
+        self.begin(LISTENER, IDLE, LISTENS, LISTEN_SECONDS)
+
+    def load(self, model: int) -> None:
+        """Note that the first thread loads this model; `IDLE`: something of all models."""
+        self.begin(LISTENER, model, LOADS, LOAD_SECONDS)
+
+
+class Watched:
+    """The places of an engine as the frontend sees them in the file `fd`, and for how long what is overdue has been.
+
+    The engine is not asked. `late` has what was overdue at the last look, with the seconds of that which the frontend
+    was there to see: a place counts from the second look on, and so does one that was half written.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._looked = 0.0
+        self.late: dict[Place, float] = {}
+
+    def places(self) -> list[Place]:
+        """Return what all threads do."""
+        return [Place(*place) for place in PLACE.iter_unpack(os.pread(self._fd, MOST_BYTES, 0))]
+
+    @property
+    def seconds(self) -> float:
+        """For how long the latest has been late; 0 if nothing is."""
+        return max(self.late.values(), default=0.0)
+
+    def stands_still(self) -> bool:
+        """Return whether anything is late at this moment; it is read twice, as it may be half written."""
+        now = time.monotonic()
+        return any(place.due < now for place in self.places()) and any(place.due < now for place in self.places())
+
+    def look(self, now: float | None = None) -> None:
+        """Note what is overdue; to be called every `LOOK_SECONDS`."""
+        now = time.monotonic() if now is None else now
+        since = min(now - self._looked, 2 * LOOK_SECONDS)  # the frontend may have stood still itself
+        self._looked = now
+        overdue = [place for place in self.places() if place.due < now]
+        self.late = {place: self.late[place] + since if place in self.late else 0.0 for place in overdue}
+
+    def described(self, models: Sequence[str]) -> str:
+        """Say what is late, for the log."""
+        found = []
+        for place, seconds in self.late.items():
+            if seconds:
+                model = "the models" if place.model == IDLE else models[place.model - 1]
+                what = {LOADS: f"to load {model} takes", LISTENS: "nobody has listened for"}
+                late = what.get(place.stage, f"stage {place.stage} of {model} takes")
+                found.append(f"{late} {time.monotonic() - place.due:.1f} s longer than allowed")
+        return ", ".join(found)
+
+
+def models_of(places: Iterable[Place]) -> tuple[int, ...]:
+    """Return the indices of the models that run there, each once, ascending."""
+    return tuple(sorted({place.model - 1 for place in places if place.model != IDLE}))

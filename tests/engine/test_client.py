@@ -15,7 +15,6 @@ import torch
 import uvloop
 
 from latebind.batching.policy import POLICIES
-from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import Expired, Failed, Refused, Unavailable
 from latebind.domain.eventlog import read_log
@@ -24,7 +23,7 @@ from latebind.engine.order import EngineOrder
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
 from latebind.server.gateway import Answer
-from tests.engine.started import Started, check_refused, loss_of, started
+from tests.engine.started import Started, check_refused, started
 from tests.forked import FORKS
 from tests.networks import Chain, Words
 from tests.sequences import backwards, some_sentences
@@ -118,19 +117,6 @@ async def test_a_call_of_several_sequences_has_answers_as_wide_as_the_longest(tw
     assert [[word for word in row if word] for row in found.tolist()] == [backwards(words) for words in sentences]
 
 
-async def test_a_deadline_that_cannot_be_met_is_refused(two_workers: Started) -> None:
-    with pytest.raises((Refused, Expired), match="deadline"):  # by the engine, unless the frontend is quicker
-        await two_workers.client.infer("chain", {"image": images(1)}, deadline=time.monotonic())
-
-
-async def test_more_rows_than_slots_are_refused_and_slots_come_back(models: Path) -> None:
-    async with engine(models, engine=EngineConfig(slots=4)) as client:
-        with pytest.raises(Refused, match="places"):
-            await client.infer("chain", {"image": images(5)}, deadline=soon())
-        for _ in range(10):
-            await client.infer("chain", {"image": images(4)}, deadline=soon())
-
-
 async def test_who_asks_gets_the_own_answer_also_behind_somebody_who_gave_up(two_workers: Started) -> None:
     client = two_workers.client
     asking = asyncio.ensure_future(client.traces())
@@ -158,49 +144,6 @@ async def test_cancelled_calls_give_their_slots_back(models: Path) -> None:
         assert (await client.metrics())["models"]["chain"]["requests"]["cancelled"] == 30
 
 
-async def test_calls_that_come_one_after_another_make_a_batch_that_is_a_view_of_their_slots(
-    models: Path, tmp_path: Path
-) -> None:
-    log = tmp_path / "events.jsonl"
-    policy = PolicyConfig("graph", 8, window=20.0)
-    async with engine(models, policy=policy, log=log) as client:
-        calls = [client.infer("chain", {"image": images(1 + i % 2)}, deadline=soon()) for i in range(16)]
-        await asyncio.gather(*calls)
-    with log.open("rb") as file:
-        _, entries = read_log(file)
-        batches = [action.slots for entry in entries for action in entry.actions if isinstance(action, Run)]
-    assert {len(slots) for slots in batches} == {8}
-    assert all(slots == tuple(range(slots[0], slots[0] + 8)) for slots in batches)
-
-
-async def test_a_slot_is_not_given_to_another_while_the_engine_has_it(models: Path) -> None:
-    policy = PolicyConfig("graph", 8, window=20.0)
-    async with engine(models, engine=EngineConfig(slots=1), policy=policy) as client:
-        first = asyncio.create_task(client.infer("chain", {"image": images(1)}, deadline=soon()))
-        while not client.sent:
-            await asyncio.sleep(0)
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        assert client._claims["chain"].free == 0
-        second = asyncio.create_task(client.claim("chain", 1, deadline=soon()))
-        await asyncio.sleep(0)
-        assert not second.done()
-        (await second).release()
-        assert (await client.metrics())["models"]["chain"]["requests"]["cancelled"] == 1
-
-
-async def test_a_claim_that_outlives_the_engine_cannot_be_sent(models: Path) -> None:
-    async with engine(models) as client:
-        with await client.claim("chain", 1, deadline=soon()) as claim:
-            lost = loss_of(client)
-            client._process.kill()
-            await asyncio.wait_for(lost.wait(), 30.0)
-            assert not client.live()
-            with pytest.raises(Unavailable, match="send it again"):
-                await claim.send(deadline=soon())
-
-
 def test_who_tells_an_engine_something_that_has_just_gone_hears_that_it_has(models: Path) -> None:
     """The frontend's end of the stream may be closed before anybody is told of it (uvloop)."""
 
@@ -214,15 +157,6 @@ def test_who_tells_an_engine_something_that_has_just_gone_hears_that_it_has(mode
             assert {type(end) for end in ends} == {Unavailable}
 
     uvloop.run(asyncio.wait_for(test(), 200))
-
-
-async def test_a_stage_that_raises_fails_its_request_and_the_next_is_answered(two_workers: Started) -> None:
-    client = two_workers.client
-    bad = np.full((1, 3), 99)
-    with pytest.raises(Failed, match="words"):
-        await client.infer("words", {"word": bad}, deadline=soon())
-    answer = await client.infer("words", {"word": np.zeros((1, 3), np.int64)}, deadline=soon())
-    assert answer.outputs["output"].shape == (1, 4)
 
 
 async def test_one_bad_row_fails_alone_in_its_batch_and_the_log_of_it_replays(models: Path, tmp_path: Path) -> None:

@@ -33,10 +33,6 @@ def test_what_is_no_limit_sets_none(limit: str, tmp_path: Path) -> None:
     assert quota(tmp_path, "0::/pod\n", pod=limit) == inf
 
 
-def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
-    assert cpu_quota(tmp_path, tmp_path / "nothing") == inf
-
-
 def test_a_limit_on_time_counts_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     there = len(os.sched_getaffinity(0))
     for limit, expected in ((inf, there), (there + 0.5, there), (1.9, 1), (0.2, 1)):
@@ -63,7 +59,3 @@ def test_workers_share_the_cores(there: int, threads: int | None, expected: tupl
     found = with_workers(EngineConfig(), there, threads=threads)
     assert (found.workers, found.threads) == expected
     assert found.workers <= MOST_WORKERS
-
-
-def test_on_a_device_there_is_one_worker() -> None:
-    assert with_workers(EngineConfig(device="cuda"), 16) == EngineConfig(device="cuda")

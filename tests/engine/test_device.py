@@ -107,19 +107,6 @@ def digits_answered(built: Built, device: str, *, staged: bool) -> tuple[NDArray
     return np.array(memory.models[0].outputs[0], np.float32), left
 
 
-def test_where_the_device_still_answers_an_error_of_a_launch_is_that_of_its_requests_alone() -> None:
-    memory = memory_of(SPEC, rows=SLOTS)
-    fill(memory.models[0])
-    staging = DeviceStaging([SPEC.name], memory, find_device("cpu"))
-    stream = staging.stream()
-    staging.copy_in(SPEC.name, (0,))
-    with pytest.raises(torch.AcceleratorError), stream.running():
-        raise torch.AcceleratorError("too many threads in a block")
-    with stream.running():
-        stream.answer(SPEC.name, (0,), stream.inputs(Run(0, SPEC.name, 0, (1,), (0,))), (0,))
-    np.testing.assert_array_equal(memory.models[0].outputs[0][0], memory.models[0].inputs[0][0])
-
-
 # On a GPU -------------------------------------------------------------------------------------------------------------
 
 

@@ -201,14 +201,6 @@ def test_a_log_that_cannot_be_written_is_told_of_once_and_given_up(
     assert [place in record.message for record in caplog.records] == [True]
 
 
-def test_a_log_is_whole_once_it_is_closed(tmp_path: Path) -> None:
-    log = EventLogFile(tmp_path / "log", SchedulerConfig((served("net", stages=1),)))
-    log.write(0.0, Arrived("net", 1e9, (1,), (0,)), ())
-    log.close()
-    with (tmp_path / "log").open("rb") as file:
-        assert len(list(read_log(file)[1])) == 1
-
-
 class Decodes(Idle):
     """A sequence model whose answers have as many tokens as the number of their request."""
 

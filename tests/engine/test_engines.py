@@ -6,7 +6,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from shutil import copytree
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from latebind.domain.config import EngineConfig, GenerationsConfig, PolicyConfig, RepositoryConfig
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, RepositoryError, Unavailable
 from latebind.engine.catalogue import Catalogue
-from latebind.engine.engines import Engines, EngineStartFailed
+from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
 from latebind.program.build import build_program
 from latebind.repository.listing import Selection
@@ -243,18 +243,6 @@ async def test_a_bad_version_leaves_the_old_one_serving_and_says_why(built: Path
 
 
 @pytest.mark.slow
-async def test_an_engine_that_does_not_start_changes_nothing(shop: Path) -> None:
-    async with serving(shop, "scale") as (engines, _):
-        other = Selection(shop).find("other")
-        spoil(shop / "other" / "1")
-        with pytest.raises(EngineStartFailed) as failed:
-            await engines.change(engines.serving.with_(other), tried=["other"])
-        assert failed.value.models == ("other",)
-        assert list(engines.models) == ["scale"]
-        assert await ask(engines) == 2.0
-
-
-@pytest.mark.slow
 async def test_what_a_query_needs_is_only_unloaded_with_it(shop: Path) -> None:
     (shop / "asking.query.toml").write_text(QUERY)
     async with serving(shop) as (engines, catalogue):
@@ -293,17 +281,6 @@ async def test_a_version_that_was_wished_for_stays(built: Path, shop: Path) -> N
         assert await ask(engines) == 3.0
 
 
-@pytest.mark.slow
-async def test_an_unloaded_model_gives_its_memory_back(tmp_path: Path, built: Path) -> None:
-    copytree(built / "other", tmp_path / "other")
-    add_wide(tmp_path)
-    async with serving(tmp_path) as (engines, catalogue):
-        both = resident()
-        await catalogue.unload("wide")
-        await ended(engines)
-        assert both - resident() >= 0.95 * WIDE_BYTES
-
-
 async def test_no_process_is_left_when_all_is_closed(shop: Path) -> None:
     FORKS.warm()
     before = set(psutil.Process().children(recursive=True))
@@ -311,26 +288,6 @@ async def test_no_process_is_left_when_all_is_closed(shop: Path) -> None:
         assert len(set(psutil.Process().children(recursive=True)) - before) == 1
         os.kill(engines.process_id, signal.SIGKILL)
     assert not set(psutil.Process().children(recursive=True)) - before  # of which some may end meanwhile
-
-
-WIDE = 4096
-WIDE_BYTES = 4 * WIDE * WIDE
-
-
-def add_wide(root: Path) -> None:
-    """Build a model whose weights take `WIDE_BYTES`."""
-    module = torch.nn.Embedding(WIDE, WIDE).eval()  # a row of them takes next to no time
-    rows = {"input": torch.ones(1, 1, dtype=torch.int64)}
-    build_program(module, rows, directory=root / "wide" / "1", name="wide", backends=["eager"], max_overhead=None)
-
-
-def resident() -> int:
-    """The bytes that this process and all that it has started have in memory."""
-    here, total = psutil.Process(), 0
-    for process in (here, *here.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):
-            total += process.memory_info().rss
-    return total
 
 
 async def test_a_version_that_appears_at_a_url_is_followed(built: Path, shop: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import Unavailable
@@ -84,20 +83,3 @@ async def _kill_under(engines: Engines, count: int) -> None:
     await kill(engines)
     ends = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(end) for end in ends} == {Unavailable}
-
-
-@pytest.mark.slow
-def test_what_is_asked_behind_a_control_line_that_has_closed_is_unavailable(scale_shop: Path) -> None:
-    async def test() -> None:
-        async with serving(scale_shop) as (engines, _):
-            engine = engines._engine
-            assert engine is not None
-            async with engine._control_lock:
-                asking = asyncio.ensure_future(engine.traces())
-                await asyncio.sleep(0)
-                engine._control_writer.close()
-                await engine._control_writer.wait_closed()
-            with pytest.raises(Unavailable):
-                await asking
-
-    uvloop.run(asyncio.wait_for(test(), 200))  # asyncio's own transports do not raise

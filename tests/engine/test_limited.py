@@ -20,7 +20,6 @@ from latebind.engine.order import EngineOrder
 from latebind.engine.shared import file_bytes
 from latebind.program.build import build_program
 from latebind.repository.directory import WEIGHTS
-from tests.building import build_stages
 from tests.engine.resident import MB, WIDTH, mapped_bytes
 from tests.forked import FORKS
 
@@ -68,30 +67,6 @@ def test_what_the_largest_batches_of_all_workers_take_while_they_run_counts(tmp_
     assert left.budget == pytest.approx(100 * MB - at_once(config) * 18 * MB, abs=at_once(config) * 4 * MB)
     with pytest.raises(ConfigError, match="smaller --max-batch"):
         open_crew([path], config, ResidencyConfig(slots + 10 * MB, "lru"))
-
-
-class Widening(nn.Module):
-    """Next to no weights, and 64 KiB for each row between its two stages."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 1 << 14), nn.Linear(1 << 14, 3, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, 4) float32` to `(B, 3)`."""
-        scores: Tensor = self.second(torch.relu(self.first(x)))
-        return scores
-
-
-def test_what_requests_keep_between_stages_counts_and_no_more_start_than_it_allows(tmp_path: Path) -> None:
-    path, config = tmp_path / "net" / "1", EngineConfig(slots=64)
-    build_stages(Widening().eval(), {"x": torch.zeros(2, 4)}, path, name="net", max_batch=4)
-    spec = open_model(path, config).model.spec
-    slots = file_bytes([spec], {spec.name: config.slots})
-    (models,), _, left = open_crew([path], config, ResidencyConfig(slots + 100 * MB, "lru"))
-    assert models[0].footprint.row == 1 << 16
-    assert left.resting == 4 << 16
-    assert left.budget <= 100 * MB - models[0].working - left.resting
 
 
 def order_of(paths: Sequence[Path], budget: int, policy: str = "late") -> EngineOrder:

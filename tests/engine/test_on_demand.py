@@ -14,26 +14,20 @@ from torch import Tensor, nn
 
 from latebind.domain.actions import Evict, Load, Run
 from latebind.domain.config import EngineConfig
-from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.domain.errors import RepositoryError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.engine import on_demand
 from latebind.engine.crew import load_model
 from latebind.engine.on_demand import Loader, Opened, measure, open_model
 from latebind.engine.worker import Worker
-from latebind.program.backends import StageFunction
 from latebind.program.build import build_program
 from latebind.program.pieces import (
-    CompiledPiece,
-    EvictableStage,
     MappedPiece,
     NotResident,
-    Piece,
-    resident_bytes,
 )
 from latebind.program.program import Program
-from latebind.repository.directory import WEIGHTS, ModelDirectory
+from latebind.repository.directory import WEIGHTS
 from latebind.repository.listing import find_models
-from latebind.repository.tensors import BytesRead, MappedFile, Pages
 from tests.digits import Built
 from tests.engine.resident import MB, WIDTH, mapped_bytes
 from tests.engine.test_crew import EACH, workers_over
@@ -115,24 +109,6 @@ def test_a_file_that_was_cut_short_fails_loudly_and_nothing_of_it_stays(wide: Pa
         open_model(tmp_path / "1", EngineConfig())
 
 
-def test_a_half_loaded_model_is_let_go_when_one_of_its_pieces_fails(wide: Path) -> None:
-    class Broken(Piece):
-        def load(self) -> BytesRead:
-            raise OSError("no such disk")
-
-        def unload(self) -> None:
-            raise AssertionError("what never came was let go")
-
-    opened = open_model(wide / "one" / "1", EngineConfig())
-    heard = SimpleQueue[Loaded | LoadFailed]()
-    loader = Loader({"one": (*opened.pieces, Broken((), ()))})
-    loader.start(heard.put)
-    loader.perform(Load("one", (0, 1, len(opened.pieces))))
-    loader.close()
-    assert isinstance(heard.get(), LoadFailed)
-    assert mapped_bytes(os.getpid(), weights_of(opened)) == 0
-
-
 def test_loads_and_evictions_are_performed_in_the_order_in_which_they_were_told(wide: Path) -> None:
     opened = open_model(wide / "one" / "1", EngineConfig())
     heard = SimpleQueue[Loaded | LoadFailed]()
@@ -146,22 +122,6 @@ def test_loads_and_evictions_are_performed_in_the_order_in_which_they_were_told(
     assert mapped_bytes(os.getpid(), weights_of(opened)) == opened.pieces[1].size
     sizes = [event.sizes for event in found if isinstance(event, Loaded)]
     assert sizes[1] == (opened.pieces[1].size, opened.pieces[2].size)
-
-
-def test_hundreds_of_loads_leave_nothing_behind(wide: Path) -> None:
-    opened = open_model(wide / "one" / "1", EngineConfig())
-
-    def repeat(times: int) -> None:
-        for _ in range(times):
-            for piece in opened.pieces:
-                piece.load()
-            for piece in opened.pieces:
-                piece.unload()
-
-    repeat(10)
-    before = resident_bytes()
-    repeat(300)
-    assert resident_bytes() - before < 16 * MB
 
 
 def test_a_compiled_stage_gives_its_memory_back_and_keeps_nothing_of_a_large_batch_but_its_outputs(
@@ -208,24 +168,6 @@ def test_a_stage_that_cannot_be_compiled_leaves_its_place_empty_and_its_pages_fr
     with pytest.raises(NotResident):
         program.stages[0](torch.zeros(1, WIDTH))
     assert mapped_bytes(os.getpid(), file) == 0
-
-
-def test_pages_are_given_back_when_the_second_stage_of_a_piece_cannot_be_compiled(wide: Path) -> None:
-    file = MappedFile(ModelDirectory.open(find_models(wide)[0]), WEIGHTS)
-    pages = Pages(file, file.runs([(0, MB)]))
-    first, second = EvictableStage(), EvictableStage()
-    seen: list[int] = []
-
-    def refuse() -> StageFunction:
-        seen.append(mapped_bytes(os.getpid(), file.path))
-        raise ConfigError("no such instruction")
-
-    piece = CompiledPiece([pages], [(first, lambda: lambda *tensors: tensors), (second, refuse)], copies=False)
-    with pytest.raises(ConfigError, match="no such instruction"):
-        piece.load()
-    assert seen == [pages.size]
-    assert not first.filled
-    assert mapped_bytes(os.getpid(), file.path) == 0
 
 
 def test_twins_have_a_stage_as_long_as_it_is_loaded(wide: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
-from latebind.domain.errors import ConfigError, Expired, Refused, StepFailed
+from latebind.domain.errors import Expired, Refused, StepFailed
 from latebind.domain.eventlog import read_log
 from latebind.domain.model import ModelSpec
 from latebind.engine.client import EngineClient
@@ -91,15 +91,6 @@ async def until_all_is_free(client: EngineClient) -> None:
     assert not client.sent
 
 
-async def test_a_chain_answers_as_its_modules_would_one_after_another(all_queries: Started) -> None:
-    client = all_queries.client
-    rows = rows_going([0, 1, 2])
-    answer = await ask(client, "chain", rows)
-    check(answer.outputs["gate"], rows[:, :3])
-    check(answer.outputs["scores"], by_hand(CARS, rows))
-    await until_all_is_free(client)
-
-
 async def test_rows_of_one_call_take_different_branches(all_queries: Started) -> None:
     client = all_queries.client
     rows = rows_going([0, 1, 2, 0])
@@ -163,16 +154,6 @@ async def test_who_observes_a_model_sees_the_steps_that_it_answered(all_queries:
         check(given, row)
         check(found, by_hand(module, row[None]))
         assert left_at == (client.models[name].stages - 1,)
-
-
-async def test_branches_that_run_beside_each_other_are_joined(all_queries: Started) -> None:
-    client = all_queries.client
-    for seed in range(20):
-        rows = rows_going([0, 1], seed)
-        answer = await ask(client, "fork", rows)
-        wanted = by_hand(Join(), by_hand(CARS, rows), by_hand(ANIMALS, rows))
-        check(answer.outputs["sum"], wanted)
-    await until_all_is_free(client)
 
 
 async def test_a_step_that_raises_fails_its_query_with_the_step_named_and_no_other(all_queries: Started) -> None:
@@ -251,13 +232,6 @@ async def test_models_of_a_query_come_to_memory_when_it_asks_for_them(queried: P
         loads = {name: figures["loads"] for name, figures in (await client.metrics())["memory"]["models"].items()}
         assert set(loads) == {"gate", "small", "cars", "animals"}
         assert all(loads[name] for name in ("gate", "cars", "animals"))
-
-
-async def test_rows_of_steps_count_where_memory_is_limited(queried: Path) -> None:
-    config = EngineConfig(slots=20_000)
-    with pytest.raises(ConfigError, match="slots for 5 models and queries take"):
-        async with engine(queried, "traffic", config=config, memory=8_000_000):
-            pass
 
 
 def test_a_query_that_is_not_right_is_told_at_the_start_with_its_line(queried: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from latebind.domain.eventlog import read_log
 from latebind.engine.client import EngineClient
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
-from latebind.engine.shared import LOOK_SECONDS, WORKERS, Running, create_file
+from latebind.engine.shared import WORKERS, Running, create_file
 from latebind.forks.client import Forked
 from latebind.queries.scheduler import replayed
 from latebind.repository.listing import Selection
@@ -194,12 +194,3 @@ async def test_only_those_are_to_blame_for_an_engine_that_stood_still_that_were_
         client.abandon()
         assert client.ran() == (1,)
         assert cast(Process, client._process).killed == 1
-
-
-async def test_an_engine_is_not_late_for_as_long_as_its_frontend_stood_still() -> None:
-    with at_the_frontend() as (client, running):
-        running.begin(WORKERS, 1, 0, -1.0)
-        client.look()
-        client._watched._looked -= LONG
-        client.look()
-        assert 0.0 < client.late <= 2 * LOOK_SECONDS

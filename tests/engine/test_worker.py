@@ -1,7 +1,7 @@
 """A worker by itself, with real stages, lookups and slots; and what the log says of models that raise."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from logging.handlers import QueueHandler
@@ -125,22 +125,6 @@ def begun(requests: tuple[int, ...]) -> tuple[Owners, Activations]:
 
 def going_on(stage: int, *requests: int) -> Run:
     return Run(0, "chain", stage, requests, requests)
-
-
-def test_of_a_batch_some_may_go_on_before_others() -> None:
-    owners, kept = begun((1, 2, 3, 4))
-    output = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
-    kept.keep(Batch((1, 2, 3, 4), (output,)))
-    owners.end(2)
-    (some,) = kept.take(going_on(1, 3)).tensors
-    output.fill_(30.0)
-    assert some.tolist() == [[3.0]]
-    kept.keep(Batch((3,), (output[:1],)))
-    (others,) = kept.take(going_on(1, 4, 1)).tensors
-    assert others.tolist() == [[4.0], [1.0]]
-    output.fill_(9.0)
-    kept.keep(Batch((4, 1), (others,)))
-    assert kept.take(going_on(2, 3)).tensors[0].tolist() == [[30.0]]
 
 
 def test_of_a_request_that_has_ended_nothing_is_kept() -> None:
@@ -267,18 +251,6 @@ def test_the_network_leaves_alone_what_a_lookup_has_answered_and_each_answer_nam
         assert at.slots.versions.tolist() == [3 if one in exited else 4 for one in REQUESTS]
 
 
-def test_a_slot_that_has_another_owner_is_left_alone(built: Built) -> None:
-    with bench(built) as at:
-        at.run(0)
-        at.reported.get(timeout=SECONDS)
-        at.answers[:] = np.nan
-        for request in REQUESTS:
-            at.worker.owners.end(request)
-        at.run(0, REQUESTS[:4])
-        assert set(at.reported.get(timeout=SECONDS).requests) <= set(REQUESTS[:4])
-        assert np.isnan(at.answers[4:]).all()
-
-
 def test_a_lookup_that_fails_leaves_the_answer_to_the_network(built: Built) -> None:
     logger, logged = logging.getLogger("latebind.engine.worker"), Queue[logging.LogRecord]()
     handler = QueueHandler(logged)
@@ -367,21 +339,3 @@ def test_each_kind_is_told_once_and_then_how_often(caplog: pytest.LogCaptureFixt
     assert others == ["stage 1 of net failed for request 7", "stage 0 of net failed for request 8"]
     assert caplog.text.count("Traceback") == 2
     assert "row 0 is bad" in caplog.text
-
-
-def test_two_lines_of_a_model_that_raise_alike_are_two_kinds(caplog: pytest.LogCaptureFixture) -> None:
-    def error_of(model: Callable[[], object]) -> Exception:
-        try:
-            model()
-        except ValueError as error:
-            return error
-        raise AssertionError
-
-    failures = Failures(logging.getLogger("failures"))
-    models = [
-        lambda: int("no number"),
-        lambda: int("none either"),
-    ]
-    for model in models * 5:
-        failures.log("stage 0 of net", error_of(model))
-    assert caplog.messages == ["stage 0 of net failed"] * 2

@@ -183,7 +183,7 @@ class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     A model that ran in `crashes` engines when they died, within `within` seconds, is not served any more. An engine
     that does not start is tried again after `back_off`, twice as long each further time. An engine whose work has been
-    late for `patience` seconds is killed and counts as one that died: `engine.running` says when a stage is late. One
+    late for `patience` seconds is killed and counts as one that died: `engine.driver` says when a stage is late. One
     that has been replaced has `drain` seconds to answer what it has. The repository is checked for new versions every
     `watch` seconds; 0: only on request.
     """

@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice
+from math import inf
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
@@ -87,20 +88,6 @@ class Claim:
     with the engine and the claim has been released.
     """
 
-    __slots__ = (
-        "_answered",
-        "_claims",
-        "_ended",
-        "_pending",
-        "_released",
-        "_requests",
-        "_sent",
-        "_slots",
-        "_steps",
-        "on_tokens",
-        "tokens",
-    )
-
     def __init__(self, claims: "Claims", requests: tuple[int, ...], slots: tuple[int, ...]) -> None:
         self._claims = claims
         self._requests = requests
@@ -136,12 +123,10 @@ class Claim:
         self.release()
 
     async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
-        """Send the filled rows, to be run by `deadline`, and return their outputs, copied out of the slots.
+        """Send the filled rows and return their outputs, copied out of the slots (`gateway.Claim.send`).
 
         At the deadline that is `Expired`, whatever the engine does; the slots stay the engine's until it reports the
-        end of their requests. Among requests that wait for their model to be loaded, `priority` 1 goes first and 0
-        last. If `trace` is not 0, the engine reports the rows' traces under this number (`EngineClient.traces`). Raises
-        `Refused`, `Expired`, `Failed` or `Unavailable`. Cancelling this call cancels its requests.
+        end of their requests.
         """
         claims = self._claims
         engine = claims.engine
@@ -410,6 +395,7 @@ class EngineClient:
         self.loop = asyncio.get_running_loop()
         self.lost_calls = Counter[str]()  # that were under way when the engine was lost, by model
         self.sent: dict[int, Claim] = {}  # claims of requests that the engine has not answered, by request
+        self.process_id = process.pid
         self._process = process
         self._control, self._control_writer = control
         self._control_lock = asyncio.Lock()
@@ -486,11 +472,6 @@ class EngineClient:
         self._alive = True
 
     @property
-    def process_id(self) -> int:
-        """The process id of the engine."""
-        return self._process.pid
-
-    @property
     def idle(self) -> bool:
         """Whether no call holds slots or waits for some."""
         return not any(claims.busy for claims in self._claims.values())
@@ -516,28 +497,25 @@ class EngineClient:
         """For how many seconds something has been late that the engine does; 0 if nothing is (`look`)."""
         return self._watched.seconds
 
-    def look(self) -> None:
+    def look(self, patience: float = inf) -> None:
         """Look whether the engine goes on with what it does, and log when it stands still.
 
-        To be called every `LOOK_SECONDS`.
+        To be called every `LOOK_SECONDS`. An engine that has stood still for `patience` seconds is killed; what follows
+        is what follows when one dies by itself.
         """
         before = self.late
         self._watched.look()
+        late = self._watched.described([name for name, spec in self.models.items() if not spec.steps])
         if self.late and not before:
-            logger.error("the engine stands still: %s", self._standing())
+            logger.error("the engine stands still: %s", late)
         elif before and not self.late:
             logger.warning("the engine goes on")
-
-    def abandon(self) -> None:
-        """Kill an engine that stands still; what follows is what follows when one dies by itself."""
-        logger.error("the engine has stood still for %.1f s and is killed: %s", self.late, self._standing())
-        self._ran = models_of(place for place, late in self._watched.late.items() if late) or self.ran()
-        self._process.kill()
-        assert self._messages is not None
-        self._messages.abort()  # the process may take its time to die
-
-    def _standing(self) -> str:
-        return self._watched.described([name for name, spec in self.models.items() if not spec.steps])
+        if self.late > patience:
+            logger.error("the engine has stood still for %.1f s and is killed: %s", self.late, late)
+            self._ran = models_of(place for place, late in self._watched.late.items() if late) or self.ran()
+            self._process.kill()
+            assert self._messages is not None
+            self._messages.abort()  # the process may take its time to die
 
     def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Coroutine[Any, Any, Claim]:
         """Return `rows` slots to fill, waiting in line if too few are free.

@@ -131,14 +131,15 @@ class Engines:
         """
         if self._engine is None:
             return model is None and not (self.serving.names or self.unavailable)
-        return self._engine.ready(model) and not (model is None and self._recovering)
+        expected = not self._recovering if model is None else model in self.models
+        return expected and self._engine.ready(model)
 
     def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Coroutine[Any, Any, Claim]:
         """Return `rows` slots to fill, waiting if necessary.
 
         Raises `Refused`, `Expired`, `Unavailable` or `NotFound`.
         """
-        if self._engine is not None and self._serves(model):
+        if self._engine is not None and model in self.models and self._serves(model):
             return self._engine.claim(model, rows, deadline=deadline, priority=priority)
         return self._claim_later(model, rows, deadline, priority)
 
@@ -368,9 +369,7 @@ class Engines:
             await asyncio.sleep(LOOK_SECONDS)
             engine = self._engine
             if engine is not None and engine.live():
-                engine.look()
-                if engine.late > self._config.patience:
-                    engine.abandon()
+                engine.look(self._config.patience)
 
     def _lost(self, engine: EngineClient) -> None:
         """Handle the death of the engine that serves: calls wait for the next one from now on."""

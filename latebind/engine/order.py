@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -72,12 +73,6 @@ class Adopt:
     version: str
 
 
-class _Described(msgspec.Struct):
-    """What `model.json` says of the backend."""
-
-    backend: str | None = None
-
-
 def backend_imports(models: Iterable[Path], backend: str | None) -> list[str]:
     """Return the modules that the backends of these model directories import; `backend` runs all, if one is named.
 
@@ -87,7 +82,7 @@ def backend_imports(models: Iterable[Path], backend: str | None) -> list[str]:
     if backend is None:
         for path in models:
             with suppress(RepositoryError, OSError, msgspec.MsgspecError):
-                directory = ModelDirectory.open(path)
-                found.add(msgspec.json.decode(directory.read(MODEL), type=_Described).backend)
+                described = msgspec.json.decode(ModelDirectory.open(path).read(MODEL), type=dict[str, Any])
+                found.add(described.get("backend"))
     modules = {IMPORTS[name] for name in found if name in IMPORTS}
     return [module for module in sorted(modules) if importlib.util.find_spec(module) is not None]

@@ -47,12 +47,6 @@ class Counting(nn.Module):
 # Anywhere -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["gpu", "cuda:", "CUDA", "cuda:0,1", ""])
-def test_a_device_of_another_name_is_refused_with_those_there_are(name: str) -> None:
-    with pytest.raises(ConfigError, match="give cpu, cuda, or cuda:0"):
-        EngineConfig(device=name)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_where_there_is_no_gpu_a_cuda_device_is_refused_with_what_to_do(models: Path) -> None:
     (path,) = find_models(models, ["chain"])

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,19 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latebind.domain.actions import Run
-from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.events import Arrived, Cancelled, Event
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.engine.crew import load_model
 from latebind.engine.shared import ModelSlots, SlotMemory
 from latebind.engine.staging import DeviceStaging, HostStaging, Staging
-from latebind.engine.worker import Worker
 from latebind.program.device import find_device
-from latebind.repository.listing import find_models
-from latebind.scheduler import Scheduler
 from tests.engine.rows import memory_of
-from tests.networks import Chain
-from tests.playing import play
 
 SLOTS = 6
 SPEC = ModelSpec(
@@ -132,28 +123,3 @@ def test_a_result_goes_to_the_slot_that_it_belongs_to_and_others_stay_as_they_ar
             sums = torch.tensor([10.0, 20.0, 30.0], device=x.device)
             stream.answer(SPEC.name, (2, 4), (sums, torch.ones_like(x)), (2, 0))
         assert slots.outputs[0].tolist() == [-1.0, -1.0, 30.0, -1.0, 10.0, -1.0]
-
-
-@pytest.mark.parametrize("name", MEMBERS)
-@settings(max_examples=25)
-@given(data=st.data(), policy=st.sampled_from(("lazy+", "late")))
-def test_a_scheduler_and_a_worker_with_real_stages_give_the_answers_of_requests_alone(
-    models: Path, name: str, data: st.DataObject, policy: str
-) -> None:
-    (path,) = find_models(models, ["chain"])
-    model = load_model(path, EngineConfig(device="cuda" if name == "cuda" else "cpu", backend="eager"))
-    served = ServedModel(model.spec, model.costs, SLOTS)
-    scheduler = Scheduler(SchedulerConfig((served,), 1, PolicyConfig(policy, max_batch=4, shed=False)))
-    coming: list[Event] = [Arrived("chain", 1e9, (slot,), (slot,)) for slot in data.draw(st.permutations(range(SLOTS)))]
-    gone = data.draw(st.integers(0, SLOTS - 1))
-    coming.append(Cancelled(gone))
-    with member(name, model.spec, SLOTS) as (staging, memory):
-        slots = memory.models[0]
-        slots.inputs[0][:] = np.random.default_rng(0).standard_normal(slots.inputs[0].shape)
-        worker = Worker({"chain": model}, memory, stream=staging.stream())
-        replies = list(play(worker, scheduler, coming, lambda: data.draw(st.booleans()), staging))
-        assert sorted(reply.request for reply in replies) == list(range(SLOTS))
-        answered = [reply.request for reply in replies if reply.outcome == 0]
-        assert len(answered) >= SLOTS - 1
-        alone = Chain()(torch.from_numpy(slots.inputs[0]))
-        torch.testing.assert_close(torch.from_numpy(slots.outputs[0])[answered], alone[answered], rtol=1e-4, atol=1e-5)

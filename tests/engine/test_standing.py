@@ -162,6 +162,7 @@ async def test_what_engines_decided_that_stood_still_and_were_killed_replays_ali
 class Process:
     """The process of an engine, as far as its client ends it."""
 
+    pid: int = 0
     killed: int = 0
 
     def kill(self) -> None:
@@ -190,7 +191,6 @@ async def test_only_those_are_to_blame_for_an_engine_that_stood_still_that_were_
         running.begin(WORKERS + 1, 2, 0, -1.0)
         assert client.ran() == (0, 1)
         client.look()
-        client.look()
-        client.abandon()
+        client.look(patience=0.0)
         assert client.ran() == (1,)
         assert cast(Process, client._process).killed == 1

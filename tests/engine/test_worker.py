@@ -70,16 +70,6 @@ def check(rows: ModelSlots, slots: list[int]) -> None:
     torch.testing.assert_close(found[slots], wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_a_batch_that_was_let_past_another_joins_it(model: LoadedModel) -> None:
-    worker, rows = with_worker(model)
-    with torch.inference_mode():
-        for stage, requests in ((0, (1, 2)), (1, (1, 2)), (0, (3,)), (0, (4,)), (1, (3, 4)), (2, (1, 2, 3, 4))):
-            worker.run(Run(0, "chain", stage, requests, requests))
-        for stage in range(3, model.spec.stages):
-            worker.run(Run(0, "chain", stage, (1, 3, 4), (1, 3, 4)))  # 2 was cancelled
-        check(rows, [1, 3, 4])
-
-
 def test_the_first_stage_sees_the_slots_themselves_where_they_follow_each_other(model: LoadedModel) -> None:
     assert isinstance(model.program, Program)
     first, *others = model.program.stages

@@ -327,7 +327,7 @@ class Engines:
         self._figures, self._picture = Snapshot(models={}, now=time.monotonic()), Picture()
         self._pictured = time.monotonic()
         if engine is not None:
-            logger.info("engine process %d serves %s", engine.process_id, "all" if whole else ", ".join(engine.models))
+            logger.info("engine process %d %s", engine.process_id, "serves" if whole else f"has {[*engine.models]}")
             engine.on_lost = partial(self._lost, engine)
         if before is not None:
             self._used_before |= before.caches

@@ -12,6 +12,7 @@ import signal
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -126,7 +127,7 @@ class Engine:
             scheduling,
             self._crew,
             listen=self._listen,
-            wake=lambda: self._waker.sendall(b"\0"),
+            wake=partial(self._waker.sendall, b"\0"),
             send=messages.sendall,
             staging=staging,
             owners=memory.owners,

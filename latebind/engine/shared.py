@@ -419,7 +419,9 @@ class Watched:
         found = []
         for place, seconds in self.late.items():
             if seconds:
-                model = "the models" if place.model == IDLE else models[place.model - 1]
+                model = "the models" if place.model == IDLE else f"model {place.model - 1}"
+                if 0 < place.model <= len(models):  # while they are loaded, nobody has heard their names
+                    model = models[place.model - 1]
                 what = {LOADS: f"to load {model} takes", LISTENS: "nobody has listened for"}
                 late = what.get(place.stage, f"stage {place.stage} of {model} takes")
                 found.append(f"{late} {time.monotonic() - place.due:.1f} s longer than allowed")

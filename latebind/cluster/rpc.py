@@ -139,15 +139,16 @@ def replica_route() -> Route:
     return Route("POST", PATH + "/{METHOD}", Access.MUTATING, verb)
 
 
-class _Relayed:
+class _Relayed(Caller):
     """The caller of a call that the ingress has sent on."""
 
     def __init__(self, request: Request) -> None:
+        super().__init__(None)
         self._client = request.client
-        self._headers: Mapping[bytes, bytes] = request.fields
+        self._fields: Mapping[bytes, bytes] = request.fields
         self._begun = time.monotonic()
         try:
-            self._seconds = float(self._headers[SECONDS]) if SECONDS in self._headers else None
+            self._seconds = float(self._fields[SECONDS]) if SECONDS in self._fields else None
         except ValueError:
             raise InvalidRequest("latebind-seconds is no number") from None
 
@@ -158,4 +159,4 @@ class _Relayed:
         return self._client
 
     def header(self, name: str) -> str:
-        return self._headers.get(name.encode(), b"").decode("latin-1")
+        return self._fields.get(name.encode(), b"").decode("latin-1")

@@ -84,13 +84,12 @@ class Frontend:
             manage=self._config.manage,
         )
         verbs, security = verbs or Verbs(), security or Security.by(self._config)
-        self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
         self._app = RestApp(
             self._service,
             self._limits,
             self._config,
             security.guard,
-            dashboard=self._dashboard,
+            dashboard=Dashboard(self._service) if self._config.shows_dashboard else None,
             routes=verbs.routes,
             behind_ingress=security.behind_ingress,
             tls=security.tls,
@@ -150,15 +149,13 @@ class Frontend:
         if self.hurried:
             self._app.hurried = True
             if self._rpc is not None:
-                self._rpc.reception.give_up()
+                self._rpc.give_up()
 
     async def closed(self) -> None:
         """Return when the frontend is closed and everything under way has ended."""
         await self._told.wait()
         assert self._closing is not None
         await self._closing
-        if self._dashboard is not None:
-            await self._dashboard.close()
         if self._rpc is not None and not self.hurried:
             await self._rpc.closed()
         await self._service.tracing.close()

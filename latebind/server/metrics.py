@@ -4,7 +4,7 @@ Those of the machine are its processor and memory, and the GPU that the engine c
 (NVML), which comes with the driver. What NVML does not know, as for a part of a GPU, is left out.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from ctypes import CDLL, Structure, byref, c_char_p, c_uint, c_ulonglong, c_void_p
 from itertools import accumulate
 from pathlib import Path
@@ -20,14 +20,7 @@ from prometheus_client.core import UnknownMetricFamily as Untyped
 from prometheus_client.registry import Collector
 
 from latebind.server.description import executions
-from latebind.server.gateway import (
-    AdaptationFigures,
-    Distribution,
-    MemoryMetrics,
-    ModelMetrics,
-    Snapshot,
-    StepMetrics,
-)
+from latebind.server.gateway import AdaptationFigures, Distribution, ModelMetrics, Snapshot
 
 MICROSECONDS = 1e6
 MILLISECONDS = 1e3
@@ -45,44 +38,54 @@ FAILURES = {
     "BACKEND": ("failed",),
     "OTHER": ("expired", "not_loaded"),
 }
-# Every family: its kind, what it is, and its labels. Those of Triton are of no kind, for a counter's name would get the
-# suffix `_total`.
+# Every family: its kind, what it is, its labels and, where it is one figure of the engine's as it stands, which one.
+# Those of Triton are of no kind, for a counter's name would get the suffix `_total`.
 SIZE, STEP = (*MODEL, "size"), (*MODEL, "step")
-FAMILIES: dict[str, tuple[Any, str, Sequence[str]]] = {
-    "latebind_requests": (Counter, "Requests by how they ended", (*MODEL, "outcome")),
-    "latebind_left_at": (Counter, "Answers by the stage they left at", (*MODEL, "stage")),
-    "latebind_batches": (Counter, "Batches by size at their start", SIZE),
-    "latebind_stage_runs": (Counter, "Stages run, once per batch", MODEL),
-    "latebind_row_stages": (Counter, "Stages run, once per request", MODEL),
-    "latebind_stage_failures": (Counter, "Stages that raised, once per batch", MODEL),
-    "latebind_pending_requests": (Gauge, "Requests accepted and not yet ended", MODEL),
+FAMILIES: dict[str, tuple[Any, ...]] = {
+    "latebind_requests": (Counter, "Requests by how they ended", (*MODEL, "outcome"), "requests"),
+    "latebind_left_at": (Counter, "Answers by the stage they left at", (*MODEL, "stage"), "left_at"),
+    "latebind_batches": (Counter, "Batches by size at their start", SIZE, "batches"),
+    "latebind_stage_runs": (Counter, "Stages run, once per batch", MODEL, "stage_runs"),
+    "latebind_row_stages": (Counter, "Stages run, once per request", MODEL, "row_stages"),
+    "latebind_stage_failures": (Counter, "Stages that raised, once per batch", MODEL, "stage_failures"),
+    "latebind_pending_requests": (Gauge, "Requests accepted and not yet ended", MODEL, "pending"),
     "latebind_http_replies": (Counter, "HTTP replies by status", ("status",)),
     "latebind_engine_restarts": (Counter, "Times the engine was replaced", ()),
     "latebind_figures_age_seconds": (Gauge, "Age of these figures; 0 while the engine answers", ()),
-    "latebind_latency_seconds": (Histogram, "Arrival to answer", MODEL),
-    "latebind_queue_seconds": (Histogram, "Arrival to first stage", MODEL),
-    "latebind_admission_slack_seconds": (Histogram, "Deadline left beyond the estimate, at arrival", MODEL),
-    "latebind_tokens": (Counter, "Tokens written", MODEL),
-    "latebind_first_token_seconds": (Histogram, "Arrival to first token", MODEL),
-    "latebind_runs": (Counter, "Stages run, by how many requests were in it", SIZE),
-    "latebind_run_seconds": (Counter, "Time of stages, by their requests", SIZE),
-    "latebind_merges": (Counter, "Times two sub-batches became one", MODEL),
-    "latebind_preemptions": (Counter, "Times one rested for newcomers", MODEL),
-    "latebind_refills": (Counter, "Requests that joined a worker at work", MODEL),
-    "latebind_query_steps": (Counter, "Steps of queries by the model that answered", (*STEP, "answered_by")),
-    "latebind_query_step_budget_seconds": (Counter, "Time planned for steps", STEP),
-    "latebind_query_step_seconds": (Histogram, "Time that steps took", STEP),
-    "latebind_query_replans": (Counter, "Steps planned behind others", STEP),
-    "latebind_memory_budget_bytes": (Gauge, "What models may take together", ()),
-    "latebind_resident_bytes": (Gauge, "What is in memory", MODEL),
-    "latebind_model_bytes": (Gauge, "What all of a model takes in memory", MODEL),
-    "latebind_evictions": (Counter, "Times pieces gave their memory back", MODEL),
-    "latebind_load_failures": (Counter, "Loads that failed", MODEL),
+    "latebind_latency_seconds": (Histogram, "Arrival to answer", MODEL, "latency_seconds"),
+    "latebind_queue_seconds": (Histogram, "Arrival to first stage", MODEL, "queue_seconds"),
+    "latebind_admission_slack_seconds": (
+        Histogram,
+        "Deadline left beyond the estimate, at arrival",
+        MODEL,
+        "slack_seconds",
+    ),
+    "latebind_tokens": (Counter, "Tokens written", MODEL, "tokens"),
+    "latebind_first_token_seconds": (Histogram, "Arrival to first token", MODEL, "first_token_seconds"),
+    "latebind_runs": (Counter, "Stages run, by how many requests were in it", SIZE, "runs"),
+    "latebind_run_seconds": (Counter, "Time of stages, by their requests", SIZE, "run_seconds"),
+    "latebind_merges": (Counter, "Times two sub-batches became one", MODEL, "merges"),
+    "latebind_preemptions": (Counter, "Times one rested for newcomers", MODEL, "preemptions"),
+    "latebind_refills": (Counter, "Requests that joined a worker at work", MODEL, "refills"),
+    "latebind_query_steps": (
+        Counter,
+        "Steps of queries by the model that answered",
+        (*STEP, "answered_by"),
+        "answered",
+    ),
+    "latebind_query_step_budget_seconds": (Counter, "Time planned for steps", STEP, "budget_seconds"),
+    "latebind_query_step_seconds": (Histogram, "Time that steps took", STEP, "spent_seconds"),
+    "latebind_query_replans": (Counter, "Steps planned behind others", STEP, "replanned"),
+    "latebind_memory_budget_bytes": (Gauge, "What models may take together", (), "budget_bytes"),
+    "latebind_resident_bytes": (Gauge, "What is in memory", MODEL, "resident_bytes"),
+    "latebind_model_bytes": (Gauge, "What all of a model takes in memory", MODEL, "bytes"),
+    "latebind_evictions": (Counter, "Times pieces gave their memory back", MODEL, "evictions"),
+    "latebind_load_failures": (Counter, "Loads that failed", MODEL, "failures"),
     "latebind_load_bytes": (Counter, "What loads read, by where it lay", (*MODEL, "tier")),
-    "latebind_load_seconds": (Histogram, "Loads that ended well", MODEL),
+    "latebind_load_seconds": (Histogram, "Loads that ended well", MODEL, "load_seconds"),
     "latebind_fidelity": (Gauge, "Share of the last samples answered as the base model does", (*MODEL, "bound")),
-    "latebind_fidelity_samples": (Counter, "Requests run to the end beside", MODEL),
-    "latebind_fidelity_alarms": (Counter, "Times fidelity fell or inputs came to look different", MODEL),
+    "latebind_fidelity_samples": (Counter, "Requests run to the end beside", MODEL, "sampled"),
+    "latebind_fidelity_alarms": (Counter, "Times fidelity fell or inputs came to look different", MODEL, "alarms"),
     "latebind_retrainings": (Counter, "Retrainings by outcome", (*MODEL, "outcome")),
     "latebind_learned_caches": (Info, "The version in use", MODEL),
     "nv_inference_request_success": (Untyped, "Requests answered", MODEL),
@@ -98,6 +101,7 @@ FAMILIES: dict[str, tuple[Any, str, Sequence[str]]] = {
     "nv_inference_compute_output_duration_us": (Untyped, "Time in which outputs were moved: none", MODEL),
     "nv_inference_first_response_histogram_ms": (Histogram, "Time to the first answer", MODEL),
 }
+OF_FIGURES = {figure: name for name, (_, _, _, *figures) in FAMILIES.items() for figure in figures}
 MACHINE = "Of the machine, since the metrics were asked for last; of the GPU, as its driver tells"
 
 
@@ -117,7 +121,7 @@ class Exposition(Collector):
 
     def add(self, name: str, value: object, *labels: str) -> None:
         """Add a value of a family of `FAMILIES`."""
-        kind, text, names = FAMILIES[name]
+        kind, text, names, *_ = FAMILIES[name]
         family = self._found.get(name)
         if family is None:
             family = self._found[name] = kind(name, text, labels=names)
@@ -128,9 +132,23 @@ class Exposition(Collector):
         counts = accumulate(values["counts"][: len(values["le"])])
         bounds = [str(le * unit) for le in values["le"]]
         buckets = [*zip(bounds, counts, strict=True), ("+Inf", values["count"])]
-        kind, text, names = FAMILIES[name]
+        kind, text, names, *_ = FAMILIES[name]
         family = self._found.setdefault(name, kind(name, text, labels=names))
         family.add_metric(labels, buckets, values["sum"] * unit)
+
+    def tell(self, figures: Mapping[str, Any], *labels: str) -> None:
+        """Add the engine's figures that `FAMILIES` has: distributions, numbers, numbers by stage or another label."""
+        for figure, value in figures.items():
+            name = OF_FIGURES.get(figure)
+            if name is None:
+                continue
+            if isinstance(value, Mapping) and "le" in value:
+                self.histogram(name, value, *labels)  # type: ignore[arg-type]
+            elif isinstance(value, Mapping | list):
+                for last, each in value.items() if isinstance(value, Mapping) else enumerate(value):
+                    self.add(name, each, *labels, str(last))
+            else:
+                self.add(name, value, *labels)
 
     def of_machine(self, name: str, value: float, **labels: str) -> None:
         """Add a figure of the machine."""
@@ -158,19 +176,20 @@ def prometheus_text(
     found.add("latebind_engine_restarts", snapshot.get("restarts", 0))
     found.add("latebind_figures_age_seconds", snapshot.get("age", 0.0))
     memory, steps = snapshot.get("memory"), snapshot.get("steps", {})
-    if memory is not None:
-        found.add("latebind_memory_budget_bytes", memory["budget_bytes"])
+    found.tell(memory or {})
     for name, version in sorted(versions.items()):
         labels = name, version
         if name in snapshot["models"]:
-            _add_model(found, snapshot["models"][name], labels)
+            found.tell(snapshot["models"][name], *labels)
             _add_triton(found, snapshot["models"][name], labels, is_query=name in queries)
-        for kind, times in snapshot.get("batching", {}).get(name, {}).items():
-            found.add(f"latebind_{kind}", times, *labels)
+        found.tell(snapshot.get("batching", {}).get(name, {}), *labels)
         for step, figures in steps.get(name, {}).items():
-            _add_step(found, figures, (*labels, step))
+            found.tell(figures, *labels, step)
         if memory is not None and name in memory["models"]:
-            _add_memory(found, memory["models"][name], labels)
+            told = memory["models"][name]
+            found.tell(told, *labels)
+            found.add("latebind_load_bytes", told["cached_bytes"], *labels, "page-cache")
+            found.add("latebind_load_bytes", told["read_bytes"] - told["cached_bytes"], *labels, "disk")
         if adaptation and name in adaptation:
             _add_adaptation(found, adaptation[name], labels)
     for what, value in (machine or {}).get("cpu", {}).items():
@@ -181,31 +200,6 @@ def prometheus_text(
     registry = CollectorRegistry(auto_describe=False)
     registry.register(found)
     return generate_latest(registry)
-
-
-def _add_model(found: Exposition, model: ModelMetrics, labels: Labels) -> None:
-    for outcome, count in model["requests"].items():
-        found.add("latebind_requests", count, *labels, outcome)
-    for stage, count in enumerate(model["left_at"]):
-        found.add("latebind_left_at", count, *labels, str(stage))
-    by_size: dict[str, Mapping[str, float]] = {
-        "latebind_batches": model["batches"],
-        "latebind_runs": model["runs"],
-        "latebind_run_seconds": model["run_seconds"],
-    }
-    for name, values in by_size.items():
-        for size, value in sorted(values.items(), key=lambda item: int(item[0])):
-            found.add(name, value, *labels, size)
-    found.add("latebind_stage_runs", model["stage_runs"], *labels)
-    found.add("latebind_row_stages", model["row_stages"], *labels)
-    found.add("latebind_stage_failures", model["stage_failures"], *labels)
-    found.add("latebind_pending_requests", model["pending"], *labels)
-    found.histogram("latebind_latency_seconds", model["latency_seconds"], *labels)
-    found.histogram("latebind_queue_seconds", model["queue_seconds"], *labels)
-    found.histogram("latebind_admission_slack_seconds", model["slack_seconds"], *labels)
-    if "first_token_seconds" in model:
-        found.add("latebind_tokens", model["tokens"], *labels)
-        found.histogram("latebind_first_token_seconds", model["first_token_seconds"], *labels)
 
 
 def _add_triton(found: Exposition, model: ModelMetrics, labels: Labels, *, is_query: bool) -> None:
@@ -226,30 +220,11 @@ def _add_triton(found: Exposition, model: ModelMetrics, labels: Labels, *, is_qu
     found.histogram("nv_inference_first_response_histogram_ms", first, *labels, unit=MILLISECONDS)
 
 
-def _add_step(found: Exposition, step: StepMetrics, labels: Labels) -> None:
-    for model, count in step["answered"].items():
-        found.add("latebind_query_steps", count, *labels, model)
-    found.add("latebind_query_step_budget_seconds", step["budget_seconds"], *labels)
-    found.histogram("latebind_query_step_seconds", step["spent_seconds"], *labels)
-    found.add("latebind_query_replans", step["replanned"], *labels)
-
-
-def _add_memory(found: Exposition, model: MemoryMetrics, labels: Labels) -> None:
-    found.add("latebind_resident_bytes", model["resident_bytes"], *labels)
-    found.add("latebind_model_bytes", model["bytes"], *labels)
-    found.add("latebind_evictions", model["evictions"], *labels)
-    found.add("latebind_load_failures", model["failures"], *labels)
-    found.add("latebind_load_bytes", model["cached_bytes"], *labels, "page-cache")
-    found.add("latebind_load_bytes", model["read_bytes"] - model["cached_bytes"], *labels, "disk")
-    found.histogram("latebind_load_seconds", model["load_seconds"], *labels)
-
-
 def _add_adaptation(found: Exposition, figures: AdaptationFigures, labels: Labels) -> None:
     if figures["fidelity"] is not None:
         for bound, value in (("", figures["fidelity"]), ("lower", figures["lower"]), ("upper", figures["upper"])):
             found.add("latebind_fidelity", value, *labels, bound)
-    found.add("latebind_fidelity_samples", figures["sampled"], *labels)
-    found.add("latebind_fidelity_alarms", figures["alarms"], *labels)
+    found.tell(figures, *labels)
     found.add("latebind_retrainings", figures["retrained"] - figures["refused"], *labels, "published")
     found.add("latebind_retrainings", figures["refused"], *labels, "nothing_shown")
     found.add("latebind_learned_caches", {"number": figures["version"]}, *labels)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from latebind.domain.errors import Exists, InvalidRequest, NotFound, TooLarge, TurnedOff, Unsupported
+from latebind.domain.errors import Exists, InvalidRequest, NotFound, TooLarge, TurnedOff
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
 
@@ -178,23 +178,6 @@ class Regions:
         if name not in self._regions:
             raise NotFound(f"there is no shared memory region {name!r:.140}: register it first")
         return self._regions[name]
-
-
-class CudaRegions:
-    """CUDA shared memory, which is not supported; clients may still unregister all regions and ask for the status."""
-
-    def register(self, name: str) -> None:
-        """Raise `Unsupported`."""
-        raise Unsupported(f"region {name!r:.140}: CUDA shared memory is not served: use system shared memory")
-
-    def unregister(self, name: str | None = None) -> None:
-        """Do nothing."""
-
-    def status(self, name: str | None = None) -> list[dict[str, object]]:
-        """Return no region. Raises `NotFound` for one in particular."""
-        if name is not None:
-            raise NotFound(f"there is no CUDA shared memory region {name!r:.140}")
-        return []
 
 
 def _open(path: str) -> int:

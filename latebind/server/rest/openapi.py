@@ -40,7 +40,6 @@ PARTS = {
     "model": NAME.pattern,
     "version": "[0-9]{1,18}",
     "region": "[^/]+",
-    "SINCE": "[0-9]{1,15}",
     "FILE": "[a-z]+[.][a-z]+",
     "METHOD": "[A-Za-z0-9.]+/[A-Za-z]+",
 }

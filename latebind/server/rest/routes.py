@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 import orjson
 
-from latebind.domain.errors import InvalidRequest, TooLarge, TurnedOff
+from latebind.domain.errors import InvalidRequest, TooLarge, TurnedOff, Unsupported
 from latebind.server.access import Access
 from latebind.server.dashboard.dashboard import PAGE, Dashboard
 from latebind.server.description import metadata, model_config
@@ -23,12 +23,12 @@ from latebind.server.rest.openapi import JSON as JSON_TYPE
 from latebind.server.rest.openapi import TEXT as TEXT_TYPE
 from latebind.server.rest.protocol import Request
 from latebind.server.service import Service
-from latebind.server.shared_memory import CudaRegions, Regions, Registration
+from latebind.server.shared_memory import Regions, Registration
 
 T = TypeVar("T")
 
 TEXT: Headers = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
-NO_REGIONS = CudaRegions()
+NO_REGIONS = Regions()  # those of CUDA: clients may ask for them and forget them all
 
 
 class IndexRequest(msgspec.Struct):
@@ -188,7 +188,7 @@ async def update_log_settings(context: Context, request: Request) -> Reply:
 # Shared memory of clients ---------------------------------------------------------------------------------------------
 
 
-def _regions(context: Context, request: Request) -> Regions | CudaRegions:
+def _regions(context: Context, request: Request) -> Regions:
     return NO_REGIONS if request.head.target.startswith(b"/v2/cuda") else context.service.regions
 
 
@@ -197,14 +197,14 @@ regions = tells(lambda context, asked: _regions(context, asked).status(asked.nam
 
 async def register(context: Context, request: Request) -> Reply:
     """Register a region of shared memory."""
-    kept = _regions(context, request)
-    name = request.names["region"]
-    if isinstance(kept, Regions):
-        kept.register(name, await read_json(context, request, Registration))
-    else:
-        await read_json(context, request, dict[str, object])
-        kept.register(name)
+    context.service.regions.register(request.names["region"], await read_json(context, request, Registration))
     return Reply()
+
+
+async def register_cuda(context: Context, request: Request) -> Reply:
+    """Refuse a region of a GPU's memory."""
+    del context, request
+    raise Unsupported("CUDA shared memory is not served: use system shared memory")
 
 
 async def unregister(context: Context, request: Request) -> Reply:
@@ -235,7 +235,7 @@ async def to_the_page(dashboard: Dashboard, context: Context, request: Request) 
 
 
 page = shows(lambda dashboard, _, asked: dashboard.file(asked.names.get("FILE", PAGE)))
-figures = shows(lambda dashboard, context, asked: dashboard.figures(int(asked.names["SINCE"] or 0), context.replies))
+figures = shows(lambda dashboard, context, _: dashboard.figures(context.replies))
 picture = shows(lambda dashboard, *_: dashboard.picture())
 
 
@@ -299,7 +299,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", f"{SYSTEM}[/region/{{region}}]/unregister", MUTATING, unregister, "Forget; calls go on"),
     Route("GET", f"{CUDA}[/region/{{region}}]/status", ORDINARY, regions, "Nothing, ever", "Regions"),
     Route(
-        *("POST", f"{CUDA}/region/{{region}}/register", MUTATING, register),
+        *("POST", f"{CUDA}/region/{{region}}/register", MUTATING, register_cuda),
         *("It is not served", None, "Object", (501,)),
     ),
     Route("POST", f"{CUDA}[/region/{{region}}]/unregister", MUTATING, unregister, "Nothing is there to forget"),
@@ -307,7 +307,7 @@ ROUTES: tuple[Route, ...] = (
     # The page is no part of the protocol and is not described. Its files tell nothing.
     Route("GET", "/dashboard", OPEN, to_the_page),
     Route("GET", "/dashboard/", OPEN, page),
-    Route("GET", "/dashboard/data[/{SINCE}]", ORDINARY, figures),
+    Route("GET", "/dashboard/data", ORDINARY, figures),
     Route("GET", "/dashboard/picture", ORDINARY, picture),
     Route("GET", "/dashboard/{FILE}", OPEN, page),
 )

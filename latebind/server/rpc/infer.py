@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from contextlib import aclosing, suppress
 from functools import partial
 from math import inf
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ from latebind.server.described import LONGEST_ID, OutputParameters, RequestedOut
 from latebind.server.faults import for_clients
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
-from latebind.server.rpc.messages import DecodeError, Message, service_pb2
+from latebind.server.rpc.messages import DecodeError, Message, grpc, service_pb2
 from latebind.server.service import Service, result
 from latebind.server.shared_memory import Regions
 
@@ -57,27 +57,45 @@ SMALL = 1 << 16  # up to this size protobuf's own parser is faster, and its resu
 MOST_FIELDS = 4096
 
 
-class Caller(Protocol):
-    """The client's end of one call."""
+class Caller:
+    """The client's end of one call of gRPC's server."""
+
+    __slots__ = ("_context", "_headers")
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._headers: dict[str, str] | None = None
 
     def seconds(self) -> float | None:
         """Return how long the client still waits; None without a deadline."""
+        left: float | None = self._context.time_remaining()
+        return left
 
     def address(self) -> str:
-        """Return the address that the call came from."""
+        """Return the address out of `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
+        peer: str = self._context.peer()
+        return peer.partition(":")[2].rpartition(":")[0]
 
     def header(self, name: str) -> str:
         """Return the metadata of this lower-case name, several values joined by commas; "" if there is none."""
-
-
-class Streaming(Caller, Protocol):
-    """The client's end of a stream."""
+        if self._headers is None:  # read once: gRPC makes new texts of all of them each time
+            self._headers = {}
+            for key, value in self._context.invocation_metadata():
+                before = self._headers.get(key)
+                self._headers[key] = str(value) if before is None else f"{before}, {value}"
+        return self._headers.get(name, "")
 
     async def read(self) -> bytes | None:
         """Return the next request of a stream, None after the last."""
+        data = await self._context.read()
+        return None if data is grpc.aio.EOF else data
 
     async def write(self, reply: bytes) -> None:
-        """Send the next response of a stream."""
+        """Send the next response of a stream. If nobody takes it any more, the call is cancelled."""
+        try:
+            await self._context.write(reply)
+        except grpc.aio.InternalError:
+            raise asyncio.CancelledError from None
 
 
 class Context:
@@ -153,7 +171,7 @@ class InferStream:
     """
 
     def __init__(
-        self, context: Context, caller: Streaming, one: Infer = infer, pieces: InferPieces | None = infer_pieces
+        self, context: Context, caller: Caller, one: Infer = infer, pieces: InferPieces | None = infer_pieces
     ) -> None:
         self._infer = one
         self._pieces = pieces

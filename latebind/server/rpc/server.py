@@ -8,8 +8,9 @@ with a library of the system. gRPC's synchronous server takes as long as this on
 import asyncio
 import logging
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from latebind.domain.errors import ConfigError, InvalidRequest, Refused, Unavail
 from latebind.server.access import Access, Guard
 from latebind.server.limits import Limits
 from latebind.server.listening import TAKEN
-from latebind.server.rpc.infer import Caller, Context, Streaming, status_and_message
+from latebind.server.rpc.infer import Caller, Context, status_and_message
 from latebind.server.rpc.messages import grpc
-from latebind.server.rpc.verbs import Answer, Method, Stream, methods
+from latebind.server.rpc.verbs import Method, Stream, methods
 from latebind.server.service import Service
 
 LAST_WORDS = 1.0  # seconds to send errors to calls that the drain had no time for
@@ -30,108 +31,6 @@ LOGGER = "grpc._cython.cygrpc"  # where the server writes what its handlers rais
 # interpreter each time: with Python's 5 milliseconds, 16 clients got 0.6 times as many answers of a model without work.
 SWITCH_SECONDS = 1e-4
 MOST_PENDING = 1 << 20  # calls that wait for the event loop; limits on streams and connections bound them anyway
-
-
-class CallFailed(Exception):
-    """The status and message with which a call ends that has no answer."""
-
-    def __init__(self, error: Exception) -> None:
-        self.status, self.text = status_and_message(error)
-        super().__init__(self.status, self.text)
-
-
-class Reception:
-    """Receives the calls of one server: answers them until `drain`, and fails those left over at `give_up`."""
-
-    def __init__(self, context: Context, guard: Guard) -> None:
-        self.context = context
-        self._arrived = asyncio.Event()  # set by each call
-        self._guard = guard
-        self._asks = frozenset([access for access in Access if guard.asks(access)])
-        self._under_way: set[asyncio.Task[Any]] = set()
-        self._streams: set[Stream] = set()
-        self._bytes = 0
-        self._draining = False
-        self._over = False
-
-    def drain(self) -> None:
-        """End all streams soon. Single calls are still passed on; the service itself refuses them."""
-        self._draining = True
-        for stream in self._streams:
-            stream.end()
-
-    async def emptied(self, seconds: float) -> None:
-        """Return when no call is under way, or after `seconds`."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while self._under_way:
-                    await asyncio.wait(self._under_way)
-
-    async def quiet(self, seconds: float) -> None:
-        """Return when no call has arrived for so many seconds."""
-        with suppress(TimeoutError):
-            while True:
-                self._arrived.clear()
-                async with asyncio.timeout(seconds):
-                    await self._arrived.wait()
-
-    def give_up(self) -> None:
-        """Fail all calls that are still under way: there is no time left."""
-        self._over = True
-        for task in self._under_way:
-            task.cancel()
-
-    async def answer(self, method: Method, answer: Answer, data: bytes, caller: Caller) -> bytes:
-        """Return the response to a single call. Raises `CallFailed`."""
-        with self._call(method, caller, len(data)):
-            return await answer(self.context, data, caller)
-
-    async def follow(self, method: Method, caller: Streaming) -> None:
-        """Serve a stream until it ends or the server closes. Raises `CallFailed`."""
-        assert method.stream is not None, f"{method.path} is no stream"
-        with self._call(method, caller, 0):
-            stream = method.stream(self.context, caller)
-            self._streams.add(stream)
-            if self._draining:
-                stream.end()
-            try:
-                await stream.serve()
-            finally:
-                self._streams.discard(stream)
-
-    @contextmanager
-    def _call(self, method: Method, caller: Caller, size: int) -> Iterator[None]:
-        """Count a call of so many bytes as under way, admit it, and turn every error into `CallFailed`."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._arrived.set()
-        self._under_way.add(task)
-        self._bytes += size
-        try:
-            self._admit(method, caller)
-            yield
-        except asyncio.CancelledError:
-            if not self._over:
-                raise
-            raise CallFailed(Unavailable("the server shut down before it had the answer")) from None
-        except Exception as error:  # the root of the call's task: report, answer, go on serving
-            raise CallFailed(error) from None
-        finally:
-            self._bytes -= size
-            self._under_way.discard(task)
-
-    def _admit(self, method: Method, caller: Caller) -> None:
-        """Raise if the caller has no permission, or if there are too many calls or bytes already."""
-        authorization = caller.header("authorization")
-        if "," in authorization:  # which no token has in it
-            raise InvalidRequest("the call has several values of authorization: send one")
-        if method.access in self._asks:
-            self._guard.check(method.access, authorization.encode() or None)
-        limits = self.context.limits
-        if len(self._under_way) > limits.calls:
-            raise Refused(f"{limits.calls} calls are under way: try again later")
-        if self._bytes > limits.held_bytes:
-            raise Refused(f"the requests that are under way have more than {limits.held_bytes} bytes: try again later")
 
 
 class RpcServer:
@@ -148,23 +47,30 @@ class RpcServer:
         guard: Guard,
         served: Mapping[str, Method] | None = None,
     ) -> None:
-        self.reception = Reception(Context(service, limits), guard)
         self.port = 0
+        self._context = Context(service, limits)
         self._config = config
         self._limits = limits
+        self._guard = guard
+        self._asks = frozenset([access for access in Access if guard.asks(access)])
         self._methods = served or methods()
         self._server: Any = None
+        self._arrived = asyncio.Event()  # set by each call
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._streams: set[Stream] = set()
+        self._bytes = 0
+        self._over = False
         self._closing: asyncio.Task[None] | None = None
         self._usual_switch = sys.getswitchinterval()
 
     async def open(self) -> None:
         """Listen; when this returns, calls are answered. Raises `ConfigError` if the address is not available."""
         logging.getLogger(LOGGER).addFilter(_is_news)
-        # Not with `maximum_concurrent_rpcs`, which costs a tenth of a millisecond a call: the reception counts.
+        # Not with `maximum_concurrent_rpcs`, which costs a tenth of a millisecond a call: they are counted here.
         self._server = grpc.aio.server(options=_options(self._limits))
         for method in self._methods.values():
             service, name = method.path[1:].split("/")
-            self._server.add_registered_method_handlers(service, {name: _handler(self.reception, method)})
+            self._server.add_registered_method_handlers(service, {name: self._handler(method)})
         host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
         try:
             self.port = self._add_port(f"{host}:{self._config.grpc_port}")
@@ -184,6 +90,12 @@ class RpcServer:
         assert self._closing is not None, "nobody has closed the server"
         await self._closing
 
+    def give_up(self) -> None:
+        """Fail all calls that are still under way: there is no time left."""
+        self._over = True
+        for task in self._under_way:
+            task.cancel()
+
     def _add_port(self, address: str) -> int:
         """Listen there, with TLS if the configuration names a certificate; gRPC accepts no TLS below 1.2."""
         config = self._config
@@ -197,49 +109,99 @@ class RpcServer:
     async def _close(self) -> None:
         """Answer until no call is under way and no more arrive; while it stops, the server cancels calls that arrive.
 
-        A client that has just had its last answer may call once more, and is told that the server shuts down.
+        Streams end soon; single calls are still passed on, and the service itself refuses them. A client that has just
+        had its last answer may call once more, and is told that the server shuts down.
         """
-        reception = self.reception
-        reception.drain()
-        await reception.emptied(self._limits.drain_seconds)
-        reception.give_up()
+        for stream in self._streams:
+            stream.end()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.drain_seconds):
+                while self._under_way:
+                    await asyncio.wait(self._under_way)
+        self.give_up()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS):
-                await reception.quiet(QUIET_SECONDS)
+                await self._quiet()
         await self._server.stop(LAST_WORDS)
         sys.setswitchinterval(self._usual_switch)
 
+    async def _quiet(self) -> None:
+        """Return when no call has arrived for `QUIET_SECONDS`."""
+        with suppress(TimeoutError):
+            while True:
+                self._arrived.clear()
+                async with asyncio.timeout(QUIET_SECONDS):
+                    await self._arrived.wait()
 
-def _handler(reception: Reception, method: Method) -> Any:
-    """Return the handler that gRPC's server calls for a method."""
-    answer = method.answer
+    # Calls ------------------------------------------------------------------------------------------------------------
 
-    async def follow(requests: Any, context: Any) -> None:
-        del requests  # they are read by the context
+    def _handler(self, method: Method) -> Any:
+        """Return the handler that gRPC's server calls for a method."""
+        answer = method.answer
+        if answer is None:
+
+            async def follow(requests: Any, context: Any) -> None:
+                del requests  # they are read by the context
+                await self._serve(method, context, 0, partial(self._follow, method))
+
+            return grpc.stream_stream_rpc_method_handler(follow)
+
+        async def serve(data: bytes, context: Any) -> Any:
+            return await self._serve(method, context, len(data), partial(answer, self._context, data))
+
+        return grpc.unary_unary_rpc_method_handler(serve)
+
+    async def _serve(
+        self, method: Method, context: Any, size: int, verb: Callable[[Caller], Awaitable[bytes | None]]
+    ) -> Any:
+        """Count a call of so many bytes as under way, admit and answer it; where that fails it ends with a status."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._arrived.set()
+        self._under_way.add(task)
+        self._bytes += size
+        caller = Caller(context)
         try:
-            await reception.follow(method, _Caller(context))
-        except CallFailed as failed:
-            await _abort(context, failed)
-
-    if answer is None:
-        return grpc.stream_stream_rpc_method_handler(follow)
-
-    async def serve(data: bytes, context: Any) -> bytes:
+            self._admit(method, caller)
+            return await verb(caller)
+        except asyncio.CancelledError:
+            if not self._over:
+                raise
+            status, text = status_and_message(Unavailable("the server shut down before it had the answer"))
+        except Exception as error:  # the root of the call's task: report, answer, go on serving
+            status, text = status_and_message(error)
+        finally:
+            self._bytes -= size
+            self._under_way.discard(task)
         try:
-            return await reception.answer(method, answer, data, _Caller(context))
-        except CallFailed as failed:
-            await _abort(context, failed)
-            raise
+            return await context.abort(grpc.StatusCode[status], text)
+        except grpc.aio.InternalError:  # nobody waits for it any more: cancelled, as gRPC itself soon will
+            raise asyncio.CancelledError from None
 
-    return grpc.unary_unary_rpc_method_handler(serve)
+    async def _follow(self, method: Method, caller: Caller) -> None:
+        """Serve a stream until it ends or the server closes."""
+        assert method.stream is not None, f"{method.path} is no stream"
+        stream = method.stream(self._context, caller)
+        self._streams.add(stream)
+        if self._closing is not None:
+            stream.end()
+        try:
+            await stream.serve()
+        finally:
+            self._streams.discard(stream)
 
-
-async def _abort(context: Any, failed: CallFailed) -> None:
-    """End a call with a status; one that nobody waits for any more is cancelled, as gRPC itself soon will."""
-    try:
-        await context.abort(grpc.StatusCode[failed.status], failed.text)
-    except grpc.aio.InternalError:
-        raise asyncio.CancelledError from None
+    def _admit(self, method: Method, caller: Caller) -> None:
+        """Raise if the caller has no permission, or if there are too many calls or bytes already."""
+        authorization = caller.header("authorization")
+        if "," in authorization:  # which no token has in it
+            raise InvalidRequest("the call has several values of authorization: send one")
+        if method.access in self._asks:
+            self._guard.check(method.access, authorization.encode() or None)
+        limits = self._limits
+        if len(self._under_way) > limits.calls:
+            raise Refused(f"{limits.calls} calls are under way: try again later")
+        if self._bytes > limits.held_bytes:
+            raise Refused(f"the requests that are under way have more than {limits.held_bytes} bytes: try again later")
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -249,44 +211,6 @@ def _is_news(record: logging.LogRecord) -> bool:
     """
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, asyncio.CancelledError)
-
-
-class _Caller:
-    """The client's end of a call of gRPC's server."""
-
-    __slots__ = ("_context", "_headers")
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self._headers: dict[str, str] | None = None
-
-    def seconds(self) -> float | None:
-        left: float | None = self._context.time_remaining()
-        return left
-
-    def address(self) -> str:
-        """Return the address out of `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
-        peer: str = self._context.peer()
-        return peer.partition(":")[2].rpartition(":")[0]
-
-    def header(self, name: str) -> str:
-        if self._headers is None:  # read once: gRPC makes new texts of all of them each time
-            self._headers = {}
-            for key, value in self._context.invocation_metadata():
-                before = self._headers.get(key)
-                self._headers[key] = str(value) if before is None else f"{before}, {value}"
-        return self._headers.get(name, "")
-
-    async def read(self) -> bytes | None:
-        data = await self._context.read()
-        return None if data is grpc.aio.EOF else data
-
-    async def write(self, reply: bytes) -> None:
-        """Send a response; one that nobody takes any more cancels the call, as gRPC itself soon will."""
-        try:
-            await self._context.write(reply)
-        except grpc.aio.InternalError:
-            raise asyncio.CancelledError from None
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:

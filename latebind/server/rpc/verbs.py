@@ -10,9 +10,9 @@ from latebind.domain.errors import NotFound, Unsupported
 from latebind.domain.model import ModelSpec
 from latebind.server.access import Access
 from latebind.server.description import metadata, model_config
-from latebind.server.rpc.infer import Caller, Context, InferStream, Streaming, infer, parameter, parse
+from latebind.server.rpc.infer import Caller, Context, InferStream, infer, parameter, parse
 from latebind.server.rpc.messages import HEALTH, INFERENCE, Message, from_json, health_pb2, message_class
-from latebind.server.shared_memory import CudaRegions, Regions, Registration
+from latebind.server.shared_memory import Regions, Registration
 
 Json = Mapping[str, object]
 Verb = Callable[[Context, Message], Json | Awaitable[Json | None] | None]  # returns its response in JSON's form
@@ -20,7 +20,7 @@ Answer = Callable[[Context, bytes, Caller], Awaitable[bytes]]
 
 SERVICES = ("", INFERENCE.full_name)  # that health checks may ask for
 WATCH_SECONDS = 0.25  # between two checks of the health that is watched
-CUDA = CudaRegions()
+CUDA = Regions()  # there are none
 OPEN, ORDINARY, MUTATING = Access.OPEN, Access.ORDINARY, Access.MUTATING
 
 
@@ -55,7 +55,7 @@ async def _unload(context: Context, request: Message) -> None:
     await context.service.unload(request.model_name, unload_dependents=dependents)
 
 
-def _regions(context: Context, request: Message) -> Regions | CudaRegions:
+def _regions(context: Context, request: Message) -> Regions:
     return CUDA if request.DESCRIPTOR.name.startswith("Cuda") else context.service.regions
 
 
@@ -65,11 +65,7 @@ def _status(context: Context, request: Message) -> Json:
 
 
 def _register(context: Context, request: Message) -> None:
-    kept = _regions(context, request)
-    if isinstance(kept, Regions):
-        kept.register(request.name, Registration(request.key, request.byte_size, request.offset))
-    else:
-        kept.register(request.name)
+    context.service.regions.register(request.name, Registration(request.key, request.byte_size, request.offset))
 
 
 def _unregister(context: Context, request: Message) -> None:
@@ -130,7 +126,6 @@ VERBS: dict[str, tuple[Access, Verb]] = {
     "SystemSharedMemoryRegister": (MUTATING, _register),
     "SystemSharedMemoryUnregister": (MUTATING, _unregister),
     "CudaSharedMemoryStatus": (ORDINARY, _status),
-    "CudaSharedMemoryRegister": (MUTATING, _register),
     "CudaSharedMemoryUnregister": (MUTATING, _unregister),  # some clients call it whatever they use
     "TraceSetting": (MUTATING, _trace_settings),
     "LogSettings": (MUTATING, _log_settings),
@@ -143,7 +138,7 @@ VERBS: dict[str, tuple[Access, Verb]] = {
 class HealthWatch:
     """`grpc.health.v1.Health/Watch`: tells one client the health at once, and again whenever it changes."""
 
-    def __init__(self, context: Context, caller: Streaming) -> None:
+    def __init__(self, context: Context, caller: Caller) -> None:
         self._context = context
         self._caller = caller
         self._closing = asyncio.Event()
@@ -182,7 +177,7 @@ class Method:
     path: str
     access: Access
     answer: Answer | None = None
-    stream: Callable[[Context, Streaming], Stream] | None = None
+    stream: Callable[[Context, Caller], Stream] | None = None
 
 
 def methods() -> dict[str, Method]:

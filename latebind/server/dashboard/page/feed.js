@@ -2,6 +2,9 @@
 
 const EVERY = 1000; // milliseconds
 const REMEMBERED = 300; // seconds of rows
+const ROWS = "latebind rows"; // kept for the tab, so that a page that is loaded again still has them
+const REFUSED = ["refused_full", "refused_late", "refused_loading", "not_loaded"];
+const LOST = ["expired", "failed"];
 const PAST = 60; // snapshots
 const TOKEN = "latebind token";
 
@@ -9,7 +12,7 @@ export class Feed {
   constructor(told) {
     this.told = told; // is called when something new has come, or could not be had
     this.data = null;
-    this.rows = [];
+    this.rows = JSON.parse(sessionStorage.getItem(ROWS) ?? "[]");
     this.past = []; // the last minute's snapshots: [time, models]
     this.picture = null;
     this.traces = null; // the last calls that were followed
@@ -19,6 +22,14 @@ export class Feed {
   }
 
   start() {
+    window.addEventListener("pagehide", () => {
+      sessionStorage.removeItem(ROWS);
+      try {
+        sessionStorage.setItem(ROWS, JSON.stringify(this.rows));
+      } catch {
+        // more than a tab may keep, of thousands of models: the page begins anew
+      }
+    });
     this.again(() => this.fetchFigures(), () => EVERY);
     this.again(() => this.fetchPicture(), () => this.pictureEvery || EVERY);
     this.again(() => this.fetchTraces(), () => this.tracesEvery || EVERY);
@@ -40,12 +51,12 @@ export class Feed {
   }
 
   async fetchFigures() {
-    const known = this.rows.length ? this.rows.at(-1).number : 0;
-    const data = await fetched(`data/${known}`);
-    if (data.rows.length && data.rows[0].number <= known) this.rows = []; // the server has begun anew
-    this.rows.push(...data.rows);
-    const from = this.rows.length ? this.rows.at(-1).at - REMEMBERED : 0;
-    this.rows = this.rows.filter((row) => row.at >= from);
+    const data = await fetched("data");
+    const before = this.data;
+    if (before !== null && data.at > before.at && data.snapshot.age === undefined) {
+      this.rows.push({ at: data.at, seconds: data.at - before.at, models: changes(data.snapshot.models, before.snapshot.models) });
+    }
+    this.rows = this.rows.filter((row) => row.at >= data.at - REMEMBERED && row.at <= data.at);
     this.past.push([performance.now(), data.snapshot.models]);
     if (this.past.length > PAST) this.past.shift();
     this.data = data;
@@ -76,6 +87,22 @@ export class Feed {
     const known = this.past.find(([, models]) => models[name] !== undefined);
     return known && known[1][name];
   }
+}
+
+// What became of requests from one look to the next, by model; of models without any, nothing.
+function changes(now, before) {
+  const found = Object.entries(now).map(([name, figures]) => [name, change(figures, before[name])]);
+  return Object.fromEntries(found.filter(([, each]) => each.answered + each.refused + each.lost + each.pending > 0));
+}
+
+// Counts that have begun anew, as those of a new engine do, count from nothing.
+function change(now, before) {
+  const anew = before === undefined || before.latency_seconds.count > now.latency_seconds.count;
+  const since = (outcome) => Math.max(0, now.requests[outcome] - (anew ? 0 : before.requests[outcome]));
+  const all = (outcomes) => outcomes.reduce((sum, outcome) => sum + since(outcome), 0);
+  const earlier = anew ? [] : before.latency_seconds.counts;
+  const latency = now.latency_seconds.counts.map((number, place) => Math.max(0, number - (earlier[place] ?? 0)));
+  return { answered: since("answered"), refused: all(REFUSED), lost: all(LOST), pending: now.pending, latency };
 }
 
 async function fetched(path) {

@@ -1,7 +1,6 @@
 // What is worked out of counts, and how numbers are written. Percentiles are those of Prometheus' histogram_quantile.
 
 export const NOTHING = "–";
-const [ANSWERED, REFUSED, LOST, , PENDING, LATENCY] = [0, 1, 2, 3, 4, 5]; // places in a change, as the server sends it
 
 // What became of the requests of a model, or of all where `name` is null, in these rows.
 export function gathered(rows, name) {
@@ -12,11 +11,11 @@ export function gathered(rows, name) {
     const changes = name === null ? Object.values(row.models) : [row.models[name]];
     for (const change of changes) {
       if (change === undefined) continue;
-      sum.answered += change[ANSWERED];
-      sum.refused += change[REFUSED];
-      sum.lost += change[LOST];
-      sum.pending += change[PENDING];
-      change[LATENCY].forEach((count, place) => {
+      sum.answered += change.answered;
+      sum.refused += change.refused;
+      sum.lost += change.lost;
+      sum.pending += change.pending;
+      change.latency.forEach((count, place) => {
         sum.latency[place] = (sum.latency[place] ?? 0) + count;
       });
     }

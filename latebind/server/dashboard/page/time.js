@@ -15,7 +15,7 @@ export class Time {
       this.name = this.choice.selectedIndex === 0 ? null : this.choice.value;
     });
     this.series = new Series();
-    const note = "The server keeps the last five minutes while somebody looks at this page. Each percentile covers five seconds.";
+    const note = "This page keeps the last five minutes while it is open. Each percentile covers five seconds.";
     this.node = element("div", {}, element("h2", {}, "The last minutes of "), element("div", { class: "cards" }, ...this.series.nodes),
       element("p", { class: "note" }, note));
     this.node.firstChild.append(this.choice);

@@ -47,8 +47,7 @@ app = typer.Typer(name="python -m research", cls=Evaluations, no_args_is_help=Tr
 def research() -> None:
     """Measure what the four papers claim, each beside its baselines; every command prints its settings.
 
-    Ctrl-C ends a command behind the round under way, with what was measured by then, and exit code 130; a second one
-    ends it at once.
+    Ctrl-C ends a command with exit code 130; parts that have ended are printed and written by then.
     """
 
 

@@ -22,10 +22,10 @@ from typer import Option
 from latebind.bench import subject as bench
 from latebind.bench.client import Array, past
 from latebind.bench.report import Plot
-from latebind.bench.rounds import Progress, in_rounds
+from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned
 from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
-from latebind.cli.bench.options import Tuning
+from latebind.cli.bench.options import Subject, Tuning
 from latebind.cli.console import Row, Rows
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig, ServedModel
@@ -37,7 +37,7 @@ from latebind.repository.listing import find_models
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival, leaving_stage
 from research import live, plots
-from research.evaluation import Conditions, Floats, Found, Load, SideName, Subject
+from research.evaluation import Conditions, Floats, Found, Load, SideName
 from research.live import WAITING, Asked, started
 from research.sides import SERIAL, Figures, Side, alone, least, most
 
@@ -150,7 +150,7 @@ class Session:
         """Return the times over as many requests as are answered serially in so many seconds, in whole batches."""
         requests = max(WARM_UP, round(seconds / self.alone))
         found: dict[str, list[float]] = {name: [] for name in names}
-        for number in in_rounds(rounds):
+        for number in range(rounds):
             tell("saturation", number / rounds)
             for name in random.sample(list(names), len(names)):
                 here = await self.pace()
@@ -278,7 +278,7 @@ class Simulated:
     ) -> dict[str, list[float]]:
         """Return the times where all requests come at once."""
         found: dict[str, list[float]] = {name: [] for name in names}
-        for number in in_rounds(rounds):
+        for number in range(rounds):
             tell("saturation", number / rounds)
             times = [0.0] * max(200, round(seconds / self.alone))
             played = await self.block(names, times, random, alone=self.alone, allowed=FOR_EVER)
@@ -372,7 +372,7 @@ class Report:
         capacity = 1.0 / (alone * min([float(np.mean(found[name])) for name in units], default=1.0))
         self.alone.append(alone)
         self.capacity.append(capacity)
-        for number in in_rounds(plan.rounds):
+        for number in range(plan.rounds):
             for at, cell in enumerate(plan.cells):
                 share = (number + at / len(plan.cells)) / plan.rounds
                 tell(f"{cell.load:.0%} of capacity, {cell.deadline:g} times alone", 0.2 + 0.8 * share)

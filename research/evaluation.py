@@ -12,17 +12,15 @@ from typer import Option
 
 from latebind.bench import subject as bench
 from latebind.bench.report import Plot, write_plots
-from latebind.bench.rounds import Progress, interrupted
-from latebind.cli.bench.options import Backend, Core, FrontendCore, Model, Repository
+from latebind.bench.rounds import Progress
+from latebind.cli.bench.options import Backend, Core, FrontendCore
 from latebind.cli.console import Rows, complain, console, progress, save, show_tables
-from latebind.cli.options import DataOption, JsonFile, Page, Seed
-from latebind.cli.sources import load_rows
+from latebind.cli.options import JsonFile, Page, Seed
 from latebind.domain.errors import ConfigError
 from latebind.program.measure import this_hardware
 
 Floats = list[float] | None
 Words = list[str] | None
-Data = Annotated[str | None, Option(help="The rows to send: an .npz file or package.module:function.")]
 Load = Annotated[Floats, Option(help="Offered load, as the command's help says; may be repeated.")]
 SideName = Annotated[Words, Option(help="Compare only this side, named as in the tables; may be repeated.")]
 Rounds = Annotated[int, Option(min=1, help="How often each side has its turn.")]
@@ -57,22 +55,6 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """A model of a folder, and the rows to send to it."""
-
-    repository: Repository
-    model: Model
-    data: Data = None
-    data_option: DataOption = None
-
-    def load(self) -> bench.Subject:
-        """Return the model with its rows, and labels if there are any. Raises `ConfigError`."""
-        if self.data is None:
-            raise ConfigError("there are no rows to send: give --data")
-        return bench.Subject(self.repository, self.model, *load_rows(self.data, self.data_option))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
     """What all live sides have in common. The frontend and the clients share a core, the engines another."""
 
@@ -89,8 +71,8 @@ class Conditions:
 def evaluate(parts: Mapping[str, Part], output: Output, told: Mapping[str, object] | None = None) -> None:
     """Run the parts that are asked for, all unless some are named; print and write what each found as it ends.
 
-    First come all options of the command, what was `told` besides, and the machine. Whoever interrupts has what was
-    found by then. Exits with code 1 if a part found a problem. Raises `ConfigError` for a part that there is not.
+    First come all options of the command, what was `told` besides, and the machine. Exits with code 1 if a part found a
+    problem. Raises `ConfigError` for a part that there is not.
     """
     wanted = list(dict.fromkeys(output.part or parts))
     if unknown := [part for part in wanted if part not in parts]:
@@ -109,8 +91,6 @@ def evaluate(parts: Mapping[str, Part], output: Output, told: Mapping[str, objec
             write_plots(output.page, f"latebind: {settings['command']}", text, tables, plots)
         figures = {name: {"tables": one.tables, "raw": one.raw} for name, one in found.items()}
         save(output.json_file, {"settings": settings, **figures})
-        if interrupted():
-            break
     complain([problem for one in found.values() for problem in one.problems])
 
 

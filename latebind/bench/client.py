@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import takewhile
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +17,6 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-LOWEST, HIGHEST = 0.7, 1.3  # times a load: the rates between which calibrations rise
 READ_BYTES = 1 << 16
 IDLE = 5.0  # seconds: a frontend closes connections that nobody uses for twice as long
 CONNECTIONS = 512  # at most; a request that finds none free waits for one, and its seconds count
@@ -104,16 +102,16 @@ def decode(
     return Answered(status, seconds, outputs, first, engine_seconds, header.get("id", ""))
 
 
-class Line:
-    """One kept-open connection for requests one after another; it reconnects after `idle` seconds without one.
+class Caller:
+    """Sends requests for a model one after another over one connection, made anew after `idle` seconds without one.
 
     A request is one write of bytes made beforehand: `http.client` writes twice and takes a tenth of a millisecond more
     of the core that it shares with the frontend.
     """
 
-    def __init__(self, url: str, *, idle: float = IDLE) -> None:
+    def __init__(self, url: str, model: str = "", *, idle: float = IDLE) -> None:
         parts = urlsplit(url)
-        self.host = parts.netloc
+        self.host, self._model = parts.netloc, model
         self._place = parts.hostname or "", parts.port or 80
         self._idle = idle
         self._connect()
@@ -122,6 +120,10 @@ class Line:
         self._socket = socket.create_connection(self._place, timeout=30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._used = time.perf_counter()
+
+    def __call__(self, body: Body) -> Answered:
+        """Send one request and wait for its answer."""
+        return answered(*self.ask(written(self.host, self._model, body)))
 
     @property
     def port(self) -> int:
@@ -151,23 +153,6 @@ class Line:
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
-
-
-class Caller:
-    """Sends requests for a model over a connection of its own."""
-
-    def __init__(self, url: str, model: str) -> None:
-        self._line = Line(url)
-        self._model = model
-
-    def __call__(self, body: Body) -> Answered:
-        """Send one request and wait for its answer."""
-        reply, seconds = self._line.ask(written(self._line.host, self._model, body))
-        return answered(reply, seconds)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._line.close()
 
 
 def written(host: str, model: str, body: Body) -> bytes:
@@ -332,18 +317,6 @@ def past(seconds: float, rate: float, random: Random) -> list[float]:
     while found[-1] < seconds:
         found.append(next(times))
     return found[1:]
-
-
-def during(seconds: float, rate: float, random: Random) -> list[float]:
-    """Return Poisson times within `seconds`, the first at 0."""
-    return [0.0, *takewhile(lambda at: at < seconds, poisson(rate, random))]
-
-
-def rising(seconds: float, rate: float, random: Random) -> list[float]:
-    """Return arrival times of a calibration, whose rate rises from `LOWEST` to `HIGHEST` times `rate`."""
-    low, high = LOWEST * rate, HIGHEST * rate
-    first, *others = during(seconds, high, random)
-    return [first, *(at for at in others if random.random() * high < low + (high - low) * at / seconds)]
 
 
 async def poisson_load(url: str, model: str, bodies: Sequence[Body], *, rate: float, seed: int) -> list[Answered]:

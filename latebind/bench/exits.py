@@ -9,8 +9,8 @@ rows at Poisson times, whatever becomes of them: what clients see under load.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
@@ -145,21 +145,13 @@ def closed(
         bodies = [encode(part.row(number)) for number in range(len(part))]
         if part.labels is not None:
             labels.append(part.labels)
-        with pinned(setting.frontend_cores), ExitStack() as stack:
-            callers = {
-                name: Caller(stack.enter_context(_serving(part, options, exits, setting)), part.model)
-                for name, exits in SIDES.items()
-            }
-            for caller in callers.values():
-                _warm_up(caller, bodies[:WARM_UP])
+        with pinned(setting.frontend_cores), _served(part, options, setting, bodies) as (callers, _):
             random = Random(setting.seed)
             for start in range(0, len(bodies), BLOCK):
                 for name in random.sample(list(SIDES), len(SIDES)):
                     answers = _ask(callers[name], bodies[start : start + BLOCK])
                     sides[name].answers += answers
                     sides[name].took += sum(answer.seconds for answer in answers)
-            for caller in callers.values():
-                caller.close()
     return Compared(sides["off"], sides["on"], np.concatenate(labels) if labels else None)
 
 
@@ -179,36 +171,41 @@ def open_loop(
     """
     drawn = np.random.default_rng(seed).integers(0, len(subject), requests)
     bodies = [encode(subject.row(number), timeout=deadline) for number in drawn]
-    sides = {name: Side() for name in SIDES}
-    with ExitStack() as stack:
-        setting = Setting(frontend_cores=(), log=log)  # any core, as a user's server has them
-        urls = {name: stack.enter_context(_serving(subject, (), exits, setting)) for name, exits in SIDES.items()}
-        alone = {}
-        for name, url in urls.items():
-            caller = Caller(url, subject.model)
-            alone[name] = _warm_up(caller, bodies[:WARM_UP])
-            caller.close()
+    sides, setting = (
+        {name: Side() for name in SIDES},
+        Setting(frontend_cores=(), log=log),
+    )  # any core, as a user's server has them
+    with _served(subject, (), setting, bodies) as (callers, alone):
         rate = rate or load / alone["off"]
         for number, piece in enumerate(np.array_split(np.arange(requests), PHASES)):
             part = [bodies[i] for i in piece]
             for name in Random(seed + number).sample(list(SIDES), len(SIDES)):
-                begun = time.perf_counter()
+                begun, url = time.perf_counter(), f"http://{callers[name].host}"
                 sides[name].answers += asyncio.run(
-                    poisson_load(urls[name], subject.model, part, rate=rate, seed=seed + number)
+                    poisson_load(url, subject.model, part, rate=rate, seed=seed + number)
                 )
                 sides[name].took += time.perf_counter() - begun
     labels = None if subject.labels is None else subject.labels[drawn]
     return Compared(sides["off"], sides["on"], labels), rate
 
 
-def _serving(subject: Subject, options: Sequence[str], exits: str, setting: Setting) -> AbstractContextManager[str]:
-    words = ("--model", subject.model, *options, exits)
-    return serving(subject.repository, *words, cores=setting.frontend_cores, log=setting.log)
-
-
-def _warm_up(caller: Caller, bodies: Sequence[Body]) -> float:
-    """Return the mean seconds of a request on its own, once a server is warm."""
-    return float(np.mean([answer.seconds for answer in _ask(caller, bodies)[len(bodies) // 2 :]]))
+@contextmanager
+def _served(
+    subject: Subject, options: Sequence[str], setting: Setting, bodies: Sequence[Body]
+) -> Iterator[tuple[dict[str, Caller], dict[str, float]]]:
+    """Serve with exits and without, both warm; yields a client of each, and the mean seconds of a request alone."""
+    with ExitStack() as stack:
+        callers = {}
+        for name, exits in SIDES.items():
+            words = ("--model", subject.model, *options, exits)
+            served = serving(subject.repository, *words, cores=setting.frontend_cores, log=setting.log)
+            callers[name] = Caller(stack.enter_context(served), subject.model)
+            stack.callback(callers[name].close)
+        warm = {name: _ask(caller, bodies[:WARM_UP]) for name, caller in callers.items()}
+        yield (
+            callers,
+            {name: float(np.mean([one.seconds for one in some[len(some) // 2 :]])) for name, some in warm.items()},
+        )
 
 
 def _ask(caller: Caller, bodies: Sequence[Body]) -> list[Answered]:

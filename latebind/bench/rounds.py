@@ -1,82 +1,15 @@
-"""How a benchmark goes on and ends: its rounds, its progress, what runs beside it, and who interrupts it.
-
-The first SIGINT (Ctrl-C) lets the round under way come to its end, so that every side has been asked equally often, and
-what was measured by then is kept. A second one, or one where no rounds are played, ends at once. Commands then exit
-with `STATUS`.
-"""
+"""What a benchmark is told and does while it goes on: its progress, and what runs in several processes."""
 
 import multiprocessing
 import os
 import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from contextvars import ContextVar
-from types import FrameType
 from typing import TypeVar
-
-STATUS = 128 + signal.SIGINT  # what shells expect of a process that SIGINT ended
-SAID = b"interrupted: ends after the round under way; interrupt again to end at once\n"
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Progress = Callable[[str, float], None]  # told what is done next, and the share (0 to 1) that is done
-
-
-class Interrupts:
-    """Hears SIGINT while a benchmark runs."""
-
-    def __init__(self) -> None:
-        self.heard = False
-        self.playing = False  # a round, which is to come to its end
-
-    def hear(self, _number: int, _frame: FrameType | None) -> None:
-        """Note an interrupt, or raise `KeyboardInterrupt` where nothing waits for the end of a round."""
-        first, self.heard = not self.heard, True
-        if not (first and self.playing):
-            raise KeyboardInterrupt
-        os.write(sys.stderr.fileno(), SAID)  # a print may be under way, and is not to be entered twice
-
-
-_HERE: ContextVar[Interrupts | None] = ContextVar("interrupts", default=None)
-
-
-@contextmanager
-def interruptible() -> Iterator[Interrupts]:
-    """Hear SIGINT within the block; in another thread than the main one, which alone hears signals, nothing changes."""
-    interrupts = Interrupts()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupts
-        return
-    before, token = signal.signal(signal.SIGINT, interrupts.hear), _HERE.set(interrupts)
-    try:
-        yield interrupts
-    finally:
-        _HERE.reset(token)
-        signal.signal(signal.SIGINT, before)
-
-
-def interrupted() -> bool:
-    """Tell whether the benchmark that runs here is to end."""
-    here = _HERE.get()
-    return here is not None and here.heard
-
-
-def in_rounds(count: int) -> Iterator[int]:
-    """Yield the numbers of `count` rounds, or of fewer if somebody interrupts, but of the first in any case."""
-    here = _HERE.get() or Interrupts()
-    outer = here.playing  # rounds within a round end with that one
-    try:
-        for number in range(count):
-            if number and here.heard:
-                return
-            here.playing = True
-            yield number
-            here.playing = outer
-    finally:
-        here.playing = outer
 
 
 def in_parallel(

@@ -51,20 +51,6 @@ def ratio_of_means(above: ArrayLike, below: ArrayLike, *, block: int = 1, seed: 
     return Interval(float(value), float(low), float(high))
 
 
-def ratio_of_quantiles(
-    above: NDArray[np.float64], below: NDArray[np.float64], share: float, *, block: int, seed: int
-) -> Interval:
-    """Return the ratio of a quantile (`share` of 1) of paired values; blocks of neighbours are resampled together."""
-    blocks = max(1, len(above) // block)
-    pieces = np.array_split(np.arange(len(above)), blocks)
-    random, ratios = np.random.default_rng(seed), []
-    for _ in range(RESAMPLES):
-        drawn = np.concatenate([pieces[place] for place in random.integers(0, blocks, blocks)])
-        ratios.append(np.quantile(above[drawn], share) / np.quantile(below[drawn], share))
-    low, high = np.percentile(ratios, [2.5, 97.5])
-    return Interval(float(np.quantile(above, share) / np.quantile(below, share)), float(low), float(high))
-
-
 def mean_interval(values: NDArray[np.float64], *, block: int = 1, seed: int = 0) -> Interval:
     """Return the mean of values; blocks of neighbours are resampled together."""
     return ratio_of_means(values, np.ones_like(values), block=block, seed=seed)

@@ -9,13 +9,16 @@ from latebind import __version__
 from latebind.cli.commands import STYLE, DeferredCommands
 from latebind.compiled import is_compiled
 
-COMMANDS = ("build", "calibrate", "serve", "simulate", "plan", "bench", "models", "versions", "replay")
+MODULES = {
+    "build": "build", "calibrate": "build", "serve": "serve", "simulate": "simulate", "plan": "plan", "bench": "bench",
+    "models": "models", "versions": "models", "replay": "simulate",
+}  # fmt: skip
 
 
 class Commands(DeferredCommands):
-    """Finds the subcommand NAME in `latebind.cli.NAME`."""
+    """Finds each subcommand in its module of this folder."""
 
-    modules: ClassVar[Mapping[str, str]] = {name: f"latebind.cli.{name}" for name in COMMANDS}
+    modules: ClassVar[Mapping[str, str]] = {name: f"latebind.cli.{module}" for name, module in MODULES.items()}
 
 
 app = typer.Typer(name="latebind", cls=Commands, no_args_is_help=True, **STYLE)

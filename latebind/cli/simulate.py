@@ -1,4 +1,4 @@
-"""`latebind simulate`: the scheduler that serves, on a virtual clock with measured costs."""
+"""`latebind simulate` and `latebind replay`: the scheduler that serves, on a virtual clock or on its event log."""
 
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -10,13 +10,14 @@ import typer
 
 from latebind.batching.costs import Estimate
 from latebind.batching.policy import POLICIES
-from latebind.cli.console import Row, console, milliseconds, percent, progress, reporting, save, show
+from latebind.cli.console import Row, console, errors, milliseconds, percent, progress, reporting, save, show
 from latebind.cli.options import JsonFile, Seed
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import ConfigError
-from latebind.domain.eventlog import EventLog
+from latebind.domain.eventlog import EventLog, read_log
 from latebind.learned.stored import read_caches, with_caches
 from latebind.program.stored import read_spec_and_costs
+from latebind.queries.scheduler import replayed
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 from latebind.simulation.driver import Simulator, Summary, summarise
@@ -111,3 +112,21 @@ def _row(policy: str, rate: float, summary: Summary) -> Row:
         "in time": percent(summary.in_time / summary.requests),
         "left at": "  ".join(f"{stage}: {percent(share)}" for stage, share in summary.left_at.items()),
     }
+
+
+def replay(log: Annotated[Path, typer.Argument(help="A file written by `latebind serve --event-log`.")]) -> None:
+    """Play a log of events into a fresh scheduler and compare what it decides, action by action.
+
+    Exit code 0 if every action is the same, 1 at the first that is not.
+
+    Example: `latebind replay events.jsonl`
+    """
+    with reporting():
+        if not log.is_file():
+            raise ConfigError(f"{log} is not a file: write one with `latebind serve --event-log {log}`")
+        with log.open("rb") as file:
+            events, actions, differs = replayed(*read_log(file))
+    if differs:
+        errors.print(differs)
+        raise typer.Exit(1)
+    console.print(f"{events} events replayed, {actions} actions, all identical")

@@ -1,5 +1,6 @@
 """Simulated runs in several processes: runs each once, keeps the figures, and reports progress."""
 
+import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -139,7 +140,12 @@ def playing(question: Question, tell: Progress, processes: int = 0, sampling: Sa
     """
     most, sampling = processes or len(os.sched_getaffinity(0)), sampling or sampling_of(question)
     with ProcessPoolExecutor(most, initializer=_ready, initargs=(question, sampling)) as pool:
-        yield Runs(pool, tell, sampling)
+        try:
+            yield Runs(pool, tell, sampling)
+        except BaseException:
+            for child in multiprocessing.active_children():  # else leaving the block waits for all that is pending
+                child.terminate()
+            raise
 
 
 # In each process of the pool. The question is passed once, because it may have thousands of models.

@@ -206,18 +206,16 @@ class Serving:
     def only(self, names: Iterable[str]) -> "Serving":
         """Return these models and queries, and the queries that need any of them."""
         wanted = set(names)
-        wanted |= set(self.needing(wanted))
-        return Serving(
-            {name: path for name, path in self.models.items() if name in wanted},
-            {name: query for name, query in self.queries.items() if name in wanted},
-        )
+        return self._part(wanted | set(self.needing(wanted)))
 
     def without(self, names: Iterable[str]) -> "Serving":
         """Return the models and queries that `only` leaves out."""
-        out = self.only(names)
+        return self._part(set(self.names) - set(self.only(names).names))
+
+    def _part(self, names: Collection[str]) -> "Serving":
         return Serving(
-            {name: path for name, path in self.models.items() if name not in out.models},
-            {name: query for name, query in self.queries.items() if name not in out.queries},
+            {name: path for name, path in self.models.items() if name in names},
+            {name: query for name, query in self.queries.items() if name in names},
         )
 
     def with_(self, other: "Serving") -> "Serving":

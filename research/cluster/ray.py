@@ -18,11 +18,10 @@ import psutil
 
 from latebind.bench.client import poisson
 from latebind.bench.ledger import networks
-from latebind.bench.ledger import report as ledger_report
 from latebind.bench.ledger.books import Fault as Lost
 from latebind.bench.ledger.books import Ledger
 from latebind.bench.ledger.faults import Fault, Injected
-from latebind.bench.ledger.play import Played, play
+from latebind.bench.ledger.play import Played, client_rows, end_rows, fault_rows, play
 from latebind.bench.ledger.questions import Mix, Protocol, Questions
 from latebind.bench.rounds import Progress
 from latebind.bench.server import cpu_seconds, tree
@@ -182,10 +181,10 @@ def ledger(folder: Path, plan: Killing, tell: Progress, *, seed: int, options: l
 
         found = Killed(asyncio.run(ask()), tuple(killer.recoveries), plan.times)
     tables = {
-        "what must never be": ledger_report.fault_rows(found.played),
-        "how requests ended": ledger_report.end_rows(found.played),
+        "what must never be": fault_rows(found.played),
+        "how requests ended": end_rows(found.played),
         "replicas killed": kill_rows(found),
-        "client and server": ledger_report.client_rows(found.played),
+        "client and server": client_rows(found.played),
     }
     return Found(tables, problems=kill_verdict(found))
 
@@ -298,7 +297,7 @@ def scale(folder: Path, plan: Load, tell: Progress, *, seed: int, options: list[
     tables: dict[str, Rows] = {
         "from one replica to two and back": scale_summary(found),
         "replicas": [{"second": f"{at:.1f}", "replicas": count} for at, count in found.replicas],
-        "how requests ended": ledger_report.end_rows(played),
+        "how requests ended": end_rows(played),
     }
     return Found(tables, problems=scale_verdict(found))
 

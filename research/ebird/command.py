@@ -8,6 +8,7 @@ from typing import Annotated
 from typer import Option
 
 from latebind.bench.rounds import Progress
+from latebind.cli.bench.options import Subject
 from latebind.cli.console import reporting
 from latebind.cli.options import Processes, numbers
 from latebind.domain.config import PolicyConfig
@@ -15,7 +16,7 @@ from latebind.domain.errors import ConfigError
 from research.contest import Report, Turns
 from research.ebird import parts
 from research.ebird.policies import GRANULARITIES
-from research.evaluation import Conditions, Found, Output, Seconds, Seeds, Subject, Words, evaluate
+from research.evaluation import Conditions, Found, Output, Seconds, Seeds, Words, evaluate
 from research.hardware.gpu import SIX, TITAN_RTX
 from research.policies import BATCHING
 from research.sides import SERIAL, Side, chosen, graph

@@ -12,7 +12,7 @@ from typer import Option
 from latebind.bench.report import Plot, blank, distributions
 from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned
-from latebind.cli.bench.options import Backend, Fidelity, Repository, Tuning
+from latebind.cli.bench.options import Backend, Data, Fidelity, Repository, Subject, Tuning
 from latebind.cli.console import reporting
 from latebind.cli.options import DataOption, Processes, Seed, in_bytes
 from latebind.cli.sources import load_rows, load_samples
@@ -20,7 +20,7 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
 from latebind.learned.samples import Samples, checked
 from research import plots
-from research.evaluation import Conditions, Data, Floats, Found, Output, Part, SideName, Subject, Words, evaluate
+from research.evaluation import Conditions, Floats, Found, Output, Part, SideName, Words, evaluate
 from research.gati import baselines, networks
 from research.gati import drift as watch
 from research.gati import engine as alone

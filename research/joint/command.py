@@ -10,11 +10,11 @@ from typer import Option
 
 from latebind.bench.rounds import Progress
 from latebind.bench.statistics import median_interval
-from latebind.cli.bench.options import Tuning
+from latebind.cli.bench.options import Subject, Tuning
 from latebind.cli.console import reporting
 from latebind.domain.errors import ConfigError
 from research.contest import Contest, Report, Turns
-from research.evaluation import Conditions, Found, Output, Subject, evaluate
+from research.evaluation import Conditions, Found, Output, evaluate
 from research.joint import sides
 from research.joint.sides import BASELINES, OURS, Kind
 from research.sides import SERIAL, Figures, chosen

@@ -6,12 +6,13 @@ from typing import Annotated
 from typer import Option
 
 from latebind.bench.rounds import Progress
+from latebind.cli.bench.options import Subject
 from latebind.cli.console import reporting
 from latebind.cli.options import Processes
 from latebind.domain.config import PolicyConfig
 from latebind.domain.errors import ConfigError
 from research.contest import Report, Turns
-from research.evaluation import Conditions, Found, Load, Output, Part, Seeds, Subject, Words, evaluate
+from research.evaluation import Conditions, Found, Load, Output, Part, Seeds, Words, evaluate
 from research.hardware.networks import NETWORKS
 from research.lazybatching import parts
 from research.lazybatching.bound import MULTIPLES, bound_rows, bounds

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from latebind.bench.report import bars, distributions
-from latebind.bench.rounds import Progress, in_rounds
+from latebind.bench.rounds import Progress
 from latebind.bench.statistics import ratio_of_means
 from latebind.cli.console import Row, Rows
 from latebind.domain.config import EngineConfig, PolicyConfig
@@ -251,7 +251,7 @@ async def trace(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> Found
     """Play all rounds of a trace; the order of sides is turned round with each. Raises `ConfigError`."""
     share = (plan.shares or (0.4,))[0]
     found: dict[str, list[Block]] = {name: [] for name in plan.sides}
-    for number in in_rounds(plan.rounds):
+    for number in range(plan.rounds):
         requests = plan.requests(zoo.slowest_first, number)
         for at, name in enumerate(plan.sides[:: -1 if number % 2 else 1]):
             tell(f"{name}, {len(requests)} requests", (number + at / len(plan.sides)) / plan.rounds)
@@ -274,7 +274,7 @@ async def crowd(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> Found
     found: dict[str, dict[str, list[Crowded]]] = {f"{share:.0%}": {name: [] for name in plan.sides} for share in shares}
     blocks: dict[str, list[Block]] = {}
     steps = [(share, name) for share in shares for name in plan.sides]
-    for number in in_rounds(plan.rounds):
+    for number in range(plan.rounds):
         models = [one.model for one in plan.hour(zoo.slowest_first, number)[0]]
         for at, (share, name) in enumerate(steps):
             tell(f"{name}, {share:.0%}", (number + at / len(steps)) / plan.rounds)

@@ -10,7 +10,7 @@ import numpy as np
 
 from latebind.bench.client import past
 from latebind.bench.ledger.questions import Protocol
-from latebind.bench.rounds import Progress, in_rounds
+from latebind.bench.rounds import Progress
 from latebind.bench.statistics import ratio_of_means
 from latebind.cli.console import Row, Rows
 from research.peers.clients import PATIENCE, Loaded, check, load, play
@@ -67,7 +67,7 @@ def identity(
             with here.turn(cell[2]) as served:
                 check(served, call, network.right, who=cell[2])
                 load(served, call, clients=cell[1], seconds=WARM_UP)
-        for number in in_rounds(rounds):
+        for number in range(rounds):
             mixed = Random(seed + number).sample(list(cells), len(cells))
             for at, cell in enumerate(sorted(mixed, key=lambda cell: cell[:2])):
                 tell(f"{cell[2]}, {cell[0]}, {cell[1]} clients", (number + at / len(cells)) / rounds)
@@ -121,7 +121,7 @@ def goodput(
                 check(served, call, network.right, who=name)
                 load(served, call, clients=CLIENTS, seconds=2 * WARM_UP)
                 capacity[name] = load(served, call, clients=CLIENTS, seconds=4 * WARM_UP).rate
-        for number in in_rounds(rounds):
+        for number in range(rounds):
             for place, share in enumerate(loads):
                 random = Random(seed * 1000 + number * 10 + place)
                 times = past(seconds, share * max(capacity.values()), random)

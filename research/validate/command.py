@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import repeat, takewhile
 from pathlib import Path
 from random import Random
 from typing import Annotated
@@ -14,12 +14,12 @@ from typing import Annotated
 import numpy as np
 from typer import Option
 
-from latebind.bench.client import during, rising
-from latebind.bench.rounds import Progress, in_rounds
+from latebind.bench.client import poisson
+from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned
 from latebind.bench.statistics import median_interval
 from latebind.bench.subject import Setting
-from latebind.cli.bench.options import Repository
+from latebind.cli.bench.options import Data, Repository
 from latebind.cli.console import Row, reporting
 from latebind.cli.options import DataOption
 from latebind.cli.sources import load_rows
@@ -28,7 +28,7 @@ from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 from research import live
-from research.evaluation import Conditions, Data, Found, Output, Rounds, Words, evaluate
+from research.evaluation import Conditions, Found, Output, Rounds, Words, evaluate
 from research.live import WAITING, Asked, Call, started
 from research.sides import Figures, Side, chosen, graph
 from research.validate.simulated import Log, simulated
@@ -36,6 +36,7 @@ from research.validate.simulated import Log, simulated
 MOST_ROWS = 2_000
 WARM_UP, SATURATED = 0.3, 0.25  # seconds
 BLOCK, CALIBRATION = 0.6, 0.4  # seconds of a block, and of the stretches around it
+LOWEST, HIGHEST = 0.7, 1.3  # times a load: the rates between which calibrations rise
 POLICIES = {name: Side(name, PolicyConfig(name), exits=True) for name in ("late", "lazy+", "graph")}
 POLICIES["serial"] = Side("serial", graph(1, shed=True), exits=True)
 FIGURES: dict[str, Callable[[Figures], float]] = {
@@ -114,9 +115,10 @@ class Engine:
         """Calibrate, play and calibrate again, at what it answers now."""
         alone, most = 1.0 / await self.rate(SATURATED, 1), await self.rate(SATURATED, self.waiting)
         rate, allowed = plan.load * most, plan.deadline * alone
-        times = [rising(CALIBRATION, rate, random)]
+        low, high = LOWEST * rate, HIGHEST * rate
+        times = [between(CALIBRATION, low, high, random)]
         for _ in range(plan.blocks):
-            times += [during(BLOCK, rate, random), rising(CALIBRATION, rate, random)]
+            times += [between(BLOCK, rate, rate, random), between(CALIBRATION, low, high, random)]
         calls = [await self.asked.play([(at, self.model) for at in some], allowed=allowed) for some in times]
         self.visits.append(calls)
 
@@ -125,6 +127,12 @@ class Engine:
         begun = time.monotonic()
         calls = await self.asked.crowd([repeat(self.model)] * waiting, seconds)
         return len(calls) / (time.monotonic() - begun)
+
+
+def between(seconds: float, low: float, high: float, random: Random) -> list[float]:
+    """Return random times within `seconds`, the first at 0, at a rate that goes from `low` to `high`."""
+    times = takewhile(lambda at: at < seconds, poisson(high, random))
+    return [0.0, *(at for at in times if random.random() * high < low + (high - low) * at / seconds)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +164,7 @@ def visited(
                 waiting = 1 if policy == "serial" else WAITING * side.largest_batch(client.models[model])
                 every.append(Engine(model, policy, Asked(client, rows), waiting, log))
                 await every[-1].rate(WARM_UP, waiting)
-            for number in in_rounds(plan.rounds):
+            for number in range(plan.rounds):
                 for at, engine in enumerate(random.sample(every, len(every))):
                     tell(f"{engine.model}, {engine.policy}", (number + at / len(every)) / plan.rounds)
                     await engine.visit(plan, random)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from latebind.bench import exits
-from latebind.bench.client import Answered, Line, decode, encode
+from latebind.bench.client import Answered, Caller, decode, encode
 from latebind.bench.exits import Compared, Side
 from latebind.bench.report import lines, write_plots
 from latebind.bench.statistics import ratio_of_means
@@ -58,7 +58,7 @@ def test_data_that_the_model_does_not_take_is_told(models: Path) -> None:
 
 
 def test_a_connection_that_was_idle_for_long_is_made_anew(site: Site) -> None:
-    kept, anew = Line(f"http://127.0.0.1:{site.port}"), Line(f"http://127.0.0.1:{site.port}", idle=0.0)
+    kept, anew = Caller(f"http://127.0.0.1:{site.port}"), Caller(f"http://127.0.0.1:{site.port}", idle=0.0)
     ports = []
     for line in (kept, anew):
         for _ in range(2):

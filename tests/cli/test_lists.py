@@ -9,7 +9,7 @@ import pytest
 
 from latebind.cli.bench import Benchmarks
 from latebind.cli.commands import EXTRAS, docstring, what_to_install
-from latebind.cli.main import COMMANDS, app
+from latebind.cli.main import Commands, app
 from tests.forked import printed_by
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -34,7 +34,7 @@ def test_a_list_of_commands_imports_none_and_says_of_each_what_its_docstring_say
     *_, imported = printed_by("tests.cli.test_lists", *words, "--help").splitlines()
     assert imported == "imported:"
     said = " ".join(printed_by("tests.cli.test_lists", *words, "--help").split())
-    modules = Benchmarks.modules if words else {name: f"latebind.cli.{name}" for name in COMMANDS}
+    modules = (Benchmarks if words else Commands).modules
     for name, module in modules.items():
         told = docstring(module, name) or docstring(module, module.rpartition(".")[2])
         assert told

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from latebind.bench.client import Caller, Line, encode, written
+from latebind.bench.client import Caller, encode, written
 from latebind.bench.server import launched
 from latebind.child import READY
 from latebind.cli.serve import say_where
@@ -84,7 +84,7 @@ def test_a_second_signal_ends_the_server_at_once_with_all_its_processes(tmp_path
         assert children
         (engine,) = [child for child in children if child.name() == NAME]
         os.kill(engine.pid, signal.SIGSTOP)  # a call that would hold the server up
-        line = Line(server.url)
+        line = Caller(server.url)
         line.send(written(line.host, "scale", encode({"x": torch.ones(1, WIDTH).numpy()}, timeout=30.0)))
         assert is_ready(server.url)  # what came on another connection before was read before
         server.process.send_signal(signal.SIGTERM)

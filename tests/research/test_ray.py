@@ -22,8 +22,8 @@ from research.cluster.ray import (
 def played(*ends: float) -> Played:
     """Right answers at these times."""
     found = Played(Ledger())
-    for number, end in enumerate(ends):
-        found.ledger.good.add(number, end - 0.01, 0.01)
+    for end in ends:
+        found.ledger.good.add(end - 0.01, 0.01)
     return found
 
 

@@ -42,16 +42,13 @@ class Answer:
 
 @dataclass(slots=True)
 class Times:
-    """For every request that ended in one way: its number, when it was to be sent, and the seconds from then to its
-    end."""
+    """For every request that ended in one way: when it was to be sent, and the seconds from then to its end."""
 
     due: "array[float]" = field(default_factory=lambda: array("d"))
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
-    numbers: "array[int]" = field(default_factory=lambda: array("q"))
 
-    def add(self, number: int, due: float, seconds: float) -> None:
+    def add(self, due: float, seconds: float) -> None:
         """Note one."""
-        self.numbers.append(number)
         self.due.append(due)
         self.seconds.append(seconds)
 
@@ -96,7 +93,7 @@ class Ledger:
         question, due = found
         self._judge(question, given)
         if now - due <= question.deadline:
-            self.good.add(number, due, now - due)
+            self.good.add(due, now - due)
 
     def refuse(self, number: int, end: End, now: float) -> None:
         """Record that this request was refused, or that its deadline passed."""
@@ -131,7 +128,7 @@ class Ledger:
             self._note(Fault.DUPLICATE, f"request {number} has {what}: {end}")
             return None
         self._ended.add(number)
-        self.times[end].add(number, found[1], now - found[1])
+        self.times[end].add(found[1], now - found[1])
         self._recent.append(found[0])
         return found
 

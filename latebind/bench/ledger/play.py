@@ -1,6 +1,6 @@
 """Sends requests at their times, whatever becomes of them, until every one has ended. Root of the ledger's tasks.
 
-Meanwhile it watches from outside how much memory the server's processes take.
+Meanwhile it watches from outside how much memory the server's processes take. Tables of what was played are at the end.
 """
 
 import asyncio
@@ -12,18 +12,20 @@ from typing import Protocol as Interface
 import numpy as np
 import psutil
 
-from latebind.bench.ledger.books import Ledger
+from latebind.bench.ledger.books import Fault, Ledger
 from latebind.bench.ledger.clients import Client, HttpClient, RpcClient
 from latebind.bench.ledger.faults import Injected
 from latebind.bench.ledger.questions import Protocol, Questions
 from latebind.bench.rounds import Progress
 from latebind.bench.server import resident, tree
+from latebind.cli.console import Row, Rows
 from latebind.prompt import be_prompt, be_usual
 
 PATIENCE = 15.0  # seconds past its deadline after which a request counts as lost
 PAUSE, LINGER = 0.02, 0.1
 LOOK = 16  # requests after which clients are heard even if all are due
 LOOK_SECONDS = 1.0  # between two looks at the server's memory
+MB = 1e6
 SETTLING, LAST = 0.1, 0.1  # shares of those looks: before everything has been used once, and at the end
 
 
@@ -145,3 +147,55 @@ def growth(samples: Sequence[tuple[float, int]]) -> int:
     sizes = np.array([size for _, size in samples])
     settled, end = sizes[int(SETTLING * len(sizes)) :], max(1, int(LAST * len(sizes)))
     return int(np.median(settled[-end:]) - np.median(settled[:end])) if len(settled) else 0
+
+
+def fault_rows(played: Played) -> Rows:
+    """Return how often each thing was that must never be."""
+    faults = played.ledger.faults
+    return [{"requests": played.ledger.asked_count, **{str(fault): faults[fault] for fault in Fault}}]
+
+
+def end_rows(played: Played) -> Rows:
+    """Return how requests ended, and how long after they were to be sent."""
+    rows: Rows = []
+    for name, times in (*played.ledger.times.items(), ("right and in time", played.ledger.good)):
+        if len(times.seconds):
+            p50, p99 = np.percentile(times.seconds, [50, 99]) * 1e3
+            rows.append(
+                {
+                    "end": str(name),
+                    "requests": len(times.seconds),
+                    "share": f"{len(times.seconds) / played.ledger.asked_count:.1%}",
+                    "a second": round(len(times.seconds) / played.seconds, 1),
+                    "p50 ms": round(float(p50), 2),
+                    "p99 ms": round(float(p99), 2),
+                }
+            )
+    return rows
+
+
+def client_rows(played: Played) -> Rows:
+    """Return by how much the client was late, which counts in all latencies, and what the server took in memory."""
+    sizes = [size for _, size in played.memory]
+    late = float(np.percentile(played.late, 99)) if played.late else 0.0
+    row: Row = {"sent late by, p99 ms": round(late * 1e3, 2)}
+    if sizes:
+        row |= {
+            "memory MB at first": round(sizes[0] / MB, 1),
+            "at last": round(sizes[-1] / MB, 1),
+            "at most": round(max(sizes) / MB, 1),
+            "grown by": round(growth(played.memory) / MB, 1),
+        }
+    return [row]
+
+
+def tables(played: Played) -> dict[str, Rows]:
+    """Return all tables of what was played, by title."""
+    return {
+        "how requests ended": end_rows(played),
+        "what must never be": fault_rows(played),
+        "client and server": client_rows(played),
+        "what was done to the server": [
+            {"fault": str(one.fault), "at request": one.request, "what": one.what} for one in played.injected
+        ],
+    }

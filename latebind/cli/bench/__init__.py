@@ -1,12 +1,14 @@
 """`latebind bench`: measure models and servers of your own."""
 
+import signal
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import typer
 
-from latebind.bench.rounds import STATUS, interruptible
 from latebind.cli.commands import STYLE, DeferredCommands
+
+STATUS = 128 + signal.SIGINT  # what shells expect of a process that SIGINT ended
 
 
 class Benchmarks(DeferredCommands):
@@ -19,15 +21,11 @@ class Benchmarks(DeferredCommands):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Whoever interrupts it has what was measured by then, and status 130."""
-        with interruptible() as interrupts:
-            try:
-                found = super().invoke(ctx)
-            except KeyboardInterrupt:
-                typer.echo("interrupted: what is printed and written is what was measured by then", err=True)
-                raise typer.Exit(STATUS) from None
-        if interrupts.heard:
-            raise typer.Exit(STATUS)
-        return found
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("interrupted: what is printed and written is what was measured by then", err=True)
+            raise typer.Exit(STATUS) from None
 
 
 app = typer.Typer(cls=Benchmarks, no_args_is_help=True, **STYLE)
@@ -37,6 +35,5 @@ app = typer.Typer(cls=Benchmarks, no_args_is_help=True, **STYLE)
 def bench() -> None:
     """Measure models and servers of your own; every command prints its settings.
 
-    Ctrl-C ends a command after the round under way, with what was measured by then, and exit code 130; a second one
-    ends it at once.
+    Ctrl-C ends a command with exit code 130.
     """

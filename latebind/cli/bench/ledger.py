@@ -12,9 +12,9 @@ import typer
 import uvloop
 
 from latebind.bench.client import poisson
-from latebind.bench.ledger import networks, report
+from latebind.bench.ledger import networks
 from latebind.bench.ledger.faults import Fault, Injector
-from latebind.bench.ledger.play import Target, play
+from latebind.bench.ledger.play import Target, play, tables
 from latebind.bench.ledger.questions import KINDS, Mix, Protocol, Questions
 from latebind.cli.bench.options import ServeWords
 from latebind.cli.console import complain, console, progress, reporting, save, show_tables
@@ -98,9 +98,9 @@ def ledger(
             with progress("ledger") as tell:
                 arrivals = poisson(rate, Random(seed))
                 played = uvloop.run(play(target, Questions(mix), arrivals, requests, inject=faults, tell=tell))
-        tables = report.tables(played)
-        show_tables(tables)
-    save(json_file, {**tables, "evidence": played.ledger.evidence})
+        found = tables(played)
+        show_tables(found)
+    save(json_file, {**found, "evidence": played.ledger.evidence})
     complain(played.ledger.evidence)
 
 

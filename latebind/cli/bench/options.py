@@ -9,10 +9,11 @@ import typer
 from latebind.bench import subject as bench
 from latebind.cli.options import DataOption
 from latebind.cli.sources import load_rows
+from latebind.domain.errors import ConfigError
 
 Repository = Annotated[Path, typer.Argument(help="A folder of models.")]
 Model = Annotated[str, typer.Option(help="The name of the model in the folder.")]
-Data = Annotated[str, typer.Option(help="The rows to send: an .npz file or package.module:function.")]
+Data = Annotated[str | None, typer.Option(help="The rows to send: an .npz file or package.module:function.")]
 Backend = Annotated[
     str | None,
     typer.Option(
@@ -44,11 +45,13 @@ class Subject:
 
     repository: Repository
     model: Model
-    data: Data
+    data: Data = None
     data_option: DataOption = None
 
     def load(self) -> bench.Subject:
         """Return the model with its rows, and with labels if there are any. Raises `ConfigError`."""
+        if self.data is None:
+            raise ConfigError("there are no rows to send: give --data")
         return bench.Subject(self.repository, self.model, *load_rows(self.data, self.data_option))
 
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from latebind.bench.client import poisson
 from latebind.bench.ledger.books import Answer, End, Fault, Ledger
 from latebind.bench.ledger.faults import busiest_engine
-from latebind.bench.ledger.play import Played, growth, play
+from latebind.bench.ledger.play import Played, end_rows, fault_rows, growth, play
 from latebind.bench.ledger.questions import KINDS, Manner, Mix, Protocol, Questions
-from latebind.bench.ledger.report import end_rows, fault_rows
 from latebind.domain.errors import ConfigError
 from tests.bench.ledger.liar import EVERY, Lie, lying
 

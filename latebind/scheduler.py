@@ -3,14 +3,15 @@
 Pure: no torch, asyncio, threads, sockets or clock. The live engine and the simulator drive this same code.
 """
 
-from collections.abc import Callable, Iterable
-from math import inf
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from math import inf, nextafter
 
 from latebind.batching.decisions import GoOn, Launch, Shed, Wait
 from latebind.batching.picture import draw
 from latebind.batching.policy import make_policy
-from latebind.batching.requests import LEAVING, NOT_RUN, QUEUED, RUNNING, Lane, LiveRequests, Models, Request
-from latebind.batching.workers import Crew, SubBatch, Worker
+from latebind.batching.requests import Lane, Models, Request
+from latebind.batching.workers import ANY_SIZE, SubBatch, Worker
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.costs import Outlook
@@ -19,6 +20,11 @@ from latebind.domain.events import Arrived, Cancelled, Event, Exited, Loaded, Lo
 from latebind.domain.model import StageKind
 from latebind.domain.picture import Picture
 from latebind.residency.residency import Residency
+
+NOT_RUN = -1  # the last stage of a request that has run none
+RETRY = 0.5  # seconds; so a model is tried again this long after the machine has been slow for up to ten seconds
+RETRY_SHARE = 0.05  # of the time for which a model has been refused, it waits until it is tried again
+RETRY_AT_MOST = 10.0  # seconds; no model is refused by an estimate alone for longer
 
 
 class Scheduler:
@@ -31,15 +37,18 @@ class Scheduler:
         limit, hopes = config.policy.max_batch, self.policy.counts_exits
         lanes = [Lane(served, self._models, most=limit, hopes=hopes) for served in config.models]
         self._lanes = {lane.name: lane for lane in lanes}
-        tables = [self.policy.table() for _ in range(config.workers)]
-        self._crew = Crew(self._models, tables, config.granularities, config.at_once)
-        self._workers = self._crew.workers
-        self._models.backlog.at_once = self._crew.at_once
+        self._workers: list[Worker] = []
+        for number, granularity in enumerate(config.granularities or (ANY_SIZE,) * config.workers):
+            self._workers.append(Worker(number, self._models, self.policy.table(), granularity, self._workers))
+        self._largest_first = sorted(self._workers, key=lambda worker: -worker.granularity)
+        self._at_once = min(config.at_once or config.workers, config.workers)
+        self._models.backlog.at_once = self._at_once
         self._residency: Residency | None = None
         if config.residency.budget:
-            self._residency = Residency(config.residency, config.models, self._lanes, self._models, self._crew)
-        touch = (lambda model: None) if self._residency is None else self._residency.touch
-        self._requests = LiveRequests(self._lanes, touch, sheds=self._sheds)
+            self._residency = Residency(config.residency, config.models, self._lanes, self._models, self._workers)
+        self._live: dict[int, Request] = {}  # between arrival and reply
+        self._queued = self._leaving = self._ended = 0
+        self._last_starts: list[tuple[float, int]] = []  # heap: the latest time at which each queued one may start
         for lane in lanes:
             self._update_work(lane)
         self._wake = inf
@@ -62,7 +71,7 @@ class Scheduler:
         """
         actions: list[Action] = []
         self._handlers[type(event)](event, now, actions)
-        if self._requests.queued or self._undecided or self._residency is not None:
+        if self._queued or self._undecided or self._residency is not None:
             self._decide(event, now, actions)
         return actions
 
@@ -76,17 +85,31 @@ class Scheduler:
 
     def stats(self) -> dict[str, int]:
         """Return how many requests were accepted, are queued and running, and have ended since the start."""
-        live = self._requests
-        running = len(live.by_id) - live.queued
-        return {"accepted": live.accepted, "queued": live.queued, "running": running, "ended": live.ended}
+        running = len(self._live) - self._queued
+        accepted = self._ended + len(self._live)
+        return {"accepted": accepted, "queued": self._queued, "running": running, "ended": self._ended}
 
     def tallies(self) -> dict[str, dict[str, int]]:
         """Return, by model, how many merges, preemptions and refills there were since the start."""
-        return {name: self._crew.tally(name) for name in self._lanes}
+        return {
+            model: {
+                "merges": sum([worker.table.merges[model] for worker in self._workers]),
+                "preemptions": sum([worker.table.preemptions[model] for worker in self._workers]),
+                "refills": sum([worker.refills[model] for worker in self._workers]),
+            }
+            for model in self._lanes
+        }
 
     def outlooks(self, models: Iterable[str], *, loaded: bool = False) -> dict[str, Outlook]:
         """Return what requests of `models` that arrive now can expect, loads included unless `loaded`."""
-        wait, residency = self._crew.wait(), None if loaded else self._residency
+        wait, residency = 0.0, None if loaded else self._residency
+        if self._running() == self._at_once:  # behind all that wait; what has started runs to the end of the network
+            rests = [
+                self._lanes[one.spec.name].estimate.rest(len(one.members), one.stage, one.step, one.inputs)
+                for one in self._started()
+                if one.members
+            ]
+            wait = (self._models.backlog.seconds + sum(rests)) / self._at_once
         waits = {model: wait if residency is None else max(wait, residency.load_seconds(model)) for model in models}
         return {model: self._lanes[model].outlook(seconds) for model, seconds in waits.items()}
 
@@ -96,11 +119,25 @@ class Scheduler:
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
-        self._requests.check({i for entry in self._crew.started() for i in entry.members})
-        self._crew.check()
-        assert not (self._models.requests and self._wake == inf and not self._crew.running), (
-            "requests wait, and no worker runs and no wake-up is due"
-        )
+        started, requests = list(self._started()), self._live.values()
+        members = {i for entry in started for i in entry.members}
+        queued = {i for lane in self._lanes.values() for i in (*lane.queue, *lane.held)}
+        assert sum([len(entry.members) for entry in started]) == len(members), "a request runs twice"
+        assert not members & queued, "a request is queued and running"
+        assert members | queued == set(self._live), "a live request is neither queued nor running"
+        assert len(queued) == self._queued, "the count of queued requests is off"
+        assert self._leaving == sum([r.left for r in requests]), "the count of those that leave is off"
+        assert queued == {r.id for r in requests if r.started == inf}, "a request has the wrong state"
+        assert len({(r.model, r.slot) for r in requests}) == len(requests), "a slot has two owners"
+        running = self._running()
+        assert running <= self._at_once, "too many run at once"
+        for worker in self._workers:
+            begun = worker.running is None or worker.running in worker.table.entries
+            assert begun, "a worker runs what it has not started"
+            assert not (worker.rests and self._may_run()), "a worker has started something and is idle"
+            assert all(entry.members or entry is worker.running for entry in worker.begun), "an empty batch waits"
+        waits = self._models.requests and self._wake == inf and not running
+        assert not waits, "requests wait, and no worker runs and no wake-up is due"
         self._models.check()
         if self._residency is not None:
             self._residency.check()
@@ -113,7 +150,7 @@ class Scheduler:
         if lane is None:
             raise IllegalEvent(f"requests {requests} are for {model!r}, which is not served")
         for i in requests:
-            if i in self._requests.by_id:
+            if i in self._live:
                 raise IllegalEvent(f"a request of {requests} has arrived twice")
         if lane.estimate.changes != lane.changes:
             self._update_work(lane)
@@ -127,7 +164,11 @@ class Scheduler:
         inputs, priority = event.inputs, event.priority
         for place, i in enumerate(requests):
             steps = inputs[place] if inputs else 1
-            self._requests.add(Request(i, model, slots[place], due, now, steps, priority, slack))
+            self._live[i] = request = Request(i, model, slots[place], due, now, steps, priority, slack)
+            self._queued += 1
+            lane.add(request)
+            if self._sheds:
+                heappush(self._last_starts, (due - lane.least(steps), i))
         if self._residency is not None:
             self._residency.arrived(model, requests, now)
 
@@ -148,7 +189,7 @@ class Scheduler:
         residency = self._residency
         if residency is not None and residency.is_backing_off(event.model, now):
             return Outcome.NOT_LOADED, 0.0, None
-        slack = event.deadline - self._end(lane, event, now)
+        slack = event.deadline - self._times(lane, event, now)[1]
         if len(lane) + len(event.requests) > lane.max_queued:
             return Outcome.REFUSED_FULL, 0.0, slack
         if slack >= 0.0 or not self._sheds:
@@ -161,7 +202,7 @@ class Scheduler:
                     lane.refused_since = inf
                 return None, 0.0, slack
             slack = spare
-        elif residency is not None and event.deadline >= self._end(lane, event, now, is_there=True):
+        elif residency is not None and event.deadline >= self._times(lane, event, now, is_there=True)[1]:
             seconds = residency.load_for_refused(event.model, event.requests, now, actions)
             if seconds is not None:
                 return Outcome.REFUSED_LOADING, seconds, slack
@@ -170,63 +211,64 @@ class Scheduler:
     def _doubts(self, lane: Lane, event: Arrived, now: float) -> bool:
         """Return whether requests were refused for the estimate of their model alone, and it is doubted from now on.
 
-        No launch corrects an estimate while nothing of the model runs.
+        No launch corrects an estimate while nothing of the model runs. So until the next one, the model is taken to
+        need the least that is believed of any. That happens `RETRY` seconds after the first such refusal and then again
+        and again, and less often the longer launches have shown nothing better: what no request can meet should not
+        cost others more and more work.
         """
-        if not lane.open and event.deadline >= self._end(lane, event, now, is_there=True):  # it is refused for the load
+        start, end = self._times(lane, event, now, is_there=True)
+        for_load = not lane.open and event.deadline >= end
+        if for_load or event.deadline <= start or any(entry.spec is lane.spec for entry in self._started()):
             return False
-        alone = event.deadline > self._start_of(lane, event, now, is_there=True)
-        return alone and not any(entry.spec is lane.spec for entry in self._crew.started()) and lane.doubts(now)
+        if lane.refused_since == inf:
+            lane.refused_since = lane.doubted_at = now
+            return False
+        if now - lane.doubted_at < min(RETRY_AT_MOST, max(RETRY, RETRY_SHARE * (now - lane.refused_since))):
+            return False
+        lane.doubted_at = now
+        lane.estimate.doubt()
+        return True
 
-    def _end(self, lane: Lane, event: Arrived, now: float, *, is_there: bool = False) -> float:
-        """Return when new requests may end, behind the load of their model and all work that goes first.
+    def _times(self, lane: Lane, event: Arrived, now: float, *, is_there: bool = False) -> tuple[float, float]:
+        """Return when the last of new requests may start, behind loads and all work that goes first, and when it ends.
 
         With `is_there`, their model is taken to be in memory.
         """
-        inputs, before = event.inputs, len(event.requests) - 1
-        longest = inputs[0] if len(inputs) == 1 else max(inputs, default=1)
-        if len(lane):
-            before += sum(lane.ahead(event.deadline, now, event.priority))
-        return self._start_of(lane, event, now, is_there=is_there) + lane.own(longest, before)
-
-    def _start_of(self, lane: Lane, event: Arrived, now: float, *, is_there: bool) -> float:
-        """Return the time at which the last of new requests may start: behind loads, and work that goes first."""
-        order = event.deadline, now, event.priority
-        held = lane.ahead(*order)[1] if lane.held else 0
-        own = (held + len(event.requests) - 1) * lane.seconds_per_request
-        work, loads, at_once = (
-            self._models.backlog.before(lane.turn(*order, event.requests[0])),
-            0.0,
-            self._crew.at_once,
-        )
-        if self._residency is not None:
-            loads = 0.0 if is_there else self._residency.seconds_to(event.model, now)
-            name, before = self._residency.loading_model, max(loads, work / at_once)
-            if name is not None and name != lane.name and self._residency.seconds_to(name, now) < before:
+        order, inputs, others = (event.deadline, now, event.priority), event.inputs, len(event.requests) - 1
+        queued, held = lane.ahead(*order) if len(lane) else (0, 0)
+        work, loads = self._models.backlog.before(lane.turn(*order, event.requests[0])), 0.0
+        at_once, residency = self._at_once, self._residency
+        if residency is not None:
+            loads = 0.0 if is_there else residency.seconds_to(event.model, now)
+            name, before = residency.loading_model, max(loads, work / at_once)
+            if name is not None and name != lane.name and residency.seconds_to(name, now) < before:
                 other = self._lanes[name]
                 work += other.ahead(*order)[1] * other.seconds_per_request
-        return now + max(loads, work / at_once) + own / at_once
+        start = now + max(loads, work / at_once) + (held + others) * lane.seconds_per_request / at_once
+        longest = inputs[0] if len(inputs) == 1 else max(inputs, default=1)
+        return start, start + lane.own(longest, queued + held + others)
 
     def _update_work(self, lane: Lane) -> None:
         largest = max(worker.granularity for worker in self._workers)
         lane.update_work(min(self.policy.batch_limit(lane), largest))
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:
-        request = self._requests.by_id.get(event.request)  # none: its reply was under way when the client left
-        if request is not None and request.state is QUEUED:
-            self._requests.end_queued(request, Outcome.CANCELLED, now, actions)
-        elif request is not None and request.state is RUNNING:
-            worker, batch = next(
-                (one, some) for one in self._workers for some in one.begun if request.id in some.members
-            )
-            if batch is worker.running:
-                request.state = LEAVING
-                self._requests.leaving += 1
-            else:  # it rests at a boundary: no stage is run for those who have all left
-                self._requests.end(batch.members.pop(request.id), Outcome.CANCELLED, now, actions, batch.stage - 1)
-                worker.drop_empty()
+        request = self._live.get(event.request)  # none: its reply was under way when the client left
+        if request is None or request.left:
+            return
+        if request.started == inf:
+            self._end_queued(request, Outcome.CANCELLED, now, actions)
+            return
+        worker, batch = next((one, some) for one in self._workers for some in one.begun if request.id in some.members)
+        if batch is worker.running:
+            request.left = True
+            self._leaving += 1
+        else:  # it rests at a boundary: no stage is run for those who have all left
+            self._end(batch.members.pop(request.id), Outcome.CANCELLED, now, actions, batch.stage - 1)
+            worker.drop_empty()
 
     def _stage_done(self, event: StageDone, now: float, actions: list[Action]) -> None:
-        worker, batch = self._crew.busy(event.worker)
+        worker, batch = self._busy(event.worker)
         members, stage, exited = batch.members, batch.stage, event.exited
         for i in exited:
             if i not in members:
@@ -242,11 +284,11 @@ class Scheduler:
         if last or exited:
             for i, left_at in worker.table.leaving(batch, tuple(members) if last else exited, stage):
                 request = members.pop(i)
-                outcome = Outcome.CANCELLED if last and request.state is LEAVING else Outcome.ANSWERED
-                self._requests.end(request, outcome, now, actions, left_at)
+                outcome = Outcome.CANCELLED if last and request.left else Outcome.ANSWERED
+                self._end(request, outcome, now, actions, left_at)
         if not last:
-            if self._requests.leaving or (self._sheds and batch.due < now):
-                self._requests.end_leaving(batch.members, now, actions, stage)
+            if self._leaving or (self._sheds and batch.due < now):
+                self._end_leaving(batch, now, actions, stage)
             if members:
                 batch.advance()
         self._settle(worker, batch, now, actions)
@@ -261,7 +303,7 @@ class Scheduler:
             if new:
                 self._lanes[entry.spec.name].estimate.observe_exits(event.stage, 0, len(new))
             for i, left_at in worker.table.leaving(entry, new, event.stage):
-                self._requests.end(entry.members.pop(i), Outcome.ANSWERED, now, actions, left_at)
+                self._end(entry.members.pop(i), Outcome.ANSWERED, now, actions, left_at)
         worker.drop_empty()
 
     def _stage_failed(self, event: StageFailed, now: float, actions: list[Action]) -> None:
@@ -269,11 +311,11 @@ class Scheduler:
 
         Whoever raises alone fails. Policies are asked again once all others have got past the stage.
         """
-        worker, batch = self._crew.busy(event.worker)
+        worker, batch = self._busy(event.worker)
         if batch.ran == 1:
-            self._requests.end_all(batch.members, Outcome.FAILED, now, actions, batch.stage - 1)
+            self._end_all(batch, Outcome.FAILED, now, actions)
         else:
-            self._requests.end_leaving(batch.members, now, actions, batch.stage - 1)
+            self._end_leaving(batch, now, actions, batch.stage - 1)
         if not batch.members:
             self._settle(worker, batch, now, actions)
             return
@@ -284,7 +326,7 @@ class Scheduler:
     def _settle(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
         """Put the sub-batch that has run in its new place; go on at once where no request waits."""
         for late in worker.late(now) if self._sheds else ():
-            self._requests.end_leaving(late.members, now, actions, late.stage - 1)
+            self._end_leaving(late, now, actions, late.stage - 1)
             worker.drop_empty()
         worker.running, table, residency = None, worker.table, self._residency
         if residency is not None and batch.members and not residency.is_resident(batch):
@@ -301,7 +343,7 @@ class Scheduler:
         if residency is not None:
             self._resume_aside(worker, residency, now, actions)
             return
-        going = None if self._requests.queued else table.going
+        going = None if self._queued else table.going
         if going is not None:
             self._run(worker, going, now, actions)
         elif table.entries:
@@ -318,7 +360,7 @@ class Scheduler:
     def _resume_aside(self, worker: Worker, residency: Residency, now: float, actions: list[Action]) -> None:
         """At a stage boundary of a worker, put sub-batches whose next stage is in memory back into its table."""
         for batch in [entry for entry in worker.aside if residency.is_resident(entry)]:
-            self._requests.end_leaving(batch.members, now, actions, batch.stage - 1)
+            self._end_leaving(batch, now, actions, batch.stage - 1)
             if batch.members:
                 worker.aside.remove(batch)
                 worker.table.push(batch, now)
@@ -333,12 +375,19 @@ class Scheduler:
         if residency.memory.models[event.model].complete:
             return
         for request in [*lane.queue.values(), *lane.held.values()]:
-            self._requests.end_queued(request, Outcome.NOT_LOADED, now, actions)
+            self._end_queued(request, Outcome.NOT_LOADED, now, actions)
         for worker in self._workers:
             for batch in worker.aside:
                 if batch.spec is lane.spec:
-                    self._requests.end_all(batch.members, Outcome.NOT_LOADED, now, actions, batch.stage - 1)
+                    self._end_all(batch, Outcome.NOT_LOADED, now, actions)
             worker.drop_empty()
+
+    def _busy(self, number: int) -> tuple[Worker, SubBatch]:
+        """Return a worker and the sub-batch that it runs; raises `IllegalEvent` if it runs none."""
+        worker = self._workers[number] if 0 <= number < len(self._workers) else None
+        if worker is None or worker.running is None:
+            raise IllegalEvent(f"worker {number} reports a stage but runs none")
+        return worker, worker.running
 
     def _woke(self, event: Woke, now: float, actions: list[Action]) -> None:
         del event, actions
@@ -350,14 +399,14 @@ class Scheduler:
     def _decide(self, last: Event, now: float, actions: list[Action]) -> None:
         """Decide which requests are too late, what is loaded and what runs; `last` is the latest event handled."""
         complete = not (type(last) is Arrived and last.more)
-        if complete and self._sheds and (self._requests.queued or self._undecided):
-            self._requests.end_late(now, actions)
+        if complete and self._sheds and (self._queued or self._undecided):
+            self._end_late(now, actions)
         shed = True
         while shed:  # the last requests that could run may be gone, and what others wait for is loaded
             if self._residency is not None:
                 actions.extend(self._residency.decide(now))
             shed = False
-            if complete and (self._requests.queued or self._undecided):
+            if complete and (self._queued or self._undecided):
                 shed = self._launch(now, actions) and self._residency is not None
                 self._undecided = len(self._workers) > 1 and any(worker.rests for worker in self._workers)
 
@@ -366,25 +415,27 @@ class Scheduler:
 
         Workers that left requests to others are asked again when these have started some.
         """
-        ended = self._requests.ended
+        ended, in_order = self._ended, self._largest_first
+        if len(in_order) > 1:  # those that have started something first
+            in_order = sorted(in_order, key=lambda worker: not worker.table.entries)
         while True:
-            waiting, until = self._requests.queued, None
-            for worker in self._crew.in_order():
+            waiting, until = self._queued, None
+            for worker in in_order:
                 wait = self._occupy(worker, now, actions)
                 if wait is not None:
                     until = wait.until if until is None else min(until, wait.until)
-            if len(self._workers) == 1 or self._requests.queued == waiting:
+            if len(self._workers) == 1 or self._queued == waiting:
                 break
         if until is not None and self._models.requests:
             self._ask_to_wake(until, now, actions)
-        elif self._residency is not None and self._requests.next_late < inf:  # while its model is loaded
+        elif self._residency is not None and self._last_starts:  # while its model is loaded
             self._ask_to_wake(inf, now, actions)
-        return self._requests.ended > ended
+        return self._ended > ended
 
     def _occupy(self, worker: Worker, now: float, actions: list[Action]) -> Wait | None:
         """Ask the policy until the worker runs or nothing is left for it to run, or it is to wait: then return that."""
         table = worker.table
-        while worker.running is None and self._crew.may_run():
+        while worker.running is None and self._may_run():
             going = None if self._models.requests else table.going
             if going is not None:
                 self._run(worker, going, now, actions)
@@ -407,26 +458,31 @@ class Scheduler:
 
     def _shed(self, worker: Worker, decision: Shed, now: float, actions: list[Action]) -> None:
         for i in decision.requests:
-            request = self._requests.by_id[i]
-            if request.state is QUEUED:
-                self._requests.end_queued(request, Outcome.EXPIRED, now, actions)
+            request = self._live[i]
+            if request.started == inf:
+                self._end_queued(request, Outcome.EXPIRED, now, actions)
                 continue
             batch = next(entry for entry in worker.table.entries if i in entry.members)
-            self._requests.end(batch.members.pop(i), Outcome.EXPIRED, now, actions, batch.stage - 1)
+            self._end(batch.members.pop(i), Outcome.EXPIRED, now, actions, batch.stage - 1)
             if not batch.members:
                 worker.table.settle(batch, now)
 
     def _start(self, worker: Worker, launch: Launch, now: float) -> None:
-        members = self._requests.start(launch.model, launch.requests, now)
+        lane = self._lanes[launch.model]
+        members = {i: lane.remove(i) for i in launch.requests}
+        self._queued -= len(members)
+        for request in members.values():
+            request.started = now
         if worker.table.entries:
             worker.refills[launch.model] += len(members)
-        worker.table.push(SubBatch(self._lanes[launch.model].spec, members), now)
+        worker.table.push(SubBatch(lane.spec, members), now)
         if self._residency is not None:
             self._residency.touch(launch.model)
 
     def _ask_to_wake(self, until: float, now: float, actions: list[Action]) -> None:
         """Ask for a wake-up at `until`, or earlier, when the first queued request becomes too late."""
-        wanted = min(until, self._requests.next_late)
+        too_late = nextafter(self._last_starts[0][0], inf) if self._last_starts else inf
+        wanted = min(until, too_late)
         if wanted != self._wake or self._wake <= now:
             self._wake = wanted
             actions.append(WakeAt(wanted))
@@ -445,3 +501,54 @@ class Scheduler:
         batch.ran = len(requests)
         worker.launched = batch.ran, now
         actions.append(Run(worker.number, batch.spec.name, batch.stage, requests, slots))
+
+    def _started(self) -> Iterator[SubBatch]:
+        return (entry for worker in self._workers for entry in worker.begun)
+
+    def _running(self) -> int:
+        return sum([worker.running is not None for worker in self._workers])
+
+    def _may_run(self) -> bool:
+        return len(self._workers) == 1 or self._running() < self._at_once
+
+    # Ends: each request has one, with one reply, whatever ends it ---------------------------------------------------
+
+    def _end(self, request: Request, outcome: Outcome, now: float, actions: list[Action], stage: int = NOT_RUN) -> None:
+        """End a request that no lane and no sub-batch has any more; `stage` is the last stage that it ran."""
+        del self._live[request.id]
+        self._ended += 1
+        self._leaving -= request.left
+        started = request.started if request.started < now else now
+        waited, ran = started - request.arrived, now - started
+        actions.append(Reply(request.id, request.model, outcome, stage, waited, ran, request.slack))
+        if self._residency is not None:
+            self._residency.touch(request.model)
+
+    def _end_queued(self, request: Request, outcome: Outcome, now: float, actions: list[Action]) -> None:
+        self._lanes[request.model].remove(request.id)
+        self._queued -= 1
+        self._end(request, outcome, now, actions)
+
+    def _end_all(self, batch: SubBatch, outcome: Outcome, now: float, actions: list[Action]) -> None:
+        """End all members of a sub-batch."""
+        for request in batch.members.values():
+            self._end(request, Outcome.CANCELLED if request.left else outcome, now, actions, batch.stage - 1)
+        batch.members.clear()
+
+    def _end_leaving(self, batch: SubBatch, now: float, actions: list[Action], stage: int) -> None:
+        """End members whose client has left or whose deadline has passed; `stage` is the last that they ran."""
+        earliest = now if self._sheds else -inf
+        for request in [r for r in batch.members.values() if r.deadline < earliest or r.left]:
+            outcome = Outcome.CANCELLED if request.left else Outcome.EXPIRED
+            self._end(batch.members.pop(request.id), outcome, now, actions, stage)
+
+    def _end_late(self, now: float, actions: list[Action]) -> None:
+        """End the queued requests that would be too late even if each started now, alone."""
+        while self._last_starts:
+            start, number = self._last_starts[0]
+            request = self._live.get(number)
+            if request is not None and request.started == inf:
+                if start >= now:
+                    return
+                self._end_queued(request, Outcome.EXPIRED, now, actions)
+            heappop(self._last_starts)

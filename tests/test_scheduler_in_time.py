@@ -4,10 +4,9 @@ from itertools import count, pairwise
 
 import pytest
 
-from latebind.batching.requests import RETRY
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.events import Cancelled, StageDone, Woke
-from latebind.scheduler import Scheduler
+from latebind.scheduler import RETRY, Scheduler
 from tests.models import config, served
 from tests.test_scheduler import arrived, outcomes, run
 

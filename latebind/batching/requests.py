@@ -1,4 +1,4 @@
-"""Requests from arrival to reply: those of each model that wait, the work of all in the order of service, their ends.
+"""Requests that wait: those of each model, and the work of all in the order of service.
 
 Requests of priority 1, 2, ... go first in this order; those of priority 0, which named none, go last. Only queues know
 of priorities: policies take the requests that these return. Without priorities, nothing has to be sorted. Pure.
@@ -6,15 +6,13 @@ of priorities: policies take the requests that these return. Without priorities,
 
 import sys
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import Enum, IntEnum, auto
-from heapq import heappop, heappush
+from collections.abc import Iterable
+from enum import Enum
 from itertools import islice
-from math import inf, nextafter
+from math import inf
 
 from latebind.batching.costs import Estimate
 from latebind.batching.decisions import Launch
-from latebind.domain.actions import Action, Outcome, Reply
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import TYPICAL_STEPS, Outlook
 from latebind.domain.model import ModelSpec
@@ -23,29 +21,15 @@ LAST = 256  # the rank of requests without a priority
 NOT_RUN = -1  # the last stage of a request that has run none
 NEWEST = 0.05  # weight of the newest gap between arrivals, or of the newest input's length, in their mean
 AMONG = 2  # requests of similar length are chosen among this many times the wanted number
-RETRY = 0.5  # seconds; so a model is tried again this long after the machine has been slow for up to ten seconds
-RETRY_SHARE = 0.05  # of the time for which a model has been refused, it waits until it is tried again
-RETRY_AT_MOST = 10.0  # seconds; no model is refused by an estimate alone for longer
-
-
-class State(IntEnum):
-    """The state of a request, which is forgotten when it has ended."""
-
-    QUEUED = auto()
-    RUNNING = auto()
-    LEAVING = auto()  # cancelled while a stage runs: it leaves when that stage has ended
-
-
-# Looking a member up in its class takes ten times as long.
-QUEUED, RUNNING, LEAVING = State.QUEUED, State.RUNNING, State.LEAVING
 
 
 class Request:
     """One request. Times are in seconds. Not a dataclass, because mypyc compiles their constructors badly.
 
     `inputs` is the number of steps of its input; `steps` is the number of decoder steps that have run. Among requests
-    that wait for its model, `priority` 1 goes first and 0 last. `slack` is the estimate made when it arrived. Other
-    requests that were let past it have delayed it `preempted` times, by `delayed` seconds in all.
+    that wait for its model, `priority` 1 goes first and 0 last. `slack` is the estimate made when it arrived. It waits
+    until it has `started`; if its client has `left` meanwhile, it ends at the next stage boundary. Other requests that
+    were let past it have delayed it `preempted` times, by `delayed` seconds in all.
     """
 
     def __init__(
@@ -73,7 +57,7 @@ class Request:
         self.steps = steps
         self.delayed = 0.0
         self.preempted = 0
-        self.state: State = QUEUED
+        self.left = False
 
 
 # When a request is served among those of all models, the lowest first: its rank, its place in the order, its number.
@@ -91,37 +75,24 @@ class Order(Enum):
         return deadline if self is Order.DEADLINE else arrived
 
 
-class Queue(Mapping[int, Request]):
-    """Waiting requests by number; iteration is in the order of arrival. Policies only read."""
+class Queue(dict[int, Request]):
+    """Waiting requests by number, in the order of arrival. Policies only read."""
 
     def __init__(self) -> None:
-        self._requests: dict[int, Request] = {}
         self._prior: dict[int, Request] = {}  # those with a priority
         self._deadlines: list[tuple[float, int]] = []  # ascending, in which order most requests arrive anyway
         self._arrivals = 0.0  # sum of arrival times
         self._last = inf  # time of the last arrival
         self._gap = inf  # mean seconds between arrivals, exponentially weighted
 
-    def __getitem__(self, number: int) -> Request:
-        return self._requests[number]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._requests)
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __contains__(self, number: object) -> bool:
-        return number in self._requests
-
     @property
     def oldest(self) -> Request:
         """The request that has waited longest; the queue must not be empty."""
-        return next(iter(self._requests.values()))
+        return next(iter(self.values()))
 
     def first(self, count: int) -> list[Request]:
         """Return `count` requests: by priority, then the oldest first."""
-        requests = sorted(self._requests.values(), key=_rank) if self._prior else self._requests.values()
+        requests = sorted(self.values(), key=_rank) if self._prior else self.values()
         return list(islice(requests, max(0, count)))
 
     def turn(self, order: Order) -> Turn:
@@ -146,10 +117,10 @@ class Queue(Mapping[int, Request]):
         """
         first = 0 if due == -inf else bisect_left(self._deadlines, (due, -1))
         if self._prior:
-            by_deadline = [self._requests[number] for _, number in self._deadlines]
+            by_deadline = [self[number] for _, number in self._deadlines]
             eligible = [request for place, request in enumerate(by_deadline) if place >= first or request.priority]
             return sorted(eligible, key=_rank)[: max(0, count)]
-        return [self._requests[number] for _, number in self._deadlines[first : first + max(0, count)]]
+        return [self[number] for _, number in self._deadlines[first : first + max(0, count)]]
 
     def alike(self, count: int) -> list[Request]:
         """Return the most urgent request, and with it those of the next ones whose inputs are about as long.
@@ -167,7 +138,7 @@ class Queue(Mapping[int, Request]):
         """Return how many requests go before a new one at this place of the order."""
         if priority or self._prior:
             new = priority or LAST, place
-            before = [(_rank(r), order.place(r.deadline, r.arrived)) <= new for r in self._requests.values()]
+            before = [(_rank(r), order.place(r.deadline, r.arrived)) <= new for r in self.values()]
             return sum(before)
         if order is Order.DEADLINE:
             return bisect_right(self._deadlines, (place, sys.maxsize))
@@ -194,16 +165,16 @@ class Queue(Mapping[int, Request]):
             self._gap = gap if self._gap == inf else self._gap + NEWEST * (gap - self._gap)
         self._last = request.arrived
         self._arrivals += request.arrived
-        self._requests[request.id] = request
+        self[request.id] = request
         if request.priority:
             self._prior[request.id] = request
         insort(self._deadlines, (request.deadline, request.id))
 
     def remove(self, number: int) -> Request:
         """Remove a request and return it."""
-        request = self._requests.pop(number)
+        request = self.pop(number)
         self._prior.pop(number, None)
-        self._arrivals = self._arrivals - request.arrived if self._requests else 0.0
+        self._arrivals = self._arrivals - request.arrived if self else 0.0
         del self._deadlines[bisect_left(self._deadlines, (request.deadline, number))]
         return request
 
@@ -363,7 +334,7 @@ class Lane(ModelView):
         self._inputs = float(TYPICAL_STEPS)  # mean input steps of a model with a decoder, exponentially weighted
         self._hopes = hopes and self.estimate.exits
         self.refused_since = inf  # when a request was first refused for the estimate, if none was accepted since
-        self._doubted_at = inf  # when the estimate was last doubted, or that was
+        self.doubted_at = inf  # when the estimate was last doubted, or that was
         self._models = models
         models.append(self)
 
@@ -462,116 +433,3 @@ class Lane(ModelView):
         if self.estimate.decoder is not None:
             return Outlook(wait, (self.estimate.whole(1, 1, self.estimate.mean_outputs),), (1.0,))
         return Outlook(wait, *self.estimate.ends())
-
-    def doubts(self, now: float) -> bool:
-        """Note that a request was refused for the estimate while nothing of the model ran; return whether to doubt it.
-
-        If so, until a launch shows more the model is taken to need the least that is believed of any. That happens
-        `RETRY` seconds after the first such refusal and then again and again, and less often the longer launches have
-        shown nothing better: what no request can meet should not cost others more and more work.
-        """
-        if self.refused_since == inf:
-            self.refused_since = self._doubted_at = now
-            return False
-        if now - self._doubted_at < min(RETRY_AT_MOST, max(RETRY, RETRY_SHARE * (now - self.refused_since))):
-            return False
-        self._doubted_at = now
-        self.estimate.doubt()
-        return True
-
-
-class LiveRequests:
-    """All requests between arrival and reply. Each ends once, with one reply, whatever ends it.
-
-    Where `sheds` is off, none is ever too late. `touch` is told the model of each that ends.
-    """
-
-    def __init__(self, lanes: Mapping[str, Lane], touch: Callable[[str], None], *, sheds: bool) -> None:
-        self.by_id: dict[int, Request] = {}
-        self.accepted = 0
-        self.ended = 0
-        self.queued = 0
-        self.leaving = 0  # their clients have left while a stage runs
-        self._lanes = lanes
-        self._touch = touch
-        self._sheds = sheds
-        self._last_starts: list[tuple[float, int]] = []  # heap: the latest time at which each queued one may start
-
-    @property
-    def next_late(self) -> float:
-        """The time at which the first queued request becomes too late, inf where none ever does."""
-        return nextafter(self._last_starts[0][0], inf) if self._last_starts else inf
-
-    def add(self, request: Request) -> None:
-        """Queue a request that has arrived."""
-        lane = self._lanes[request.model]
-        self.by_id[request.id] = request
-        self.accepted += 1
-        self.queued += 1
-        lane.add(request)
-        if self._sheds:
-            heappush(self._last_starts, (request.deadline - lane.least(request.inputs), request.id))
-
-    def start(self, model: str, requests: Sequence[int], now: float) -> dict[int, Request]:
-        """Take waiting requests, which run from now on, out of their lane; return them by number."""
-        lane = self._lanes[model]
-        members = {i: lane.remove(i) for i in requests}
-        self.queued -= len(members)
-        for request in members.values():
-            request.state, request.started = RUNNING, now
-        return members
-
-    def end(self, request: Request, outcome: Outcome, now: float, actions: list[Action], stage: int = NOT_RUN) -> None:
-        """End a request that no lane and no sub-batch has any more; `stage` is the last stage that it ran."""
-        del self.by_id[request.id]
-        self.ended += 1
-        if request.state is LEAVING:
-            self.leaving -= 1
-        started = request.started if request.started < now else now
-        waited, ran = started - request.arrived, now - started
-        actions.append(Reply(request.id, request.model, outcome, stage, waited, ran, request.slack))
-        self._touch(request.model)
-
-    def end_queued(self, request: Request, outcome: Outcome, now: float, actions: list[Action]) -> None:
-        """End a request that has not started."""
-        self._lanes[request.model].remove(request.id)
-        self.queued -= 1
-        self.end(request, outcome, now, actions)
-
-    def end_all(
-        self, members: dict[int, Request], outcome: Outcome, now: float, actions: list[Action], stage: int
-    ) -> None:
-        """End all members of a sub-batch; `stage` is the last that they ran."""
-        for request in members.values():
-            self.end(request, Outcome.CANCELLED if request.state is LEAVING else outcome, now, actions, stage)
-        members.clear()
-
-    def end_leaving(self, members: dict[int, Request], now: float, actions: list[Action], stage: int) -> None:
-        """End members whose client has left or whose deadline has passed; `stage` is the last that they ran."""
-        earliest = now if self._sheds else -inf
-        for request in [r for r in members.values() if r.deadline < earliest or r.state is LEAVING]:
-            outcome = Outcome.CANCELLED if request.state is LEAVING else Outcome.EXPIRED
-            self.end(members.pop(request.id), outcome, now, actions, stage)
-
-    def end_late(self, now: float, actions: list[Action]) -> None:
-        """End the queued requests that would be too late even if each started now, alone."""
-        while self._last_starts:
-            start, number = self._last_starts[0]
-            request = self.by_id.get(number)
-            if request is not None and request.state is QUEUED:
-                if start >= now:
-                    return
-                self.end_queued(request, Outcome.EXPIRED, now, actions)
-            heappop(self._last_starts)
-
-    def check(self, members: set[int]) -> None:
-        """Raise `AssertionError` where an invariant does not hold; `members` are those of all sub-batches."""
-        queued = {i for lane in self._lanes.values() for i in (*lane.queue, *lane.held)}
-        requests = self.by_id.values()
-        assert self.accepted == self.ended + len(requests), "accepted is not queued + running + ended"
-        assert not members & queued, "a request is queued and running"
-        assert members | queued == set(self.by_id), "a live request is neither queued nor running"
-        assert len(queued) == self.queued, "the count of queued requests is off"
-        assert self.leaving == sum([r.state is LEAVING for r in requests]), "the count of those that leave is off"
-        assert queued == {r.id for r in requests if r.state is QUEUED}, "a request has the wrong state"
-        assert len({(r.model, r.slot) for r in requests}) == len(requests), "a slot has two owners"

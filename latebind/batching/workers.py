@@ -2,11 +2,10 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import inf
 
 from latebind.batching.requests import Models, ModelView, Request
-from latebind.domain.errors import IllegalEvent
 from latebind.domain.model import ModelSpec, StageKind
 
 ANY_SIZE = sys.maxsize  # the granularity of a worker whose batches only the policy and the model limit
@@ -281,78 +280,3 @@ class Worker(WorkView):
             if not entry.members and entry is not self.running:
                 self.table.entries.remove(entry)
         self.aside[:] = [entry for entry in self.aside if entry.members]
-
-
-class Crew:
-    """All workers. At most `at_once` of them run at a time."""
-
-    def __init__(
-        self, models: Models, tables: Sequence[BatchTable], granularities: Sequence[int], at_once: int
-    ) -> None:
-        self.workers: list[Worker] = []
-        for table, granularity in zip(tables, granularities or (ANY_SIZE,) * len(tables), strict=True):
-            self.workers.append(Worker(len(self.workers), models, table, granularity, self.workers))
-        self.at_once = min(at_once or len(tables), len(tables))
-        self._models = models
-        self._largest_first = sorted(self.workers, key=lambda worker: -worker.granularity)
-
-    @property
-    def running(self) -> int:
-        """How many workers run."""
-        return sum([worker.running is not None for worker in self.workers])
-
-    def may_run(self) -> bool:
-        """Return whether one more worker may run."""
-        return len(self.workers) == 1 or self.running < self.at_once
-
-    def started(self) -> Iterator[SubBatch]:
-        """Yield the sub-batches that all workers have started."""
-        for worker in self.workers:
-            yield from worker.begun
-
-    def busy(self, number: int) -> tuple[Worker, SubBatch]:
-        """Return a worker and the sub-batch that it runs; raises `IllegalEvent` where it runs none."""
-        worker = self.workers[number] if 0 <= number < len(self.workers) else None
-        if worker is None or worker.running is None:
-            raise IllegalEvent(f"worker {number} reports a stage but runs none")
-        return worker, worker.running
-
-    def in_order(self) -> Sequence[Worker]:
-        """Return the workers that have started something, then the others; among each, the largest batches first."""
-        if len(self.workers) == 1:
-            return self._largest_first
-        return sorted(self._largest_first, key=lambda worker: not worker.table.entries)
-
-    def wait(self) -> float:
-        """Return the seconds until a request that arrives now may start, behind all that wait.
-
-        Started sub-batches are taken to run to the end of the network.
-        """
-        if self.running < self.at_once:
-            return 0.0
-        rests = [
-            self._models.by_name[one.spec.name].estimate.rest(len(one.members), one.stage, one.step, one.inputs)
-            for one in self.started()
-            if one.members
-        ]
-        return (self._models.backlog.seconds + sum(rests)) / self.at_once
-
-    def tally(self, model: str) -> dict[str, int]:
-        """Return how often sub-batches of a model merged, were preempted, and were joined by new requests."""
-        return {
-            "merges": sum([worker.table.merges[model] for worker in self.workers]),
-            "preemptions": sum([worker.table.preemptions[model] for worker in self.workers]),
-            "refills": sum([worker.refills[model] for worker in self.workers]),
-        }
-
-    def check(self) -> None:
-        """Raise `AssertionError` where an invariant does not hold."""
-        started = list(self.started())
-        members = {i for entry in started for i in entry.members}
-        assert sum([len(entry.members) for entry in started]) == len(members), "a request runs twice"
-        assert self.running <= self.at_once, "too many run at once"
-        for worker in self.workers:
-            begun = worker.running is None or worker.running in worker.table.entries
-            assert begun, "a worker runs what it has not started"
-            assert not (worker.rests and self.may_run()), "a worker has started something and is idle"
-            assert all(entry.members or entry is worker.running for entry in worker.begun), "an empty batch waits"

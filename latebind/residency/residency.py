@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from latebind.batching.requests import Lane, Models
-from latebind.batching.workers import Crew
+from latebind.batching.workers import Worker
 from latebind.domain.actions import Action
 from latebind.domain.config import ResidencyConfig, ServedModel
 from latebind.domain.events import Loaded, LoadFailed
@@ -26,11 +26,11 @@ class Residency(ResidencyState):
         models: Iterable[ServedModel],
         lanes: Mapping[str, Lane],
         queues: Models,
-        crew: Crew,
+        workers: Sequence[Worker],
     ) -> None:
         self._policy = make_policy(config)
         memory = Memory(config.budget, {served.spec.name: served.footprint for served in models})
-        super().__init__(config, memory, lanes, queues, crew, whole=self._policy.whole or not config.stages)
+        super().__init__(config, memory, lanes, queues, workers, whole=self._policy.whole or not config.stages)
         for model in memory.models.values():
             require_room(model, config.budget, whole=self.whole)
         self._planner = LoadPlanner(self, self._policy)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from latebind.batching.requests import Lane, Models
-from latebind.batching.workers import Crew, SubBatch
+from latebind.batching.workers import SubBatch, Worker
 from latebind.domain.config import ResidencyConfig
 from latebind.residency.memory import Memory, ModelState
 
@@ -33,7 +33,7 @@ class ResidencyState:
         memory: Memory,
         lanes: Mapping[str, Lane],
         models: Models,
-        crew: Crew,
+        workers: Sequence[Worker],
         whole: bool,
     ) -> None:
         self.config = config
@@ -46,7 +46,7 @@ class ResidencyState:
         self.streaming: set[str] = set()
         self.draining = False
         self._queues = models
-        self._crew = crew
+        self._workers = workers
         self._newest = -1  # the request that arrived last
         # For each model that was loaded, the last request that had arrived by then. The model stays until all requests
         # for it up to that one have started.
@@ -150,7 +150,7 @@ class ResidencyState:
 
     def started(self) -> Iterable[SubBatch]:
         """Return the sub-batches that have started and not ended."""
-        return self._crew.started()
+        return (batch for worker in self._workers for batch in worker.begun)
 
     def _resting_bytes(self) -> int:
         """Return the most bytes that the requests that have started keep between stages."""
@@ -159,7 +159,7 @@ class ResidencyState:
 
     def can_progress(self) -> bool:
         """Return whether a worker runs something, or could without waiting for memory."""
-        runs = any(worker.running is not None or worker.table.entries for worker in self._crew.workers)
+        runs = any(worker.running is not None or worker.table.entries for worker in self._workers)
         return runs or self._queues.requests > 0
 
     def is_resident(self, batch: SubBatch) -> bool:
@@ -169,7 +169,7 @@ class ResidencyState:
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
         self.memory.check()
-        for worker in self._crew.workers:
+        for worker in self._workers:
             for entry in worker.table.entries:
                 assert self.is_resident(entry), f"stage {entry.stage} of {entry.spec.name} may run and is not in memory"
             assert worker.running or not any(map(self.is_resident, worker.aside)), "a batch that could run is set aside"

@@ -1,20 +1,19 @@
 """What a plan starts from: models and traffic, kinds of machines, ways to run them, and the target to reach."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import structs
 
 from latebind.cluster.routing import Router
-from latebind.domain.config import ClusterConfig, PolicyConfig, ResidencyConfig, ServedModel
+from latebind.domain.config import ClusterConfig, ServedModel
 from latebind.domain.errors import ConfigError
 from latebind.residency.policy import POLICIES
-from latebind.simulation.cluster.fleet import ClusterModel, Fleet, MachineKind, Requests
+from latebind.simulation.cluster.fleet import Fleet, MachineKind
 from latebind.simulation.cluster.population import Population, population_of
-from latebind.simulation.cluster.workload import read_workload
+from latebind.simulation.cluster.workload import Workload, read_workload
 
 WAITS = "wait"  # the ending of labels where no request is refused for being late
 served_router = partial(Router, most=ClusterConfig().calls)  # what `serve --on ray` has
@@ -22,14 +21,13 @@ served_router = partial(Router, most=ClusterConfig().calls)  # what `serve --on 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How machines are run: the residency policy of each, of whole models or of `stages`, and the `router`.
+    """How machines are run: the residency policy of each, and the `router` before them.
 
     Where it `sheds`, machines refuse requests that would be late; else all requests wait, also for their models.
     """
 
     residency: str
     sheds: bool = True
-    stages: bool = False
     router: Callable[[], Router] = served_router
     name: str = ""  # of the router, where it is another than the one that is served with
 
@@ -53,35 +51,33 @@ def way(text: str) -> Way:
     return Way(residency, sheds=not slash)
 
 
-class Traffic(Protocol):
-    """Draws the requests of a run; the same seed with another `scale` is the same day with more or less traffic."""
-
-    def requests(self, *, seed: int, scale: float = 1.0) -> Requests:
-        """Return the requests of one run, `scale` times as many as usual."""
-
-
 @dataclass(frozen=True, slots=True)
 class Question:
     """Everything that a plan starts from.
 
-    Requests count from `warm` seconds on. `target` is the share of requests that must be answered in time, in each of
-    `seeds` runs. `sizes` are the shares of a kind's memory to try. At most `most` machines are tried; 0: many times
-    what compute or memory alone need. Only of a `population` can samples be simulated.
+    `population` are the models of the workload and their requests, or a sample of them. Requests count from `warm`
+    seconds on. `target` is the share of requests that must be answered in time, in each of `seeds` runs. `sizes` are
+    the shares of a kind's memory to try. At most `most` machines are tried; 0: many times what compute or memory alone
+    need.
     """
 
-    models: tuple[ClusterModel, ...]
-    traffic: Traffic
-    kinds: tuple[MachineKind, ...]
+    workload: Workload
+    population: Population
     ways: tuple[Way, ...]
-    policy: PolicyConfig
-    residency: ResidencyConfig
     sizes: tuple[float, ...] = (1.0,)
-    hop: float = 0.0
     target: float = 0.99
     warm: float = 0.0
     seeds: int = 3
     most: int = 0
-    population: Population | None = None
+
+    @property
+    def largest(self) -> ServedModel:
+        """The model that takes the most memory."""
+        return max([model.served for model in self.population.models], key=lambda served: served.footprint.size)
+
+    def fits_in(self, memory: int) -> bool:
+        """Return whether the largest model fits into `memory` bytes."""
+        return self.largest.footprint.size <= memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +112,14 @@ CHANGES = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run to be simulated: `machines` machines of an offer, a seed, and a change.
+    """One run to be simulated: a draw of the traffic, `machines` machines of an offer, and a change.
 
-    Where samples are simulated, the seed is also the number of the sample.
+    Where samples are simulated, `seed` is also the number of the sample.
     """
 
     offer: Offer
-    machines: int
     seed: int
+    machines: int
     change: Change = AS_ASKED
 
 
@@ -135,24 +131,10 @@ def read_question(
     Raises `ConfigError` where the file makes no sense, or has no requests.
     """
     workload = read_workload(file)
-    population = population_of(workload)
+    population, duration = population_of(workload), workload.traffic.duration
     if not len(population.requests(seed=0)):
-        raise ConfigError(f"{file}: no request comes in {workload.traffic.duration:g} s: give more rate or duration")
-    return Question(
-        population.models,
-        population,
-        tuple(dict.fromkeys(workload.machines)),
-        ways,
-        workload.policy,
-        workload.residency,
-        sizes,
-        workload.hop,
-        target,
-        warm * workload.traffic.duration,
-        seeds,
-        most,
-        population,
-    )
+        raise ConfigError(f"{file}: no request comes in {duration:g} s: give more rate or duration")
+    return Question(workload, population, ways, sizes, target, warm * duration, seeds, most)
 
 
 def offers(question: Question) -> list[Offer]:
@@ -162,42 +144,27 @@ def offers(question: Question) -> list[Offer]:
     """
     kinds = [
         structs.replace(kind, memory=round(kind.memory * share))
-        for kind in question.kinds
+        for kind in dict.fromkeys(question.workload.machines)
         for share in sorted(question.sizes, reverse=True)
-        if fits_in(question.models, round(kind.memory * share))
+        if question.fits_in(round(kind.memory * share))
     ]
     if not kinds:
-        largest = _largest(question.models)
         raise ConfigError(
-            f"model {largest.spec.name!r} takes {largest.footprint.size} bytes, more than any machine has: "
-            "give a kind of machine with more memory"
+            f"model {question.largest.spec.name!r} takes {question.largest.footprint.size} bytes, more than any "
+            "machine has: give a kind of machine with more memory"
         )
     return [Offer(kind, way) for kind in kinds for way in question.ways]
 
 
-def fits_in(models: Sequence[ClusterModel], memory: int) -> bool:
-    """Return whether the largest of the models fits into `memory` bytes."""
-    return _largest(models).footprint.size <= memory
-
-
 def fleet_of(question: Question, run: Run) -> Fleet:
     """Return the machines of a run and what they serve."""
-    change = run.change
-    kind = structs.replace(
-        run.offer.kind,
-        memory=round(run.offer.kind.memory * change.memory),
-        loading=run.offer.kind.loading * change.loading,
-    )
+    kind, way, change, workload = run.offer.kind, run.offer.way, run.change, question.workload
     return Fleet(
-        kind,
+        structs.replace(kind, memory=round(kind.memory * change.memory), loading=kind.loading * change.loading),
         run.machines,
-        tuple([replace(model, allowed=model.allowed * change.allowed) for model in question.models]),
-        structs.replace(question.policy, shed=question.policy.shed and run.offer.way.sheds),
-        structs.replace(question.residency, policy=run.offer.way.residency, stages=run.offer.way.stages),
-        question.hop,
+        tuple([replace(model, allowed=model.allowed * change.allowed) for model in question.population.models]),
+        structs.replace(workload.policy, shed=workload.policy.shed and way.sheds),
+        structs.replace(workload.residency, policy=way.residency, stages=False),
+        workload.hop,
         ((question.warm, 0),) if change.lost else (),
     )
-
-
-def _largest(models: Sequence[ClusterModel]) -> ServedModel:
-    return max([model.served for model in models], key=lambda served: served.footprint.size)

@@ -60,14 +60,15 @@ def answer(question: Question, plan: Plan) -> str:
 
 def asked(question: Question, sampling: Sampling) -> str:
     """Describe what is to be played."""
-    requests = question.traffic.requests(seed=0)
-    total = sum(model.served.footprint.size for model in question.models)
-    offers = len(question.kinds) * len(question.sizes) * len(question.ways)
+    requests = question.population.requests(seed=0)
+    total = sum(model.served.footprint.size for model in question.population.models)
+    kinds = len(set(question.workload.machines))
+    offers = kinds * len(question.sizes) * len(question.ways)
     part = f"; samples of {sampling.share:.2%} of all are simulated" if sampling.sampled else ""
     return (
-        f"{len(question.models)} models of {size(total)} together, {len(requests)} requests in "
+        f"{len(question.population.models)} models of {size(total)} together, {len(requests)} requests in "
         f"{requests.times[-1]:.0f} s ({len(requests) / requests.times[-1]:.4g} a second){part}; {offers} offers: "
-        f"{len(question.kinds)} kinds of machines x {len(question.sizes)} sizes of memory x {len(question.ways)} ways; "
+        f"{kinds} kinds of machines x {len(question.sizes)} sizes of memory x {len(question.ways)} ways; "
         f"{question.seeds} seeds each"
     )
 
@@ -84,7 +85,7 @@ def assumptions(question: Question, sampling: Sampling) -> list[str]:
         f"requests of the first {question.warm:.4g} s do not count, for memory fills meanwhile.",
         "Stages, lookups and loads take exactly the seconds that the file gives, batches those of its curves; learned "
         "caches hit independently, at their rates. Frontends, networks and clients take "
-        f"{question.hop * 1e3:.4g} ms for the way to a machine and back.",
+        f"{question.workload.hop * 1e3:.4g} ms for the way to a machine and back.",
         "All machines are of one kind, and none fails but where a table says so. Memory is what models may take, "
         "without system, frontend or activations.",
         "Models are placed and requests routed by the code of the ingress of `serve --on ray`, of which there is one; "

@@ -11,7 +11,6 @@ from itertools import repeat
 from math import nan
 
 import numpy as np
-from numpy.typing import NDArray
 
 from latebind.domain.actions import Outcome
 from latebind.planning.question import Question, Run, fleet_of
@@ -44,12 +43,10 @@ class Figures:
     loads: float
     complete: bool = True
 
-
-def in_time(fleet: Fleet, played: Played) -> NDArray[np.bool_]:
-    """Return for each request, `(N,)` bool, whether it was answered within the deadline of its model."""
-    allowed = np.array([model.allowed for model in fleet.models])[played.requests.models]
-    right: NDArray[np.bool_] = (played.outcome == Outcome.ANSWERED) & (played.ended - played.requests.times <= allowed)
-    return right
+    @property
+    def late(self) -> float:
+        """How many requests were not answered in time."""
+        return self.requests * (1.0 - self.in_time)
 
 
 def figures_of(fleet: Fleet, played: Played, *, warm: float = 0.0, share: float = 1.0) -> Figures:
@@ -61,8 +58,9 @@ def figures_of(fleet: Fleet, played: Played, *, warm: float = 0.0, share: float 
     if not len(times):
         return Figures(0, nan, nan, 0.0, nan, nan, nan, 0.0, 0.0)
     counted = times >= warm
-    right, span = in_time(fleet, played)[counted], float(times[-1])
+    allowed, span = np.array([model.allowed for model in fleet.models])[played.requests.models], float(times[-1])
     answered = (played.outcome == Outcome.ANSWERED) & counted
+    right = (answered & (played.ended - times <= allowed))[counted]
     latencies = (played.ended - times)[answered]
     p50, p99 = np.quantile(latencies, [0.5, 0.99], method="inverted_cdf") if len(latencies) else (nan, nan)
     requests = int(counted.sum())
@@ -98,38 +96,34 @@ class Player:
 
     def _draw(self, seed: int, scale: float) -> tuple[Question, Requests, float]:
         """Return what a run plays, its requests, and the share of all requests that these are."""
-        question, share = self._sampling.question(self._question, seed), 1.0
-        if question.population is not None and self._question.population is not None:
-            part, whole = question.population.rates, self._question.population.rates
-            share = float(part.totals.sum() / whole.totals.sum())
-        return question, question.traffic.requests(seed=seed, scale=scale), share
+        question = self._sampling.question(self._question, seed)
+        part, whole = (float(one.population.rates.totals.sum()) for one in (question, self._question))
+        return question, question.population.requests(seed=seed, scale=scale), part / whole
 
 
 class Runs:
     """Plays runs of one question and keeps their figures. About as many as are `expected` will be played in all."""
 
     def __init__(self, pool: ProcessPoolExecutor, tell: Progress, sampling: Sampling) -> None:
-        self.figures: dict[Run, Figures] = {}
         self.sampling = sampling
         self.expected = 0
         self._pool, self._tell = pool, tell
-        self._stopped: dict[Run, float] = {}  # the target of each run
+        self._figures: dict[Run, tuple[Figures, float]] = {}  # and the target of each run
 
     def play(self, runs: Sequence[Run], doing: str, *, target: float = 0.0) -> list[Figures]:
         """Return the figures of runs, in their order.
 
         A run is stopped as soon as less than `target` of its requests can be in time.
         """
-        missing = [run for run in dict.fromkeys(runs) if not self._knows(run, target)]
+        missing = []
+        for run in dict.fromkeys(runs):
+            known, stopped = self._figures.get(run, (None, 0.0))
+            if known is None or not (known.complete or stopped <= target):
+                missing.append(run)
         for run, found in zip(missing, self._pool.map(_played, missing, repeat(target)), strict=True):
-            self.figures[run], self._stopped[run] = found, target
-            self._tell(doing, min(0.99, len(self.figures) / max(1, self.expected)))
-        return [self.figures[run] for run in runs]
-
-    def _knows(self, run: Run, target: float) -> bool:
-        """Tell whether a run was played to its end, or stopped where less than `target` could be in time."""
-        found = self.figures.get(run)
-        return found is not None and (found.complete or self._stopped[run] <= target)
+            self._figures[run] = found, target
+            self._tell(doing, min(0.99, len(self._figures) / max(1, self.expected)))
+        return [self._figures[run][0] for run in runs]
 
 
 @contextmanager

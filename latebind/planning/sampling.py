@@ -1,4 +1,4 @@
-"""What of a cluster is simulated, how sure that makes the answer, and bounds that need no simulation.
+"""What of a cluster is simulated, and how sure that makes the answer.
 
 A large cluster is simulated in samples: whole models on whole machines, each model with all of its requests. So each
 machine has the load, the batches and the competition for memory that it would have in the whole cluster. A model that
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t
 
-from latebind.planning.question import Offer, Question
-from latebind.simulation.cluster.fleet import least_work, scaled
+from latebind.planning.question import Question
+from latebind.simulation.cluster.fleet import least_work
 
 MACHINES = 12  # that a sample has at least, by what compute needs
 REQUESTS = 15_000  # that a run of a sample has, where that leaves it enough machines
@@ -23,8 +23,6 @@ TRIES = 500  # samples that are drawn, of which the one is taken that is closest
 NARROW = 0.05  # half of the interval that samples leave, as a share of the estimate
 DRAWS = 2_000  # of the bootstrap
 LEAST_LATE = 1e-6  # the smallest share of late requests that is told from none
-SURE = 0.9  # of the least work: requests that end after the last one came are answered beside the others
-BIN = 10.0  # seconds, in which the bound by memory takes any order of loads for possible
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +62,8 @@ class Sampling:
         """Return the question about sample `number`, or about everything."""
         if not self.sampled:
             return question
-        assert question.population is not None, "a part of a population can be taken"
         places, shares = _sample(question, self.share, np.random.default_rng([number, 5]))
-        population = question.population.part(places, shares)
-        return replace(question, models=population.models, traffic=population, population=population)
+        return replace(question, population=question.population.part(places, shares))
 
     def estimate(self, late: Mapping[int, Sequence[float]], requests: Sequence[int], target: float) -> Estimate:
         """Return the estimate by how many requests of each sample are late, by the machines that it has.
@@ -122,58 +118,25 @@ def _crossings(tried: NDArray[np.float64], late: NDArray[np.float64], allowed: f
 
 def sampling_of(question: Question) -> Sampling:
     """Return what to simulate of a cluster: all of it, or such samples as a run can be finished with in seconds."""
-    if question.population is None:
-        return Sampling()
-    requests = len(question.traffic.requests(seed=0))
-    fewest = busy_workers(question) / max(kind.workers * kind.speed for kind in question.kinds)
+    requests = len(question.population.requests(seed=0))
+    fewest = busy_workers(question) / max(kind.workers * kind.speed for kind in question.workload.machines)
     share = max(MACHINES / max(fewest, 1.0), REQUESTS / requests)
     return Sampling(share) if share < HALF else Sampling()
 
 
 def busy_workers(question: Question) -> float:
     """Return how many workers of speed 1 the traffic keeps busy without batches."""
-    alone = np.array([model.served.costs.remaining(0, 1) for model in question.models])
+    alone = np.array([model.served.costs.remaining(0, 1) for model in question.population.models])
     return max(1e-9, float(alone @ _rates(question)))
-
-
-def least_machines(question: Question, offer: Offer) -> int:
-    """Return a number of machines of an offer such that fewer are sure to be too few, by work and by memory.
-
-    Work: that of the requests that must be in time does not fit into fewer, in the largest batches. Memory: a request
-    whose deadline is shorter than the load of its model is in time only if that is in memory; in each bin of time, at
-    most as many bytes are in memory at some moment as memories hold and as can be loaded meanwhile.
-    """
-    kind, requests = offer.kind, question.traffic.requests(seed=0)
-    models = [scaled(model.served, kind) for model in question.models]
-    work = np.array([least_work(one, question.policy) for one in models]) / kind.workers
-    least = max(1, ceil(SURE * question.target * float(work @ _rates(question))))
-    loads = np.array([one.footprint.penalty for one in models])
-    alone = np.array([one.costs.remaining(0, 1) for one in models])
-    allowed = np.array([model.allowed for model in question.models])
-    must = loads + alone > allowed
-    if not must.any():
-        return least
-    sizes = np.array([one.footprint.size for one in models], dtype=np.float64)
-    pace = float((sizes / np.maximum(loads, 1e-9)).max())  # bytes a second that a machine loads
-    counted = requests.times >= question.warm
-    bins = (requests.times[counted] // BIN).astype(np.int64)
-    counts = np.zeros((int(bins.max(initial=0)) + 1, len(models)))
-    np.add.at(counts, (bins, requests.models[counted]), 1.0)
-    lost = (1.0 - question.target) * counts.sum()
-    # In each bin those models are best held of which most requests come for a byte; the last one is held as a whole.
-    counts, sizes = counts[:, must], sizes[must]
-    order = np.argsort(-counts / sizes, axis=1)
-    counts, before = np.take_along_axis(counts, order, axis=1), np.cumsum(sizes[order], axis=1) - sizes[order]
-    while (counts * (before >= least * (kind.memory + BIN * pace))).sum() > lost:
-        least += max(1, least // 50)
-    return least
 
 
 def _rates(question: Question) -> NDArray[np.float64]:
     """Return the requests a second of each model `(models,)` with the first seed."""
-    requests = question.traffic.requests(seed=0)
+    requests = question.population.requests(seed=0)
     span = float(requests.times[-1]) if len(requests) else 1.0
-    rates: NDArray[np.float64] = np.bincount(requests.models, minlength=len(question.models)) / max(span, 1e-9)
+    rates: NDArray[np.float64] = np.bincount(requests.models, minlength=len(question.population.models)) / max(
+        span, 1e-9
+    )
     return rates
 
 
@@ -190,9 +153,9 @@ def _sample(
     Of many such samples the one is taken whose sums of work and of bytes are closest to their shares (rerandomization,
     Morgan and Rubin 2012): what these do to the number of machines is known, and would only hide what is not.
     """
-    served = [model.served for model in question.models]
-    work = _rates(question) * np.array([least_work(one, question.policy) for one in served])
-    carries = min(kind.workers * kind.speed for kind in question.kinds)
+    served = [model.served for model in question.population.models]
+    work = _rates(question) * np.array([least_work(one, question.workload.policy) for one in served])
+    carries = min(kind.workers * kind.speed for kind in question.workload.machines)
     parts = np.maximum(1, np.ceil(work / (HALF * carries))).astype(np.int64)
     every = np.repeat(np.arange(len(served)), parts)
     figures = np.stack([(work / parts)[every], np.array([one.footprint.size for one in served], dtype=float)[every]])

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import cos, tau
 from random import Random
 
 from latebind.domain.config import ServedModel
@@ -74,21 +73,6 @@ def stepped(
             time += random.expovariate(rate)
             inputs, outputs = random.choice(lengths) if len(lengths) > 1 else lengths[0]
             yield Arrival(time, model.spec.name, allowed, leaving_stage(model, random), inputs, outputs)
-
-
-def diurnal(
-    model: ServedModel, *, low: float, high: float, day: float, days: int, allowed: float, random: Random
-) -> Iterator[Arrival]:
-    """Yield arrivals whose rate goes from `low` to `high` requests a second and back within each `day` (seconds).
-
-    Arrivals are drawn at the highest rate, and then thinned so that the rate follows a cosine (Lewis and Shedler 1979).
-    """
-    time = random.expovariate(high)
-    while time < days * day:
-        rate = low + (high - low) * 0.5 * (1.0 - cos(tau * time / day))
-        if random.random() * high < rate:
-            yield Arrival(time, model.spec.name, allowed, leaving_stage(model, random))
-        time += random.expovariate(high)
 
 
 def leaving_stage(model: ServedModel, random: Random) -> int:

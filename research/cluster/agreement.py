@@ -33,11 +33,7 @@ def asked(seed: int) -> Question:
     )
     traffic = Traffic(rate=RATE, duration=SECONDS)
     workload = Workload((MachineKind("machine", 6_000_000_000),), (models,), traffic, seed=seed)
-    population = population_of(workload)
-    settings = workload.policy, workload.residency
-    return Question(
-        population.models, population, workload.machines, WAYS[:1], *settings, warm=WARM, seeds=1, population=population
-    )
+    return Question(workload, population_of(workload), WAYS[:1], warm=WARM, seeds=1)
 
 
 def compared(seed: int, share: float, processes: int) -> Compared:

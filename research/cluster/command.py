@@ -66,40 +66,30 @@ def cluster(
 
 def ray(
     *,
-    requests: Annotated[int, Option(min=1, help="For ledger: how many requests to send.")] = 50_000,
-    rate: Annotated[float, Option(min=0.1, help="For ledger: how many requests to send in a second.")] = 150.0,
-    replicas: Annotated[int, Option(min=1, help="For ledger: how many replicas there are.")] = 2,
-    times: Annotated[int, Option(min=1, help="For ledger: how often a replica is killed.")] = 3,
-    high: Annotated[float, Option(min=0.1, help="For scale: a rate that takes two replicas.")] = 200.0,
-    high_seconds: Annotated[float, Option(min=1.0, help="For scale: how long the high rate lasts.")] = 40.0,
-    low: Annotated[float, Option(min=0.1, help="For scale: the rate afterwards.")] = 4.0,
-    low_seconds: Annotated[float, Option(min=1.0, help="For scale: how long the low rate lasts.")] = 60.0,
+    requests: Annotated[int, Option(min=1, help="How many requests to send.")] = 50_000,
+    rate: Annotated[float, Option(min=0.1, help="How many requests to send in a second.")] = 150.0,
+    replicas: Annotated[int, Option(min=1, help="How many replicas there are.")] = 2,
+    times: Annotated[int, Option(min=1, help="How often a replica is killed.")] = 3,
     serve: ServeWords = None,
     seed: Seed = 0,
     output: Output,
 ) -> None:
-    """Hurt and load `latebind serve --on ray` on this machine. Needs latebind\\[ray,bench].
+    """Kill replicas of `latebind serve --on ray` on this machine, under load. Needs latebind\\[ray,bench].
 
-    Parts: ledger (a replica is killed under load), scale (from one to two replicas and back).
-
-    The ledger asks arithmetic, a chain of stages with a learned cache, a query over both and a sequence model, over
+    It asks arithmetic, a chain of stages with a learned cache, a query over both and a sequence model, over
     HTTP and gRPC; every answer is checked to the last bit. Exit code 1 where anything was lost, doubled, swapped, wrong
     or failed, or a killed replica took 10 s to replace.
 
-    Example: `python -m research ray --part ledger --requests 5000 --times 1`
+    Example: `python -m research ray --requests 5000 --times 1`
     """
     with reporting(), tempfile.TemporaryDirectory() as scratch:
         folder, options = Path(scratch), list(serve or ())
-        plan = application.Load(high, low, high_seconds, low_seconds)
 
         def ledger(tell: Progress) -> Found:
             killing = application.Killing(requests, rate, replicas, times)
             return application.ledger(folder / "ledger", killing, tell, seed=seed, options=options)
 
-        def scale(tell: Progress) -> Found:
-            return application.scale(folder / "scale", plan, tell, seed=seed, options=options)
-
-        evaluate({"ledger": ledger, "scale": scale}, output)
+        evaluate({"ledger": ledger}, output)
 
 
 def samples(

@@ -5,7 +5,7 @@ same requests, seed by seed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -13,14 +13,13 @@ from msgspec import structs
 
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.cluster.routing import Router
-from latebind.domain.config import PolicyConfig, ResidencyConfig
 from latebind.planning.plan import PROBES, fewest
 from latebind.planning.question import Offer, Question, Run, Way, served_router
 from latebind.planning.runs import Figures, Runs
 from latebind.simulation.cluster.fleet import MachineKind
-from latebind.simulation.cluster.traffic import MINUTE
+from latebind.simulation.cluster.population import MINUTE, Rates, laid_over, population_of
+from latebind.simulation.cluster.workload import Drawn, Models, Traffic, Workload
 from research.cluster.routers import RULES, RandomHomes, Usual
-from research.cluster.scenes import Shape, Traced
 from research.mcache.traces import Service
 
 ROOMY = 1 << 40
@@ -47,14 +46,26 @@ SIDES: Mapping[str, tuple[Way, ...]] = {
     "random homes, our router": RANDOM_HOMES,
     "ours in part": PARTLY,
 }
+WAYS = tuple([way for ways in SIDES.values() for way in ways])
+# Answers of the median model are due in one second; it runs for 0.1 s and loads for 4.
+MODELS = Models(
+    size=Drawn("400MB", 0.8),
+    seconds=Drawn(0.1, 0.4),
+    once=0.4,
+    batch=8,
+    bandwidth="100MB",
+    start=0.15,
+    deadline=0.6,
+    times=4.0,
+    queue=1024,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
     """What is played: `load` is the share of the machines' time that requests take without batches, on average.
 
-    Answers of the median model are due in one second; it runs for 0.1 s and loads for 4. Of the trace the first
-    `minutes` are played, all of them where that is 0.
+    Of the trace the first `minutes` are played, all of them where that is 0.
     """
 
     machines: int = 20
@@ -62,7 +73,6 @@ class Scene:
     load: float = 0.5
     seeds: int = 5
     minutes: int = 0
-    shape: Shape = field(default_factory=Shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +105,12 @@ class Contest:
 def contest(question: Question, runs: Runs, shares: Sequence[float], machines: int) -> Contest:
     """Play all sides with each share of memory, then ours with ever fewer machines."""
     kinds = {share: _kind(question, share, machines) for share in shares}
-    sides = _ways()
-    cells = [(share, way, seed) for share in shares for way in sides for seed in range(question.seeds)]
-    every = [Run(Offer(kinds[share], way), machines, seed) for share, way, seed in cells]
+    cells = [(share, way, seed) for share in shares for way in WAYS for seed in range(question.seeds)]
+    every = [Run(Offer(kinds[share], way), seed, machines) for share, way, seed in cells]
     runs.expected = len(every) + len(shares) * question.seeds * PROBES
     found = dict(zip(cells, runs.play(every, f"{machines} machines"), strict=True))
     figures = {
-        share: {way: tuple([found[share, way, seed] for seed in range(question.seeds)]) for way in sides}
+        share: {way: tuple([found[share, way, seed] for seed in range(question.seeds)]) for way in WAYS}
         for share in shares
     }
     played = Contest(machines, figures, {})
@@ -119,22 +128,18 @@ def _fewer(played: Contest, runs: Runs, kinds: Mapping[float, MachineKind], seed
     ours = {share: played.best(share, "ours") for share in kinds}
 
     def enough(probes: Sequence[tuple[tuple[float, int], int]]) -> list[bool]:
-        asked = [Run(Offer(kinds[share], ours[share]), machines, seed) for (share, seed), machines in probes]
+        asked = [Run(Offer(kinds[share], ours[share]), seed, machines) for (share, seed), machines in probes]
         found = runs.play(asked, "fewer machines")
         return [one.in_time >= needed[cell] for one, (cell, _) in zip(found, probes, strict=True)]
 
     most = 2 * played.machines
-    found = fewest(dict.fromkeys(needed, played.machines), enough, most=dict.fromkeys(needed, most))
-    return {share: tuple([found[share, seed].high or most for seed in range(seeds)]) for share in kinds}
-
-
-def _ways() -> tuple[Way, ...]:
-    return tuple([way for ways in SIDES.values() for way in ways])
+    found = fewest(dict.fromkeys(needed, played.machines), enough, most=dict.fromkeys(needed, most), prices={})
+    return {share: tuple([found[share, seed].machines or most for seed in range(seeds)]) for share in kinds}
 
 
 def _kind(question: Question, share: float, machines: int) -> MachineKind:
-    total = sum(model.served.footprint.size for model in question.models)
-    return structs.replace(question.kinds[0], memory=round(share * total / machines))
+    total = sum(model.served.footprint.size for model in question.population.models)
+    return structs.replace(question.workload.machines[0], memory=round(share * total / machines))
 
 
 def _in_time(some: Sequence[Figures]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
@@ -142,19 +147,21 @@ def _in_time(some: Sequence[Figures]) -> "np.ndarray[tuple[int], np.dtype[np.flo
 
 
 def asked(services: Sequence[Service], scene: Scene) -> Question:
-    """Return the question that a scene puts: the second half of the trace counts."""
-    models = scene.shape.models(scene.models, 0)
-    alone = np.array([model.served.costs.remaining(0, 1) for model in models])
-    traced = Traced(tuple(services), scene.models, scene.load * scene.machines / float(alone.mean()), scene.minutes)
-    minutes = scene.minutes or len(services[0].counts)
-    return Question(
-        models,
-        traced,
+    """Return the question that a scene puts: each model has the counts of a service, of which the second half counts.
+
+    With more models than services the trace is laid over itself (`laid_over`); it is scaled to the load.
+    """
+    counts = np.array([service.counts for service in services], dtype=np.int64)
+    counts = counts[counts.any(axis=1)]
+    minutes = scene.minutes or counts.shape[1]
+    workload = Workload(
         (MachineKind("machine", ROOMY),),
-        _ways(),
-        PolicyConfig(),
-        ResidencyConfig(),
-        warm=minutes * MINUTE / 2,
-        seeds=scene.seeds,
-        most=2 * scene.machines,
+        (structs.replace(MODELS, count=scene.models),),
+        Traffic(rate=1.0, duration=minutes * MINUTE),
     )
+    population = population_of(workload)
+    alone = np.mean([model.served.costs.remaining(0, 1) for model in population.models])
+    laid = laid_over(counts, scene.models, np.arange(minutes), np.random.default_rng(0))
+    rates = Rates(laid * (scene.load * scene.machines / float(alone) * MINUTE * minutes / laid.sum()), MINUTE)
+    warm = minutes * MINUTE / 2
+    return Question(workload, replace(population, rates=rates), WAYS, warm=warm, seeds=scene.seeds)

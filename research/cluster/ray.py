@@ -1,7 +1,4 @@
-"""What the application on Ray Serve loses while replicas are killed and scaled.
-
-A replica is killed again and again under the ledger's load; a load that needs two replicas is followed by a low one.
-"""
+"""What the application on Ray Serve loses while replicas are killed, again and again, under the ledger's load."""
 
 import asyncio
 import re
@@ -18,11 +15,10 @@ import psutil
 
 from latebind.bench.client import poisson
 from latebind.bench.ledger import networks
-from latebind.bench.ledger.books import Fault as Lost
 from latebind.bench.ledger.books import Ledger
 from latebind.bench.ledger.faults import Fault, Injected
 from latebind.bench.ledger.play import Played, client_rows, end_rows, fault_rows, play
-from latebind.bench.ledger.questions import Mix, Protocol, Questions
+from latebind.bench.ledger.questions import Mix, Questions
 from latebind.bench.rounds import Progress
 from latebind.bench.server import cpu_seconds, tree
 from latebind.cli.console import Rows
@@ -39,7 +35,6 @@ MOST = 60.0  # seconds to wait for a replica in the place of one that was killed
 MOST_RECOVERY = 10.0  # seconds that a recovery should take at most
 AROUND = 12.0  # seconds after a kill in which silence is looked for
 ENGINE_SECONDS = 5.0  # that the engine of a killed replica may take to end, once another one is there
-SETTINGS = "[cluster]\nup_after = 2\ndown_after = 5\n"
 
 
 def actors(process: int) -> Iterator[tuple[str, psutil.Process]]:
@@ -213,113 +208,3 @@ def kill_verdict(found: Killed) -> list[str]:
         *(f"the replica killed at request {one.request} was replaced after {one.seconds:.1f} s" for one in slow),
         *(f"the engine of the replica killed at request {one.request} lived on" for one in left),
     ]
-
-
-@dataclass(slots=True)
-class Watch:
-    """Looks how many replicas there are, while requests are sent. `seen` are times of the loop, and how many from then.
-
-    It does nothing to them, so `done` stays empty.
-    """
-
-    port: int
-    seen: list[tuple[float, int]] = field(default_factory=list)
-    done: list[Injected] = field(default_factory=list)
-
-    async def run(self, requests: int, ledger: Ledger) -> None:
-        """Look until cancelled."""
-        del requests, ledger
-        loop = asyncio.get_running_loop()
-        while True:
-            count = len(await asyncio.to_thread(known, self.port))
-            if not self.seen or self.seen[-1][1] != count:
-                self.seen.append((loop.time(), count))
-            await asyncio.sleep(LOOK)
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """So many requests a second for so many seconds, first high, then low."""
-
-    high: float = 200.0
-    low: float = 4.0
-    high_seconds: float = 40.0
-    low_seconds: float = 60.0
-
-    @property
-    def requests(self) -> int:
-        """How many there are."""
-        return round(self.high * self.high_seconds + self.low * self.low_seconds)
-
-    def times(self, random: Random) -> Iterator[float]:
-        """Yield the arrival times."""
-        time = 0.0
-        while True:
-            time += random.expovariate(self.high if time < self.high_seconds else self.low)
-            yield time
-
-
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """What came of it; `replicas` are seconds since the first request, and how many there were from then on."""
-
-    plan: Load
-    played: Played
-    replicas: tuple[tuple[float, int], ...]
-
-    @property
-    def up(self) -> float | None:
-        """Seconds from the first request until two replicas were there."""
-        return next((at for at, count in self.replicas if count >= 2), None)
-
-    @property
-    def down(self) -> float | None:
-        """Seconds from the fall of the load until one was there again."""
-        if self.up is None:
-            return None
-        later = (at for at, count in self.replicas if at > self.plan.high_seconds and count == 1)
-        return next((at - self.plan.high_seconds for at in later), None)
-
-
-def scale(folder: Path, plan: Load, tell: Progress, *, seed: int, options: list[str]) -> Found:
-    """Serve on one replica, which may become two, and ask: from one replica to two and back."""
-    folder.mkdir(parents=True, exist_ok=True)
-    settings = folder / "scale.toml"
-    settings.write_text(SETTINGS)
-    protocols = (Protocol.JSON, Protocol.BINARY)
-    mix = Mix(models=("slow",), protocols=protocols, largest=1, deadlines=(0.1,), seed=seed)
-    serve = ["--on", "ray", "--replicas", "1", "--max-replicas", "2", "--config", str(settings), *options]
-    with networks.serving(folder, tuple(mix.models), serve) as target:
-        watch = Watch(target.http)
-        arrivals = plan.times(Random(mix.seed))
-        played = asyncio.run(play(target, Questions(mix), arrivals, plan.requests, inject=[watch], tell=tell))
-    found = Scaled(plan, played, tuple((max(0.0, at - played.began), count) for at, count in watch.seen))
-    tables: dict[str, Rows] = {
-        "from one replica to two and back": scale_summary(found),
-        "replicas": [{"second": f"{at:.1f}", "replicas": count} for at, count in found.replicas],
-        "how requests ended": end_rows(played),
-    }
-    return Found(tables, problems=scale_verdict(found))
-
-
-def scale_summary(found: Scaled) -> Rows:
-    """Return how long both ways took, and what was lost."""
-    faults = found.played.ledger.faults
-    return [
-        {
-            "to two replicas s": _told(found.up),
-            "back to one s after the load fell": _told(found.down),
-            "requests": found.played.ledger.asked_count,
-            **{str(fault): faults[fault] for fault in Lost},
-        }
-    ]
-
-
-def scale_verdict(found: Scaled) -> list[str]:
-    """Return the requirements that did not hold."""
-    missing = [what for what, at in (("two replicas", found.up), ("one replica again", found.down)) if at is None]
-    return [*found.played.ledger.evidence, *(f"there never were {what}" for what in missing)]
-
-
-def _told(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{seconds:.1f}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from latebind.domain.errors import ConfigError
-from latebind.simulation.cluster.traffic import read_invocations
+from latebind.simulation.cluster.population import read_invocations
 
 HOUR = 60  # minutes
 HTTP, TIMER = "http", "timer"

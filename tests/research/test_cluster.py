@@ -1,54 +1,43 @@
 """Scenes of large clusters: traffic after a trace, scaled; models by size; what the contest makes of its runs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from latebind.planning.runs import Figures
-from research.cluster.placement import SIDES, Contest
-from research.cluster.scenes import Shape, Traced
+from latebind.planning.sampling import busy_workers
+from research.cluster.placement import SIDES, Contest, Scene, asked
 from research.mcache.traces import Service
 
 SERVICES = (Service((6, 0, 0, 2)), Service((0, 0, 0, 0)), Service((1, 1, 1, 1)))
 
 
-def test_traffic_is_scaled_to_the_rate_and_keeps_the_shape_of_the_trace() -> None:
-    rates = Traced(SERVICES, 2, 50.0).rates(seed=3)
-    assert rates.sum() == pytest.approx(50.0 * 4 * 60)
-    assert sorted(rates.sum(axis=1) / rates.sum()) == pytest.approx([1 / 3, 2 / 3])
+SCENE = Scene(machines=2, models=5, load=0.5)
 
 
-def test_a_service_without_calls_is_nobodys() -> None:
-    assert (Traced(SERVICES, 2, 1.0).rates(seed=0).sum(axis=1) > 0).all()
+def rates(*services: Service, scene: Scene = SCENE) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    return asked(services, scene).population.rates.expected
+
+
+def test_traffic_is_scaled_to_the_load_and_every_model_is_asked_for() -> None:
+    found = asked(SERVICES, SCENE)
+    assert busy_workers(found) == pytest.approx(1.0, rel=0.3), "half of two machines, by the models that are asked for"
+    assert (found.population.rates.totals > 0).all(), "a service without calls is nobody's"
+    assert found.warm == 120.0, "half of four minutes"
+    assert found.population.requests(seed=0).times[-1] < 240.0
 
 
 def test_with_more_models_than_services_laps_begin_at_different_minutes() -> None:
-    rates = Traced((Service(tuple(range(1, 61))),), 5, 1.0).rates(seed=0)
-    assert len({int(row.argmax()) for row in rates}) > 1
-    assert np.sort(rates, axis=1) == pytest.approx(np.tile(np.sort(rates[0]), (5, 1)))
+    found = rates(Service(tuple(range(1, 61))))
+    assert len({int(row.argmax()) for row in found}) > 1
+    assert np.sort(found, axis=1) == pytest.approx(np.tile(np.sort(found[0]), (5, 1)))
 
 
-def test_requests_come_in_order_each_in_its_minute_about_as_many_as_expected() -> None:
-    requests = Traced((Service((0, 8, 0, 2)),), 1, 20.0).requests(seed=0)
-    assert (np.diff(requests.times) >= 0).all()
-    minutes = np.bincount((requests.times // 60).astype(int), minlength=4)
-    assert minutes[[0, 2]].tolist() == [0, 0]
-    assert minutes[[1, 3]] == pytest.approx([3840, 960], rel=0.1)
-
-
-def test_equal_seeds_draw_equal_requests_and_others_do_not() -> None:
-    traced = Traced(SERVICES, 2, 5.0)
-    first, again, other = (traced.requests(seed=seed) for seed in (1, 1, 2))
-    assert np.array_equal(first.times, again.times)
-    assert len(first) != len(other) or not np.array_equal(first.times, other.times)
-
-
-def test_models_keep_their_size_and_their_time_whatever_their_stages() -> None:
-    one, many = (Shape(stages=stages).models(20, seed=0) for stages in (1, 20))
-    for whole, cut in zip(one, many, strict=True):
-        assert cut.served.footprint.size == pytest.approx(whole.served.footprint.size, rel=1e-6)
-        assert cut.served.footprint.penalty == pytest.approx(whole.served.footprint.penalty)
-        assert cut.served.costs.remaining(0, 1) == pytest.approx(whole.served.costs.remaining(0, 1))
-        assert cut.allowed == pytest.approx(whole.allowed)
+def test_of_a_trace_the_first_minutes_are_played() -> None:
+    found = rates(Service((0, 8, 0, 2)), scene=replace(SCENE, models=1, minutes=3))
+    assert found.shape == (1, 3)
+    assert found[0, [0, 2]].tolist() == [0.0, 0.0]
 
 
 def some(*shares: float) -> tuple[Figures, ...]:

@@ -9,13 +9,9 @@ from research.cluster.ray import (
     AROUND,
     NAMED,
     Killed,
-    Load,
     Recovery,
-    Scaled,
     kill_rows,
     kill_verdict,
-    scale_summary,
-    scale_verdict,
 )
 
 
@@ -53,23 +49,6 @@ def test_a_slow_recovery_an_engine_left_behind_and_a_kill_that_was_not_are_told(
         "the engine of the replica killed at request 3 lived on",
     ]
     assert [row["its engine"] for row in kill_rows(killed(good, left))] == ["ended", "left behind"]
-
-
-def test_scaling_takes_from_the_first_request_up_and_from_the_fall_of_the_load_down() -> None:
-    plan = Load(high_seconds=30.0)
-    found = Scaled(plan, played(), ((0.0, 1), (7.0, 2), (29.0, 1), (29.5, 2), (44.0, 1)))
-    assert (found.up, found.down) == (7.0, 14.0)
-    assert scale_verdict(found) == []
-    assert scale_summary(found)[0]["to two replicas s"] == "7.0"
-
-
-def test_replicas_that_never_came_or_never_went_are_told() -> None:
-    plan = Load(high_seconds=30.0)
-    assert scale_verdict(Scaled(plan, played(), ((0.0, 1),))) == [
-        "there never were two replicas",
-        "there never were one replica again",
-    ]
-    assert scale_verdict(Scaled(plan, played(), ((0.0, 1), (7.0, 2)))) == ["there never were one replica again"]
 
 
 def test_processes_and_replicas_are_known_by_their_names() -> None:

@@ -11,7 +11,7 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.eventlog import EventLog, read_log
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Record, Simulator, summarise
-from latebind.simulation.workloads import Arrival, poisson
+from latebind.simulation.workloads import Arrival, poisson, stepped
 from tests.models import config, served
 
 EXITING = served(stages=4, seconds=0.001, per_row=0.0002, hit_rates={0: 0.3, 2: 0.2})
@@ -90,3 +90,11 @@ def test_a_broken_log_names_its_line(content: bytes | None, words: str) -> None:
     file.seek(0)
     with pytest.raises(ConfigError, match=words):
         list(read_log(file)[1])
+
+
+def test_arrivals_in_steps_come_at_the_rate_of_each() -> None:
+    arrivals = list(stepped(EXITING, steps=((10.0, 1000), (200.0, 3000)), allowed=1.0, random=Random(0)))
+    assert len(arrivals) == 4000
+    change = arrivals[999].time
+    assert 1000 / change == pytest.approx(10.0, rel=0.1)
+    assert 3000 / (arrivals[-1].time - change) == pytest.approx(200.0, rel=0.1)

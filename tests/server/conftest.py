@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -108,6 +109,14 @@ def read_response(connection: socket.socket) -> Response:
     reply = http.client.HTTPResponse(connection)
     reply.begin()
     return Response(reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read())
+
+
+def until(test: Callable[[], bool]) -> None:
+    """Return once this is so."""
+    end = time.monotonic() + PATIENCE
+    while not test():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.01)
 
 
 def scalar(value: float) -> dict[str, object]:

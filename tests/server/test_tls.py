@@ -7,8 +7,7 @@ import shutil
 import socket
 import ssl
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from errno import EMFILE
@@ -23,7 +22,7 @@ from latebind.domain.errors import ConfigError
 from latebind.server.limits import Limits
 from latebind.server.tls import TlsServer, server_context
 from tests.server.bodies import SCALAR, request
-from tests.server.conftest import PATIENCE, Raw, Site, address, opened, scalar
+from tests.server.conftest import PATIENCE, Raw, Site, address, opened, scalar, until
 from tests.server.rpc.conftest import request as message
 
 OPENSSL = shutil.which("openssl")
@@ -95,49 +94,45 @@ def test_versions_before_1_2_are_refused(secure: Site, pair: Pair) -> None:
 
 def test_with_a_client_ca_only_clients_with_its_certificate_are_answered(folder: Path, pair: Pair) -> None:
     known, stranger = make_pair(folder, "known"), make_pair(folder, "stranger")
-    config = FrontendConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key, tls_client_ca=known.certificate)
+    config = FrontendConfig(
+        port=0, grpc_port=0, tls_cert=pair.certificate, tls_key=pair.key, tls_client_ca=known.certificate
+    )
+    data = message(raw=[bytes(128)]).SerializeToString()
     with opened(config) as site:
-        for shown in (None, stranger):
+        for shown in (None, stranger, known):
             context = ssl.create_default_context(cafile=pair.certificate)
             if shown is not None:
                 context.load_cert_chain(shown.certificate, shown.key)
+            with channel_of(site, pair, shown) as channel:
+                if shown is known:
+                    assert doubled(site, context) == [42.0]
+                    assert Raw(channel).call(data)
+                    continue
+                assert Raw(channel).refusal(data, timeout=2.0)[0] in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 doubled(site, context)
-        context = ssl.create_default_context(cafile=pair.certificate)
-        context.load_cert_chain(known.certificate, known.key)
-        assert doubled(site, context) == [42.0]
 
 
-def test_files_that_are_missing_are_named(folder: Path, pair: Pair) -> None:
-    for cert, key, ca in (("none.pem", pair.key, ""), (pair.certificate, "none.key", ""), (*_paths(pair), "none.ca")):
-        with pytest.raises(ConfigError, match=r"none\.\w+, which TLS needs, cannot be read"):
-            server_context(FrontendConfig(tls_cert=cert, tls_key=key, tls_client_ca=ca))
+def channel_of(site: Site, pair: Pair, shown: Pair | None) -> Any:
+    if shown is None:
+        return grpc.insecure_channel(address(site))
+    files = (Path(name).read_bytes() for name in (pair.certificate, shown.key, shown.certificate))
+    return grpc.secure_channel(f"localhost:{site.frontend.grpc_port}", grpc.ssl_channel_credentials(*files))
 
 
-def test_a_key_of_another_certificate_is_a_clear_error(folder: Path, pair: Pair) -> None:
-    other = make_pair(folder, "other")
-    with pytest.raises(ConfigError, match="do not fit: key values mismatch"):
-        server_context(FrontendConfig(tls_cert=pair.certificate, tls_key=other.key))
-
-
-def test_files_that_are_no_certificates_are_a_clear_error(folder: Path, pair: Pair) -> None:
-    text = folder / "text"
+def test_files_that_cannot_be_used_are_a_clear_error(folder: Path, pair: Pair) -> None:
+    other, text = make_pair(folder, "other"), folder / "text"
     text.write_text("nothing of the kind")
-    with pytest.raises(ConfigError, match="do not fit"):
-        server_context(FrontendConfig(tls_cert=str(text), tls_key=pair.key))
-    with pytest.raises(ConfigError, match="is no certificate"):
-        server_context(FrontendConfig(tls_cert=pair.certificate, tls_key=pair.key, tls_client_ca=str(text)))
-
-
-def _paths(pair: Pair) -> tuple[str, str]:
-    return pair.certificate, pair.key
-
-
-def until(test: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not test():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.01)
+    for cert, key, ca, says in (
+        ("none.pem", pair.key, "", r"none\.pem, which TLS needs, cannot be read"),
+        (pair.certificate, "none.key", "", r"none\.key, which TLS needs, cannot be read"),
+        (pair.certificate, pair.key, "none.ca", r"none\.ca, which TLS needs, cannot be read"),
+        (pair.certificate, other.key, "", "do not fit: key values mismatch"),
+        (str(text), pair.key, "", "do not fit"),
+        (pair.certificate, pair.key, str(text), "is no certificate"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            server_context(FrontendConfig(tls_cert=cert, tls_key=key, tls_client_ca=ca))
 
 
 def descriptors() -> int:
@@ -196,56 +191,27 @@ def arriving(site: Site) -> int:
     return len(served.arriving)
 
 
-def test_a_frontend_that_could_not_accept_for_a_moment_goes_on() -> None:
-    assert was_taken(ConnectionAbortedError(), OSError(EMFILE, "no descriptor is free"))
-
-
-def was_taken(*before: OSError, others: int = 0) -> bool:
-    """Return whether a frontend for eight connections takes one, which comes after errors."""
+def test_a_frontend_that_could_not_accept_for_a_moment_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
 
-    async def accept() -> bool:
-        coming = iter([*before, (ours, None), asyncio.CancelledError()])
+    async def test() -> None:
+        coming = iter([ConnectionAbortedError(), OSError(EMFILE, "no descriptor is free"), (ours, None)])
 
         async def comes(_: socket.socket) -> object:
-            if isinstance(one := next(coming), BaseException):
+            one = next(coming, asyncio.CancelledError())
+            if isinstance(one, BaseException):
                 raise one
             return one
 
-        context, company = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), [object()] * others
-        with pytest.MonkeyPatch.context() as patch, socket.socket() as listening:
-            patch.setattr(asyncio.get_running_loop(), "sock_accept", comes)
-            patch.setattr("latebind.server.tls.AGAIN_SECONDS", 0.0)
-            server = TlsServer(listening, context, asyncio.Protocol, company, most=8, patience=PATIENCE)
+        monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", comes)
+        monkeypatch.setattr("latebind.server.tls.AGAIN_SECONDS", 0.0)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with socket.socket() as listening:
+            server = TlsServer(listening, context, asyncio.Protocol, (), most=8, patience=PATIENCE)
             await asyncio.wait((server._accepting,))
-        taken = set(server.arriving)
+        (taken,) = server.arriving
         await server.ended()
-        assert all(task.cancelling() for task in taken), "a handshake would go on behind a closed frontend"
-        return bool(taken)
+        assert taken.cancelling(), "a handshake would go on behind a closed frontend"
 
     with ours, theirs:
-        return asyncio.run(accept())
-
-
-def test_over_grpc_clients_with_a_certificate_are_answered_and_others_are_not(tmp_path: Path) -> None:
-    pair, client, stranger = (make_pair(tmp_path, name) for name in ("server", "client", "stranger"))
-    config = FrontendConfig(
-        port=0,
-        grpc_port=0,
-        tls_cert=pair.certificate,
-        tls_key=pair.key,
-        tls_client_ca=client.certificate,
-    )
-    data = message(raw=[bytes(128)]).SerializeToString()
-    with opened(config) as site:
-        with channel_of(site, pair.certificate, client.certificate, client.key) as channel:
-            assert Raw(channel).call(data)
-        with channel_of(site, pair.certificate, stranger.certificate, stranger.key) as channel:
-            assert Raw(channel).refusal(data, timeout=2.0)[0] in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
-        with grpc.insecure_channel(address(site)) as channel:
-            assert Raw(channel).refusal(data, timeout=2.0)[0] in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
-
-
-def channel_of(site: Site, authority: str, certificate: str, key: str) -> Any:
-    files = (Path(name).read_bytes() for name in (authority, key, certificate))
-    return grpc.secure_channel(f"localhost:{site.frontend.grpc_port}", grpc.ssl_channel_credentials(*files))
+        asyncio.run(test())

@@ -53,39 +53,24 @@ def tensors(dtypes: list[str]) -> st.SearchStrategy[Array]:
     )
 
 
-@given(tensors(list(DATATYPES)), st.sampled_from((1 << 30, 1, 7, 64)))
-def test_binary_tensors_come_through_unchanged_in_chunks_of_any_size(array: Array, chunk: int) -> None:
-    call = take(
-        codec(array.dtype.name, array.shape[1:]), *binary(array, parameters={"binary_data_output": True}), chunk=chunk
-    )
+@given(tensors(list(DATATYPES)), st.sampled_from((1 << 30, 1, 7, 64)), st.booleans(), st.booleans())
+def test_tensors_come_through_and_so_do_answers(array: Array, chunk: int, nested: bool, as_json: bool) -> None:
+    """In binary, in chunks of any size, and in JSON, flat or nested."""
+    as_json = as_json and array.dtype != np.float16
+    subject = codec(array.dtype.name, array.shape[1:])
+    call = take(subject, *binary(array, parameters={"binary_data_output": not as_json}), chunk=chunk)
     assert call.rows["x"].dtype == array.dtype
     np.testing.assert_array_equal(call.rows["x"], array)
-
-
-@given(tensors([name for name in DATATYPES if name != "float16"]), st.booleans())
-def test_json_tensors_come_through_unchanged_flat_or_nested(array: Array, nested: bool) -> None:
-    data = array.tolist() if nested else array.reshape(-1).tolist()
-    given_input = {"name": "x", "shape": list(array.shape), "datatype": DATATYPES[array.dtype.name], "data": data}
-    call = take(codec(array.dtype.name, array.shape[1:]), body(given_input))
-    np.testing.assert_array_equal(call.rows["x"], array)
-
-
-@given(tensors(list(DATATYPES)), st.booleans())
-def test_an_encoded_answer_decodes_to_the_same_arrays(array: Array, as_binary: bool) -> None:
-    if array.dtype == np.float16:
-        as_binary = True
-    subject = codec(array.dtype.name, array.shape[1:])
-    call = take(subject, *binary(array, parameters={"binary_data_output": as_binary})).call
-    text, blobs = subject.encode(Answer({"y": array}, (0,) * len(array)), call, {})
-    reply = json.loads(text)
-    (output,) = reply["outputs"]
+    if as_json:
+        data = array.tolist() if nested else array.reshape(-1).tolist()
+        given_input = {"name": "x", "shape": list(array.shape), "datatype": DATATYPES[array.dtype.name], "data": data}
+        np.testing.assert_array_equal(take(subject, body(given_input)).rows["x"], array)
+    text, blobs = subject.encode(Answer({"y": array}, (0,) * len(array)), call.call, {})
+    (output,) = json.loads(text)["outputs"]
     assert output["shape"] == list(array.shape)
-    if as_binary:
-        found = np.frombuffer(b"".join(blobs), array.dtype).reshape(array.shape)
-    else:
-        assert not blobs
-        found = np.array(output["data"], array.dtype).reshape(array.shape)
-    np.testing.assert_array_equal(found, array)
+    assert bool(blobs) == (not as_json)
+    found = np.array(output["data"], array.dtype) if as_json else np.frombuffer(b"".join(blobs), array.dtype)
+    np.testing.assert_array_equal(found.reshape(array.shape), array)
 
 
 def test_inputs_may_mix_json_and_binary_in_any_order() -> None:
@@ -172,48 +157,32 @@ def test_the_depth_counted_is_the_depth_there_is(value: object, most: int) -> No
 
 
 SPEC = ModelSpec(
-    "m",
-    "1",
-    (TensorSpec("tokens", "int64", (6,), padding=0, limit=10),),
-    (TensorSpec("tokens", "int64", (8,), padding=0),),
-    2,
-    4,
+    "m", "1", (TensorSpec("x", "int64", (6,), padding=0, limit=10),), (TensorSpec("y", "int64", (8,), padding=0),), 2, 4
 )
-CODEC = Codec(SPEC, Limits())
 
 
-def tokens_body(shape: list[int], data: list[Any]) -> bytes:
-    tensor = {"name": "tokens", "datatype": "INT64", "shape": shape, "data": data}
-    return json.dumps({"inputs": [tensor]}).encode()
-
-
-def tokens_binary(rows: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[bytes, int]:
-    parameters = {"binary_data_size": rows.nbytes}
-    tensor = {"name": "tokens", "datatype": "INT64", "shape": list(rows.shape), "parameters": parameters}
-    text = json.dumps({"inputs": [tensor]}).encode()
-    return text + rows.tobytes(), len(text)
+def both_ways(rows: Array) -> list[tuple[bytes, int | None]]:
+    """Bodies with these tokens in JSON and in binary, each with the length of its JSON."""
+    tensor = {"name": "x", "datatype": "INT64", "shape": list(rows.shape), "data": rows.flatten().tolist()}
+    return [(body(tensor), None), (body({**tensor, "data": rows.tolist()}), None), binary(rows)]
 
 
 @pytest.mark.parametrize("length", [1, 3, 6])
 def test_rows_of_any_length_are_taken(length: int) -> None:
     rows = np.arange(2 * length).reshape(2, length) % 10
-    for call in (
-        take(CODEC, tokens_body([2, length], rows.flatten().tolist())),
-        take(CODEC, tokens_body([2, length], rows.tolist())),
-        take(CODEC, *tokens_binary(rows)),
-    ):
-        padding = [[0] * (6 - length)] * 2
-        assert call.rows["tokens"].tolist() == np.hstack([rows, np.array(padding, np.int64)]).tolist()
+    for content, json_bytes in both_ways(rows):
+        found = take(Codec(SPEC, LIMITS), content, json_bytes).rows["x"]
+        np.testing.assert_array_equal(found, np.pad(rows, ((0, 0), (0, 6 - length))))
 
 
 @pytest.mark.parametrize("token", [-1, 10, 2**62])
 def test_tokens_that_the_model_does_not_know_are_refused(token: int) -> None:
-    for call in ((tokens_body([1, 2], [3, token]),), tokens_binary(np.array([[3, token]]))):
+    for content, json_bytes in both_ways(np.array([[3, token]])):
         with pytest.raises(InvalidRequest, match="0 to 9"):
-            take(CODEC, *call)
+            take(Codec(SPEC, LIMITS), content, json_bytes)
 
 
-# Compressed bodies and replies ----------------------------------------------------------------------------------------
+# Compressed -----------------------------------------------------------------------------------------------------------
 
 
 PACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}

@@ -1,56 +1,14 @@
-"""`/generate` and `/generate_stream`: one row in plain JSON, and its tokens as events while they are written."""
+"""`/generate` and `/generate_stream`: one row in plain JSON, and its tokens as events."""
 
-import asyncio
-import http.client
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from latebind.domain.config import FrontendConfig
-from latebind.domain.errors import Failed
-from tests.server.conftest import PATIENCE, Site, opened
+from tests.server.conftest import Site
 
 ECHO = "/v2/models/echo/generate"
 ROW = {"x": [5, 8, 2]}
-
-
-@pytest.fixture
-def paced() -> Iterator[Site]:
-    """A frontend whose gateway says a token when a test lets it."""
-    with opened(FrontendConfig(port=0)) as site:
-        site.gateway.pace = asyncio.Queue()
-        yield site
-
-
-def let(site: Site, error: Exception | None = None) -> None:
-    """Let the gateway say one token more, or fail."""
-    assert site.gateway.pace is not None
-    site.loop.call_soon_threadsafe(site.gateway.pace.put_nowait, error)
-
-
-def asked(site: Site, path: str = ECHO + "_stream") -> http.client.HTTPConnection:
-    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=PATIENCE)
-    connection.request("POST", path, json.dumps(ROW))
-    return connection
-
-
-def begun(site: Site) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-    """Return a stream whose gateway has a pace, with its first token read."""
-    site.gateway.pace = site.gateway.pace or asyncio.Queue()
-    connection = asked(site)
-    let(site)
-    reply = connection.getresponse()
-    assert event(reply)["y"] == [5]
-    return connection, reply
-
-
-def event(reply: http.client.HTTPResponse) -> dict[str, Any]:
-    line, end = reply.readline(), reply.readline()
-    assert (line[:6], end) == (b"data: ", b"\n")
-    found: dict[str, Any] = json.loads(line[6:])
-    return found
 
 
 def events(body: bytes) -> list[dict[str, Any]]:
@@ -83,36 +41,6 @@ def test_tokens_are_events_and_make_up_the_answer(site: Site) -> None:
     assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert [found["y"] for found in events(reply.body)] == [[5], [8], [2]]
     assert all(found["id"] == "b" for found in events(reply.body))
-
-
-def test_a_token_is_there_before_the_next_one_is_written(paced: Site) -> None:
-    connection = asked(paced)
-    let(paced)
-    reply = connection.getresponse()
-    for token in (5, 8, 2):
-        assert event(reply)["y"] == [token]
-        let(paced)
-    assert reply.read() == b""
-    connection.request("GET", "/v2")  # the connection is as good as before
-    assert json.loads(connection.getresponse().read())["name"] == "latebind"
-
-
-def test_who_hangs_up_between_tokens_frees_the_places(paced: Site) -> None:
-    connection, reply = begun(paced)
-    reply.close()
-    connection.close()
-    paced.await_(asyncio.wait_for(paced.gateway.cancelled.wait(), PATIENCE))
-    paced.await_(asyncio.wait_for(paced.gateway.until_taken(0), PATIENCE))
-
-
-@pytest.mark.parametrize("error", [Failed("echo raised"), ValueError("in /srv/models")])
-def test_an_error_between_tokens_is_an_event(paced: Site, error: Exception) -> None:
-    _, reply = begun(paced)
-    let(paced, error)
-    (last,) = events(reply.read())
-    assert list(last) == ["error"]
-    assert "/srv" not in last["error"]
-    paced.await_(asyncio.wait_for(paced.gateway.until_taken(0), PATIENCE))
 
 
 def test_an_older_client_gets_plain_bytes_up_to_the_end(site: Site) -> None:

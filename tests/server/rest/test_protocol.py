@@ -20,7 +20,7 @@ from latebind.server.rest.protocol import CONTINUE, HIGH_WATER, HttpProtocol, Re
 from latebind.server.service import Service
 from tests.server.arithmetic import Arithmetic
 from tests.server.bodies import SCALAR, request
-from tests.server.conftest import PATIENCE, Site, opened, read_response, scalar
+from tests.server.conftest import PATIENCE, Site, opened, read_response, scalar, until
 from tests.server.taking import Line, arriving
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -141,20 +141,10 @@ def test_a_connection_is_read_on_behind_a_large_body_so_that_a_hang_up_is_heard(
 IDLE = 0.5
 
 
-# In the frontend ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[Site]:
     with opened(limits=Limits(idle_seconds=IDLE)) as site:
         yield site
-
-
-def until_all_are_closed(site: Site) -> None:
-    last = time.monotonic() + PATIENCE
-    while site.frontend._app.connections:
-        assert time.monotonic() < last, "a connection is still open"
-        time.sleep(0.01)
 
 
 def drip(connection: socket.socket, content: bytes) -> None:
@@ -181,7 +171,7 @@ def test_a_client_that_takes_no_reply_is_hung_up_on(impatient: Site) -> None:
             b"Content-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n" % (len(head) + (4 << 20), len(head))
         )
         connection.sendall(head + bytes(4 << 20))
-        until_all_are_closed(impatient)
+        until(lambda: not impatient.frontend._app.connections)
     assert impatient.is_well()
 
 
@@ -197,5 +187,5 @@ def test_connections_past_their_number_are_refused_and_come_back_once_others_go(
         finally:
             for one in held:
                 one.close()
-        until_all_are_closed(site)
+        until(lambda: not site.frontend._app.connections)
         assert site.post(SCALAR, request(scalar(1.0))).status == 200

@@ -8,14 +8,14 @@ from latebind.cluster.rpc import replica_route
 from latebind.cluster.upstream import STATUS
 from latebind.server.limits import Limits
 from latebind.server.rest.infer import Context
+from latebind.server.rest.protocol import Held
 from latebind.server.service import Service
 from tests.cluster.small import small
 from tests.server.arithmetic import Arithmetic
 from tests.server.bodies import SCALAR, request
-from tests.server.conftest import scalar
+from tests.server.conftest import scalar, until
 from tests.server.rpc.conftest import request as message
 from tests.server.taking import arriving
-from tests.server.watched import watched
 
 CALL = message(raw=[bytes(64)], inputs=[]).SerializeToString()
 PATH = "inference.GRPCInferenceService/ModelInfer"
@@ -24,16 +24,16 @@ PATH = "inference.GRPCInferenceService/ModelInfer"
 def test_bodies_that_the_ingress_collects_are_bounded_over_all_connections() -> None:
     head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n" % SCALAR.encode()
     with small(replicas=1) as cluster:
-        held = watched(cluster.ingress, 100_000)
+        cluster.ingress.frontend._app.context.held = held = Held(100_000)
         with cluster.ingress.connect() as first:
             first.sendall(head + b" " * 60_000)
-            held.until(60_000)
+            until(lambda: held.bytes == 60_000)
             refused = cluster.ingress.send(head + b" " * 60_000)
             assert refused.status == 503
             assert "more than 100000 bytes" in refused.json()["error"]
-        held.until(0)
+        until(lambda: held.bytes == 0)
         assert cluster.ingress.post(SCALAR, request(scalar(21.0))).status == 200
-        held.until(0)
+        until(lambda: held.bytes == 0)
 
 
 @pytest.mark.parametrize(("most", "status"), [(len(CALL), b"INVALID_ARGUMENT"), (len(CALL) - 1, b"RESOURCE_EXHAUSTED")])

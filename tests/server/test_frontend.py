@@ -108,8 +108,10 @@ def test_closing_tells_those_under_way_that_there_is_no_time_left(kind: str, sta
 
 @pytest.mark.parametrize("key", ["server", "server.grpc_port"])
 def test_a_port_that_is_taken_is_a_clear_error(site: Site, key: str) -> None:
-    taken = site.port if key == "server" else site.frontend.grpc_port
-    config = FrontendConfig(port=taken) if key == "server" else FrontendConfig(port=0, grpc_port=taken)
+    taken = site.frontend.grpc_port or 0
+    config = FrontendConfig(port=0, grpc_port=taken)
+    if key == "server":
+        taken, config = site.port, FrontendConfig(port=site.port)
 
     async def open_again() -> None:
         await Frontend(Arithmetic(), config).open()

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 
 NOT_RUN = -1  # the chosen option of a node that has not run
@@ -31,18 +30,11 @@ class Node:
 class PlannerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which planner picks the model of each step, and when.
 
-    Where it does not `replan`, all models are picked when the query arrives. `price` is the accuracy that a second is
-    worth, for planners that weigh the two; 0: only accuracy counts, as long as the deadline is met; None: what learned
-    caches gain is divided between accuracy and latency (`queries/expected.py`).
+    Where it does not `replan`, all models are picked when the query arrives.
     """
 
     name: str = "expected"
     replan: bool = True
-    price: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.price is not None and not 0.0 <= self.price < float("inf"):
-            raise ConfigError(f"price is {self.price} of accuracy a second: give 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ from latebind.domain.actions import Outcome
 from latebind.domain.costs import Outlook
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.query import NOT_RUN, Node, Query, StepRows
-from latebind.queries import make_planner
-from latebind.queries.planners import Choice, PlanView
-from latebind.queries.prospect import Branches
+from latebind.queries import PLANNERS
+from latebind.queries.planners import Branches, Choice, PlanView
 from latebind.scheduler import Scheduler
 
 NEWEST = 0.05  # the weight of the newest time between two steps in their mean
@@ -38,9 +37,8 @@ class ServedQuery:
         self.branches = Branches()
         self._overhead = 0.0  # mean seconds between the end of a step and the start of the next
         self._scheduler = scheduler
-        self._planner = make_planner(query.planner)
+        self._planner = PLANNERS[query.planner.name]()
         self._names = query.models
-        self._length = longest_path(query)
         every = range(len(query.nodes))
         self._always = steps_that_run(query.nodes, every)
         self._always_after = [steps_that_run(query.nodes, _all_behind(query, number)) for number in every]
@@ -50,14 +48,10 @@ class ServedQuery:
             self._outlooks.__getitem__
         )  # of a step, which waits for its inputs too
 
-    def pick(self, node: int, opened: frozenset[int], left: float, allowed: float) -> Choice:
-        """Have the planner pick a model for a node. The time between steps is subtracted from what it may plan with.
-
-        `left` are the seconds left of the deadline, of the `allowed` seconds that there were on arrival.
-        """
-        allowed -= self._overhead * (1 + self._length)
+    def pick(self, node: int, opened: frozenset[int], left: float) -> Choice:
+        """Have the planner pick a model for a node with `left` seconds left, less the time between steps."""
         self._now()
-        view = PlanView(self.query, opened, left - self._overhead, self._of_step, self.branches, allowed)
+        view = PlanView(self.query, opened, left - self._overhead, self._of_step, self.branches)
         return self._planner.pick(view, node)
 
     def is_late(self, seconds: float) -> bool:
@@ -242,14 +236,6 @@ def least_seconds(
             models = [outlooks[model] for model in node.models]
             ends[number] = min([max(ready, one.wait if waiting else 0.0) + one.ends[0] for one in models])
     return max(ends.values(), default=0.0)
-
-
-def longest_path(query: Query) -> int:
-    """Return the number of nodes on the longest path."""
-    steps: list[int] = []
-    for node in query.nodes:
-        steps.append(1 + max([steps[i] for i in node.after], default=0))
-    return max(steps)
 
 
 def _all_behind(query: Query, number: int) -> set[int]:

@@ -7,21 +7,47 @@ proportions of the shares stay the same.
 `PlanView` and `Choice` are msgspec classes, so this file is not compiled.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
 from latebind.domain.costs import Outlook
-from latebind.domain.query import PlannerConfig, Query
-from latebind.queries.prospect import Branches
+from latebind.domain.query import Query
+
+PRIOR = 1.0  # the weight, in queries, of the prior over the ways in which conditions may turn out
+
+
+class Branches:
+    """How often the conditions of one query held. Nodes that are judged together are counted together."""
+
+    def __init__(self) -> None:
+        self._ways: dict[tuple[int, ...], Counter[tuple[bool, ...]]] = {}
+        self.judged = 0
+
+    def observe(self, nodes: Sequence[int], holds: Sequence[bool]) -> None:
+        """Count which conditions held, of nodes that were judged together."""
+        self.judged += 1
+        self._ways.setdefault(tuple(nodes), Counter())[tuple(holds)] += 1
+
+    def ways(self, nodes: Sequence[int]) -> list[tuple[tuple[bool, ...], float]]:
+        """Return each way in which the conditions of `nodes`, judged together, may turn out, and its probability.
+
+        The prior is that exactly one of them holds, or none.
+        """
+        beforehand = [tuple(number == one for number in nodes) for one in (*nodes, None)]
+        counts = dict.fromkeys(beforehand, PRIOR / len(beforehand))
+        for way, count in self._ways.get(tuple(nodes), {}).items():
+            counts[way] = counts.get(way, 0.0) + count
+        total = sum(counts.values())
+        return [(way, count / total) for way, count in counts.items()]
 
 
 class PlanView(Struct, frozen=True, gc=False):
     """A query at one moment: `left` seconds remain of its deadline, and the nodes in `open` may still run.
 
-    On arrival it had `allowed` seconds, without the time between its steps; 0: not known. `outlook` returns what a
-    request of a model can expect now. `branches` says how often conditions hold.
+    `outlook` returns what a request of a model can expect now. `branches` says how often conditions hold.
     """
 
     query: Query
@@ -29,7 +55,6 @@ class PlanView(Struct, frozen=True, gc=False):
     left: float
     outlook: Callable[[str], Outlook]
     branches: Branches
-    allowed: float = 0.0
 
     def outlooks(self, number: int) -> list[Outlook]:
         """Return the outlook of each option of a node."""
@@ -71,16 +96,14 @@ class _Split:
 class Equal(_Split):
     """Every open node of a path gets the same share."""
 
-    def __init__(self, config: PlannerConfig) -> None:
-        del config
+    def __init__(self) -> None:
         super().__init__(lambda view, node: 1.0)
 
 
 class Proportional(_Split):
     """A node's share is proportional to the longest time of any of its models, waiting included (equation 4)."""
 
-    def __init__(self, config: PlannerConfig) -> None:
-        del config
+    def __init__(self) -> None:
         super().__init__(lambda view, node: max(_seconds(view, node)))
 
 

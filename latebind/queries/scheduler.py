@@ -260,7 +260,7 @@ class QueryScheduler:
 
 
 def _pick(live: LiveQuery, node: int, now: float) -> Choice:
-    return live.served.pick(node, live.open, live.deadline - now, live.deadline - live.arrived)
+    return live.served.pick(node, live.open, live.deadline - now)
 
 
 def _step_ended_action(live: LiveQuery, node: int, reply: Reply, now: float) -> StepEnded:

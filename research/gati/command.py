@@ -262,7 +262,7 @@ def queries(
     """Simulate GATI's section 7.3: a gate, then faces (46 %) or vehicles (45 %), each with the models of table 5.
 
     The planners are: the deadline split equally or in proportion, and `expected`, which maximises the expected accuracy
-    of the whole query, less the price of its time. Each is played static, without learned caches and with all models
+    of the whole query. Each is played static, without learned caches and with all models
     picked as a query arrives (the paper's baseline), and as it replans (figures 11 and 12).
 
     A request is right if all of its steps are right and it is in time; it counts with the probability of that, given

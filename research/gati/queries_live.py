@@ -37,7 +37,7 @@ from research.sides import Side
 
 UNSHED = PolicyConfig(shed=False)
 BASE, OURS = static("proportional"), replanned("proportional")  # which always take part
-PLANNED = re.compile(r"(planner|replan|price)\s*=")
+PLANNED = re.compile(r"(planner|replan)\s*=")
 SLOTS = 64
 BLOCK = 25  # rows that a side is asked for in turn
 WARM_UP = 60

@@ -17,9 +17,6 @@ SLOTS = 16
 class Quickest:
     """Always picks the model that is expected to answer first, whatever the deadline."""
 
-    def __init__(self, config: PlannerConfig) -> None:
-        del config
-
     def pick(self, view: PlanView, node: int) -> Choice:
         seconds = [one.wait + one.whole for one in view.outlooks(node)]
         return Choice(most_accurate(view, node, -inf, seconds).option, view.left)
@@ -27,9 +24,6 @@ class Quickest:
 
 class Best:
     """Always picks the most accurate model, whatever the deadline."""
-
-    def __init__(self, config: PlannerConfig) -> None:
-        del config
 
     def pick(self, view: PlanView, node: int) -> Choice:
         seconds = [one.wait + one.whole for one in view.outlooks(node)]
@@ -47,11 +41,11 @@ def node(
     return Node(name, models, known, tuple(after), tuple((i,) for i in after), guarded)
 
 
-def query(*nodes: Node, name: str = "query", planner: str = "best", replan: bool = True, price: float = 0.0) -> Query:
+def query(*nodes: Node, name: str = "query", planner: str = "best", replan: bool = True) -> Query:
     """A query of these nodes."""
     steps = tuple(StepSpec(one.name, one.models) for one in nodes)
     spec = ModelSpec(name, "1", (VECTOR,), (SCORES,), len(nodes), 1, steps=steps)
-    return Query(spec, nodes, PlannerConfig(planner, replan, price))
+    return Query(spec, nodes, PlannerConfig(planner, replan))
 
 
 def config(*models: ServedModel, queries: Sequence[Query], workers: int = 1, policy: str = "late") -> SchedulerConfig:

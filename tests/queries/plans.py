@@ -3,21 +3,20 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from random import Random
 
 from latebind.domain.costs import Outlook
 from latebind.domain.model import ModelSpec
-from latebind.domain.query import Node, PlannerConfig, Query
-from latebind.queries.planners import Planner, PlanView
-from latebind.queries.prospect import Branches
+from latebind.domain.query import Node, Query
+from latebind.queries.planners import Branches, Planner, PlanView
 
 Outlooks = Mapping[str, Outlook]
 ACCURACIES = (0.8, 0.9, 0.95, 0.99)
 
 
-def query(*nodes: Node, config: PlannerConfig | None = None) -> Query:
-    spec = ModelSpec("application", "1", (), (), len(nodes), 1)
-    return Query(spec, nodes, config or PlannerConfig())
+def query(*nodes: Node) -> Query:
+    return Query(ModelSpec("application", "1", (), (), len(nodes), 1), nodes)
 
 
 def sure(seconds: float, wait: float = 0.0) -> Outlook:
@@ -93,73 +92,42 @@ def _random_node(
     return Node(f"step {number}", models, accuracies, after, needs, guarded and before is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """The chance to be right in time, and the price of the seconds that are not in vain."""
-
-    right: float
-    cost: float
-
-    @property
-    def worth(self) -> float:
-        return self.right - self.cost
-
-
-def played(case: Case, planner: Planner, left: float, price: float = 0.0, node: int = 0) -> Score:
-    """Return what a tree comes to where `planner` picks whenever a node begins."""
+def played(case: Case, planner: Planner, left: float, node: int = 0) -> float:
+    """Return the chance that a tree is right in time where `planner` picks whenever a node begins."""
     if left < -1e-9:
-        return Score(0.0, 0.0)
-    behind = _below(case, node)
-    option = planner.pick(case.view(left, behind), node).option
+        return 0.0
+    option = planner.pick(case.view(left, _below(case, node)), node).option
 
-    def follow(then: float) -> Score:
-        found = [
-            _side_by_side([played(case, planner, then, price, i) for i in runs], chance)
-            for runs, chance in case.ways(node)
-        ]
-        return Score(sum(one.right for one in found), sum(one.cost for one in found))
+    def follow(then: float) -> float:
+        return sum(chance * prod(played(case, planner, then, i) for i in runs) for runs, chance in case.ways(node))
 
-    return _run(case, node, option, left, price, [follow(then) for then in _leftovers(case, node, option, left)])
+    return _run(case, node, option, left, [follow(then) for then in _leftovers(case, node, option, left)])
 
 
-def policies(case: Case, left: float, price: float = 0.0, node: int = 0) -> Iterator[Score]:
-    """Yield what a tree comes to with each policy there is: every choice at every end and in every way."""
+def policies(case: Case, left: float, node: int = 0) -> Iterator[float]:
+    """Yield that chance with each policy there is: every choice at every end and in every way."""
     if left < -1e-9:
-        yield Score(0.0, 0.0)
+        yield 0.0
         return
     for option in range(len(case.query.nodes[node].models)):
-        ends = [list(_followed(case, node, then, price)) for then in _leftovers(case, node, option, left)]
+        ends = [list(_followed(case, node, then)) for then in _leftovers(case, node, option, left)]
         for follows in product(*ends):
-            yield _run(case, node, option, left, price, follows)
+            yield _run(case, node, option, left, follows)
 
 
-def _followed(case: Case, node: int, then: float, price: float) -> Iterator[Score]:
+def _followed(case: Case, node: int, then: float) -> Iterator[float]:
     """Yield what comes of each policy for what follows a node."""
-    if then < -1e-9:
-        yield Score(0.0, 0.0)
-        return
     ways = case.ways(node)
-    each = [list(product(*(list(policies(case, then, price, i)) for i in runs))) for runs, _ in ways]
+    each = [list(product(*(list(policies(case, then, i)) for i in runs))) for runs, _ in ways]
     for some in product(*each):
-        found = [_side_by_side(scores, chance) for scores, (_, chance) in zip(some, ways, strict=True)]
-        yield Score(sum(one.right for one in found), sum(one.cost for one in found))
+        yield sum(chance * prod(rights) for rights, (_, chance) in zip(some, ways, strict=True))
 
 
-def _run(case: Case, node: int, option: int, left: float, price: float, follows: Sequence[Score]) -> Score:
+def _run(case: Case, node: int, option: int, left: float, follows: Sequence[float]) -> float:
     outlook = case.outlooks[case.query.nodes[node].models[option]]
-    accuracy = case.query.nodes[node].accuracies[option]
     late = [left - outlook.wait - end < -1e-9 for end in outlook.ends]
-    some = [(chance, one) for chance, one, gone in zip(outlook.chances, follows, late, strict=True) if not gone]
-    right = accuracy * sum(chance * one.right for chance, one in some)
-    cost = accuracy * sum(chance * one.cost for chance, one in some)
-    return Score(right, cost + price * (outlook.wait + outlook.mean))
-
-
-def _side_by_side(scores: Sequence[Score], chance: float) -> Score:
-    right = chance
-    for one in scores:
-        right *= one.right
-    return Score(right, chance * sum(one.cost for one in scores))
+    rights = zip(outlook.chances, follows, late, strict=True)
+    return case.query.nodes[node].accuracies[option] * sum(chance * one for chance, one, gone in rights if not gone)
 
 
 def _leftovers(case: Case, node: int, option: int, left: float) -> list[float]:

@@ -5,12 +5,9 @@ from random import Random
 
 import pytest
 
-from latebind.domain.query import Node, PlannerConfig
-from latebind.queries.planners import Equal, Planner, Proportional, heaviest_path
-from latebind.queries.prospect import Branches
+from latebind.domain.query import Node
+from latebind.queries.planners import Branches, Equal, Planner, Proportional, heaviest_path
 from tests.queries.plans import Case, query, random_case, sure
-
-CONFIG = PlannerConfig()
 
 
 def budget(planner: Planner, case: Case, node: int, left: float, opened: Sequence[int]) -> float:
@@ -27,20 +24,20 @@ def diamond_with_a_tail() -> Case:
 
 def test_an_equal_share_is_the_least_of_all_paths() -> None:
     case, every = diamond_with_a_tail(), range(6)
-    budgets = [budget(Equal(CONFIG), case, node, 20.0, every) for node in every]
+    budgets = [budget(Equal(), case, node, 20.0, every) for node in every]
     assert budgets == pytest.approx([4.0, 4.0, 4.0, 5.0, 4.0, 4.0])
 
 
 def test_equation_4_a_proportional_share_is_the_least_of_all_paths() -> None:
     case, every = diamond_with_a_tail(), range(6)
-    budgets = [budget(Proportional(CONFIG), case, node, 35.0, every) for node in every]
+    budgets = [budget(Proportional(), case, node, 35.0, every) for node in every]
     assert budgets == pytest.approx([5.0, 7.0, 7.0, 20.0, 5.0, 5.0])
 
 
 def test_nodes_that_have_ended_or_are_left_out_take_no_share() -> None:
     case = diamond_with_a_tail()
-    assert budget(Equal(CONFIG), case, 3, 9.0, (3, 4, 5)) == pytest.approx(3.0)
-    assert budget(Equal(CONFIG), case, 5, 9.0, (5,)) == pytest.approx(9.0)
+    assert budget(Equal(), case, 3, 9.0, (3, 4, 5)) == pytest.approx(3.0)
+    assert budget(Equal(), case, 5, 9.0, (5,)) == pytest.approx(9.0)
 
 
 def paths(case: Case, opened: frozenset[int], path: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -85,7 +82,7 @@ def test_splitting_what_is_left_among_open_nodes_is_algorithm_1(proportional: bo
             for node in case.query.nodes
         ]
         taken = [random.uniform(0.0, 1.5) for _ in longest]
-        planner: Planner = Proportional(CONFIG) if proportional else Equal(CONFIG)
+        planner: Planner = Proportional() if proportional else Equal()
         left, found = 4.0, list[float]()
         for node, seconds in enumerate(taken):
             found.append(budget(planner, case, node, left, range(node, 4)))

@@ -70,7 +70,6 @@ class WrittenQuery(Struct, frozen=True, forbid_unknown_fields=True):
     deadline_ms: Annotated[float, Meta(gt=0.0, le=LONGEST_MS)] | None = None
     planner: str = PlannerConfig().name
     replan: bool = True
-    price: Annotated[float, Meta(ge=0.0, le=1e9)] | None = None
     version: Annotated[str, Meta(pattern=r"^[0-9]{1,18}$")] = "1"
     inputs: Entries | None = None
     conditions: Entries = {}
@@ -149,12 +148,9 @@ def _opened(path: Path) -> tuple[Source, WrittenQuery]:
 
 
 def _planner(source: Source, written: WrittenQuery) -> PlannerConfig:
-    name, usual = written.planner, PlannerConfig().name
-    if name not in PLANNERS:
-        raise source.error(f"there is no planner {name!r:.100}: take {', '.join(PLANNERS)}", "planner")
-    if written.price and name != usual:
-        raise source.error(f"price is only known to the planner {usual}, not to {name}: leave one out", "price")
-    return PlannerConfig(name, written.replan, written.price)
+    if written.planner not in PLANNERS:
+        raise source.error(f"there is no planner {written.planner!r:.100}: take {', '.join(PLANNERS)}", "planner")
+    return PlannerConfig(written.planner, written.replan)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,8 @@ def test_options_are_read_and_may_be_left_out(tmp_path: Path) -> None:
     assert query.deadline == pytest.approx(0.08)
     assert query.planner == PlannerConfig("equal", replan=False)
     assert query.spec.version == "12"
-    query = read(tmp_path, f"price = 2\n{SHORT}").query
-    assert (query.deadline, query.planner, query.spec.version) == (0.0, PlannerConfig(price=2.0), "1")
+    query = read(tmp_path, SHORT).query
+    assert (query.deadline, query.planner, query.spec.version) == (0.0, PlannerConfig(), "1")
     assert query.spec.inputs == (IMAGE,)  # what its models take
 
 

@@ -335,7 +335,7 @@ def test_a_sequence_model_is_served_or_refused(models: Path, tmp_path: Path, dat
 
 
 @ROOT
-@given(text=some.text(max_size=60), key=some.sampled_from(["deadline_ms", "price", "version", "planner", "replan"]))
+@given(text=some.text(max_size=60), key=some.sampled_from(["deadline_ms", "version", "planner", "replan"]))
 def test_a_query_is_read_or_refused(tmp_path: Path, text: str, key: str) -> None:
     path = tmp_path / "q.query.toml"
     path.write_text(f"{key} = {text}\n[nodes.a]\nmodels = ['tiny']\n", encoding="utf-8", errors="replace")

@@ -1,20 +1,21 @@
 """The learned caches of one model as they follow its traffic: what was seen, what is decided, what is made."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from latebind.adaptation.controller import BUILT, FULL_DEPTH, Controller, Version, name_of
-from latebind.adaptation.heads import Prior
-from latebind.adaptation.messages import Answered
-from latebind.adaptation.retrain import Adapted, by_class, material, retrain
-from latebind.adaptation.traffic import Familiar, Kept, Sample, Window, looks
-from latebind.adaptation.versions import FORMAT, About, Versions, versions_folder
+from latebind.adaptation.controller import BUILT, FULL_DEPTH, Controller, Decision, Retrain, Version, name_of
+from latebind.adaptation.messages import Answered, Status
+from latebind.adaptation.retrain import Prior, by_class, material, retrain
+from latebind.adaptation.traffic import Familiar, Kept, Recent, Sample, Window, looks
+from latebind.adaptation.versions import Leadership, Versions, versions_folder
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
@@ -22,7 +23,7 @@ from latebind.learned.activations import Observed, apply_heads, features_of, obs
 from latebind.learned.compose import Costs
 from latebind.learned.head import Head
 from latebind.learned.lookup import load_functions
-from latebind.learned.promise import Promise
+from latebind.learned.promise import Promise, upper_bound
 from latebind.learned.samples import Samples
 from latebind.learned.stored import HELD_OUT, LESSONS, Rows, read_caches, read_rows
 from latebind.program.load import load_program
@@ -33,24 +34,22 @@ LASTING = 0.999
 UNSEEN = 30  # answers, as many as which count besides those heard: of the classes that did not come yet
 
 
+WAITING = 512  # sampled requests that may wait to show, and as many to teach; newer ones are not taken
+AT_ONCE = 8  # of them run as one batch
+SINCE_ALARM = 40  # samples that are kept when fidelity fell: the newest show what came
+SINCE_MOVED = 5  # samples that came between a change of classes and its being noticed
+CONFIDENCE = 0.975  # of each bound of the fidelity that is told
+
 Sampled = tuple[int, Answered]  # a sampled request, and which answer of the model it is, counted from 1
 
 
-class Compared(NamedTuple):
-    """Whether answer `at`, given by the version `used`, was the base model's, and whether its input looked strange."""
-
-    same: bool
-    strange: bool
-    at: int
-    used: str
-
-
 class Adapter:
-    """Owns windows, versions and controller of one model. `see` and `learn` take long; no method is for two threads.
+    """All that is known of one model: what waits, windows, versions and controller. One thread calls its methods.
 
-    Raises `ConfigError` where there is nothing to adapt, or too much, and `RepositoryError`. `wanted` is the version
-    that the service before wanted, if there was one: where that had stopped exits, which may have been for this server
-    alone, they stay stopped.
+    `see` takes long, and so does the call that `lesson` returns, which may run in another thread. Raises `ConfigError`
+    where there is nothing to adapt, or too much, and `RepositoryError`. `wanted` is the version that the service before
+    wanted, if there was one: where that had stopped exits, which may have been for this server alone, they stay
+    stopped.
     """
 
     def __init__(
@@ -93,8 +92,7 @@ class Adapter:
         self._costs = self._costs_of(self._at_hand)
         self.folder = versions_folder(directory.path, config.folder)
         self.versions = Versions(self.folder, directory)
-        self.shown = Window(config.rows, config.window, config.client_share)
-        self.taught = Window(config.rows, config.window, config.client_share)
+        self.shown, self.taught = (Window(config.rows, config.window) for _ in range(2))
         self._lesson = 0
         self._learned = self._heads  # what lessons go on from where `build` does not speak for the traffic
         self._since = -np.inf  # when the traffic changed
@@ -107,25 +105,64 @@ class Adapter:
         self.trusted = version is not None  # whether what `build` kept looks like the traffic
         known = {} if version is None else {BUILT: self._built(), name: version}
         self.controller = Controller(self._promise.fidelity, full, known, name, stopped=self.versions.stopped())
+        self._to_compare, self._to_teach = deque[Sampled](), deque[Sampled]()
+        self.due: Retrain | None = None  # a lesson that is to come
+        # what the folder said last: the choice of the leader, or of an operator, for all servers that share it
+        self.seen = self.versions.current()
+        self.lead = Leadership(self.folder)
+        self.leads = False
+        self.sampled = self.retrained = self.refused = 0
 
-    def see(self, sampled: Sequence[Sampled]) -> list[Compared]:
-        """Find out what lookups see of sampled requests and keep it; compare those that show.
+    def take(self, told: Answered) -> list[Decision]:
+        """Take in one answer; where it was sampled it waits to be looked at, unless too many do."""
+        decisions = self.controller.answered(told.answer)
+        if told.draw is not None:
+            waiting = self._to_compare if told.draw.shows else self._to_teach
+            if len(waiting) < WAITING:
+                waiting.append((self.controller.total, told))
+        return decisions
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """How many wait to be compared, for a version in use may err, and how many to be learned from."""
+        return len(self._to_compare), len(self._to_teach)
+
+    def batch(self) -> list[Sampled]:
+        """Return those whose turn it is to be seen; first those that are compared."""
+        waiting = self._to_compare or self._to_teach
+        return [waiting.popleft() for _ in range(min(AT_ONCE, len(waiting)))]
+
+    def status(self) -> Status:
+        """Return the figures of now."""
+        controller = self.controller
+        last, fidelity, lower, upper = list(controller.last), None, 0.0, 1.0
+        if last:
+            same = sum(last)
+            fidelity = same / len(last)
+            lower = 1.0 - upper_bound(len(last) - same, len(last), CONFIDENCE)
+            upper = upper_bound(same, len(last), CONFIDENCE)
+        alarms = controller.watch.alarms + controller.looks.alarms
+        counted = (self.sampled, self.retrained, self.refused, alarms)
+        return Status(self.spec.name, *counted, fidelity, lower, upper, controller.target)
+
+    def see(self, sampled: Sequence[Sampled]) -> list[Decision]:
+        """Find out what lookups see of sampled requests and keep it; compare those that show and return what follows.
 
         Only those that left early are run through the network; of the others the frontend has sent its output.
         """
-        compared = []
+        decisions = []
         early, ended = ([one for one in sampled if bool(one[1].end) == whole] for whole in (False, True))
         if early:
             inputs = self._inputs(early)
             found = self.look(inputs)
-            compared += self._keep(early, inputs, found.features, found.answers)
+            decisions += self._keep(early, inputs, found.features, found.answers)
         if ended:
             inputs = self._inputs(ended)
             with torch.inference_mode():
                 features = features_of(self._program, Samples(inputs), list(self._lookups.values()))
             answers = torch.frombuffer(bytearray(b"".join(one.end for _, one in ended)), dtype=torch.float32)
-            compared += self._keep(ended, inputs, features, answers.view(len(ended), -1))
-        return compared
+            decisions += self._keep(ended, inputs, features, answers.view(len(ended), -1))
+        return decisions
 
     def look(self, inputs: tuple[Tensor, ...] | Mapping[str, Tensor]) -> Observed:
         """Return what lookups and base model make of rows; nothing is kept."""
@@ -137,12 +174,12 @@ class Adapter:
         """Return head and threshold of each lookup by name, as `build` made them; infinity for one not in use."""
         return {name: (head, self._thresholds.get(name, np.inf)) for name, head in self._heads.items()}
 
-    def moved(self, last: int) -> None:
+    def moved(self, last: int = SINCE_MOVED) -> None:
         """Other classes come: the `last` samples and those to come show more than those before."""
         recent = self.shown.recent()
         self._since = float(recent.times[-last:][0]) if recent is not None else time.monotonic()
 
-    def alarmed(self, last: int) -> None:
+    def alarmed(self, last: int = SINCE_ALARM) -> None:
         """All samples but the `last` are in doubt, until much has been compared; what `build` kept shows nothing more.
 
         The samples of before show a version only beside new ones: if the alarm was chance, or of one scene before a
@@ -153,37 +190,68 @@ class Adapter:
         self._learned = self._heads
         self._familiar = None
 
-    def learn(self, mix: dict[int, float], reason: str, *, heard: int) -> Version | None:
-        """Make a version for these shares of classes, of so many answers, and publish it; None if none can be shown.
+    def lesson(self, asked: Retrain) -> Callable[[], Version | None]:
+        """Return a call that makes and publishes a version for the classes that come now; None if none can be shown.
+
+        All that it needs of what goes on changing is read before it begins.
+        """
+        if asked.moved:
+            self.moved()
+        if asked.alarmed:
+            self.alarmed()
+        controller = self.controller
+        self._doubt = self._doubt and not controller.established
+        return partial(
+            self._learn,
+            controller.shares(),
+            asked.reason,
+            self.shown.recent(),
+            self.taught.recent(),
+            heard=controller.heard,
+            known=controller.known(),
+            doubt=self._doubt,
+            since=self._since,
+        )
+
+    def _learn(
+        self,
+        mix: dict[int, float],
+        reason: str,
+        shown: Recent | None,
+        taught: Recent | None,
+        *,
+        known: Sequence[str],
+        heard: int,
+        doubt: bool,
+        since: float,
+    ) -> Version | None:
+        """Make a version for these shares of classes, of so many answers.
 
         While what `build` kept speaks for the traffic, so does its choice of lookups, whose heads are shifted to these
         shares. Elsewhere all at hand are tried, and learn; lessons go on from each other.
         """
-        shown, taught = self.shown.recent(), self.taught.recent()
         trusted = self.trusted
         if shown is not None:
             self._familiar = Familiar.of(shown.looks, shown.rows.classes, classes=self.spec.outputs[0].shape[0])
             self.trusted = trusted = trusted and self._kept.speak_for(shown.rows)
         self._lesson += 1
-        self._doubt = self._doubt and not self.controller.established
-        given = material(
-            self._held_out, self._lessons, taught, shown, trusted=trusted, since=self._since, doubt=self._doubt
-        )
         heads = {name: self._heads[name] for name in self._thresholds} if trusted else self._learned
-        made = retrain(
+        found = retrain(
             heads,
-            given,
+            material(self._held_out, self._lessons, taught, shown, trusted=trusted, since=since, doubt=doubt),
             self._expected(mix, heard, self._held_out if trusted or shown is None else shown.rows),
             self._costs_of(heads),
             promise=self._promise,
             seed=self._lesson,
             prior=self._prior if trusted else None,
         )
-        if made is None:
+        if found is None:
             return None
+        made, version = found
         if not trusted:
-            self._learned = made.heads
-        return self._publish(made, mix, reason, current=given.current)
+            self._learned = made
+        version = replace(version, made=time.time(), reason=reason, confidence=self._promise.lasting, mix=mix)
+        return self.versions.publish(version, {lookup: made[lookup] for lookup in version.thresholds}, known=known)
 
     def _expected(self, mix: Mapping[int, float], heard: int, before: Rows) -> dict[int, float]:
         """Return the shares of classes to be ready for: those that come, and a little of those that came `before`.
@@ -203,8 +271,7 @@ class Adapter:
             return self._built()
         if name == FULL_DEPTH:
             return None
-        about = self.versions.about(name)
-        return Version(name, about.wrong, about.seconds, about.mix)  # how the traffic was then is not known any more
+        return self.versions.version(name)
 
     @property
     def _heads(self) -> dict[str, Head]:
@@ -212,42 +279,26 @@ class Adapter:
 
     def _keep(
         self, sampled: Sequence[Sampled], inputs: tuple[Tensor, ...], features: tuple[Tensor, ...], answers: Tensor
-    ) -> list[Compared]:
+    ) -> list[Decision]:
         seen, classes, now = looks(inputs), answers.argmax(dim=1), time.monotonic()
         strange = self._familiar.strange(seen, classes).tolist() if self._familiar else [False] * len(seen)
         usable = seen.isfinite().all(dim=1) & ~answers.isnan().any(dim=1)
         for part in features:
             usable &= part.isfinite().all(dim=1)
-        compared = []
+        decisions = []
         for place, ((at, one), base) in enumerate(zip(sampled, classes.tolist(), strict=True)):
             if one.draw is None or not usable[place]:
                 continue  # a client's NaN would be in every lesson to come, and has no class to be compared by
             of_lookups = {name: rows[place].bfloat16() for name, rows in zip(self._lookups, features, strict=True)}
             kept, look = answers[place].bfloat16(), seen[place].clone()
-            sample = Sample(now, one.client, of_lookups, kept, base, look, one.draw.weight)
+            sample = Sample(now, of_lookups, kept, base, look, one.draw.weight)
             (self.shown if one.draw.shows else self.taught).add(sample)
             if one.draw.shows:
-                compared.append(Compared(one.answer == base, strange[place], at, name_of(one.version)))
-        return compared
-
-    def _publish(self, made: Adapted, mix: dict[int, float], reason: str, *, current: int) -> Version:
-        about = About(
-            format=FORMAT,
-            made=time.time(),
-            base=self.versions.base,
-            reason=reason,
-            thresholds=made.thresholds,
-            fidelity=made.found.fidelity,
-            lower=made.found.lower,
-            confidence=self._promise.lasting,
-            rows=made.rows,
-            wrong=made.wrong,
-            seconds=made.seconds,
-            mix=mix,
-        )
-        heads = {lookup: made.heads[lookup] for lookup in made.thresholds}
-        name = self.versions.publish(about, heads, known=self.controller.known())
-        return Version(name, about.wrong, about.seconds, about.mix, current)
+                self.sampled += 1
+                decisions += self.controller.compared(
+                    one.answer == base, at=at, strange=strange[place], used=name_of(one.version)
+                )
+        return decisions
 
     def _built(self) -> Version:
         heads = list(self._heads.values())
@@ -257,7 +308,7 @@ class Adapter:
             seen = apply_heads(heads, features, answers).seen
         thresholds = np.array([threshold for _, threshold in self.built_lookups().values()])
         tables = by_class(thresholds, seen, self._held_out.classes, self._costs, count=heads[0].classes)
-        return Version(BUILT, *tables, rows=len(self._held_out.classes))
+        return Version(BUILT, *tables, current=len(self._held_out.classes))
 
     def _costs_of(self, names: Iterable[str]) -> Costs:
         """Return seconds at batch 1 where these lookups are asked, in their order."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Self, cast
-from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -108,7 +107,7 @@ class AdaptationClient:
                 followed.append((spec, sampler))
         self._models = {spec.name: (number, spec, sampler) for number, (spec, sampler) in enumerate(followed)}
 
-    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
+    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer) -> None:
         """Tell of the N rows of one call; some of them go along as samples. Never waits."""
         known = self._models.get(spec.name)
         if known is None or self._writer is None or self._writer.is_closing():
@@ -122,7 +121,7 @@ class AdaptationClient:
             if draw is not None:
                 data = b"".join(rows[tensor.name][place].tobytes() for tensor in spec.inputs)
                 end = b"" if early else np.ascontiguousarray(row).tobytes()
-            self._tell(Answered(number, int(row.argmax()), crc32(client.encode()), version, draw, data, end))
+            self._tell(Answered(number, int(row.argmax()), version, draw, data, end))
 
     def unusable(self, model: str, version: str) -> None:
         """Tell that the engine cannot use a version that it was to use."""
@@ -210,10 +209,10 @@ class Following:
         self._changed = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
 
-    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
+    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer) -> None:
         """Tell the service, if there is one at the moment."""
         if self._client is not None:
-            self._client.answered(spec, rows, answer, client)
+            self._client.answered(spec, rows, answer)
 
     def unusable(self, model: str, version: str) -> None:
         """Tell the service that the engine cannot use a version; one that begins later finds out by itself."""

@@ -50,17 +50,29 @@ USUALLY_STRANGE, SHIFT_APART = 0.1, 15
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What one version does to each class of the base model's answers.
+    """One version of the learned caches, as `versions` keeps it: what it does, and what was shown of it.
 
-    `wrong[c]` is the share answered differently, `seconds[c]` the mean at batch 1; `mix` are the shares of classes that
-    it was made for, `rows` how many samples since the traffic changed had a say in it (of `built`, how many it was
-    shown on).
+    Of each class c of the base model's answers `wrong[c]` is the share answered differently, `seconds[c]` the mean at
+    batch 1; `mix` are the shares of classes that it was made for. `current` is how many samples since the traffic
+    changed had a say in it (of `built`, how many it was shown on).
+
+    `made` is in seconds since the epoch, `base` the sha256 of the caches it belongs to; `thresholds` are by the name of
+    a lookup. `lower` bounds its fidelity with `confidence`, on `rows` samples.
     """
 
-    name: str
-    wrong: tuple[float, ...]
-    seconds: tuple[float, ...]
-    mix: Mapping[int, float] = field(default_factory=dict)
+    name: str = ""
+    wrong: tuple[float, ...] = ()
+    seconds: tuple[float, ...] = ()
+    mix: dict[int, float] = field(default_factory=dict)
+    current: int = 0
+    format: int = 0
+    made: float = 0.0
+    base: str = ""
+    reason: str = ""
+    thresholds: dict[str, float] = field(default_factory=dict)
+    fidelity: float = 0.0
+    lower: float = 0.0
+    confidence: float = 0.0
     rows: int = 0
 
 
@@ -285,9 +297,9 @@ class Controller:
             return left
         if trusted:
             used, built = self._versions[self.wanted], self._versions.get(BUILT)
-            if self._good(used) and version.rows < used.rows and not self._is_faster(version, used):
+            if self._good(used) and version.current < used.current and not self._is_faster(version, used):
                 return []
-            if built and self._good(built) and version.rows < built.rows and not self._is_faster(version, built):
+            if built and self._good(built) and version.current < built.current and not self._is_faster(version, built):
                 if self.wanted == BUILT:
                     return []
                 self._versions[BUILT] = self._versions.pop(BUILT)  # as the newest of all that may be used
@@ -376,7 +388,7 @@ class Controller:
         if not self.shift.add(not strange):
             return []
         self._shifted = at
-        self._versions = {name: replace(version, rows=0) for name, version in self._versions.items()}
+        self._versions = {name: replace(version, current=0) for name, version in self._versions.items()}
         self._answers, self._next_lesson = 0, round(GROWTH * FIRST_LESSON)
         return [self._learn(SHIFTED, moved=True)]
 

@@ -42,13 +42,12 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
 class Answered(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     """The class that one request was answered with, by a `version` of the learned caches (`controller.number_of`).
 
-    `model` is the model's number, `client` a number for whose it is. Where the request is sampled, `draw` says for
-    what, `row` is its input and `end` the output of the base model, float32, empty if the request left early.
+    `model` is the model's number. Where the request is sampled, `draw` says for what, `row` is its input and `end` the
+    output of the base model, float32, empty if the request left early.
     """
 
     model: int
     answer: int
-    client: int
     version: int
     draw: Draw | None = None
     row: bytes = b""

@@ -1,9 +1,8 @@
 """The traffic of late: a window of samples, and whether they look like those before, and like what `build` kept."""
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Self
 
 import torch
@@ -22,14 +21,13 @@ MOST_LESS_SURE = 0.3  # that may leave less often than they should
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sampled request: when (seconds by a steady clock), whose, its features by lookup, the base model's answer.
+    """One sampled request: when (seconds by a steady clock), its features by lookup, the base model's answer.
 
     `answers` are `(classes,) bfloat16`, too coarse to tell the highest of them; that is `answer`. `look` is that of its
     inputs (`looks`), and it stands for `weight` requests.
     """
 
     time: float
-    client: int
     features: dict[str, Tensor]
     answers: Tensor
     answer: int
@@ -48,36 +46,24 @@ class Recent:
 
 
 class Window:
-    """Keeps up to `capacity` samples for `seconds`; where room is short, a client with over its share gives way.
+    """Keeps the last `capacity` samples, none older than `seconds`."""
 
-    One thread may add samples while another reads them.
-    """
-
-    def __init__(self, capacity: int, seconds: float, client_share: float) -> None:
-        self._capacity, self._seconds, self._client_share = capacity, seconds, client_share
-        self._samples: deque[Sample] = deque()
-        self._by_client: Counter[int] = Counter()
-        self._changing = Lock()
+    def __init__(self, capacity: int, seconds: float) -> None:
+        self._seconds = seconds
+        self._samples: deque[Sample] = deque(maxlen=capacity)
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def add(self, sample: Sample) -> None:
         """Take in a sample."""
-        with self._changing:
-            while self._samples and self._samples[0].time < sample.time - self._seconds:
-                self._drop(0)
-            if len(self._samples) >= self._capacity:  # the oldest goes, of the client that is over its share
-                largest, count = self._by_client.most_common(1)[0]
-                over = count > self._client_share * self._capacity
-                self._drop(next(i for i, one in enumerate(self._samples) if one.client == largest) if over else 0)
-            self._samples.append(sample)
-            self._by_client[sample.client] += 1
+        while self._samples and self._samples[0].time < sample.time - self._seconds:
+            self._samples.popleft()
+        self._samples.append(sample)
 
     def recent(self) -> Recent | None:
         """Return all samples, or None if there are none."""
-        with self._changing:
-            samples = list(self._samples)
+        samples = list(self._samples)
         if not samples:
             return None
         return Recent(
@@ -90,13 +76,6 @@ class Window:
             looks=torch.stack([sample.look for sample in samples]),
             weights=torch.tensor([sample.weight for sample in samples], dtype=torch.float64),
         )
-
-    def _drop(self, place: int) -> None:
-        client = self._samples[place].client
-        del self._samples[place]
-        self._by_client[client] -= 1
-        if not self._by_client[client]:
-            del self._by_client[client]
 
 
 def looks(inputs: Sequence[Tensor]) -> Tensor:

@@ -10,11 +10,11 @@ import shutil
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
-from latebind.adaptation.controller import BUILT, FULL_DEPTH
+from latebind.adaptation.controller import BUILT, FULL_DEPTH, Version
 from latebind.domain.costs import are_seconds
 from latebind.domain.errors import NotFound, RepositoryError
 from latebind.learned.head import Head
@@ -33,42 +33,6 @@ NAME = re.compile(r"[0-9]{6}|[1-9][0-9]{6,8}")
 LATEST = 4e9  # seconds since the epoch: the year 2096
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """What a version is and what was shown of it.
-
-    `made` is in seconds since the epoch, `base` the sha256 of the caches it belongs to; `thresholds` are by the name of
-    a lookup, `wrong` and `seconds` by class, `mix` the shares of classes that it was made for. `lower` bounds its
-    fidelity with `confidence`, on `rows` samples.
-    """
-
-    format: int
-    made: float
-    base: str
-    reason: str
-    thresholds: dict[str, float]
-    fidelity: float
-    lower: float
-    confidence: float
-    rows: int
-    wrong: tuple[float, ...]
-    seconds: tuple[float, ...]
-    mix: dict[int, float]
-
-    @property
-    def makes_sense(self) -> bool:
-        """Whether its figures can have been measured."""
-        return (
-            0.0 <= self.made < LATEST
-            and len(self.thresholds) > 0
-            and all(map(isfinite, self.thresholds.values()))
-            and all(map(are_seconds, self.seconds))
-            and len(self.seconds) == len(self.wrong)
-            and all(0.0 <= share <= 1.0 for share in (*self.wrong, *self.mix.values()))
-            and all(0 <= answer < len(self.wrong) for answer in self.mix)
-        )
-
-
 class _OfOtherCaches(RepositoryError):
     """A version was made for caches that have been replaced since."""
 
@@ -85,37 +49,41 @@ class Versions:
         folder = self._folder / "versions"
         return sorted(path.name for path in folder.iterdir() if NAME.fullmatch(path.name)) if folder.is_dir() else []
 
-    def publish(self, about: About, heads: Mapping[str, Head], *, known: Collection[str] = ()) -> str:
-        """Write a version and return its name; it is not current yet. The oldest ones go, those `known` stay.
+    def publish(self, version: Version, heads: Mapping[str, Head], *, known: Collection[str] = ()) -> Version:
+        """Write a version and return it with its name; it is not current yet. The oldest ones go, those `known` stay.
 
         None is ever replaced: where another service has just taken the name, the next one is taken.
         """
-        files = {ABOUT: json_bytes(about)}
-        files |= {_file(lookup): tensor_bytes(head.tensors()) for lookup, head in heads.items()}
+        version = replace(version, format=FORMAT, base=version.base or self.base)
         while True:
             names = self.names()
-            name = f"{int(names[-1]) + 1 if names else 1:06d}"
+            version = replace(version, name=f"{int(names[-1]) + 1 if names else 1:06d}")
+            files = {ABOUT: json_bytes(version)}
+            files |= {_file(lookup): tensor_bytes(head.tensors()) for lookup, head in heads.items()}
             with suppress(FileExistsError):
-                ModelDirectory.create(self._path(name), files, replace=False)
+                ModelDirectory.create(self._path(version.name), files, replace=False)
                 break
         self._remove([old for old in names[: -KEPT + 1] if old != self.current() and old not in known])
-        return name
+        return version
 
-    def about(self, name: str) -> About:
-        """Return what a version is; raises `NotFound`, or `RepositoryError` for one of other caches."""
-        about = self._open(name).read_json(ABOUT, About)
-        if about.format != FORMAT or about.base != self.base:
+    def version(self, name: str) -> Version:
+        """Return what a version does; raises `NotFound`, or `RepositoryError` for one of other caches.
+
+        How the traffic was when it was made is not known any more (`current` is 0).
+        """
+        version = self._open(name).read_json(ABOUT, Version)
+        if version.format != FORMAT or version.base != self.base:
             raise _OfOtherCaches(f"version {name} in {self._folder} belongs to other caches: it cannot be used here")
-        if not about.makes_sense:
+        if not _can_be(version):
             raise RepositoryError(
                 f"{self._path(name) / ABOUT} has figures that nobody can have measured: use another version"
             )
-        return about
+        return replace(version, name=name, current=0)
 
     def lookups(self, name: str) -> dict[str, tuple[Head, float]]:
-        """Return head and threshold of each lookup of a version by the lookup's name; errors as `about`."""
-        about, directory = self.about(name), self._open(name)
-        return {lookup: (read_head(directory, _file(lookup)), level) for lookup, level in about.thresholds.items()}
+        """Return head and threshold of each lookup of a version by the lookup's name; errors as `version`."""
+        levels, directory = self.version(name).thresholds, self._open(name)
+        return {lookup: (read_head(directory, _file(lookup)), level) for lookup, level in levels.items()}
 
     def current(self) -> str:
         """Return the version that was chosen, `BUILT` where none was; whether it can be used shows where it is read.
@@ -147,7 +115,7 @@ class Versions:
     def make_current(self, name: str, *, by_hand: bool = False) -> None:
         """Use this version from now on; raises `NotFound` for one that is not there."""
         if name not in {BUILT, FULL_DEPTH}:
-            self.about(name)
+            self.version(name)
         self._folder.mkdir(parents=True, exist_ok=True)
         chosen = f"{name} {BY_HAND if by_hand else ''}\n".encode("ascii")
         write_bytes(self._folder / CURRENT, chosen, ending=f"{socket.gethostname()}-{os.getpid()}")
@@ -218,6 +186,19 @@ def versions_folder(model: Path, root: str = "") -> Path:
     """Return where versions of a model directory lie: beside it, or in a folder of its own under `root`."""
     place = Path(root) / model.parent.name if root else model.parent
     return place / f".adapted-{model.name}"
+
+
+def _can_be(version: Version) -> bool:
+    """Tell whether its figures can have been measured."""
+    return (
+        0.0 <= version.made < LATEST
+        and len(version.thresholds) > 0
+        and all(map(isfinite, version.thresholds.values()))
+        and all(map(are_seconds, version.seconds))
+        and len(version.seconds) == len(version.wrong) > 0
+        and all(0.0 <= share <= 1.0 for share in (*version.wrong, *version.mix.values()))
+        and all(0 <= answer < len(version.wrong) for answer in version.mix)
+    )
 
 
 def _file(lookup: str) -> str:

@@ -166,7 +166,7 @@ def versions(
 
 def _version(there: Versions, name: str) -> Row:
     try:
-        about = there.about(name)
+        about = there.version(name)
     except RepositoryError:
         return {"version": name, "because": "belongs to other caches"}
     often = sorted(about.mix.items(), key=lambda item: -item[1])[:3]

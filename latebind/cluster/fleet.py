@@ -18,7 +18,7 @@ from latebind.domain.errors import Refused, Unavailable
 from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
-from latebind.server.calls import CLIENT_HEADER, WAITED_HEADER
+from latebind.server.calls import WAITED_HEADER
 from latebind.server.gateway import Claim, Snapshot
 from latebind.server.limits import Limits
 from latebind.server.rest.messages import Reply, json_reply
@@ -31,7 +31,6 @@ SOON_SECONDS = 0.9  # that replicas have to tell their figures
 STAYS = frozenset(
     (
         *b"authorization connection content-length expect host keep-alive origin te transfer-encoding upgrade".split(),
-        CLIENT_HEADER,
         WAITED_HEADER,
     )
 )
@@ -116,8 +115,7 @@ class Fleet:
         The body is counted in `Held` as it arrives, until the end of the block: it must be kept until there is an
         answer, because another replica may have to be asked.
         """
-        headers = [(CLIENT_HEADER, request.client.encode())]
-        headers += [header for header in request.head.headers if header[0] not in STAYS]
+        headers = [header for header in request.head.headers if header[0] not in STAYS]
         request.as_sent = True  # the replica decompresses it
         try:
             yield self.request(request.head.method, request.head.target, headers, await request.read())

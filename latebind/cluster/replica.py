@@ -75,7 +75,7 @@ class Replica:
                 inside,
                 limits=Limits(idle_seconds=IDLE),
                 verbs=Verbs(routes=(*ROUTES, replica_route())),
-                security=Security(Guard(token=application.secret), tls=None, behind_ingress=True),
+                security=Security(Guard(token=application.secret), tls=None),
             )
             await stack.enter_async_context(frontend)
             return cls(engines, frontend, host, settings, stack.pop_all())

@@ -12,7 +12,6 @@ from latebind.cluster.fleet import Fleet
 from latebind.cluster.upstream import STATUS, Parts
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, UserError
 from latebind.server.access import Access
-from latebind.server.calls import CLIENT_HEADER
 from latebind.server.rest.infer import Context as RestContext
 from latebind.server.rest.messages import Reply
 from latebind.server.rest.openapi import Route
@@ -95,9 +94,7 @@ def _relayed(fleet: Fleet, method: Method) -> Method:
 def _parts(fleet: Fleet, path: str, data: bytes, caller: Caller) -> Parts:
     """Return a message as a request to a replica, with what its verb reads of the caller."""
     seconds = caller.seconds()
-    headers = [(CLIENT_HEADER, caller.address().encode())]
-    if seconds is not None:
-        headers.append((SECONDS, b"%.6f" % seconds))
+    headers = [] if seconds is None else [(SECONDS, b"%.6f" % seconds)]
     headers += [(name.encode(), value.encode("latin-1")) for name in CARRIED if (value := caller.header(name))]
     return fleet.request("POST", PATH.encode() + path.encode(), headers, data)
 
@@ -144,7 +141,6 @@ class _Relayed(Caller):
 
     def __init__(self, request: Request) -> None:
         super().__init__(None)
-        self._client = request.client
         self._fields: Mapping[bytes, bytes] = request.fields
         self._begun = time.monotonic()
         try:
@@ -154,9 +150,6 @@ class _Relayed(Caller):
 
     def seconds(self) -> float | None:
         return None if self._seconds is None else self._seconds - (time.monotonic() - self._begun)
-
-    def address(self) -> str:
-        return self._client
 
     def header(self, name: str) -> str:
         return self._fields.get(name.encode(), b"").decode("latin-1")

@@ -158,23 +158,22 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Requests that ran to the end of the network are samples at no cost. Of requests that left early, at most the share
     `sample` of all requests is run again. The latest `rows` for validation and as many for training are kept, none
-    older than `window`; one client may fill `client_share` of them where others need the room. Caches are retrained
-    when the traffic changes, and every `interval` at the latest. `folder` is where versions are kept; empty: beside
-    each model. With `yields`, the service runs only while other processes leave cores idle.
+    older than `window`. Caches are retrained when the traffic changes, and every `interval` at the latest. `folder` is
+    where versions are kept; empty: beside each model. With `yields`, the service runs only while other processes leave
+    cores idle.
     """
 
     on: bool = False
     sample: float = 0.2
     rows: int = 6000
     window: float = 3600.0
-    client_share: float = 0.5
     interval: float = 900.0
     folder: str = ""
     yields: bool = True
 
     def __post_init__(self) -> None:
         share = "give a share above 0 and at most 1"
-        _require("adaptation", self, "sample", "client_share", above=0.0, most=1.0, say=share)
+        _require("adaptation", self, "sample", above=0.0, most=1.0, say=share)
         _require("adaptation", self, "window", "interval", "rows", above=0.0, say="give more than 0")
 
 

@@ -101,14 +101,10 @@ def _digest(token: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Who may call, and the TLS context of HTTP, if any.
-
-    `behind_ingress`: all calls come from an ingress, which sends the client's address in a header.
-    """
+    """Who may call, and the TLS context of HTTP, if any."""
 
     guard: Guard
     tls: ssl.SSLContext | None
-    behind_ingress: bool = False
 
     @classmethod
     def by(cls, config: FrontendConfig) -> Self:

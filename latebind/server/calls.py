@@ -19,7 +19,6 @@ from latebind.server.gateway import Array
 from latebind.server.limits import Limits
 from latebind.server.shared_memory import Place, Reference, Regions
 
-CLIENT_HEADER = b"latebind-client"  # the address that a call came from, set by an ingress that sends it on
 WAITED_HEADER = b"latebind-waited"  # seconds of its deadline that a call has already waited at the ingress
 
 # numpy's name -> the protocol's. BF16 and BYTES are not served yet.

@@ -91,7 +91,6 @@ class Frontend:
             security.guard,
             dashboard=Dashboard(self._service) if self._config.shows_dashboard else None,
             routes=verbs.routes,
-            behind_ingress=security.behind_ingress,
             tls=security.tls,
         )
         self._rpc: RpcServer | None = None

@@ -272,8 +272,8 @@ class AdaptationFigures(TypedDict):
 class Observer(Protocol):
     """Gets every answer; `latebind.adaptation` implements it."""
 
-    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
-        """Take note of one call soon after its answer; must not block. `client` is the address it came from.
+    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer) -> None:
+        """Take note of one call soon after its answer; must not block.
 
         After a query, its steps are reported as calls of their models. `rows` are those of the `Claim`: they are
         overwritten after this returns, so copy what is to be kept.

@@ -167,14 +167,14 @@ class Service:
         return spec
 
     async def infer(
-        self, spec: ModelSpec, call: Call, fill: Fill, client: str = "", version: str | None = None, parent: str = ""
+        self, spec: ModelSpec, call: Call, fill: Fill, version: str | None = None, parent: str = ""
     ) -> Answer:
         """Answer a call within its time-out; `fill` writes its rows into the slots that were claimed for it.
 
-        `client` is the address that the call came from, `parent` the caller's span (W3C `traceparent`) if it sent one.
-        If another version has replaced `spec` in the meantime, that version answers (`Answer.spec`), unless the client
-        named a `version` or the tensors differ. The deadline is extended by the time that `fill` takes, because that is
-        the client sending. Raises what `Gateway.claim`, `fill` and `Claim.send` raise, `NotFound` and `Unavailable`.
+        `parent` is the caller's span (W3C `traceparent`) if it sent one. If another version has replaced `spec` in the
+        meantime, that version answers (`Answer.spec`), unless the client named a `version` or the tensors differ. The
+        deadline is extended by the time that `fill` takes, because that is the client sending. Raises what
+        `Gateway.claim`, `fill` and `Claim.send` raise, `NotFound` and `Unavailable`.
         """
         with self._followed(spec, call, parent) as followed:
             claim, deadline = await self._claim_filled(spec, call, fill, version)
@@ -188,7 +188,7 @@ class Service:
         if self._observer is None:
             claim.release()
         else:  # it sees rows and answer while the slots hold them, once the reply has been sent
-            asyncio.get_running_loop().call_soon(self._show, self._observer, claim, answer, client)
+            asyncio.get_running_loop().call_soon(self._show, self._observer, claim, answer)
         return answer
 
     def stream(
@@ -281,12 +281,12 @@ class Service:
         """Return the figures of learned caches that adapt to the traffic, by model."""
         return {} if self._observer is None else self._observer.figures()
 
-    def _show(self, observer: Observer, claim: Claim, answer: Answer, client: str) -> None:
+    def _show(self, observer: Observer, claim: Claim, answer: Answer) -> None:
         """Let the observer see rows and answer while the slots still hold them."""
         try:
-            observer.answered(claim.spec, claim.rows, answer, client)
+            observer.answered(claim.spec, claim.rows, answer)
             for step in claim.shown(answer):
-                observer.answered(*step, client)
+                observer.answered(*step)
         finally:
             claim.release()
 

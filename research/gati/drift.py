@@ -32,7 +32,6 @@ from latebind.adaptation.controller import (
     number_of,
 )
 from latebind.adaptation.messages import Answered, Sampler
-from latebind.adaptation.process import SINCE_ALARM, SINCE_MOVED
 from latebind.bench.subject import Subject, copied
 from latebind.cli.console import Rows as TableRows
 from latebind.domain.config import AdaptationConfig
@@ -186,22 +185,17 @@ class _Street:
             self._samples += draw.shows
             data = b"".join(rows[row].numpy().tobytes() for rows in self._rows[bright].values())
             end = b"" if early else self._looked[bright].answers[row].numpy().tobytes()
-            sampled = Answered(0, answer, 0, number_of(self._used), draw, data, end)
-            for told in self._adapter.see([(controller.total, sampled)]):
-                self._carry_out(controller.compared(told.same, at=told.at, strange=told.strange, used=told.used))
+            sampled = Answered(0, answer, number_of(self._used), draw, data, end)
+            self._carry_out(self._adapter.see([(controller.total, sampled)]))
         if self._lesson is not None and self._now >= self._lesson[0]:
             self._teach(self._lesson[1])
         return same
 
     def _teach(self, lesson: Retrain) -> None:
         self._lesson = None
-        if lesson.moved:
-            self._adapter.moved(SINCE_MOVED)
-        if lesson.alarmed:
-            self._adapter.alarmed(SINCE_ALARM)
-        adapter, controller = self._adapter, self._adapter.controller
-        version = adapter.learn(controller.shares(), lesson.reason, heard=controller.heard)
-        self._carry_out(controller.learned(version, float(self._now), trusted=adapter.trusted))
+        adapter = self._adapter
+        version = adapter.lesson(lesson)()
+        self._carry_out(adapter.controller.learned(version, float(self._now), trusted=adapter.trusted))
 
     def _carry_out(self, decisions: list[Decision]) -> None:
         for decision in decisions:

@@ -49,39 +49,39 @@ def test_the_first_answers_call_for_a_first_lesson_once() -> None:
 
 
 def test_a_slower_version_shown_on_less_is_let_go_and_one_shown_on_more_is_used() -> None:
-    found = Controller(TARGET, FULL, {"built": Version("built", (0.05, 0.05), (0.6, 0.6), rows=500)}, "built")
+    found = Controller(TARGET, FULL, {"built": Version("built", (0.05, 0.05), (0.6, 0.6), current=500)}, "built")
     answered(found, 0, FIRST_LESSON)
-    assert found.learned(Version("000001", (0.01, 0.01), (0.7, 0.7), rows=200), 0.0) == []
+    assert found.learned(Version("000001", (0.01, 0.01), (0.7, 0.7), current=200), 0.0) == []
     assert found.known() == (FULL_DEPTH, "built")
-    (use,) = found.learned(Version("000002", (0.01, 0.01), (0.7, 0.7), rows=600), 0.0)
+    (use,) = found.learned(Version("000002", (0.01, 0.01), (0.7, 0.7), current=600), 0.0)
     assert isinstance(use, Use)
-    (use,) = found.learned(Version("000003", (0.01, 0.01), (0.5, 0.5), rows=100), 0.0)
+    (use,) = found.learned(Version("000003", (0.01, 0.01), (0.5, 0.5), current=100), 0.0)
     assert found.wanted == "000003"
 
 
 def test_what_build_made_is_used_rather_than_something_slower_shown_on_fewer_samples() -> None:
-    built = Version("built", (0.01, 0.01), (0.6, 0.6), rows=500)
+    built = Version("built", (0.01, 0.01), (0.6, 0.6), current=500)
     found = Controller(TARGET, FULL, {"built": built}, "built")
     answered(found, 0, FIRST_LESSON)
-    found.learned(Version("000001", (0.01, 0.01), (0.5, 0.5), rows=10), 0.0)
+    found.learned(Version("000001", (0.01, 0.01), (0.5, 0.5), current=10), 0.0)
     assert found.wanted == "000001"
-    assert found.learned(Version("000002", (0.01, 0.01), (0.9, 0.9), rows=50), 0.0) == [Use("built", QUICKER)]
+    assert found.learned(Version("000002", (0.01, 0.01), (0.9, 0.9), current=50), 0.0) == [Use("built", QUICKER)]
     answered(found, 0, 50)
     assert found.wanted == "built"  # the newest that is good
-    assert found.learned(Version("000003", (0.01, 0.01), (0.8, 0.8), rows=90), 0.0) == []
-    found.learned(Version("000004", (0.01, 0.01), (0.55, 0.55), rows=90), 0.0)
+    assert found.learned(Version("000003", (0.01, 0.01), (0.8, 0.8), current=90), 0.0) == []
+    found.learned(Version("000004", (0.01, 0.01), (0.55, 0.55), current=90), 0.0)
     assert found.wanted == "000004"
 
 
 def test_what_build_showed_is_left_once_it_no_longer_speaks_for_the_traffic() -> None:
     found = controller()
     answered(found, 0, FIRST_LESSON)
-    found.learned(Version("000001", (0.0, 0.0), (0.2, 0.2), rows=900), 0.0)
+    found.learned(Version("000001", (0.0, 0.0), (0.2, 0.2), current=900), 0.0)
     (use,) = found.learned(None, 0.0, trusted=False)
     assert isinstance(use, Use)
     assert use.version == found.wanted == FULL_DEPTH
     assert found.known() == (FULL_DEPTH,)
-    (use,) = found.learned(Version("000002", (0.0, 0.0), (0.8, 0.8), rows=200), 0.0, trusted=False)
+    (use,) = found.learned(Version("000002", (0.0, 0.0), (0.8, 0.8), current=200), 0.0, trusted=False)
     assert isinstance(use, Use)
     assert use.version == "000002"
     assert found.learned(None, 0.0, trusted=False) == []  # it happens once
@@ -272,9 +272,9 @@ def test_as_many_strange_inputs_as_usual_call_for_nothing() -> None:
 
 
 def test_behind_a_shift_a_slower_version_replaces_the_one_in_use() -> None:
-    found = Controller(TARGET, FULL, {"built": replace(BUILT, rows=500)}, "built")
+    found = Controller(TARGET, FULL, {"built": replace(BUILT, current=500)}, "built")
     answered(found, 0, FIRST_LESSON)
-    slower = Version("000001", (0.01, 0.01), (0.7, 0.7), rows=40)
+    slower = Version("000001", (0.01, 0.01), (0.7, 0.7), current=40)
     assert found.learned(slower, 0.0) == []
     looked(found, strange_every=3, times=100)
     found.learned(slower, 0.0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from latebind.adaptation.heads import RAREST, Prior, taught
+from latebind.adaptation.retrain import RAREST, Prior, taught
 from latebind.learned.head import Head, HeadFunction, Selector
 from latebind.learned.stored import Rows
 

@@ -15,9 +15,9 @@ import pytest
 
 from latebind.adaptation.adapter import Adapter
 from latebind.adaptation.client import AdaptationClient
-from latebind.adaptation.controller import BUILT, FULL_DEPTH, name_of
+from latebind.adaptation.controller import BUILT, FULL_DEPTH, Version, name_of
 from latebind.adaptation.messages import AdaptationOrder
-from latebind.adaptation.versions import ABOUT, FORMAT, About, Versions, versions_folder
+from latebind.adaptation.versions import ABOUT, Versions, versions_folder
 from latebind.domain.config import AdaptationConfig, EngineConfig, GenerationsConfig, PolicyConfig
 from latebind.domain.errors import ConfigError, Unavailable
 from latebind.engine.client import EngineClient
@@ -51,8 +51,7 @@ def publish(path: Path, *, base: str = "") -> Versions:
     assert caches is not None
     heads = {one.name: read_lookup(directory, one.name).head for one in caches.lookups}
     levels = dict.fromkeys(heads, -1e9)
-    shown = (0.99, 0.98, 0.95, 1000, (0.0,) * 10, (1e-4,) * 10, {0: 1.0})
-    there.publish(About(FORMAT, 1.0, base or there.base, "a test", levels, *shown), heads)
+    there.publish(Version("", (0.0,) * 10, (1e-4,) * 10, {0: 1.0}, base=base, thresholds=levels), heads)
     return there
 
 

@@ -61,7 +61,7 @@ async def ask(engine: EngineClient, adaptation: AdaptationClient, images: torch.
     for row in torch.split(images, 1):
         rows = {"image": row.numpy()}
         answer = await engine.infer("digits", rows, deadline=time.monotonic() + 30)
-        adaptation.answered(engine.models["digits"], {"image": list(rows["image"])}, answer, "a client")
+        adaptation.answered(engine.models["digits"], {"image": list(rows["image"])}, answer)
         left.append(answer.left_at[0])
     return left
 
@@ -143,7 +143,7 @@ def test_a_model_that_cannot_be_followed_keeps_what_was_built_and_the_others_are
         (output,) = program.run(built.unseen[:1])
         for name in ("fixed", "digits"):
             answer = Answer({"output": output.numpy()}, (spec.stages - 1,), caches=(0,))
-            service.answered(replace(spec, name=name), rows, answer, "a client")
+            service.answered(replace(spec, name=name), rows, answer)
         await until(lambda: any(figures["sampled"] for figures in service.figures().values()))
         assert set(service.figures()) == {"digits"}
         await service.close()

@@ -12,17 +12,17 @@ SURE = 0.0  # less than the score of a head that sees one class at 1, 0.31; at 0
 HARD = 2  # a class that the lookup knows half of the time
 
 
-def sample(time: float, client: int = 0) -> Sample:
+def sample(time: float) -> Sample:
     features = torch.tensor([time, 1.0]).bfloat16()
     answer = int(time) % 3
     answers = torch.nn.functional.one_hot(torch.tensor(answer), 3).bfloat16()
-    return Sample(time, client, {"a": features}, answers, answer, torch.tensor([time, 1.0]), 1.0 + time)
+    return Sample(time, {"a": features}, answers, answer, torch.tensor([time, 1.0]), 1.0 + time)
 
 
-def filled(count: int, *, capacity: int = 100, seconds: float = 1e6, clients: int = 1) -> Window:
-    window = Window(capacity, seconds, 0.5)
+def filled(count: int, *, capacity: int = 100, seconds: float = 1e6) -> Window:
+    window = Window(capacity, seconds)
     for number in range(count):
-        window.add(sample(float(number), number % clients))
+        window.add(sample(float(number)))
     return window
 
 
@@ -33,18 +33,9 @@ def times(window: Window) -> list[float]:
     return found
 
 
-def test_what_is_too_old_goes() -> None:
+def test_what_is_too_old_goes_and_so_does_the_oldest_where_there_is_no_room() -> None:
     assert times(filled(10, seconds=3.0)) == [6.0, 7.0, 8.0, 9.0]
-
-
-def test_a_client_over_its_share_gives_way_to_others() -> None:
-    window = Window(10, 1e6, 0.5)
-    for number in range(4):
-        window.add(sample(float(number), client=1))
-    for number in range(4, 100):
-        window.add(sample(float(number), client=2))
-    assert times(window)[:4] == [0.0, 1.0, 2.0, 3.0]
-    assert len(window) == 10
+    assert times(filled(10, capacity=3)) == [7.0, 8.0, 9.0]
 
 
 def pictures(count: int, answer: int, seed: int, *, brighter: float = 0.0) -> Tensor:

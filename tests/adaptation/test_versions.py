@@ -9,8 +9,8 @@ from random import Random
 import pytest
 import torch
 
-from latebind.adaptation.controller import BUILT, FULL_DEPTH
-from latebind.adaptation.versions import ABOUT, FORMAT, KEPT, About, Leadership, Versions, versions_folder
+from latebind.adaptation.controller import BUILT, FULL_DEPTH, Version
+from latebind.adaptation.versions import ABOUT, FORMAT, KEPT, Leadership, Versions, versions_folder
 from latebind.domain.errors import NotFound, RepositoryError
 from latebind.learned.head import Head, Selector
 from latebind.learned.stored import LIST
@@ -32,22 +32,22 @@ def head(seed: int = 0) -> Head:
         return Head.of(torch.nn.Linear(64, 10), Selector(10))
 
 
-def about(model: ModelDirectory, **changes: object) -> About:
+def about(model: ModelDirectory, **changes: object) -> Version:
     base = versions(model).base
     values: dict[str, object] = {
-        "format": FORMAT, "made": 1.0, "base": base, "reason": "a test", "thresholds": {"0-plain": 2.5},
+        "name": "", "format": FORMAT, "made": 1.0, "base": base, "reason": "a test", "thresholds": {"0-plain": 2.5},
         "fidelity": 0.98, "lower": 0.97, "confidence": 0.95, "rows": 500, "wrong": (0.1,), "seconds": (0.2,),
         "mix": {0: 1.0},
     }  # fmt: skip
-    return About(**{**values, **changes})  # type: ignore[arg-type]
+    return Version(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def test_what_is_published_comes_back(model: ModelDirectory) -> None:
     there = versions(model)
-    name = there.publish(about(model), {"0-plain": head()})
+    name = there.publish(about(model), {"0-plain": head()}).name
     again = versions(ModelDirectory.open(model.path))
     assert again.names() == [name] == ["000001"]
-    assert again.about(name) == about(model)
+    assert again.version(name) == about(model, name=name)
     ((lookup, (found, threshold)),) = again.lookups(name).items()
     assert (lookup, threshold) == ("0-plain", 2.5)
     for one, other in zip(found.tensors().values(), head().tensors().values(), strict=True):
@@ -67,8 +67,8 @@ def test_of_two_that_publish_at_once_neither_replaces_what_the_other_made(
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", rename_late)
-    assert slow.publish(about(model, reason="slow"), {"0-plain": head()}) == "000002"
-    assert [quick.about(name).reason for name in quick.names()] == ["quick", "slow"]
+    assert slow.publish(about(model, reason="slow"), {"0-plain": head()}).name == "000002"
+    assert [quick.version(name).reason for name in quick.names()] == ["quick", "slow"]
 
 
 def test_only_an_operator_stops_exits_for_good(model: ModelDirectory) -> None:
@@ -93,10 +93,10 @@ def test_a_version_that_is_not_there_is_told_with_those_that_are(model: ModelDir
 
 def test_old_versions_go_but_not_the_current(model: ModelDirectory) -> None:
     there = versions(model)
-    first = there.publish(about(model), {"0-plain": head()})
+    first = there.publish(about(model), {"0-plain": head()}).name
     there.make_current(first)
     for _ in range(KEPT + 3):
-        last = there.publish(about(model), {"0-plain": head()})
+        last = there.publish(about(model), {"0-plain": head()}).name
     assert first in there.names()
     assert last in there.names()
     assert len(there.names()) <= KEPT + 1
@@ -104,7 +104,7 @@ def test_old_versions_go_but_not_the_current(model: ModelDirectory) -> None:
 
 def test_an_altered_version_is_refused(model: ModelDirectory) -> None:
     there = versions(model)
-    name = there.publish(about(model), {"0-plain": head()})
+    name = there.publish(about(model), {"0-plain": head()}).name
     file = versions_folder(model.path) / "versions" / name / "0-plain.head.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"\x01")
     with pytest.raises(RepositoryError, match="differs from the manifest"):
@@ -120,7 +120,7 @@ def test_killed_at_random_moments_no_version_is_torn(model: ModelDirectory) -> N
             there, seed = versions(model), 0
             while True:
                 seed += 1
-                there.make_current(there.publish(about(model), {"0-plain": head(seed)}))
+                there.make_current(there.publish(about(model), {"0-plain": head(seed)}).name)
         time.sleep(random.uniform(0.0, 0.03))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

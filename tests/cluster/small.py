@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -20,11 +20,9 @@ from latebind.cluster.routing import Router
 from latebind.cluster.rpc import replica_route
 from latebind.cluster.upstream import ReplicaInfo
 from latebind.domain.config import ClusterConfig, FrontendConfig, ServeConfig
-from latebind.domain.model import ModelSpec
 from latebind.repository.listing import Selection
 from latebind.server.access import Guard, Security
 from latebind.server.frontend import Frontend, Verbs
-from latebind.server.gateway import AdaptationFigures, Answer, Array
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
 from tests.server.arithmetic import Arithmetic
@@ -36,19 +34,6 @@ SERVER = FrontendConfig(port=0, grpc_port=0, manage=True)
 CLUSTER = ClusterConfig()
 
 T = TypeVar("T")
-
-
-class Heard:
-    """Observes whose calls were answered."""
-
-    def __init__(self) -> None:
-        self.clients: list[str] = []
-
-    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
-        self.clients.append(client)
-
-    def figures(self) -> Mapping[str, AdaptationFigures]:
-        return {}
 
 
 class Dead:
@@ -88,7 +73,6 @@ class Small:
     gateways: Sequence[Arithmetic]
     shelves: Sequence[Shelf]
     seen: list[ReplicaInfo]  # what Ray would tell
-    heard: Heard  # by all replicas
     grpc: str
     loop: asyncio.AbstractEventLoop
 
@@ -159,7 +143,6 @@ async def _serve(
     async with AsyncExitStack() as stack:
         gateways = [Arithmetic() for _ in range(replicas)]
         shelves = [Shelf(gateway) for gateway in gateways]
-        heard = Heard()
         nobodys = Arithmetic()  # a site has one
         seen = [await dead.open()] if dead is not None else []
         for number, (gateway, shelf) in enumerate(zip(gateways, shelves, strict=True)):
@@ -168,8 +151,7 @@ async def _serve(
                 FrontendConfig(port=0, manage=True),
                 catalogue=shelf,
                 verbs=Verbs(routes=(*ROUTES, replica_route())),
-                observer=heard,
-                security=Security(Guard(token=SECRET), tls=None, behind_ingress=True),
+                security=Security(Guard(token=SECRET), tls=None),
             )
             await stack.enter_async_context(frontend)
             seen.append(ReplicaInfo(f"replica-{number}", "127.0.0.1", frontend.port))
@@ -183,7 +165,5 @@ async def _serve(
         loop = asyncio.get_running_loop()
         port, grpc_port = ingress.ports
         site = Site(ingress.frontend, nobodys, loop, port, Shelf(nobodys))
-        started.set_result(
-            (Small(site, ingress.fleet, gateways, shelves, seen, heard, f"127.0.0.1:{grpc_port}", loop), ended)
-        )
+        started.set_result((Small(site, ingress.fleet, gateways, shelves, seen, f"127.0.0.1:{grpc_port}", loop), ended))
         await ended.wait()

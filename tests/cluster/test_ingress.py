@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -228,22 +227,6 @@ def test_a_call_under_way_when_the_ingress_closes_is_refused_once_the_drain_ends
     reply = read_response(connection)
     assert (reply.status, reply.headers["retry-after"]) == (503, "1")
     connection.close()
-
-
-def test_replicas_hear_which_address_a_call_came_from() -> None:
-    text = body(scalar(1.0))
-    head = f"POST {SCALAR} HTTP/1.1\r\nHost: localhost\r\nlatebind-client: 1.2.3.4\r\nContent-Length: {len(text)}"
-    call = f"{head}\r\n\r\n".encode() + text
-    with small(1) as cluster:
-        for address in ("127.0.0.1", "127.0.0.2"):
-            with socket.create_connection(("127.0.0.1", cluster.ingress.port), 10.0, (address, 0)) as connection:
-                for _ in range(2):  # the replica takes the second by its shortest way
-                    connection.sendall(call)
-                    assert read_response(connection).status == 200
-        with triton_grpc.InferenceServerClient(cluster.grpc) as stub:
-            stub.infer("double", [tensor(X)])
-        until(lambda: len(cluster.heard.clients) == 5)
-        assert sorted(cluster.heard.clients) == [*["127.0.0.1"] * 3, *["127.0.0.2"] * 2]
 
 
 def test_a_grpc_call_that_is_cancelled_ends_at_the_replica() -> None:

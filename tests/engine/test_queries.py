@@ -128,7 +128,7 @@ class Watching:
     def __init__(self) -> None:
         self.seen: list[tuple[str, list[Array], Array, tuple[int, ...]]] = []
 
-    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
+    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer) -> None:
         (output, *_) = answer.outputs.values()
         self.seen.append((spec.name, [row.copy() for row in rows["x"]], output.copy(), answer.left_at))
 

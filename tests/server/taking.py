@@ -64,7 +64,7 @@ def arriving(
     """A request of whose body one part comes after another; its head may tell the `length`."""
     line = Line(context or Context(Service(Arithmetic()), Limits()), parts)
     head = Head("POST", b"/", [], fields or {}, names, infer, length=length)
-    line.request = kind(cast(HttpProtocol, line), head, "", keep_alive=True)
+    line.request = kind(cast(HttpProtocol, line), head, keep_alive=True)
     return line.request
 
 

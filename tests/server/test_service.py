@@ -34,7 +34,7 @@ class Watching:
         self._gateway = gateway
         self.seen: list[tuple[object, int]] = []
 
-    def answered(self, spec: ModelSpec, rows: Rows, answer: Answer, client: str) -> None:
+    def answered(self, spec: ModelSpec, rows: Rows, answer: Answer) -> None:
         self.seen.append((rows["x"][1].tolist(), self._gateway.taken))
         raise RuntimeError("an observer that fails keeps no places")
 

@@ -14,7 +14,6 @@ from urllib.parse import unquote_to_bytes
 from latebind.domain.config import FrontendConfig, is_loopback
 from latebind.domain.errors import NotFound, UserError
 from latebind.server.access import Access, Guard
-from latebind.server.calls import CLIENT_HEADER
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.limits import Foreign, Limits, MethodNotAllowed
 from latebind.server.listening import BACKLOG, waiting_at
@@ -76,7 +75,7 @@ class RequestFilter:
 class RestApp:
     """Answers requests for the models behind `service` with the verbs of `routes`, on all connections to a socket.
 
-    `behind_ingress`: an ingress sends the client's address in a header. With `tls`, connections are behind TLS.
+    With `tls`, connections are behind TLS.
     """
 
     def __init__(
@@ -88,7 +87,6 @@ class RestApp:
         *,
         dashboard: Dashboard | None = None,
         routes: Sequence[Route] = ROUTES,
-        behind_ingress: bool = False,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.context = Context(service, limits, dashboard)
@@ -99,7 +97,6 @@ class RestApp:
         self._guard = guard
         self._filter = RequestFilter(config)
         self._routes = [(route.pattern(), route) for route in routes]
-        self._behind_ingress = behind_ingress
         self.behind_tls: TlsServer | None = None
         self.hurried = False  # close without waiting for anybody
         self._tls = tls
@@ -203,7 +200,6 @@ class RestApp:
             fields,
             names,
             verb,
-            client=fields.get(CLIENT_HEADER, b"").decode("latin-1") if self._behind_ingress else None,
             length=None if length is None else int(length),
             encoding=b"" if encoding == b"identity" else encoding,
             expects=version != "1.0" and fields.get(b"expect", b"").lower() == b"100-continue",

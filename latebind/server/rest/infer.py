@@ -92,9 +92,7 @@ async def infer(context: Context, request: Request) -> Reply:
     codec = context.codec(spec)
     call = await read_call(codec, request)
     request.watch()
-    answer = await service.infer(
-        spec, call, partial(fill, call, request), request.client, request.version, _parent(fields)
-    )
+    answer = await service.infer(spec, call, partial(fill, call, request), request.version, _parent(fields))
     waited, ran = service.milliseconds(answer)
     text, blobs = codec.encode(answer, call, service.reply_parameters(spec, answer))
     if blobs:
@@ -114,9 +112,7 @@ async def infer(context: Context, request: Request) -> Reply:
 async def generate(context: Context, request: Request) -> Reply:
     """Answer one call of one row with all of its answer."""
     codec, call, filled = await _read_row(context, request)
-    answer = await context.service.infer(
-        codec.spec, call, filled, request.client, request.version, _parent(request.fields)
-    )
+    answer = await context.service.infer(codec.spec, call, filled, request.version, _parent(request.fields))
     return Reply(codec.encode_row(answer, call), JSON)
 
 

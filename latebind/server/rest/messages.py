@@ -76,8 +76,8 @@ class Head(NamedTuple):
 
     `HEAD` is a `GET` whose reply is sent without its body (`head_only`). `expects` is whether the client waits for a
     `100 Continue` before it sends its body (RFC 9110, 10.1.1), `chunked` whether it understands a reply in chunks
-    (HTTP/1.1). `length` is the length of the body, `encoding` its Content-Encoding. `client` is the address that an
-    ingress says the call came from. `verb` answers, or raises what the route says of this request.
+    (HTTP/1.1). `length` is the length of the body, `encoding` its Content-Encoding. `verb`
+    answers, or raises what the route says of this request.
     """
 
     method: str
@@ -86,7 +86,6 @@ class Head(NamedTuple):
     fields: Mapping[bytes, bytes]
     names: Mapping[str, Any]
     verb: Verb
-    client: str | None = None
     length: int | None = None
     encoding: bytes = b""
     expects: bool = False

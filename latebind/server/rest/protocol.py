@@ -59,7 +59,7 @@ class Request:
     """A request whose head is complete; its body may still be on its way.
 
     `fields` are its headers by name, several values of one joined by commas (RFC 9110, 5.3). `names` are the named
-    parts of the path, `client` is the address it came from.
+    parts of the path.
 
     The body is read piece by piece, and nothing before it is asked for, so TCP holds back a client whose body has to
     wait. `arrived` is how many bytes have come; those of a compressed body count as they are after decompression,
@@ -88,11 +88,10 @@ class Request:
     _news: Future[None] | None = None
     _is_watched = False
 
-    def __init__(self, connection: "HttpProtocol", head: Head, client: str, *, keep_alive: bool) -> None:
+    def __init__(self, connection: "HttpProtocol", head: Head, *, keep_alive: bool) -> None:
         self.head = head
         self.names = head.names
         self.fields = head.fields
-        self.client = client
         self.keep_alive = keep_alive
         self._connection = connection
         self._parts: list[bytes] = []
@@ -276,7 +275,6 @@ class HttpProtocol(Protocol):
         self._parser = httptools.HttpRequestParser(self)
         # Data behind a request that closes the connection are ignored; they must not prevent its answer.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._client = ""
         self._target = b""
         self._headers: list[Header] = []
         self._incoming: Request | None = None  # the request whose body is arriving
@@ -299,8 +297,6 @@ class HttpProtocol(Protocol):
         self._transport = transport
         connections = self.app.connections
         connections.add(self)
-        address = transport.get_extra_info("peername")
-        self._client = str(address[0]) if isinstance(address, tuple) else ""
         if len(connections) > self.limits.connections:
             self._refuse(TooManyConnections(f"the server has {self.limits.connections} connections: try again later"))
 
@@ -367,9 +363,8 @@ class HttpProtocol(Protocol):
         except UserError as error:
             self._refusal = error
             raise
-        client = self._client if head.client is None else head.client
         keep_alive = head.chunked and parser.should_keep_alive()
-        self._incoming = request = Request(self, head, client, keep_alive=keep_alive)
+        self._incoming = request = Request(self, head, keep_alive=keep_alive)
         self._pipelined.append(request)
         if self._current is None:
             self._next()

@@ -71,11 +71,6 @@ class Caller:
         left: float | None = self._context.time_remaining()
         return left
 
-    def address(self) -> str:
-        """Return the address out of `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
-        peer: str = self._context.peer()
-        return peer.partition(":")[2].rpartition(":")[0]
-
     def header(self, name: str) -> str:
         """Return the metadata of this lower-case name, several values joined by commas; "" if there is none."""
         if self._headers is None:  # read once: gRPC makes new texts of all of them each time
@@ -120,9 +115,7 @@ async def infer(context: Context, data: bytes, caller: Caller) -> bytes:
     request, raw = read_request(data, context.limits)
     version = request.model_version or None
     codec, call = _decode(context, request, raw, caller)
-    answer = await context.service.infer(
-        codec.spec, call, partial(_fill, call), caller.address(), version, caller.header(TRACEPARENT)
-    )
+    answer = await context.service.infer(codec.spec, call, partial(_fill, call), version, caller.header(TRACEPARENT))
     parameters = context.service.reply_parameters(codec.spec, answer)
     if request.parameters and (_is_set(request, FINAL_WANTED) or _is_set(request, STREAM)):
         parameters = {**parameters, FINAL: True}

@@ -322,7 +322,7 @@ def test_a_version_is_used_or_refused_and_there_is_always_one_to_begin_with(
     name, why = there.first()
     assert name in {"built", "none"}  # its heads are not there
     assert why or current.split()[:1] in ([b"built"], [b"none"])
-    assert str(folder) in (refusal(lambda: there.about("000001")) or str(folder))
+    assert str(folder) in (refusal(lambda: there.version("000001")) or str(folder))
 
 
 @ROOT

@@ -1,8 +1,6 @@
 """What Ray Serve runs and calls: the actors, the policy of autoscaling, and how the ingress hears of replicas."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import ray
@@ -10,65 +8,41 @@ from ray.serve.config import AutoscalingContext
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 from latebind.cluster.ingress import Ingress
-from latebind.cluster.replica import Application, Replica
+from latebind.cluster.replica import ADDRESS, REPORT, Application, Replica
 from latebind.cluster.scaling import Load, Since, replicas_needed
 from latebind.cluster.upstream import ReplicaInfo
 from latebind.heap import settle
 from latebind.logs import write_logs
 
-ADDRESS = "address"  # in a replica's metadata, set once at its start: host and port of its frontend
-REPORT = "report"  # in its routing statistics, reported every second
-FIGURES = ("requests", "slack", "shed", "busy")  # in its statistics for autoscaling: the fields of `Load`
 
-OnReplicas = Callable[[Sequence[ReplicaInfo]], None]
-
-
-class ReplicaActor:
+class ReplicaActor(Replica):
     """A replica. Ray awaits `__init__` and, at the end, `__del__`."""
 
     async def __init__(self, application: Application) -> None:  # type: ignore[misc]
         write_logs("replica", application.settings.observability.log_format)
-        self._replica = await Replica.start(application, ray.util.get_node_ip_address())
+        await self.open(application, ray.util.get_node_ip_address())
         settle()
 
-    def record_replica_metadata(self) -> dict[str, Any]:
-        """Report once where the ingress finds this replica."""
-        return {ADDRESS: (self._replica.host, self._replica.port)}
-
-    async def record_routing_stats(self) -> dict[str, Any]:
-        """Report, every second, what the ingress decides by."""
-        return {REPORT: await self._replica.report()}
-
-    async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Report, every second, the load."""
-        return asdict(await self._replica.load())
-
-    async def check_health(self) -> None:
-        """Raise if this replica is unhealthy."""
-        self._replica.check()
-
     async def __del__(self) -> None:
-        await self._replica.close()
+        await self.close()
 
 
-class IngressActor:
+class IngressActor(Ingress):
     """The ingress in front of a deployment of replicas, whose handle it gets."""
 
     async def __init__(self, application: Application, replicas: Any) -> None:  # type: ignore[misc]
         write_logs("ingress", application.settings.observability.log_format)
-        self._ingress = await Ingress.start(application, partial(look, replicas))
+
+        async def look(on_replicas: Callable[[Sequence[ReplicaInfo]], None]) -> None:
+            """Wait until there is a replica. Nothing is reserved: Ray provides that for callers with own ways."""
+            async with replicas.choose_replica(on_replicas, _reserve=False):
+                pass
+
+        await self.open(application, look)
         settle()
 
-    async def ports(self) -> tuple[int, int | None]:
-        """Return the ports for HTTP and gRPC."""
-        return self._ingress.ports
-
-    async def check_health(self) -> None:
-        """Raise if the ingress is unhealthy."""
-        self._ingress.check()
-
     async def __del__(self) -> None:
-        await self._ingress.close()
+        await self.close()
 
 
 class AnnouncingRouter(RequestRouter):  # type: ignore[misc]
@@ -88,15 +62,6 @@ class AnnouncingRouter(RequestRouter):  # type: ignore[misc]
         return [list(candidate_replicas[:1])]
 
 
-async def look(handle: Any, on_replicas: OnReplicas) -> None:
-    """Call `on_replicas` with the replicas of a deployment; waits until there is one.
-
-    Nothing is reserved, as Ray provides for callers that reach replicas by a way of their own.
-    """
-    async with handle.choose_replica(on_replicas, _reserve=False):
-        pass
-
-
 class BySlack:
     """Ray's autoscaling policy: more replicas if answers were at risk for `up` seconds.
 
@@ -112,7 +77,7 @@ class BySlack:
         replicas, now = context.target_num_replicas, context.current_time
         if context.current_num_replicas != replicas:
             return replicas, {}  # the last change is not complete yet
-        told = [(context.aggregated_metrics or {}).get(name, {}) for name in FIGURES]
+        told = [(context.aggregated_metrics or {}).get(name, {}) for name in Load._fields]
         complete = set(told[0]).intersection(*told[1:])  # replicas that reported all figures
         loads = [Load(*(figures[replica] for figures in told)) for replica in sorted(complete, key=str)]
         state = context.policy_state  # Ray keeps something of its own in it too

@@ -66,37 +66,42 @@ class Fleet:
         """The replicas that get calls."""
         return [peer for peer in self._known.values() if peer.serves]
 
-    @property
-    def coming(self) -> list[Peer]:
-        """The replicas that must be told what models clients had loaded and unloaded before they get calls."""
-        return [peer for peer in self._known.values() if not peer.serves]
-
     def see(self, replicas: Iterable[ReplicaInfo]) -> None:
         """Update which replicas there are. Calls that were sent to others are still answered by them."""
         before, self._known = self._known, {}
         for info in replicas:
             peer = before.pop(info.name, None) or Peer(info, serves=not self._changes)
-            peer.info, peer.state.report = info, info.report
+            peer.report = info.report
             self._known[info.name] = peer
+            if not peer.serves and (peer.telling is None or peer.telling.done()):
+                peer.telling = asyncio.create_task(self._tell(peer))
         for gone in before.values():
             gone.close()
-        self.router.see([peer.state for peer in self.peers], self._clock())
+        self.router.see(self.peers, self._clock())
 
-    async def tell(self, peer: Peer) -> None:
-        """Send a coming replica all loads and unloads, also those made meanwhile; calls from then on. Raises `Lost`.
+    async def _tell(self, peer: Peer) -> None:
+        """Send a new replica all loads and unloads, also those made meanwhile; calls from then on.
 
-        One that it cannot do is logged.
+        One that it cannot do is logged. If the replica is lost meanwhile, it is told anew as long as Ray reports it.
         """
         told: dict[str, Parts] = {}
-        while untold := {model: parts for model, parts in self._changes.items() if told.get(model) is not parts}:
-            for model, parts in untold.items():
-                reply = await peer.ask(parts)
-                told[model] = parts
-                if failed(reply):
-                    logger.error("replica %s could not load or unload %s: %r", peer.info.name, model, reply.body[:200])
-        if self._known.get(peer.info.name) is peer:
+        try:
+            while untold := {model: parts for model, parts in self._changes.items() if told.get(model) is not parts}:
+                for model, parts in untold.items():
+                    reply = await peer.ask(parts)
+                    told[model] = parts
+                    if failed(reply):
+                        logger.error("replica %s could not load or unload %s: %r", peer.name, model, reply.body[:200])
+        except Lost as lost:
+            logger.warning("replica %s could not be told of loads and unloads: %s", peer.name, lost)
+        else:
             peer.serves = True
-            self.router.replicas[peer.info.name] = peer.state
+            self.router.replicas[peer.name] = peer
+
+    def close(self) -> None:
+        """Close the connections to all replicas."""
+        for peer in self._known.values():
+            peer.close()
 
     # Calls
 
@@ -127,9 +132,9 @@ class Fleet:
         peers = self.peers
         if not peers:
             raise Unavailable("no replica is there yet: try again later")
-        if all(peer.state.silent for peer in peers):
+        if all(peer.silent for peer in peers):
             raise Unavailable("no replica answers at the moment: try again later")
-        if not any(self.router.takes(peer.state) for peer in peers):
+        if not any(self.router.takes(peer) for peer in peers):
             raise Refused(f"every replica has {self._most} calls under way: try again later")
 
     def choose(self, model: str, tried: Collection[str] = ()) -> Peer:
@@ -152,8 +157,8 @@ class Fleet:
             try:
                 return await peer.ask(_later(parts, begun) if tried else parts)
             except Lost as lost:
-                self._suspect(peer)
-                tried.append(peer.info.name)
+                peer.suspect(self._clock() + SUSPECT_SECONDS)
+                tried.append(peer.name)
                 if len(tried) == TRIES:
                     raise Unavailable(f"the replica that had this call was lost ({lost}): try again later") from None
                 self.moved += 1
@@ -192,7 +197,7 @@ class Fleet:
         peers = self.peers
         asked = [asyncio.wait_for(self._ask(peer, parts), SOON_SECONDS) for peer in peers]
         replies = await asyncio.gather(*asked, return_exceptions=True)
-        return {peer.info.name: reply for peer, reply in zip(peers, replies, strict=True) if isinstance(reply, Reply)}
+        return {peer.name: reply for peer, reply in zip(peers, replies, strict=True) if isinstance(reply, Reply)}
 
     async def statistics(self, parts: Parts) -> Reply:
         """Return the protocol's statistics, added up over the replicas. Raises `Unavailable` if none answers."""
@@ -206,13 +211,8 @@ class Fleet:
         try:
             return await peer.ask(parts)
         except Lost as lost:
-            self._suspect(peer)
+            peer.suspect(self._clock() + SUSPECT_SECONDS)
             raise Unavailable(f"a replica was lost before it had answered ({lost}): try again later") from None
-
-    def _suspect(self, peer: Peer) -> None:
-        """Suspect a replica after a loss; Ray will report whether it is gone."""
-        peer.state.suspect_until = self._clock() + SUSPECT_SECONDS
-        peer.close()
 
     # What the service of a frontend asks of its gateway
 
@@ -223,7 +223,7 @@ class Fleet:
     def ready(self, model: str | None = None) -> bool:
         """Tell whether there is a replica that answers; replicas are ready before Ray reports them."""
         del model
-        return any(not peer.state.silent for peer in self.peers)
+        return any(not peer.silent for peer in self.peers)
 
     async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
         """Raise `Unavailable`: there are no slots here."""

@@ -7,7 +7,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import orjson
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from latebind.cluster.fleet import Fleet
 from latebind.cluster.merging import labelled, own_figures
 from latebind.cluster.replica import Application
 from latebind.cluster.rpc import relayed_methods
-from latebind.cluster.upstream import Lost, Peer, ReplicaInfo
+from latebind.cluster.upstream import ReplicaInfo
 from latebind.server.frontend import Frontend, Verbs
 from latebind.server.limits import Limits
 from latebind.server.rest import routes
@@ -34,33 +34,25 @@ logger = logging.getLogger(__name__)
 
 
 class Ingress:
-    """A frontend in front of all replicas that `look` reports. Create one with `start`, end it with `close`."""
+    """A frontend in front of all replicas that `look` reports. Ray asks it by these names (`deployments.py`)."""
 
-    def __init__(self, fleet: Fleet, frontend: Frontend, look: Look) -> None:
-        self.fleet = fleet
-        self.frontend = frontend
-        self._look = look
-        self._telling: dict[str, asyncio.Task[None]] = {}
-        self._following = asyncio.create_task(self._follow())
-
-    @classmethod
-    async def start(cls, application: Application, look: Look, *, limits: Limits | None = None) -> Self:
+    async def open(self, application: Application, look: Look, *, limits: Limits | None = None) -> None:
         """Open the frontend once there is a replica. Raises what `Frontend.open` raises."""
         settings, limits = application.settings, limits or Limits()
-        fleet = Fleet(most=settings.cluster.calls, limits=limits, secret=application.secret)
-        await look(fleet.see)
-        methods = None if settings.server.grpc_port is None else relayed_methods(fleet)
-        verbs = Verbs(routes=relayed_routes(fleet), methods=methods)
-        frontend = Frontend(fleet, replace(settings.server, dashboard=False), limits=limits, verbs=verbs)
-        await frontend.open()
-        return cls(fleet, frontend, look)
+        self._look = look
+        self.fleet = Fleet(most=settings.cluster.calls, limits=limits, secret=application.secret)
+        await look(self.fleet.see)
+        methods = None if settings.server.grpc_port is None else relayed_methods(self.fleet)
+        verbs = Verbs(routes=relayed_routes(self.fleet), methods=methods)
+        self.frontend = Frontend(self.fleet, replace(settings.server, dashboard=False), limits=limits, verbs=verbs)
+        await self.frontend.open()
+        self._following = asyncio.create_task(self._follow())
 
-    @property
-    def ports(self) -> tuple[int, int | None]:
-        """The ports for HTTP and gRPC."""
+    async def ports(self) -> tuple[int, int | None]:
+        """Return the ports for HTTP and gRPC."""
         return self.frontend.port, self.frontend.grpc_port
 
-    def check(self) -> None:
+    async def check_health(self) -> None:
         """Raise if the ingress no longer updates its list of replicas."""
         if self._following.done():
             self._following.result()
@@ -69,8 +61,8 @@ class Ingress:
         """Answer the calls under way, then close."""
         self.frontend.close()
         await self.frontend.closed()
-        for task in (self._following, *self._telling.values()):
-            task.cancel()
+        self._following.cancel()
+        self.fleet.close()
 
     async def _follow(self) -> None:
         """Update the list of replicas at intervals."""
@@ -82,18 +74,6 @@ class Ingress:
                 logger.exception("nobody told which replicas there are")
             for peer in self.fleet.peers:
                 peer.check()
-            for peer in self.fleet.coming:
-                if peer.info.name not in self._telling:
-                    self._telling[peer.info.name] = asyncio.create_task(self._tell(peer))
-
-    async def _tell(self, peer: Peer) -> None:
-        """The root of a task: tell a new replica what clients loaded and unloaded. If it fails, this is repeated."""
-        try:
-            await self.fleet.tell(peer)
-        except Lost as lost:
-            logger.warning("replica %s could not be told of loads and unloads: %s", peer.info.name, lost)
-        finally:
-            del self._telling[peer.info.name]
 
 
 def relayed_routes(fleet: Fleet) -> tuple[Route, ...]:

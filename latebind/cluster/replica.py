@@ -5,23 +5,23 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from latebind.cluster.placement import Costs, Report
 from latebind.cluster.rpc import replica_route
-from latebind.cluster.scaling import Load, load_between
+from latebind.cluster.scaling import load_between
 from latebind.domain.config import FrontendConfig, ServeConfig
 from latebind.domain.errors import Unavailable
-from latebind.engine.engines import Engines
 from latebind.forks.client import ForkServer
 from latebind.repository.listing import Selection
 from latebind.served import serving
 from latebind.server.access import Guard, Security
-from latebind.server.frontend import Frontend, Verbs
+from latebind.server.frontend import Verbs
 from latebind.server.gateway import Snapshot
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
 
+ADDRESS, REPORT = "address", "report"  # in the metadata that Ray keeps of a replica, and in its statistics
 PATIENCE = 30.0  # seconds without an engine after which the replica reports itself as unhealthy
 IDLE = 3600.0  # seconds for which the ingress may keep an idle connection
 USUAL_LOAD, USUAL_WORK = 1.0, 0.01  # seconds of a load and of a request, of models that had none so far
@@ -41,21 +41,9 @@ class Application:
 
 
 class Replica:
-    """One engine and its frontend, open at `host` and `port`. Create one with `start`, end it with `close`."""
+    """One engine and its frontend. Ray asks it by these names (`deployments.py`)."""
 
-    def __init__(
-        self, engines: Engines, frontend: Frontend, host: str, settings: ServeConfig, ends: AsyncExitStack
-    ) -> None:
-        self.host = host
-        self._engines = engines
-        self._frontend = frontend
-        self._ends = ends
-        self._settings = settings
-        self._before: Snapshot = {"models": {}}
-        self._well = time.monotonic()
-
-    @classmethod
-    async def start(cls, application: Application, host: str) -> Self:
+    async def open(self, application: Application, host: str) -> None:
         """Start the engine and open the frontend. Raises what could not be loaded."""
         settings, server = application.settings, application.settings.server
         # Any port, and nothing that the ingress handles.
@@ -70,7 +58,7 @@ class Replica:
         )
         async with AsyncExitStack() as stack:
             forks = stack.enter_context(ForkServer(application.lender))
-            engines, _, made = await stack.enter_async_context(serving(application.selection, settings, forks))
+            self._engines, _, made = await stack.enter_async_context(serving(application.selection, settings, forks))
             frontend = made(
                 inside,
                 limits=Limits(idle_seconds=IDLE),
@@ -78,27 +66,30 @@ class Replica:
                 security=Security(Guard(token=application.secret), tls=None),
             )
             await stack.enter_async_context(frontend)
-            return cls(engines, frontend, host, settings, stack.pop_all())
+            self._address = host, frontend.port
+            self._settings = settings
+            self._before: Snapshot = {"models": {}}
+            self._well = time.monotonic()
+            self._ends = stack.pop_all()
 
-    @property
-    def port(self) -> int:
-        """The port of its frontend."""
-        return self._frontend.port
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """Report once, at the start, where the ingress finds the frontend: host and port."""
+        return {ADDRESS: self._address}
 
-    async def report(self) -> Report | None:
-        """Return what the ingress places models and routes calls by; None unless memory is limited."""
+    async def record_routing_stats(self) -> dict[str, Report | None]:
+        """Report, every second, what the ingress places models and routes calls by; None unless memory is limited."""
         settings, deadlines = self._settings, self._engines.deadlines
         if not settings.residency.budget:
-            return None
+            return {REPORT: None}
         snapshot = await self._engines.metrics()
-        return report_of(snapshot, settings.engine.crew, {"": settings.server.deadline, **deadlines})
+        return {REPORT: report_of(snapshot, settings.engine.crew, {"": settings.server.deadline, **deadlines})}
 
-    async def load(self) -> Load:
-        """Return the replica's load since the last call of this method."""
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Report, every second, the load since the last time, as the fields of `Load`."""
         before, self._before = self._before, await self._engines.metrics()
-        return load_between(before, self._before, self._settings.engine.crew)
+        return load_between(before, self._before, self._settings.engine.crew)._asdict()
 
-    def check(self) -> None:
+    async def check_health(self) -> None:
         """Raise `Unavailable` if there has been no engine for long; one that died is usually replaced at once."""
         now = time.monotonic()
         if self._engines.ready():

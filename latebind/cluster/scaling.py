@@ -6,7 +6,6 @@ idle time.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
@@ -19,8 +18,7 @@ BUSY = 0.6  # how busy workers may be, as a share of time, with one replica fewe
 LOST = ("refused_full", "refused_late", "refused_loading", "expired", "not_loaded")
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """How one replica fared for a while: `requests` a second, and how `busy` its workers were, as a share of time.
 
     `slack` is the mean slack on arrival as a share of the deadline, `shed` the share of requests that were refused or

@@ -4,13 +4,14 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import cast
 
 import httptools
 
 from latebind.cluster.placement import Report
 from latebind.cluster.routing import Replica
-from latebind.server.rest.messages import Headers, Reply
+from latebind.server.rest.messages import Reply
 
 Parts = Sequence[bytes]  # a request as it is written: its head, then its body
 
@@ -80,26 +81,20 @@ class Upstream(asyncio.Protocol):
         try:
             return await answered
         except BaseException:
-            self.abort()
+            self.lose("the call has ended")
             raise
         finally:
             del answered  # its error refers to this frame: without this they form a reference cycle
 
-    def abort(self) -> None:
-        """Close the connection. The replica then cancels the call."""
+    def lose(self, why: str) -> None:
+        """Close the connection; whoever waits for a reply gets `Lost`, and the replica cancels the call."""
         self.usable = False
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(Lost(why))
         self._answered = None
         self._transport.abort()
 
-    def lose(self, why: str) -> None:
-        """Close the connection and report the loss: there will be no answer."""
-        self.usable = False
-        answered, self._answered = self._answered, None
-        if answered is not None and not answered.done():
-            answered.set_exception(Lost(why))
-        self._transport.abort()
-
-    # The transport's calls
+    # Called by the transport and the parser
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
@@ -117,12 +112,6 @@ class Upstream(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self.lose(f"the reply is no HTTP: {error}")
 
-    # The parser's calls
-
-    def on_message_begin(self) -> None:
-        """Begin a reply."""
-        self._headers, self._body = [], []
-
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take in a header."""
         if name not in OURS:
@@ -135,30 +124,32 @@ class Upstream(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Hand the reply over."""
         self.usable = self.usable and self._parser.should_keep_alive()
-        headers: Headers = tuple(self._headers)
+        reply = Reply(b"".join(self._body), tuple(self._headers), self._parser.get_status_code())
+        self._headers, self._body = [], []
         answered, self._answered = self._answered, None
         if answered is not None and not answered.done():
-            answered.set_result(Reply(b"".join(self._body), headers, self._parser.get_status_code()))
+            answered.set_result(reply)
 
 
-class Peer:
-    """One replica, with the connections to it. It gets calls once it `serves`; `state` is what the router knows."""
+class Peer(Replica):
+    """One replica, with the connections to it. It gets calls once it `serves`."""
 
     def __init__(self, info: ReplicaInfo, *, serves: bool = True) -> None:
-        self.info = info
+        super().__init__(info.name, info.report)
         self.serves = serves
-        self.state = Replica(info.name)
+        self.telling: asyncio.Task[None] | None = None  # while it is told what clients loaded, before it serves
+        self._place = info.host, info.port
         self._idle: list[Upstream] = []
         self._busy: set[Upstream] = set()
         self._checking: asyncio.Task[None] | None = None
 
     async def ask(self, parts: Parts) -> Reply:
         """Return its reply to a request. Raises `Lost`."""
-        self.state.under_way += 1
+        self.under_way += 1
         try:
             while self._idle and not self._idle[-1].usable:
                 self._idle.pop()
-            upstream = self._idle.pop() if self._idle else await Upstream.open(self.info.host, self.info.port)
+            upstream = self._idle.pop() if self._idle else await Upstream.open(*self._place)
             self._busy.add(upstream)
             try:
                 return await upstream.ask(parts)
@@ -167,7 +158,7 @@ class Peer:
                 if upstream.usable:
                     self._idle.append(upstream)
         finally:
-            self.state.under_way -= 1
+            self.under_way -= 1
 
     def check(self) -> None:
         """Find out whether it lives, if it has calls and says nothing; call this often.
@@ -175,27 +166,33 @@ class Peer:
         A process may stand still while its machine keeps its connections open.
         """
         waits = self._busy and max([upstream.moved for upstream in self._busy]) + SILENT_SECONDS < time.monotonic()
-        if (waits or self.state.silent) and (self._checking is None or self._checking.done()):
+        if (waits or self.silent) and (self._checking is None or self._checking.done()):
             self._checking = asyncio.create_task(self._check())
 
     async def _check(self) -> None:
         """Ask whether it lives. If there is no answer, the calls that it has are lost."""
         try:
             async with asyncio.timeout(ALIVE_SECONDS):
-                upstream = await Upstream.open(self.info.host, self.info.port)
+                upstream = await Upstream.open(*self._place)
                 try:
                     await upstream.ask(LIVE)
                 finally:
-                    upstream.abort()
-            self.state.silent = False
+                    upstream.lose("it was only asked whether it lives")
+            self.silent = False
         except (Lost, TimeoutError):
-            self.state.silent = True
+            self.silent = True
             for busy in tuple(self._busy):
                 busy.lose(f"it has said nothing for {SILENT_SECONDS + ALIVE_SECONDS:g} s")
 
-    def close(self) -> None:
-        """Close the idle connections."""
+    def suspect(self, until: float) -> None:
+        """Give it calls only if there is no other replica, until then; what idles may be lost too."""
+        self.suspect_until = until
         while self._idle:
-            self._idle.pop().abort()
-        if self._checking is not None:
-            self._checking.cancel()
+            self._idle.pop().lose("it may be lost")
+
+    def close(self) -> None:
+        """Close the idle connections and end what is done for its sake."""
+        self.suspect(inf)
+        for task in (self._checking, self.telling):
+            if task is not None:
+                task.cancel()

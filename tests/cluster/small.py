@@ -160,10 +160,11 @@ async def _serve(
             on_reply(seen)
 
         application = Application(Selection(Path()), settings, SECRET)
-        ingress = await Ingress.start(application, look, limits=limits)
+        ingress = Ingress()
+        await ingress.open(application, look, limits=limits)
         stack.push_async_callback(ingress.close)
         loop = asyncio.get_running_loop()
-        port, grpc_port = ingress.ports
+        port, grpc_port = await ingress.ports()
         site = Site(ingress.frontend, nobodys, loop, port, Shelf(nobodys))
         started.set_result((Small(site, ingress.fleet, gateways, shelves, seen, f"127.0.0.1:{grpc_port}", loop), ended))
         await ended.wait()

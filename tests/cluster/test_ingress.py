@@ -123,7 +123,7 @@ def test_calls_of_a_replica_that_stands_still_are_answered_by_another_and_it_get
         for _ in range(2):  # the second is not sent there
             reply = cluster.call("POST", SCALAR, body(scalar(21.0)))
             assert (reply.status, reply.json()["outputs"][0]["data"]) == (200, [42.0])
-        assert cluster.do(lambda: {peer.info.name: peer.state.silent for peer in cluster.fleet.peers})["dead"]
+        assert cluster.do(lambda: {peer.name: peer.silent for peer in cluster.fleet.peers})["dead"]
         assert cluster.call("GET", "/metrics").status == 200
         assert cluster.call("GET", "/v2/models/stats").status == 200
 
@@ -215,7 +215,7 @@ def test_a_client_that_hangs_up_while_another_replica_is_asked_ends_the_call_the
             connection.sendall(STUCK_CALL)
             cluster.wait(cluster.gateways[0].stuck)
         cluster.wait(cluster.gateways[0].cancelled)
-        assert cluster.do(lambda: [peer.state.under_way for peer in cluster.fleet.peers]) == [0, 0]
+        assert cluster.do(lambda: [peer.under_way for peer in cluster.fleet.peers]) == [0, 0]
         until(lambda: cluster.gateways[0].taken == 0)
 
 

@@ -10,7 +10,7 @@ import pytest
 from latebind.bench.client import Caller, encode
 from latebind.cluster.ingress import Ingress
 from latebind.cluster.placement import Costs, Report
-from latebind.cluster.replica import Application, Replica, report_of
+from latebind.cluster.replica import ADDRESS, REPORT, Application, Replica, report_of
 from latebind.cluster.scaling import Load
 from latebind.cluster.upstream import ReplicaInfo
 from latebind.domain.config import FrontendConfig, ResidencyConfig, ServeConfig
@@ -26,20 +26,24 @@ SETTINGS = ServeConfig(
 
 async def serve_and_ask(root: Path) -> tuple[Report | None, Load]:
     application = Application(Selection(root), SETTINGS, "a-secret-of-the-application")
-    replica = await Replica.start(application, "127.0.0.1")
+    replica = Replica()
+    await replica.open(application, "127.0.0.1")
     try:
-        await replica.load()
+        await replica.record_autoscaling_stats()
 
         async def look(on_reply: Callable[[Sequence[ReplicaInfo]], None]) -> None:
-            on_reply([ReplicaInfo("only", replica.host, replica.port, await replica.report())])
+            host, port = replica.record_replica_metadata()[ADDRESS]
+            on_reply([ReplicaInfo("only", host, port, (await replica.record_routing_stats())[REPORT])])
 
-        ingress = await Ingress.start(application, look)
+        ingress = Ingress()
+        await ingress.open(application, look)
         try:
-            await asyncio.to_thread(ask, ingress.ports[0])
+            await asyncio.to_thread(ask, (await ingress.ports())[0])
         finally:
             await ingress.close()
-        replica.check()
-        return await replica.report(), await replica.load()
+        await replica.check_health()
+        load = Load(**await replica.record_autoscaling_stats())
+        return (await replica.record_routing_stats())[REPORT], load
     finally:
         await replica.close()
 

@@ -1,6 +1,5 @@
 """How many replicas are wanted: more where answers are at risk, fewer where fewer would do; and as Ray asks."""
 
-from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,7 +100,7 @@ def test_ray_adds_and_takes_away_replicas_by_this_rule(load: Load, replicas: int
     state: dict[str, Any] = {}
     found = []
     for now in range(len(wanted)):
-        metrics = {name: {f"r{number}": value for number in range(replicas)} for name, value in asdict(load).items()}
+        metrics = {name: {f"r{number}": value for number in range(replicas)} for name, value in load._asdict().items()}
         context = SimpleNamespace(
             target_num_replicas=replicas,
             current_num_replicas=replicas,

@@ -82,9 +82,9 @@ def test_the_running_application_places_models_and_routes_calls_as_the_plan_does
             assert running.router.homes == one.homes
             continue
         for peer in running.peers:
-            peer.state.under_way = one.under_way[peer.info.name]
+            peer.under_way = one.under_way[peer.name]
         try:
-            assert running.choose(one.model).info.name == one.machine
+            assert running.choose(one.model).name == one.machine
         except (Refused, Unavailable):
             assert one.machine is None
     assert any(isinstance(one, Seen) and any(one.homes.values()) for one in recorded.log)

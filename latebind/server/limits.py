@@ -21,8 +21,7 @@ class Limits:
 
     `held_bytes` bounds all requests that were read and not yet answered: over gRPC, which reads a whole request before
     anybody sees it, all their bytes; over HTTP those that have to be collected before they can be read, such as JSON.
-    Each has this bound for itself. The other three at the end are for gRPC: `calls` at once, `stream_calls` at once on
-    one stream; a client that is silent for `silent_seconds` is pinged, and has `idle_seconds` to answer.
+    Each has this bound for itself. `calls` are those over gRPC at once, `stream_calls` those on one stream.
     """
 
     body_bytes: int = 64 << 20
@@ -43,7 +42,6 @@ class Limits:
     calls: int = 1024
     stream_calls: int = 32
     held_bytes: int = 1 << 30
-    silent_seconds: float = 60.0
 
 
 def body_too_large(limits: Limits) -> TooLarge:

@@ -233,28 +233,6 @@ def _add_adaptation(found: Exposition, figures: AdaptationFigures, labels: Label
 # The machine ---------------------------------------------------------------------------------------------------------
 
 
-class Processor:
-    """The cores and the memory of this machine."""
-
-    def __init__(self, proc: Path = PROC) -> None:
-        self._proc = proc
-        self._before = 0, 0
-
-    def figures(self) -> Figures:
-        """Return the share of time that the cores were busy since the last call, and bytes of memory."""
-        times = [int(time) for time in (self._proc / "stat").read_text().split("\n", 1)[0].split()[1 : 1 + GUEST]]
-        whole, idle = sum(times), sum(times[IDLE])
-        passed, rested = whole - self._before[0], idle - self._before[1]
-        self._before = whole, idle
-        lines = [line.split() for line in (self._proc / "meminfo").read_text().splitlines()]
-        memory = {line[0]: int(line[1]) * KIBIBYTE for line in lines if len(line) > 1}
-        return {
-            "utilization": (passed - rested) / passed if passed > 0 else 0.0,
-            "memory_total_bytes": memory["MemTotal:"],
-            "memory_used_bytes": memory["MemTotal:"] - memory["MemAvailable:"],
-        }
-
-
 class _Use(Structure):
     _fields_ = [("gpu", c_uint), ("memory", c_uint)]
 
@@ -296,15 +274,16 @@ class Gpu:
 
 
 class Machine:
-    """Processor, memory and GPU, for `/metrics`."""
+    """The cores and the memory of this machine and, once one is asked for, a GPU."""
 
-    def __init__(self) -> None:
-        self._processor = Processor()
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._before = 0, 0
         self._gpu: Gpu | None = None
 
-    def figures(self, gpu: str | None) -> dict[str, Figures]:
+    def figures(self, gpu: str | None = None) -> dict[str, Figures]:
         """Return the figures of the `cpu` and, if `gpu` is the UUID of one here, of the `gpu`."""
-        found = {"cpu": self._processor.figures()}
+        found = {"cpu": self._of_processor()}
         if gpu is not None and (self._gpu is None or self._gpu.uuid != gpu):
             try:
                 self._gpu = Gpu(gpu)
@@ -313,3 +292,17 @@ class Machine:
         if gpu is not None and self._gpu is not None:
             found["gpu"] = self._gpu.figures()
         return found
+
+    def _of_processor(self) -> Figures:
+        """Return the share of time that the cores were busy since the last call, and bytes of memory."""
+        times = [int(time) for time in (self._proc / "stat").read_text().split("\n", 1)[0].split()[1 : 1 + GUEST]]
+        whole, idle = sum(times), sum(times[IDLE])
+        passed, rested = whole - self._before[0], idle - self._before[1]
+        self._before = whole, idle
+        lines = [line.split() for line in (self._proc / "meminfo").read_text().splitlines()]
+        memory = {line[0]: int(line[1]) * KIBIBYTE for line in lines if len(line) > 1}
+        return {
+            "utilization": (passed - rested) / passed if passed > 0 else 0.0,
+            "memory_total_bytes": memory["MemTotal:"],
+            "memory_used_bytes": memory["MemTotal:"] - memory["MemAvailable:"],
+        }

@@ -149,9 +149,16 @@ class Service:
             raise InvalidRequest(f"the version is {version!r:.40}: give a number as a text")
         await catalogue.load(name, version)
 
-    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Stop serving a model. Raises `TurnedOff` and what `Catalogue.unload` raises."""
-        await self._changeable().unload(name, dependents=unload_dependents)
+    async def unload(self, name: str, parameters: Mapping[str, object] | None = None) -> None:
+        """Stop serving a model, and with the parameter `unload_dependents` also the queries that need it.
+
+        Raises `TurnedOff`, `InvalidRequest` and what `Catalogue.unload` raises.
+        """
+        catalogue = self._changeable()
+        dependents = (parameters or {}).get("unload_dependents", False)
+        if not isinstance(dependents, bool):
+            raise InvalidRequest(f"unload_dependents is {dependents!r:.40}: give true or false")
+        await catalogue.unload(name, dependents=dependents)
 
     def model(self, name: str, version: str | None = None) -> ModelSpec:
         """Return the model of this name, in this version if one is given. Raises `NotFound` and `Unavailable`.

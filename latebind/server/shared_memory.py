@@ -48,30 +48,10 @@ class Region:
 
     def __init__(self, registration: Registration, folder: str = FOLDER) -> None:
         self.registration = registration
-        self._file = _open(os.path.join(folder, registration.key.removeprefix("/")))
-        weakref.finalize(self, os.close, self._file)
-        if registration.offset + registration.byte_size > os.fstat(self._file).st_size:
+        self.file = _open(os.path.join(folder, registration.key.removeprefix("/")))
+        weakref.finalize(self, os.close, self.file)
+        if registration.offset + registration.byte_size > os.fstat(self.file).st_size:
             raise InvalidRequest("offset and byte_size go beyond the end of the shared memory: register what is there")
-
-    def read(self, offset: int, place: memoryview) -> None:
-        """Fill `place` with the bytes that begin at `offset` of the region. Raises `InvalidRequest`."""
-        try:
-            read = os.preadv(self._file, [place], self.registration.offset + offset)
-        except OSError:
-            raise _lost() from None
-        if read != len(place):
-            raise _lost()
-
-    def write(self, offset: int, data: memoryview) -> None:
-        """Copy `data` to `offset` of the region. Raises `InvalidRequest`; it never makes a shortened file longer."""
-        position = self.registration.offset + offset
-        size = data.nbytes
-        try:
-            written = size <= os.fstat(self._file).st_size - position and os.pwrite(self._file, data, position)
-        except OSError:
-            raise _lost() from None
-        if written != size:
-            raise _lost()
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -88,22 +68,33 @@ class Place(msgspec.Struct, frozen=True):
         It does not use a thread, which might go on writing into rows after the call has released them. Instead, other
         tasks get a turn after each long row.
         """
-        position = self.offset
+        position = self.region.registration.offset + self.offset
         for row in rows:
             bytes_ = row.reshape(-1).view(np.uint8).data
-            self.region.read(position, bytes_)
-            position += len(bytes_)
+            try:
+                read = os.preadv(self.region.file, [bytes_], position)
+            except OSError:
+                raise _lost() from None
+            if read != len(bytes_):
+                raise _lost()
+            position += read
             if len(bytes_) >= LONG:
                 await asyncio.sleep(0)
 
     def write(self, data: memoryview) -> None:
-        """Copy a tensor to the place. Raises `InvalidRequest` if it is too large."""
+        """Copy a tensor to the place. Raises `InvalidRequest`; it never makes a shortened file longer."""
         size = data.nbytes
         if size > self.size:
             raise InvalidRequest(
                 f"region {self.name!r} is to take {size} bytes: shared_memory_byte_size is {self.size}"
             )
-        self.region.write(self.offset, data)
+        file, position = self.region.file, self.region.registration.offset + self.offset
+        try:
+            written = size <= os.fstat(file).st_size - position and os.pwrite(file, data, position)
+        except OSError:
+            raise _lost() from None
+        if written != size:
+            raise _lost()
 
 
 class Regions:

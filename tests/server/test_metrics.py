@@ -24,7 +24,7 @@ from latebind.server.gateway import (
     StepMetrics,
 )
 from latebind.server.limits import Limits
-from latebind.server.metrics import FAMILIES, Gpu, Machine, Processor, prometheus_text
+from latebind.server.metrics import FAMILIES, Gpu, Machine, prometheus_text
 from latebind.server.service import best_classes
 from tests.server.arithmetic import SPECS, one_to_one
 from tests.server.conftest import opened, scalar
@@ -276,19 +276,17 @@ def written(proc: Path, *times: int) -> None:
     (proc / "meminfo").write_text(MEMORY)
 
 
-def test_cores_are_busy_for_the_share_that_they_did_not_rest_since_the_last_time(tmp_path: Path) -> None:
-    processor = Processor(tmp_path)
+def test_cores_are_busy_for_the_share_that_they_did_not_rest_and_memory_is_used_that_is_not_available(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(tmp_path)
     written(tmp_path, 100, 0, 100, 700, 100, 0, 0, 0, 55, 0)
-    processor.figures()
+    machine.figures()
     written(tmp_path, 130, 0, 100, 750, 120, 0, 0, 0, 99, 0)
-    assert processor.figures()["utilization"] == pytest.approx(0.3)
-    assert processor.figures()["utilization"] == 0.0
-
-
-def test_memory_is_used_that_is_not_available(tmp_path: Path) -> None:
-    written(tmp_path, 1, 1, 1, 1, 1, 1, 1, 1)
-    figures = Processor(tmp_path).figures()
+    figures = machine.figures()["cpu"]
+    assert figures["utilization"] == pytest.approx(0.3)
     assert (figures["memory_total_bytes"], figures["memory_used_bytes"]) == (1_024_000, 614_400)
+    assert machine.figures()["cpu"]["utilization"] == 0.0
 
 
 def test_a_gpu_that_is_not_there_is_left_out() -> None:

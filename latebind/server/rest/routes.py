@@ -31,28 +31,11 @@ TEXT: Headers = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),
 NO_REGIONS = Regions()  # those of CUDA: clients may ask for them and forget them all
 
 
-class IndexRequest(msgspec.Struct):
-    """The JSON of an index call; `ready` asks only for models that are ready."""
+class Asked(msgspec.Struct):
+    """The JSON of a call about the repository: an index may be of models that are `ready` alone."""
 
     ready: bool = False
-
-
-class LoadRequest(msgspec.Struct):
-    """The JSON of a load call; `version` is the only parameter with an effect."""
-
     parameters: dict[str, object] = {}
-
-
-class UnloadParameters(msgspec.Struct):
-    """Whether to unload the queries that need the model too; other parameters are ignored."""
-
-    unload_dependents: bool = False
-
-
-class UnloadRequest(msgspec.Struct):
-    """The JSON of an unload call."""
-
-    parameters: UnloadParameters = msgspec.field(default_factory=UnloadParameters)
 
 
 async def read_json(context: Context, request: Request, kind: type[T]) -> T:
@@ -151,21 +134,21 @@ async def metrics(context: Context, request: Request) -> Reply:
 
 async def index(context: Context, request: Request) -> Reply:
     """Every model and its state; the body may be empty."""
-    asked = await read_json(context, request, IndexRequest)
+    asked = await read_json(context, request, Asked)
     return json_reply(context.service.index(ready=asked.ready))
 
 
 async def load(context: Context, request: Request) -> Reply:
     """Serve a model; answered once it is served."""
-    asked = await read_json(context, request, LoadRequest)
+    asked = await read_json(context, request, Asked)
     await context.service.load(request.model, asked.parameters)
     return Reply()
 
 
 async def unload(context: Context, request: Request) -> Reply:
     """Stop serving a model; answered once no call uses it any more."""
-    asked = await read_json(context, request, UnloadRequest)
-    await context.service.unload(request.model, unload_dependents=asked.parameters.unload_dependents)
+    asked = await read_json(context, request, Asked)
+    await context.service.unload(request.model, asked.parameters)
     return Reply()
 
 

@@ -51,8 +51,7 @@ async def _load(context: Context, request: Message) -> None:
 
 
 async def _unload(context: Context, request: Message) -> None:
-    dependents = _given(request.parameters).get("unload_dependents", False) is True
-    await context.service.unload(request.model_name, unload_dependents=dependents)
+    await context.service.unload(request.model_name, _given(request.parameters))
 
 
 def _regions(context: Context, request: Message) -> Regions:

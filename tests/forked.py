@@ -13,7 +13,7 @@ def printed_by(module: str, *words: str) -> str:
     with open(os.devnull, "rb") as nothing, tempfile.TemporaryFile() as out:
         process = FORKS.fork(module, words, name="a-test", standard=(nothing.fileno(), out.fileno(), 2))
         try:
-            assert process.wait(200.0) == 0
+            assert process.ended(200.0)
         finally:
             process.kill()
         out.seek(0)

@@ -171,10 +171,8 @@ def open_loop(
     """
     drawn = np.random.default_rng(seed).integers(0, len(subject), requests)
     bodies = [encode(subject.row(number), timeout=deadline) for number in drawn]
-    sides, setting = (
-        {name: Side() for name in SIDES},
-        Setting(frontend_cores=(), log=log),
-    )  # any core, as a user's server has them
+    sides = {name: Side() for name in SIDES}
+    setting = Setting(frontend_cores=(), log=log)  # any core, as a user's server has them
     with _served(subject, (), setting, bodies) as (callers, alone):
         rate = rate or load / alone["off"]
         for number, piece in enumerate(np.array_split(np.arange(requests), PHASES)):
@@ -202,10 +200,8 @@ def _served(
             callers[name] = Caller(stack.enter_context(served), subject.model)
             stack.callback(callers[name].close)
         warm = {name: _ask(caller, bodies[:WARM_UP]) for name, caller in callers.items()}
-        yield (
-            callers,
-            {name: float(np.mean([one.seconds for one in some[len(some) // 2 :]])) for name, some in warm.items()},
-        )
+        later = {name: [one.seconds for one in some[len(some) // 2 :]] for name, some in warm.items()}
+        yield callers, {name: float(np.mean(seconds)) for name, seconds in later.items()}
 
 
 def _ask(caller: Caller, bodies: Sequence[Body]) -> list[Answered]:

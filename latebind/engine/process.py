@@ -175,7 +175,10 @@ class Engine:
             elif sock is self._control:
                 *lines, self._control_bytes = (self._control_bytes + data).split(b"\n")
                 for line in lines:
-                    _send_line(self._control, self._answer(line))
+                    try:
+                        _send_line(self._control, self._answer(line))
+                    except BrokenPipeError:  # the frontend has closed since it asked
+                        return None
         return events
 
     def _answer(self, line: bytes) -> object:

@@ -1,4 +1,4 @@
-"""The client of the fork server: starts it, asks it for processes and learns how they ended.
+"""The client of the fork server: starts it, asks it for processes and learns when they end.
 
 Processes of a machine share imports: who is `lending` has its fork server fork another's, without importing torch.
 The borrower sends the socket on which its fork server will serve. That server ends with the borrower, not with the
@@ -22,11 +22,8 @@ from typing import Self
 
 import msgspec
 
-from latebind.forks.process import MESSAGE_BYTES, STATUS, Fork, ForkResult
+from latebind.forks.process import MESSAGE_BYTES, Fork, ForkResult
 
-HANDLES = 2  # that are sent for each process: on the process itself, and on the news of its end
-UNKNOWN = 255  # the status of a process that outlived the fork server, or whose fork server stands still
-STATUS_SECONDS = 2.0  # that the fork server has to tell how a process ended
 KILL_SECONDS = 10.0  # that a killed process may take: it may be writing to a disk that does not answer
 FORK_SECONDS, IMPORT_SECONDS = 60.0, 300.0  # to wait for a process, and for the first, while the server imports
 LENT = b"lent"
@@ -37,81 +34,35 @@ ASK_SECONDS = 5.0  # that a borrower has to send its message
 
 
 class Forked:
-    """A forked process. Has what is needed of `subprocess.Popen`, for a process that is not a child of this one.
+    """A forked process, which is not a child of this one."""
 
-    Its descriptors are closed once its end is known and no thread waits for it.
-    """
+    def __init__(self, process: int, handle: int) -> None:
+        self.pid, self._handle = process, handle
 
-    def __init__(self, process: int, handle: int, status: int) -> None:
-        self.pid = process
-        self.returncode: int | None = None
-        self._handle, self._status = self._descriptors = [handle, status]
-        self._lock = Lock()
-        self._waiters = 0  # threads that use the handle
-
-    def poll(self) -> int | None:
-        """Return the exit status as `Popen.poll` does; None while it runs."""
-        return self._ended(0.0)
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end and return the exit status.
-
-        Raises `TimeoutError` if it still runs after `timeout` seconds.
-        """
-        ended = self._ended(timeout)
-        if ended is None:
-            raise TimeoutError(f"process {self.pid} still runs after {timeout:g} s")
-        return ended
+    def ended(self, seconds: float) -> bool:
+        """Wait at most so long for its end; return whether it has ended. Several threads may wait."""
+        poll = select.poll()
+        poll.register(self._handle, select.POLLIN)
+        return bool(poll.poll(1000.0 * seconds))
 
     def end(self, patience: float) -> bool:
         """Wait for its end, and kill it after `patience` seconds; return whether it ended by itself.
 
         One that the kernel does not let go of even then is left behind.
         """
-        if self._ended(patience) is not None:
+        if self.ended(patience):
             return True
         self.kill()
-        self._ended(KILL_SECONDS)
+        self.ended(KILL_SECONDS)
         return False
 
     def kill(self) -> None:
         """Kill it, unless it has ended."""
-        with self._lock, suppress(ProcessLookupError):
-            if self.returncode is None:
-                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-
-    def _ended(self, seconds: float | None) -> int | None:
-        """Wait at most `seconds` for its end and return the exit status, or None. Several threads may wait."""
-        with self._lock:
-            if self.returncode is not None:
-                return self.returncode
-            self._waiters += 1
-        ended = False
-        try:
-            ended = _readable(self._handle, seconds)
-        finally:
-            with self._lock:
-                if ended and self.returncode is None:
-                    status = os.read(self._status, STATUS.size) if _readable(self._status, STATUS_SECONDS) else b""
-                    self.returncode = STATUS.unpack(status)[0] if status else UNKNOWN
-                self._waiters -= 1
-                if self.returncode is not None and not self._waiters:
-                    self._close()
-        return self.returncode
-
-    def _close(self) -> None:
-        while self._descriptors:
-            os.close(self._descriptors.pop())
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def __del__(self) -> None:
-        self._close()
-
-
-def _readable(descriptor: int, seconds: float | None) -> bool:
-    """Wait at most `seconds` (None: for ever) until there is something to read, or an end."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(None if seconds is None else 1000.0 * seconds))
+        os.close(self._handle)
 
 
 class ForkServer:
@@ -194,7 +145,7 @@ class ForkServer:
         connected = self._connected()
         try:
             socket.send_fds(connected, [message], descriptors)
-            answer, handles, _, _ = socket.recv_fds(connected, MESSAGE_BYTES, HANDLES)
+            answer, handles, _, _ = socket.recv_fds(connected, MESSAGE_BYTES, 1)
         except TimeoutError:
             self._disconnect()  # what it still answers would be taken for the answer to a later request
             raise
@@ -206,11 +157,11 @@ class ForkServer:
         result = msgspec.json.decode(answer, type=ForkResult)
         if result.error is not None:
             raise OSError(result.error, os.strerror(result.error))
-        if len(handles) < HANDLES:  # this process may open no more files; the child ends, as nobody holds its handles
-            for handle in handles:
-                os.close(handle)
+        if not handles:  # this process may open no more files
+            with suppress(ProcessLookupError):
+                os.kill(result.process, signal.SIGKILL)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return Forked(result.process, *handles)
+        return Forked(result.process, handles[0])
 
     def _disconnect(self) -> None:
         if self._socket is not None:

@@ -1,7 +1,7 @@
 """The fork server: `python -m latebind.forks.process`. Started by `client`, never by hand.
 
 It imports what engines and similar processes need, then forks one for each request. It has one thread, and no state
-except which processes have not ended yet. It ends with the process that started it, or when it is idle for long.
+but which processes have not ended yet. It ends with the process that started it, or when it is idle for long.
 """
 
 import gc
@@ -9,9 +9,7 @@ import importlib
 import logging
 import os
 import selectors
-import signal
 import socket
-import struct
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,7 +24,6 @@ from latebind.prompt import be_usual
 MESSAGE_BYTES = 1 << 18
 MOST_DESCRIPTORS = 16
 STANDARD = 3  # descriptors that come first: input, output and errors
-STATUS = struct.Struct("=i")  # an exit status in `subprocess`'s form
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +45,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class ForkResult:
-    """The process id, or the `error` (an errno) that prevented the fork.
-
-    A handle of the process and the pipe on which its exit status will be sent come with it.
-    """
+    """The process id, with which a handle of the process comes, or the `error` (an errno) that prevented the fork."""
 
     process: int = 0
     error: int | None = None
@@ -74,96 +68,68 @@ def main(words: list[str]) -> None:
 
 
 class ForkServer:
-    """Forks on request, and reports each exit status; ends when nothing has run for `linger` seconds."""
+    """Forks on request; ends when nothing has run for `linger` seconds."""
 
     def __init__(self, asked: socket.socket, *, linger: float = LINGER_SECONDS) -> None:
         self._asked, self._linger = asked, linger
-        self._statuses: dict[int, int] = {}  # the pipe for the exit status of each process
-        self._woken, self._waker = socket.socketpair()
+        self._processes: dict[int, int] = {}  # by the handles that tell of their end
         self._selector = selectors.DefaultSelector()
+        self._selector.register(asked, selectors.EVENT_READ)
 
     def serve(self) -> tuple[Fork, list[int]] | None:
         """Serve until the other end is closed or nothing has run for long, and return None.
 
         In each forked process, it returns the request and the process's descriptors.
         """
-        for sock in (self._waker, self._woken):
-            sock.setblocking(False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # else there is nothing to wake up for
-        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
-        for sock in (self._asked, self._woken):
-            self._selector.register(sock, selectors.EVENT_READ, sock)
-        try:
-            while self._is_asked():
-                message, descriptors, _, _ = socket.recv_fds(self._asked, MESSAGE_BYTES, MOST_DESCRIPTORS)
-                if not message:
-                    return None
-                fork = msgspec.json.decode(message, type=Fork)
-                _import(fork.imports)  # once, for the first process that needs it
-                if self._fork(descriptors):
-                    return fork, _take_over(fork, descriptors)
-            return None
-        finally:
-            signal.set_wakeup_fd(-1)  # a process that ends from now on would cause a write to a closed socket
+        while self._is_asked():
+            message, descriptors, _, _ = socket.recv_fds(self._asked, MESSAGE_BYTES, MOST_DESCRIPTORS)
+            if not message:
+                return None
+            fork = msgspec.json.decode(message, type=Fork)
+            _import(fork.imports)  # once, for the first process that needs it
+            if self._fork(descriptors):
+                return fork, _take_over(fork, descriptors)
+        return None
 
     def _is_asked(self) -> bool:
-        """Wait for a request, reporting processes that end; False after a long time without any."""
-        while found := self._selector.select(None if self._statuses else self._linger):
-            ready = [key.data for key, _ in found]
-            if self._woken in ready:
-                self._woken.recv(MESSAGE_BYTES)
-                self._reap()
-            if self._asked in ready:
+        """Wait for a request, reaping processes that end; False after a long time without any.
+
+        Only those are waited for: what an imported module has started is a child of this process too, and not ours.
+        """
+        while found := self._selector.select(None if self._processes else self._linger):
+            ready = {key.fd for key, _ in found}
+            for handle in ready & self._processes.keys():
+                os.waitpid(self._processes.pop(handle), 0)
+                self._selector.unregister(handle)
+                os.close(handle)
+            if self._asked.fileno() in ready:
                 return True
         return False
 
-    def _reap(self) -> None:
-        """Report the exit status of all processes that have ended.
-
-        Each is asked for by its id: what an imported module has started is a child of this process too, and not ours.
-        """
-        for process, status_pipe in list(self._statuses.items()):
-            ended, status = os.waitpid(process, os.WNOHANG)
-            if ended:
-                del self._statuses[process]
-                with suppress(BrokenPipeError):  # the client has gone
-                    os.write(status_pipe, STATUS.pack(os.waitstatus_to_exitcode(status)))
-                os.close(status_pipe)
-
     def _fork(self, descriptors: list[int]) -> bool:
         """Fork; return True in the new process, which inherits nothing of this one but the descriptors."""
-        status, status_pipe = os.pipe()
         try:
             process = os.fork()
         except OSError as error:
             self._answer(ForkResult(error=error.errno), [])
-            mine = [status, status_pipe, *descriptors]
         else:
-            self._statuses[process] = status_pipe
             if process == 0:
-                os.close(status)
-                self._forget()
+                self._selector.close()
+                self._asked.close()
+                for handle in self._processes:
+                    os.close(handle)
                 return True
             handle = os.pidfd_open(process)  # its process id cannot be reused before it is reaped
-            self._answer(ForkResult(process), [handle, status])
-            mine = [handle, status, *descriptors]
-        for descriptor in mine:
+            self._processes[handle] = process
+            self._selector.register(handle, selectors.EVENT_READ)
+            self._answer(ForkResult(process), [handle])
+        for descriptor in descriptors:
             os.close(descriptor)
         return False
 
     def _answer(self, born: ForkResult, descriptors: list[int]) -> None:
         with suppress(OSError):  # the client has ended: the next read shows it, and the forked process notices too
             socket.send_fds(self._asked, [msgspec.json.encode(born)], descriptors)
-
-    def _forget(self) -> None:
-        """Close what belongs to the parent of this process."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self._selector.close()
-        for sock in (self._asked, self._woken, self._waker):
-            sock.close()
-        for status_pipe in self._statuses.values():
-            os.close(status_pipe)
 
 
 def _import(modules: Sequence[str]) -> None:

@@ -72,7 +72,7 @@ def test_another_service_is_started_when_a_model_is_another(built: Built) -> Non
         there[0] = None
         following.look()
         assert following.figures() == {}  # nothing is told to a service that knows another model
-        await asyncio.to_thread(service._process.wait, 120.0) if service else None
+        await asyncio.to_thread(service._process.ended, 120.0) if service else None
         there[0] = exchanged
         following.look()
         await until(lambda: "digits" in following.figures())

@@ -118,7 +118,7 @@ def test_operators_choose_while_serving_and_without_the_service_it_goes_on(built
                 await engine.adopt("digits", "000042")
             assert "digits" in (await engine.metrics())["models"]
             adaptation._process.kill()
-            await asyncio.to_thread(adaptation._process.wait, PATIENCE)
+            await asyncio.to_thread(adaptation._process.ended, PATIENCE)
             assert set(await ask(engine, adaptation, built.unseen[:10])) == {last}
 
     asyncio.run(test())

@@ -29,7 +29,7 @@ from latebind.program.measure import time_call
 from latebind.repository.listing import find_models
 from tests.digits import Built
 from tests.engine.rows import memory_of
-from tests.forked import FORKS
+from tests.forked import FORKS, printed_by
 from tests.networks import Chain
 
 SLOTS = 4
@@ -238,15 +238,12 @@ def main(words: list[str]) -> None:
     staging = DeviceStaging([SPEC.name], memory_of(SPEC, rows=SLOTS), find_device("cuda"))
     with suppress(RuntimeError), staging.stream().running():
         torch._assert_async(torch.zeros(1, device="cuda"))
+    print("went on")
 
 
 @pytest.mark.gpu
 def test_an_engine_whose_device_is_lost_ends() -> None:
-    process = FORKS.fork(__name__, [], name="lost")
-    try:
-        assert process.wait(100.0) == 1
-    finally:
-        process.kill()
+    assert printed_by(__name__) == ""
 
 
 @pytest.mark.gpu

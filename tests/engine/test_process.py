@@ -36,6 +36,6 @@ def test_it_ends_in_silence(models: Path, name: str) -> None:
             )
             process = FORKS.fork(PROCESS, ["text"], name=NAME, inherited=inherited, standard=standard)
             held.callback(process.kill)
-            assert process.wait(60.0) == 0
+            assert process.ended(60.0)
             out.seek(0)
             assert out.read() == b""

@@ -1,4 +1,4 @@
-"""Processes from the fork server: they are as if this process had started them, and how they end is told."""
+"""Processes from the fork server: they are as if this process had started them, and when they end is told."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from latebind.forks.client import NAME, UNKNOWN, Forked, ForkServer, lending
+from latebind.forks.client import NAME, Forked, ForkServer, lending
 from latebind.prompt import be_prompt, be_usual, slice_seconds
 from tests.building import on_one_core
 from tests.forked import FORKS
@@ -36,7 +36,7 @@ def told_by(*words: str, forks: ForkServer = FORKS, imports: Sequence[str] = ())
         yield process, told
     finally:
         process.kill()
-        process.wait(PATIENCE)
+        process.ended(PATIENCE)
         os.close(told)
 
 
@@ -57,7 +57,7 @@ def started() -> Iterator[list[psutil.Process]]:
 
 def tell(*, imports: Sequence[str] = ()) -> dict[str, Any]:
     with told_by("some", "words", "tell", imports=imports) as (process, told):
-        assert process.wait(PATIENCE) == 0
+        assert process.ended(PATIENCE)
         found: dict[str, Any] = json.loads(os.read(told, 1 << 16))
         return found
 
@@ -78,8 +78,6 @@ def test_it_is_as_if_it_were_started_by_whoever_asked(tmp_path: Path, monkeypatc
         "torch": True,  # and it need not import that
         "wave": found["wave"],
         "files": 5,  # three standard ones, where it tells, and the folder that lists them
-        "wakes": -1,  # else a signal would be written to whatever has that number now
-        "hears of children": False,
     }
 
 
@@ -93,21 +91,8 @@ def test_a_process_that_an_imported_module_has_started_is_none_of_the_fork_serve
     with ForkServer() as forks:
         for imports in ((), ("tests.forks.starting",), ()):  # whose process ends while the last one is awaited
             with told_by("some", "tell", forks=forks, imports=imports) as (process, told):
-                assert process.wait(PATIENCE) == 0
+                assert process.ended(PATIENCE)
                 assert os.read(told, 1)
-
-
-def test_its_descriptors_are_closed_once_its_end_is_known() -> None:
-    with told_by("wait") as (process, told):
-        os.read(told, 1 << 16)
-        before = len(os.listdir("/proc/self/fd"))
-        assert process.poll() is None
-        assert len(os.listdir("/proc/self/fd")) == before
-        process.kill()
-        process.wait(PATIENCE)
-        assert len(os.listdir("/proc/self/fd")) == before - 2
-        process.kill()
-        assert process.poll() == -signal.SIGKILL
 
 
 def test_it_has_no_descriptors_of_its_siblings() -> None:
@@ -116,52 +101,50 @@ def test_it_has_no_descriptors_of_its_siblings() -> None:
         assert tell()["files"] == alone
 
 
-def test_all_that_end_at_once_are_told_of() -> None:
+def test_processes_that_have_ended_are_reaped() -> None:
     with told_by("wait") as (one, _), told_by("wait") as (other, _):
-        server, until = server_of(one), time.monotonic() + PATIENCE
-        server.suspend()  # so that it wakes once for both
         for process in (one, other):
             process.kill()
-            while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
-                assert time.monotonic() < until
-        server.resume()
-        assert [process.wait(PATIENCE) for process in (one, other)] == [-signal.SIGKILL] * 2
+        assert not psutil.wait_procs(
+            [psutil.Process(each) for each in (one.pid, other.pid) if psutil.pid_exists(each)], PATIENCE
+        )[1]
 
 
-def test_a_fork_server_that_nobody_asks_ends_and_wakes_for_nothing() -> None:
+def test_a_fork_server_that_nobody_asks_ends() -> None:
     with told_by("serve") as (process, told):
-        assert process.wait(PATIENCE) == 0
+        assert process.ended(PATIENCE)
         assert os.read(told, 10) == b"ended"
 
 
 def test_it_ends_without_taking_apart_what_it_inherited() -> None:
     with told_by("inherit") as (process, told):
-        assert process.wait(PATIENCE) == 0
+        assert process.ended(PATIENCE)
         assert os.read(told, 100) == b"done"
 
 
-def test_how_it_ended_is_told() -> None:
+def test_when_it_ends_is_told() -> None:
+    before = len(os.listdir("/proc/self/fd"))
     with told_by("wait") as (process, told):
         assert os.read(told, 10) == b"there"
-        assert process.poll() is None
-        with pytest.raises(TimeoutError, match=r"still runs after 0\.01 s"):
-            process.wait(0.01)
+        assert not process.ended(0.01)
         os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(PATIENCE) == -signal.SIGTERM
+        assert process.ended(PATIENCE)
+        process.kill()  # does nothing any more
+        assert process.end(0.0)
+    del process
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_standard_streams_may_be_given_and_an_error_ends_it_with_a_trace(tmp_path: Path) -> None:
-    def run(what: str) -> tuple[int, str, str]:
+    def run(what: str) -> tuple[str, str]:
         out, err = tmp_path / "out", tmp_path / "err"
         with open(os.devnull, "rb") as nothing, out.open("wb") as o, err.open("wb") as e:
             streams = nothing.fileno(), o.fileno(), e.fileno()
-            status = FORKS.fork(DOING, ["0", what], name="a-test", standard=streams).wait(PATIENCE)
-        return status, out.read_text(), err.read_text()
+            assert FORKS.fork(DOING, ["0", what], name="a-test", standard=streams).ended(PATIENCE)
+        return out.read_text(), err.read_text()
 
-    assert run("say") == (0, "out", "err")
-    status, _, errors = run("fail")
-    assert status == 1
-    assert "ValueError: this fails" in errors
+    assert run("say") == ("out", "err")
+    assert "ValueError: this fails" in run("fail")[1]
 
 
 def test_a_fork_server_that_was_killed_is_followed_by_another_as_usual_as_it_was() -> None:
@@ -170,15 +153,15 @@ def test_a_fork_server_that_was_killed_is_followed_by_another_as_usual_as_it_was
         before = server_of(first)
         before.kill()
         before.wait(PATIENCE)
-        assert first.poll() is None  # goes on
+        assert not first.ended(0.0)  # goes on
         be_prompt()
         with told_by("wait", forks=forks) as (second, there):
             os.read(there, 10)
             be_usual()
             assert slice_seconds(second.pid) == slice_seconds(first.pid)
             assert server_of(second) != before
-        first.kill()
-        assert first.wait(PATIENCE) == UNKNOWN  # nobody was there to be told
+        assert not first.end(0.0)
+        assert first.ended(0.0)
 
 
 def test_it_ends_with_whoever_started_it() -> None:
@@ -210,14 +193,13 @@ def room_for(count: int) -> Iterator[None]:
             os.close(one)
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_where_no_more_files_may_be_open_that_is_told_and_none_stays_open(more: int) -> None:
-    before = os.listdir("/proc/self/fd")
+def test_where_no_more_files_may_be_open_that_is_told_and_none_stays_open() -> None:
     with told_by("wait") as (_, told):
         os.read(told, 1 << 16)
-        with room_for(1 + more), pytest.raises(OSError, match="Too many open files"):
+        before = os.listdir("/proc/self/fd")
+        with room_for(1), pytest.raises(OSError, match="Too many open files"):
             FORKS.fork(DOING, ["tell"], name="a-test")
-    assert os.listdir("/proc/self/fd") == before
+        assert os.listdir("/proc/self/fd") == before
     assert tell()["name"] == "a-test"
 
 
@@ -272,7 +254,7 @@ def test_fork_servers_that_borrow_are_forked_from_the_lenders_and_end_with_the_b
         assert lent != server_of(another)
         forks.close()
         lent.wait(PATIENCE)
-        assert process.poll() is None
+        assert not process.ended(0.0)
 
 
 def test_a_server_that_stands_still_is_given_up_and_another_forks(place: Path) -> None:
@@ -285,9 +267,9 @@ def test_a_server_that_stands_still_is_given_up_and_another_forks(place: Path) -
             with pytest.raises(TimeoutError):
                 forks.fork(DOING, ["say"], name="a-test")
             with told_by("tell", forks=forks) as (another, _):
-                assert another.wait(PATIENCE) == 0
+                assert another.ended(PATIENCE)
             process.kill()
-            assert process.wait(PATIENCE) == UNKNOWN  # nobody tells how it ended
+            assert process.ended(PATIENCE)
         finally:
             lent.resume()
 

@@ -43,6 +43,8 @@ class Backwards(nn.Module):
         wanted = torch.where(position >= length, 2.0, moved)
         spoken = torch.stack((wanted, token.to(words.dtype)), dim=1)
         logits = -((numbers - wanted[:, None]) ** 2)
+        said.zero_()
+        position.add_(1)  # a step may write to what it is given
         return {"logits": logits, "said": spoken, "steps": state["steps"] + 1.0}
 
 

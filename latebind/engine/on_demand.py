@@ -33,7 +33,6 @@ from latebind.learned.lookup import open_lookups
 from latebind.learned.stored import read_caches, with_caches
 from latebind.program.backends import StageFunction
 from latebind.program.device import HOST
-from latebind.program.graph import Graph
 from latebind.program.load import open_program, try_stage
 from latebind.program.measure import made_up_inputs, median_seconds, profiled_batches, with_batch
 from latebind.program.pieces import Piece, mmap_large_blocks, peak_growth, release_memory, resident_bytes, trim_heap
@@ -60,7 +59,6 @@ class Opened:
     model: LoadedModel
     pieces: tuple[Piece, ...]
     behind: tuple[int, ...] = ()
-    graphs: tuple[Graph, ...] = ()
 
 
 def open_model(path: Path, config: EngineConfig, *, streams: int = 1, cached: bool = True) -> Opened:
@@ -73,18 +71,16 @@ def open_model(path: Path, config: EngineConfig, *, streams: int = 1, cached: bo
             directory, threads=threads, backend=config.backend, streams=streams, cached=cached
         )
         return Opened(LoadedModel(sequence.spec, sequence.costs, sequence, {}, directory), pieces)
-    program, graphs, stages = open_program(
-        directory, threads=threads, backend=config.backend, streams=streams, cached=cached
-    )
+    program, stages = open_program(directory, threads=threads, backend=config.backend, streams=streams, cached=cached)
     if not config.exits:
         if program.entry:
-            graphs, stages = graphs[1:], stages[1:]
+            stages = stages[1:]
         program = program.without_entry()
-        return Opened(LoadedModel(program.spec, program.costs, program, {}, directory), stages, graphs=graphs)
+        return Opened(LoadedModel(program.spec, program.costs, program, {}, directory), stages)
     spec, costs = with_caches(program.spec, program.costs, read_caches(directory))
     lookups, caches = open_lookups(directory, backend=program.backend, threads=threads, streams=streams, cached=cached)
     model = LoadedModel(spec, costs, program, lookups, directory)
-    return Opened(model, (*stages, *caches.values()), tuple(caches), graphs)
+    return Opened(model, (*stages, *caches.values()), tuple(caches))
 
 
 def open_crew(
@@ -185,9 +181,9 @@ def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel
     made = made_up_inputs(program.spec.inputs, most)
     rows: Rows = {batch: with_batch(made, batch) for batch in batches}
     seconds, curves, seen, working = list[float](), list[Curve](), list[Tensor](), 0
-    for number, (graph, stage) in enumerate(zip(opened.graphs, program.stages, strict=True)):
+    for number, stage in enumerate(program.stages):
         with _loaded(opened.pieces[number], model, budget) as loading:
-            try_stage(model.directory, number, graph, stage, rows[1])
+            try_stage(program, number, model.directory, rows[1])
             if not program.costs_fit:
                 times = [median_seconds(partial(stage, *rows[batch])) for batch in batches]
                 curves.append(Curve(batches, tuple(times)))

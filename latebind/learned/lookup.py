@@ -14,7 +14,7 @@ from latebind.learned.head import Floats, Head, HeadFunction
 from latebind.learned.stored import LookupFiles, SpareLookup, StoredLookup, read_caches, read_lookup
 from latebind.program.backends import StageFunction, compile_graph, twin
 from latebind.program.device import HOST
-from latebind.program.pieces import EvictableStage, Piece, make_piece
+from latebind.program.pieces import EvictableStage, Piece
 from latebind.program.stored import read_model, read_stages
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.tensors import MappedTensors, read_tensors
@@ -137,8 +137,8 @@ def open_lookups(
     def placed(stage: int, files: Sequence[LookupFiles]) -> Sequence[StageFunction]:
         pages = [weights.pages(weights) for one in files if isinstance(weights := one.weights, MappedTensors)]
         load = [partial(_features, one, backend=backend, threads=threads, streams=streams) for one in files]
-        pieces[stage], places = make_piece(pages, load, backend=backend)
-        return places
+        pieces[stage] = Piece(pages, load, backend=backend)
+        return pieces[stage].stages
 
     return _by_stage(directory, partial(MappedTensors, cached=cached), placed), pieces
 

@@ -3,22 +3,21 @@
 Which backend is used, and how many stages are affordable, is decided by measuring.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
 from pathlib import Path
 from statistics import median
-from time import perf_counter
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from latebind.domain.costs import Curve
 from latebind.domain.errors import ConfigError, ExportError, LatebindError
-from latebind.domain.model import TensorSpec
-from latebind.program.backends import BACKENDS, StageFunction, compile_graph, compile_stages, run_chain
+from latebind.domain.model import StageKind, TensorSpec
+from latebind.program.backends import BACKENDS, StageFunction, backend_named, compile_graph, compile_stages, run_chain
 from latebind.program.cut import (
     cut_points,
     find_carries,
@@ -72,6 +71,11 @@ class Settings:
     tolerance: float | None
     threads: int
 
+    @property
+    def most_error(self) -> float:
+        """The largest relative error of a backend that is taken."""
+        return self.tolerance or DEFAULT_TOLERANCE
+
     @classmethod
     def checked(
         cls,
@@ -101,6 +105,19 @@ class Settings:
         usual = (name for name, backend in BACKENDS.items() if backend.exact or tolerance is not None)
         return cls(name, version, max_batch, tuple(backends or usual), tolerance, threads)
 
+    def model(
+        self,
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+        backend: str,
+        *,
+        cuts: tuple[str, ...] = (),
+        kinds: tuple[StageKind, ...] = (),
+    ) -> StoredModel:
+        """Return what is stored of a model with these tensors, which is built on this backend."""
+        named = FORMAT, self.name, self.version
+        return StoredModel(*named, inputs, outputs, cuts, backend, self.tolerance, self.max_batch, kinds)
+
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
@@ -124,25 +141,60 @@ class BuildReport:
         return list(self.lines)
 
 
+Made = TypeVar("Made")
+
+
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A backend that was tried: the uncut model on it with its error and seconds at batch 1, or why it was refused.
+class Candidate(Generic[Made]):
+    """A backend that was tried: what was made with it, with its error and seconds, or why it was refused.
 
     It does as the module does for numbers up to `largest`; inf also for infinities and NaN.
     """
 
     backend: str
-    uncut: StageFunction | None = None
-    refused: str = ""
+    made: Made | None = None
     error: float = 0.0
     largest: float = inf
     seconds: float = 0.0
+    refused: str = ""
 
-    @property
-    def line(self) -> tuple[str, str]:
-        """What came of it, for the report."""
-        found = f"{self.seconds * 1e3:.2f} ms uncut at batch 1, relative error {self.error:.1e}"
+    def line(self, of: str) -> tuple[str, str]:
+        """What came of it, for the report; its seconds are those `of` something."""
+        found = f"{self.seconds * 1e3:.2f} ms {of}, relative error {self.error:.1e}"
         return f"backend {self.backend}", f"not taken: {self.refused}" if self.refused else found
+
+
+def try_backends(
+    settings: Settings,
+    make: Callable[[str], Candidate[Made]],
+    call: Callable[[Made], Callable[[], object]],
+    tell: Callable[[str, float], None],
+) -> tuple[list[Candidate[Made]], float]:
+    """Return what came of each backend, the quickest first and refused ones last, and how timings of one differ.
+
+    `make` raises for a backend that is refused; the calls that are timed take turns.
+    """
+    found = []
+    for position, backend in enumerate(settings.backends):
+        tell(f"trying the backend {backend}", position / len(settings.backends))
+        try:
+            backend_named(backend)
+            one = make(backend)
+        except (LatebindError, RuntimeError, TypeError) as failure:
+            one = Candidate(backend, refused=" ".join(str(failure).split())[:300])
+        if not one.error <= settings.most_error:
+            one = replace(one, refused=f"relative error {one.error:.1e} is over {settings.most_error:.1e}")
+        found.append(one)
+    calls = {one.backend: call(one.made) for one in found if one.made is not None and not one.refused}
+    seconds = interleaved(calls, min(map(_runs, calls.values()), default=0))
+    timed = [replace(one, seconds=median(seconds.get(one.backend, [inf]))) for one in found]
+    return sorted(timed, key=lambda one: one.seconds), spread_of(seconds)
+
+
+def none_fits(settings: Settings, reasons: Iterable[tuple[str, str]]) -> ExportError:
+    """Return what to raise where each backend was refused, for these reasons."""
+    said = "; ".join(f"{backend}: {why}" for backend, why in reasons)
+    return ExportError(f"no backend runs this model within {settings.most_error:.1e} of eager: {said}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,47 +266,45 @@ def build_program(
     run, rows = runner(module, example_inputs, outputs=outputs), tensors_of(example_inputs)
     known = [rows, *([] if data is None else [in_order(data, example_inputs)])]
     tell("asking the module", 0.05)
-    agreement = find_agreement(run, exported, known, tolerance or DEFAULT_TOLERANCE, most=max_batch)
-    tuner, candidates = Tuner(exported, rows, max_batch, threads), list[Candidate]()
-    for position, backend in enumerate(settings.backends):
-        tell(f"trying the backend {backend}", 0.1 + 0.4 * position / len(settings.backends))
-        candidates.append(tuner.tried(backend, run, agreement))
-    candidates, spread = tuner.timed(candidates)
+    agreement = find_agreement(run, exported, known, settings.most_error, most=max_batch)
+    tuner, one = Tuner(exported, rows, settings), with_batch(rows, 1)
+
+    def uncut(backend: str) -> Candidate[StageFunction]:
+        """Compile the uncut model and compare it with the module."""
+        made = compile_graph(exported.graph, exported.weights, backend=backend, threads=threads)
+        error = relative_error(made(*rows), run(*rows))
+        largest = agreement.largest(made) if error <= settings.most_error else inf
+        if largest is None:
+            raise ExportError("differs from the module on values that clients may send, though not on the examples")
+        return Candidate(backend, made, error, largest)
+
+    candidates, spread = try_backends(
+        settings, uncut, lambda made: partial(made, *one), lambda said, share: tell(said, 0.1 + 0.4 * share)
+    )
     tell("cutting", 0.6)
     cut = partial(tuner.cut, seconds=min_stage_seconds, overhead=max_overhead, least_bytes=min_stage_bytes)
     chosen, chain, error = _chosen(tuner, cut, run, agreement, candidates)
     if chain.cuts:
         check_stages(chain.whole, chain.cuts, exported.weights, rows, most=max_batch)
     tell("measuring the stages", 0.8)
-    start = perf_counter()
-    compile_stages(chain.graphs, exported.weights, backend=chosen.backend, threads=threads)
+    load = partial(compile_stages, chain.graphs, exported.weights, backend=chosen.backend, threads=threads)
     profile = Profile(
         hardware=this_hardware(threads),
         backend=chosen.backend,
-        load_seconds=perf_counter() - start,
+        load_seconds=time_call(load),
         stages=profile_stages(chain.stages, rows, profiled_batches(max_batch)),
         weight_bytes=sum(tensor.nbytes for tensor in exported.weights.values()),
     )
-    model = StoredModel(
-        format=FORMAT,
-        name=settings.name,
-        version=settings.version,
-        inputs=agreement.limited(chosen.largest),
-        outputs=exported.graph.output_specs(),
-        cuts=chain.cuts,
-        backend=chosen.backend,
-        tolerance=settings.tolerance,
-        max_batch=settings.max_batch,
-    )
+    inputs = agreement.limited(chosen.largest)
+    model = settings.model(inputs, exported.graph.output_specs(), chosen.backend, cuts=chain.cuts)
     written = write_model(directory, model, exported.weights, profile, {GRAPH: graph_to_json(chain.whole)})
     tell("done", 1.0)
     points, whole = len(cut_points(tuner.cuttable)), sum(curve.at(1) for curve in profile.stages)
     lines = [
         ("cut points", str(points)),
-        *(candidate.line for candidate in candidates),
+        *(candidate.line("uncut at batch 1") for candidate in candidates),
         ("chosen", chosen.backend),
         ("stages", f"{len(chain.stages)}, {whole * 1e3:.2f} ms in all at batch 1"),
-        *warnings_of(spread),
         ("chain over uncut", ", ".join(f"{r:.3f} at batch {b}" for b, r in chain.overhead.items()) or NOT_CUT),
         ("largest relative error", f"{error:.1e}"),
         *(
@@ -262,7 +312,7 @@ def build_program(
             for spec in model.inputs
             if spec.is_limited
         ),
-        *lines_of(profile, written),
+        *closing_lines(profile, written, spread),
     ]
     refused = {one.backend: one.refused for one in candidates if one.refused}
     return BuildReport(
@@ -274,18 +324,14 @@ def _others(spec: TensorSpec) -> str:
     return "others" if spec.largest is None else "others, NaN and infinities"
 
 
-def lines_of(profile: Profile, directory: ModelDirectory) -> list[tuple[str, str]]:
-    """Return the last lines of every report."""
+def closing_lines(profile: Profile, directory: ModelDirectory, spread: float) -> list[tuple[str, str]]:
+    """Return the last lines of every report; one warns if timings differ too much to decide by them."""
     weights = f"{profile.weight_bytes / 1e6:.2f} MB, loaded in {profile.load_seconds:.2f} s"
-    return [("weights", weights), ("written to", str(directory.path))]
-
-
-def warnings_of(spread: float) -> list[tuple[str, str]]:
-    """Return a line that warns if timings differ too much to decide by them."""
-    if spread <= STEADY:
-        return []
-    said = f"timings of the same run differ by {spread:.1f} times: other processes use the cores"
-    return [("warning", f"{said}. Build again on a quiet machine")]
+    lines = [("weights", weights), ("written to", str(directory.path))]
+    if spread > STEADY:
+        said = f"timings of the same run differ by {spread:.1f} times: other processes use the cores"
+        lines.insert(0, ("warning", f"{said}. Build again on a quiet machine"))
+    return lines
 
 
 def ignore_progress(_step: str, _share: float) -> None:
@@ -294,31 +340,29 @@ def ignore_progress(_step: str, _share: float) -> None:
 
 def _chosen(
     tuner: "Tuner",
-    cut: Callable[[Candidate], Chain],
+    cut: Callable[[Candidate[StageFunction]], Chain],
     run: Run,
     agreement: Agreement,
-    candidates: Sequence[Candidate],
-) -> tuple[Candidate, Chain, float]:
+    candidates: Sequence[Candidate[StageFunction]],
+) -> tuple[Candidate[StageFunction], Chain, float]:
     """Return the fastest backend on which every stage is accurate, the chain on it, and its error."""
     reasons = []
     for candidate in candidates:
         if candidate.refused:
-            reasons.append(f"{candidate.backend}: {candidate.refused}")
+            reasons.append((candidate.backend, candidate.refused))
             continue
         chain = cut(candidate)
-        batches = [with_batch(tuner.rows, batch) for batch in sorted({1, 2, tuner.max_batch})]
+        batches = [with_batch(tuner.rows, batch) for batch in sorted({1, 2, tuner.settings.max_batch})]
         error = max(relative_error(run_chain(chain.stages, rows), run(*rows)) for rows in batches)
         # A stage in eager is what stages are compared with, so of such a chain only the whole is compared.
         compared = () if candidate.backend == "eager" else chain.graphs
-        if not error <= agreement.judge.tolerance:
-            reasons.append(f"{candidate.backend}: the chain of stages has the relative error {error:.1e}")
+        if not error <= tuner.settings.most_error:
+            reasons.append((candidate.backend, f"the chain of stages has the relative error {error:.1e}"))
         elif not agreement.holds(chain.stages, compared, candidate.largest):
-            reasons.append(f"{candidate.backend}: a stage differs on values that clients may send")
+            reasons.append((candidate.backend, "a stage differs on values that clients may send"))
         else:
             return candidate, chain, error
-    raise ExportError(
-        f"no backend runs this model within {agreement.judge.tolerance:.1e} of eager: {'; '.join(reasons)}"
-    )
+    raise none_fits(tuner.settings, reasons)
 
 
 @dataclass(frozen=True)
@@ -327,42 +371,16 @@ class Tuner:
 
     exported: Exported
     rows: tuple[Tensor, ...]
-    max_batch: int
-    threads: int
-
-    def tried(self, name: str, run: Run, agreement: Agreement) -> Candidate:
-        """Compile the uncut model and compare it with the module, which `run` calls."""
-        reason = BACKENDS[name].unavailable()
-        if reason is not None:
-            return Candidate(name, refused=reason)
-        tolerance = agreement.judge.tolerance
-        try:
-            uncut = compile_graph(self.exported.graph, self.exported.weights, backend=name, threads=self.threads)
-            error = relative_error(uncut(*self.rows), run(*self.rows))
-        except (LatebindError, RuntimeError, TypeError) as failure:
-            return Candidate(name, refused=" ".join(str(failure).split())[:300])
-        if not error <= tolerance:
-            return Candidate(name, error=error, refused=f"relative error {error:.1e} is over {tolerance:.1e}")
-        largest = agreement.largest(uncut)
-        if largest is None:
-            why = "differs from the module on values that clients may send, though not on the examples"
-            return Candidate(name, error=error, refused=why)
-        return Candidate(name, uncut, error=error, largest=largest)
-
-    def timed(self, candidates: Sequence[Candidate]) -> tuple[list[Candidate], float]:
-        """Return the candidates with their interleaved times at batch 1, fastest first, and how these times differ."""
-        one = with_batch(self.rows, 1)
-        calls = {c.backend: partial(c.uncut, *one) for c in candidates if c.uncut is not None}
-        found = interleaved(calls, min(map(_runs, calls.values()), default=0))
-        timed = [replace(c, seconds=median(found[c.backend])) if c.backend in found else c for c in candidates]
-        return sorted(timed, key=lambda c: (bool(c.refused), c.seconds)), spread_of(found)
+    settings: Settings
 
     @cached_property
     def cuttable(self) -> Graph:
         """The model's graph with all that activations may carry, and so with all its cut points."""
         return with_carries(self.exported.graph, find_carries(self.exported.graph))
 
-    def cut(self, candidate: Candidate, *, seconds: float, overhead: float | None, least_bytes: int = 0) -> Chain:
+    def cut(
+        self, candidate: Candidate[StageFunction], *, seconds: float, overhead: float | None, least_bytes: int = 0
+    ) -> Chain:
         """Return the model cut into stages on this backend; for the limits see `build_program`.
 
         Each cut costs about the same, which says how many are affordable where a chain takes too long.
@@ -389,36 +407,29 @@ class Tuner:
         """Return the seconds of each piece run eagerly; relative to each other, other backends take about the same."""
         graphs = split(self.cuttable, points)
         passed, seconds = with_batch(self.rows, 1), []
-        for stage in compile_stages(graphs, self.exported.weights, backend="eager", threads=self.threads):
+        for stage in compile_stages(graphs, self.exported.weights, backend="eager", threads=self.settings.threads):
             seconds.append(median_seconds(partial(stage, *passed)))
             passed = stage(*passed)
         return tuple(seconds)
 
-    def _compile(self, candidate: Candidate, points: tuple[int, ...]) -> Chain:
+    def _compile(self, candidate: Candidate[StageFunction], points: tuple[int, ...]) -> Chain:
         """Return the chain cut at these points of `cuttable`, where alone its activations carry something."""
-        assert candidate.uncut is not None, f"{candidate.backend} was refused"
-        graph = self.exported.graph
+        graph, uncut = self.exported.graph, candidate.made
+        assert uncut is not None, f"{candidate.backend} was refused"
         if not points:
-            return Chain(graph, (graph,), (candidate.uncut,), {})
+            return Chain(graph, (graph,), (uncut,), {})
         names = [self.cuttable.nodes[point].name for point in points]
         whole = with_carries(graph, [carry for carry in find_carries(graph) if carry.name in names])
         places = {node.name: place for place, node in enumerate(whole.nodes)}
         graphs = split(whole, tuple(places[name] for name in names))
-        stages = compile_stages(graphs, self.exported.weights, backend=candidate.backend, threads=self.threads)
+        stages = compile_stages(graphs, self.exported.weights, backend=candidate.backend, threads=self.settings.threads)
         overhead = {}
-        for batch in sorted({1, self.max_batch}):  # the median ratio of paired, interleaved runs
+        for batch in sorted({1, self.settings.max_batch}):  # the median ratio of paired, interleaved runs
             inputs = with_batch(self.rows, batch)
-            runs = _runs(partial(candidate.uncut, *inputs))
-            overhead[batch] = median(chain_over_uncut(stages, candidate.uncut, inputs, runs))
+            calls = {"chain": partial(run_chain, stages, inputs), "uncut": partial(uncut, *inputs)}
+            found = interleaved(calls, _runs(calls["uncut"]))
+            overhead[batch] = median(a / b for a, b in zip(found["chain"], found["uncut"], strict=True))
         return Chain(whole, graphs, stages, overhead)
-
-
-def chain_over_uncut(
-    stages: Sequence[StageFunction], uncut: StageFunction, inputs: tuple[Tensor, ...], runs: int
-) -> list[float]:
-    """Return the ratios of the chain's seconds to the uncut model's in `runs` interleaved calls."""
-    found = interleaved({"chain": partial(run_chain, stages, inputs), "uncut": partial(uncut, *inputs)}, runs)
-    return [a / b for a, b in zip(found["chain"], found["uncut"], strict=True)]
 
 
 def _runs(call: Callable[[], object]) -> int:

@@ -70,6 +70,12 @@ def has_entry(graph: Graph) -> bool:
     return len(graph.inputs) == 1
 
 
+def entry_of(graph: Graph) -> Graph:
+    """Return the empty stage before a graph that takes one tensor: it returns that."""
+    (taken,) = graph.inputs
+    return Graph(graph.inputs, (), ((taken.name, taken.name),))
+
+
 def fusion_safe_points(graph: Graph, points: Sequence[int]) -> tuple[int, ...]:
     """Return those cut points that break no fusion of a compiler: the next operator is not a pointwise one."""
     following = _following(graph)
@@ -95,8 +101,7 @@ def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
     pieces = []
     inputs, start = graph.inputs, 0
     if points and points[0] == ENTRY:
-        (entry,) = graph.inputs
-        pieces, points = [Graph(inputs, (), ((entry.name, entry.name),))], points[1:]
+        pieces, points = [entry_of(graph)], points[1:]
     for point in points:
         node = graph.nodes[point]
         if node.type is None or node.type.row is None:

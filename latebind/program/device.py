@@ -19,8 +19,9 @@ def find_device(name: str) -> torch.device:
         why = "torch finds no GPU: see nvidia-smi" if torch.version.cuda else "this torch is built for CPUs alone"
         raise ConfigError(f"the device {name!r} is not there, {why}. Install a torch with CUDA, or use cpu")
     number = int(name.partition(":")[2] or torch.cuda.current_device())
-    if number >= torch.cuda.device_count():
-        raise ConfigError(f"the device {name!r} is not there: choose from {', '.join(_cuda_devices())} and cpu")
+    there = [f"cuda:{one}" for one in range(torch.cuda.device_count())]
+    if number >= len(there):
+        raise ConfigError(f"the device {name!r} is not there: choose from {', '.join(there)} and cpu")
     torch.backends.cudnn.allow_tf32 = False
     return torch.device("cuda", number)
 
@@ -36,7 +37,3 @@ def synchronize(outputs: object) -> None:
     for one in outputs if isinstance(outputs, tuple) else (outputs,):
         if isinstance(one, Tensor) and one.is_cuda:
             torch.cuda.current_stream(one.device).synchronize()
-
-
-def _cuda_devices() -> list[str]:
-    return [f"cuda:{number}" for number in range(torch.cuda.device_count())]

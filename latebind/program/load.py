@@ -1,5 +1,6 @@
 """Loads a verified model directory into a program that can run. Nothing in the directory is executed."""
 
+from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -10,11 +11,13 @@ from latebind.program.backends import StageFunction, compile_graph, compile_stag
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.measure import made_up_inputs
-from latebind.program.pieces import Piece, make_piece
+from latebind.program.pieces import Piece
 from latebind.program.program import Program
 from latebind.program.stored import StoredModel, read_graph, read_model, read_profile, read_stages
 from latebind.repository.directory import SEQUENCE, WEIGHTS, ModelDirectory
 from latebind.repository.tensors import MappedTensors, check_weights, read_tensors
+
+Weights = Mapping[str, Tensor]
 
 SPARE = 32 << 20  # bytes that the further copies of a model may take
 
@@ -38,19 +41,17 @@ def load_program(
     """
     if SEQUENCE in directory.files:
         raise ConfigError(f"{directory.path} is a sequence model, which has no learned caches: serve it as it is")
-    model = read_model(directory)
-    graphs = read_stages(directory, model)
-    chosen = backend if backend is not None else model.backend
-    weights = read_tensors(directory, WEIGHTS)
-    check_weights(directory, WEIGHTS, (name for graph in graphs for name in graph.weights()), weights)
+    model, graphs, weights = _read(directory, read_tensors(directory, WEIGHTS))
+    chosen = backend or model.backend
     copies = has_copies(2 * sum(weight.nbytes for weight in weights.values()), twins)  # for one row and for any
     stages = compile_stages(
         graphs, weights, backend=chosen, threads=threads, device=device, streams=streams, copies=copies
     )
+    program = _program(directory, model, graphs, stages, backend=chosen, threads=threads, device=device)
     passed = made_up_inputs(model.inputs, 1, device=device)
-    for number, (graph, stage) in enumerate(zip(graphs, stages, strict=True)):
-        passed = try_stage(directory, number, graph, stage, passed)
-    return _program(directory, model, graphs, stages, backend=chosen, threads=threads, device=device)
+    for number in range(len(stages)):
+        passed = try_stage(program, number, directory, passed)
+    return program
 
 
 def open_program(
@@ -60,25 +61,19 @@ def open_program(
     backend: str | None = None,
     streams: int = 1,
     cached: bool = True,
-) -> tuple[Program, tuple[Graph, ...], tuple[Piece, ...]]:
-    """Return the model of `directory` with nothing in memory, the graph of each stage, and a piece for each.
+) -> tuple[Program, tuple[Piece, ...]]:
+    """Return the model of `directory` with nothing in memory, and a piece for each stage.
 
     On the CPU, a stage can be called while its piece is loaded. Nothing has been run yet. For `cached` see
     `MappedFile`. Raises what `load_program` raises.
     """
-    model = read_model(directory)
-    graphs = read_stages(directory, model)
-    chosen = backend if backend is not None else model.backend
     weights = MappedTensors(directory, WEIGHTS, cached=cached)
-    check_weights(directory, WEIGHTS, (name for graph in graphs for name in graph.weights()), weights)
-    pieces, stages = [], []
-    for graph in graphs:
-        make = partial(compile_graph, graph, weights, backend=chosen, threads=threads, streams=streams, frugal=True)
-        piece, (place,) = make_piece((weights.pages(graph.weights()),), (make,), backend=chosen)
-        pieces.append(piece)
-        stages.append(place)
-    program = _program(directory, model, graphs, tuple(stages), backend=chosen, threads=threads, device=HOST)
-    return program, graphs, tuple(pieces)
+    model, graphs, _ = _read(directory, weights)
+    chosen = backend or model.backend
+    use = partial(compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams, frugal=True)
+    pieces = tuple(Piece([weights.pages(one.weights())], [partial(use, one)], backend=chosen) for one in graphs)
+    stages = tuple(piece.stages[0] for piece in pieces)
+    return _program(directory, model, graphs, stages, backend=chosen, threads=threads, device=HOST), pieces
 
 
 def load_uncut(directory: ModelDirectory, *, backend: str | None = None) -> StageFunction:
@@ -101,17 +96,17 @@ def has_copies(size: int, twins: int, *, spare: int = SPARE) -> bool:
 
 
 def try_stage(
-    directory: ModelDirectory, number: int, graph: Graph, stage: StageFunction, passed: tuple[Tensor, ...]
+    program: Program, number: int, directory: ModelDirectory, passed: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
     """Run a stage on one row and return its outputs; raises `RepositoryError` if it does not run or fit its graph.
 
     So a graph that was tampered with fails here and not at the first request.
     """
     try:
-        passed = stage(*passed)
+        passed = program.stages[number](*passed)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise RepositoryError(f"stage {number} of {directory.path} does not run ({error}): build it again") from error
-    shapes = tuple((1, *spec.shape) for spec in graph.output_specs())
+    shapes = tuple((1, *spec.shape) for spec in program.graphs[number].output_specs())
     if tuple(tuple(tensor.shape) for tensor in passed) != shapes:
         raise RepositoryError(f"stage {number} of {directory.path} yields another shape than its graph says")
     return passed
@@ -130,5 +125,11 @@ def _program(
     profile = read_profile(directory)
     here = device == HOST and profile.matches_this_machine(threads=threads, backend=backend)  # measured on CPUs only
     fits = here and len(profile.stages) == len(stages)
-    activations = tuple(graph.inputs[0].shape for graph in graphs[1:])
-    return Program(model.spec(), profile.costs(), backend, threads, stages, activations, fits, model.entry, device)
+    return Program(model.spec(), profile.costs(), backend, threads, stages, graphs, fits, device)
+
+
+def _read(directory: ModelDirectory, weights: Weights) -> tuple[StoredModel, tuple[Graph, ...], Weights]:
+    model = read_model(directory)
+    graphs = read_stages(directory, model)
+    check_weights(directory, WEIGHTS, (name for graph in graphs for name in graph.weights()), weights)
+    return model, graphs, weights

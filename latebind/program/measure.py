@@ -69,16 +69,14 @@ def spread_of(seconds: Mapping[str, Sequence[float]]) -> float:
 
 
 def _rounds(run: Callable[[], list[float]], runs: int | None = None) -> list[list[float]]:
-    """Return what a run took, after two that warm up, as often as is worth its time unless `runs` are asked for."""
+    """Return what a run took, after two that warm up, as often as is worth its time unless `runs` are asked for.
+
+    Only runs count that had the processor to themselves; where there are hardly any, all do.
+    """
     run()
     took = run()
     if runs is None:
         runs = max(MIN_RUNS, min(MAX_RUNS, int(SECONDS_EACH * len(took) / max(sum(took), 1e-6))))
-    return _uninterrupted(run, runs)
-
-
-def _uninterrupted(run: Callable[[], list[float]], runs: int) -> list[list[float]]:
-    """Return what `runs` runs took that had the processor to themselves; where there are hardly any, what all took."""
     alone: list[list[float]] = []
     every: list[list[float]] = []
     while len(alone) < runs and len(every) < TRIES * runs:
@@ -96,19 +94,19 @@ def profile_stages(
 
     Stages run one after another, as they do when served: by itself, a stage may find all its weights in the cache.
     """
+
+    def seconds_of(passed: tuple[Tensor, ...]) -> list[float]:
+        seconds = []
+        for stage in stages:
+            passed, took = timed(partial(stage, *passed))
+            seconds.append(took)
+        return seconds
+
     by_batch = []
     for batch in batches:
-        rows = _rounds(partial(_seconds_of_stages, stages, with_batch(inputs, batch)))
+        rows = _rounds(partial(seconds_of, with_batch(inputs, batch)))
         by_batch.append([median(each) for each in zip(*rows, strict=True)])
     return tuple(Curve(tuple(batches), row) for row in zip(*by_batch, strict=True))
-
-
-def _seconds_of_stages(stages: Sequence[StageFunction], passed: tuple[Tensor, ...]) -> list[float]:
-    seconds = []
-    for stage in stages:
-        passed, took = timed(partial(stage, *passed))
-        seconds.append(took)
-    return seconds
 
 
 def profiled_batches(max_batch: int) -> tuple[int, ...]:

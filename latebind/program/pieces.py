@@ -2,7 +2,7 @@
 
 import ctypes
 import gc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,132 +71,69 @@ class EvictableStage:
 
 
 class Piece:
-    """One piece. For one thread at a time; meanwhile other threads may call stages of other pieces.
+    """Stages on one backend of the CPU that are loaded and evicted together.
 
-    `weights` are the bytes of its weights, which is the least that it takes, `size` the bytes that it takes, as far as
-    is known.
+    For one thread at a time; meanwhile other threads may call stages of other pieces. `weights` are the bytes of its
+    weights, which is the least that it takes, `size` the bytes that it takes, as far as is known.
     """
 
-    def __init__(self, pages: Sequence[Pages], places: Iterable[EvictableStage]) -> None:
+    def __init__(self, pages: Sequence[Pages], makes: Sequence[Callable[[], StageFunction]], *, backend: str) -> None:
+        """`makes` compile the stages from weights in `pages`."""
+        chosen = backend_named(backend)
+        self._compiles = chosen.compiles and bool(makes)
+        self._copies = chosen.copies_weights and self._compiles
         self._pages = pages
-        self._places = tuple(places)
-        self.weights = self.size = sum(part.size for part in pages)
-
-    def load(self) -> BytesRead:
-        """Load it. Raises whatever goes wrong, and then nothing of it stays loaded."""
-        raise NotImplementedError
-
-    def unload(self) -> None:
-        """Free its memory at once."""
-        raise NotImplementedError
-
-    def measured(self, grown: int) -> None:
-        """Take note of the growth of the process, in bytes, by loading and running this piece and nothing else."""
-
-    def _empty(self) -> None:
-        for place in self._places:
-            place.empty()
-
-
-class MappedPiece(Piece):
-    """Stages that compute on weights in mapped files, made once. All that they take are pages, which loading holds."""
-
-    def __init__(self, pages: Sequence[Pages], stages: Sequence[tuple[EvictableStage, StageFunction]]) -> None:
-        super().__init__(pages, (place for place, _ in stages))
-        self._stages = stages
         self._held: Sequence[Pages] = ()
+        self.stages = tuple(EvictableStage() for _ in makes)
+        self.weights = self.size = sum(part.size for part in pages)
+        if self._compiles:
+            mmap_large_blocks()
+            self._makes = makes
+        else:  # made once: all that such stages take are the pages of their weights, which loading holds
+            made = [make() for make in makes]
+            self._makes = [lambda stage=stage: stage for stage in made]  # type: ignore[misc]
 
     def load(self) -> BytesRead:
-        """Read the pages."""
-        read = hold_all(self._pages)
+        """Read the pages and fill the stages. Raises whatever goes wrong, and then nothing of it stays loaded."""
+        read = BytesRead()
+        with ExitStack() as undone:
+            for part in self._pages:
+                read += part.hold()
+                undone.callback(part.release)
+            undone.callback(self._empty)
+            for place, make in zip(self.stages, self._makes, strict=True):
+                place.fill(make())
+            undone.pop_all()
         self._held = self._pages
-        for place, stage in self._stages:
-            place.fill(stage)
+        if self._copies:  # as soon as all stages are compiled, nobody reads the pages
+            self._release()
+        if self._compiles:
+            release_memory()
         return read
 
     def unload(self) -> None:
-        """Release the pages."""
+        """Free its memory at once; a part of a piece is useless."""
         self._empty()
-        gone, self._held = self._held, ()
-        release_all(gone)
-
-
-class CompiledPiece(Piece):
-    """Stages that are compiled again whenever they are loaded.
-
-    If the backend `copies` weights, their pages are released as soon as all stages are compiled.
-    """
-
-    def __init__(
-        self,
-        pages: Sequence[Pages],
-        makings: Sequence[tuple[EvictableStage, Callable[[], StageFunction]]],
-        *,
-        copies: bool,
-    ) -> None:
-        super().__init__(pages, (place for place, _ in makings))
-        self._makings = makings
-        self._copies = copies
-
-    def load(self) -> BytesRead:
-        """Compile the stages."""
-        read = hold_all(self._pages)
-        with ExitStack() as undone:
-            undone.callback(release_all, self._pages)
-            undone.callback(self._empty)
-            for place, make in self._makings:
-                place.fill(make())
-            undone.pop_all()  # all are compiled: keep them
-        if self._copies:
-            release_all(self._pages)
-        release_memory()
-        return read
+        self._release()
 
     def measured(self, grown: int) -> None:
-        """Take the growth as its size, but no less than its weights."""
-        self.size = max(self.weights, grown)
+        """Take note of the growth of the process, in bytes, by loading and running this piece and nothing else.
 
-    def unload(self) -> None:
-        """Drop the compiled stages: a part of one is useless."""
-        self._empty()
-        if not self._copies:
-            release_all(self._pages)
+        What is compiled takes that, but no less than its weights.
+        """
+        if self._compiles:
+            self.size = max(self.weights, grown)
 
     def _empty(self) -> None:
-        super()._empty()
-        release_memory()
+        for place in self.stages:
+            place.empty()
+        if self._compiles:
+            release_memory()
 
-
-def make_piece(
-    pages: Sequence[Pages], makes: Sequence[Callable[[], StageFunction]], *, backend: str
-) -> tuple[Piece, tuple[EvictableStage, ...]]:
-    """Return a piece of stages on this backend of the CPU, not loaded yet, and the stages.
-
-    `makes` compile the stages from weights in `pages`.
-    """
-    chosen = backend_named(backend)
-    places = tuple(EvictableStage() for _ in makes)
-    if chosen.compiles and makes:
-        mmap_large_blocks()
-        return CompiledPiece(pages, tuple(zip(places, makes, strict=True)), copies=chosen.copies_weights), places
-    return MappedPiece(pages, tuple((place, make()) for place, make in zip(places, makes, strict=True))), places
-
-
-def hold_all(pages: Sequence[Pages]) -> BytesRead:
-    """Hold all pages in memory, or none if that raises `RepositoryError`."""
-    read = BytesRead()
-    with ExitStack() as held:
-        for part in pages:
-            read += part.hold()
-            held.callback(part.release)
-        held.pop_all()  # all are held: keep them
-    return read
-
-
-def release_all(pages: Sequence[Pages]) -> None:
-    """Release all pages."""
-    for part in pages:
-        part.release()
+    def _release(self) -> None:
+        held, self._held = self._held, ()
+        for part in held:
+            part.release()
 
 
 def release_memory() -> None:
@@ -225,8 +162,7 @@ def mmap_large_blocks() -> None:
 
 def resident_bytes(process: int | str = "self") -> int:
     """Return the resident memory of a process in bytes, counted page by page."""
-    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) * KIB for line in lines if line.startswith("Rss:"))
+    return _bytes_in(f"/proc/{process}/smaps_rollup", "Rss")
 
 
 def peak_growth(work: Callable[[], Done]) -> tuple[Done, int]:
@@ -252,11 +188,11 @@ def _peak_growth(work: Callable[[], Done]) -> tuple[Done, int]:
         Path("/proc/self/clear_refs").write_text(FORGET_PEAK)
     except OSError:
         return work(), 0
-    before = _status_bytes("VmRSS")
+    before = _bytes_in("/proc/self/status", "VmRSS")
     done = work()
-    return done, max(0, _status_bytes("VmHWM") - before)
+    return done, max(0, _bytes_in("/proc/self/status", "VmHWM") - before)
 
 
-def _status_bytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+def _bytes_in(file: str, name: str) -> int:
+    lines = Path(file).read_text().splitlines()
     return next(int(line.split()[1]) * KIB for line in lines if line.startswith(f"{name}:"))

@@ -8,10 +8,10 @@ from torch import Tensor
 from latebind.domain.costs import EMPTY_STAGE, Curve, ModelCosts
 from latebind.domain.model import ModelSpec
 from latebind.program.backends import StageFunction, pass_through, run_chain, twin
+from latebind.program.cut import entry_of
 from latebind.program.device import HOST
+from latebind.program.graph import Graph
 from latebind.program.measure import made_up_inputs, profile_stages, profiled_batches
-
-Shapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,9 @@ class Program:
     Outputs of a stage are valid until that stage is called again. Outputs of `run` and `run_through` belong to the
     caller.
 
-    `activations[i]` is the shape of the single tensor behind stage i, without the batch dimension (there is none for
-    the last stage). With `entry`, stage 0 is empty: it returns its input, so that a learned cache can stand before the
-    network. `device` is where inputs, activations and outputs are. `costs_fit` is False if the costs were measured on
-    another machine or with other settings: then call `profile_program` and serve what it returns.
+    `graphs[i]` is what stage i computes, and says which tensors it takes and returns. `device` is where inputs,
+    activations and outputs are. `costs_fit` is False if the costs were measured on another machine or with other
+    settings: then call `profile_program` and serve what it returns.
     """
 
     spec: ModelSpec
@@ -32,10 +31,19 @@ class Program:
     backend: str
     threads: int
     stages: tuple[StageFunction, ...]
-    activations: Shapes
+    graphs: tuple[Graph, ...]
     costs_fit: bool
-    entry: bool = False
     device: torch.device = HOST
+
+    @property
+    def activations(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of the single tensor behind each stage but the last, without the batch dimension."""
+        return tuple(graph.inputs[0].shape for graph in self.graphs[1:])
+
+    @property
+    def entry(self) -> bool:
+        """Whether stage 0 is empty: it returns its input, so that a learned cache can stand before the network."""
+        return len(self.graphs) > 1 and not self.graphs[0].nodes
 
     def twin(self) -> "Program":
         """Return the program for another thread, over the same weights."""
@@ -45,21 +53,18 @@ class Program:
         """Return the same network behind an empty stage, which costs nothing. The network must take one tensor."""
         if self.entry:
             return self
-        (taken,) = self.spec.inputs
-        stages, costs = (pass_through, *self.stages), (EMPTY_STAGE, *self.costs.stages)
-        return self._of(stages, costs, (taken.shape, *self.activations), entry=True)
+        graphs, curves = (entry_of(self.graphs[0]), *self.graphs), (EMPTY_STAGE, *self.costs.stages)
+        return self._of((pass_through, *self.stages), graphs, curves)
 
     def without_entry(self) -> "Program":
         """Return the network without its empty stage: without learned caches that is only one more stage boundary."""
         if not self.entry:
             return self
-        return self._of(self.stages[1:], self.costs.stages[1:], self.activations[1:], entry=False)
+        return self._of(self.stages[1:], self.graphs[1:], self.costs.stages[1:])
 
-    def _of(
-        self, stages: tuple[StageFunction, ...], curves: tuple[Curve, ...], activations: Shapes, *, entry: bool
-    ) -> "Program":
+    def _of(self, stages: tuple[StageFunction, ...], graphs: tuple[Graph, ...], curves: tuple[Curve, ...]) -> "Program":
         spec, costs = replace(self.spec, stages=len(stages)), replace(self.costs, stages=curves)
-        return replace(self, spec=spec, costs=costs, stages=stages, activations=activations, entry=entry)
+        return replace(self, spec=spec, costs=costs, stages=stages, graphs=graphs)
 
     def run(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs, each `(B, ...)`, for inputs `(B, ...)`."""

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
@@ -83,19 +82,25 @@ def fold_constants(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Ten
                 return torch_constant(argument)
         return argument
 
+    def folded(argument: Argument) -> Argument:
+        if not isinstance(argument, Value) or argument.name not in known:
+            return argument
+        value = known[argument.name]
+        return Weight(f"{argument.name}.constant") if isinstance(value, Tensor) else value
+
     outputs = {value for _, value in graph.outputs}
     for node in graph.nodes:
         if node.name not in outputs and all(value in known for value in node.values()):
             kwargs = {key: map_argument(argument, number) for key, argument in node.kwargs}
             known[node.name] = called(node.op)(*(map_argument(argument, number) for argument in node.args), **kwargs)
         else:
-            kept.append(node.map_arguments(lambda a: _folded(a, known)))
-    stored = {_folded_name(name): value.contiguous() for name, value in known.items() if isinstance(value, Tensor)}
+            kept.append(node.map_arguments(folded))
+    stored = {f"{name}.constant": value.contiguous() for name, value in known.items() if isinstance(value, Tensor)}
     return Graph(graph.inputs, tuple(kept), graph.outputs), {**weights, **stored}
 
 
 def fold_batch_norms(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
-    """Fold each batch norm that directly follows a convolution into the convolution's weight and bias."""
+    """Fold each batch norm that directly follows a convolution into the convolution's weight and bias, in float64."""
     made = {node.name: node for node in graph.nodes}
     readers = Counter(value for node in graph.nodes for value in node.values())
     readers.update(value for _, value in graph.outputs)
@@ -104,14 +109,22 @@ def fold_batch_norms(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, T
     alias: dict[str, str] = {}
     for node in graph.nodes:
         norm = made.get(next(node.values(), "")) if node.op == "getitem" and node.args[1] == 0 else None
-        if norm is None or norm.op != BATCH_NORM or readers[norm.name] != 1:
+        conv = made.get(next(norm.values())) if norm is not None and norm.op == BATCH_NORM else None
+        if norm is None or conv is None or conv.op != CONVOLUTION or conv.args[6] is not False:
             continue
-        conv = made.get(next(norm.values()))
-        if conv is None or not _foldable(conv, norm) or readers[conv.name] != 1:
+        read, alone = (*conv.args[1:3], *norm.args[1:5]), readers[norm.name] == readers[conv.name] == 1
+        if not alone or not isinstance(read[0], Weight) or not all(isinstance(one, Weight | None) for one in read):
             continue
-        weight, bias = _fold(conv, norm, weights)
-        names = f"{conv.name}.folded_weight", f"{conv.name}.folded_bias"
-        new_weights.update(zip(names, (weight, bias), strict=True))
+        wide = [weights[one.name].detach().double() if isinstance(one, Weight) else None for one in read]
+        weight, bias, gamma, beta, mean, variance = wide
+        epsilon = norm.args[6]
+        assert weight is not None
+        assert mean is not None
+        assert variance is not None
+        assert isinstance(epsilon, float)
+        folded = fuse_conv_bn_weights(weight, bias, mean, variance, epsilon, gamma, beta)
+        names, dtype = (f"{conv.name}.folded_weight", f"{conv.name}.folded_bias"), weights[read[0].name].dtype
+        new_weights.update((name, tensor.detach().to(dtype)) for name, tensor in zip(names, folded, strict=True))
         changes[conv.name] = replace(conv, args=(conv.args[0], *(Weight(name) for name in names), *conv.args[3:]))
         alias[node.name] = conv.name
 
@@ -132,43 +145,6 @@ def share_equal_weights(graph: Graph, weights: Weights) -> tuple[Graph, dict[str
         return Weight(same[argument.name]) if isinstance(argument, Weight) else argument
 
     return graph.map_arguments(shared), dict(weights)
-
-
-def _foldable(conv: Node, norm: Node) -> bool:
-    plain = conv.op == CONVOLUTION and isinstance(conv.args[1], Weight) and conv.args[6] is False
-    return plain and all(isinstance(argument, Weight | None) for argument in (conv.args[2], *norm.args[1:5]))
-
-
-def _fold(conv: Node, norm: Node, weights: Weights) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of the convolution with the norm folded in, computed in float64."""
-
-    def tensor(argument: Argument) -> Tensor | None:
-        return weights[argument.name].detach().double() if isinstance(argument, Weight) else None
-
-    weight, bias, (gamma, beta, mean, variance) = (
-        tensor(conv.args[1]),
-        tensor(conv.args[2]),
-        map(tensor, norm.args[1:5]),
-    )
-    epsilon = norm.args[6]
-    assert weight is not None
-    assert mean is not None
-    assert variance is not None
-    assert isinstance(epsilon, float)
-    dtype = weights[conv.args[1].name].dtype if isinstance(conv.args[1], Weight) else torch.float32
-    folded = fuse_conv_bn_weights(weight, bias, mean, variance, epsilon, gamma, beta)
-    return folded[0].detach().to(dtype), folded[1].detach().to(dtype)
-
-
-def _folded(argument: Argument, known: Mapping[str, Any]) -> Argument:
-    if isinstance(argument, Value) and argument.name in known:
-        value = known[argument.name]
-        return Weight(_folded_name(argument.name)) if isinstance(value, Tensor) else value
-    return argument
-
-
-def _folded_name(name: str) -> str:
-    return f"{name}.constant"
 
 
 def hoist_comparisons(graph: Graph) -> Graph:

@@ -94,7 +94,7 @@ def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> Split:
         elif node.op == CAST and kind.dtype == "float32" and types[values[0]].dtype in EXACT:
             continue
         elif node.op == LOOKUP and isinstance(node.args[0], Weight):
-            continue  # looked up by torch, rows come in new memory each time: some 4 % of a BERT of 2 ms
+            continue  # looked up by torch, rows come in new memory, which OpenVINO has to be bound to each time
         ahead.append(node)
     first, rest = _parts(graph, ahead, cheap)
     indices, unsure = _indices(rest, weights)
@@ -125,7 +125,6 @@ def _indices(graph: Graph, weights: Mapping[str, Tensor]) -> tuple[dict[str, ran
     found: dict[str, range] = {}
     unsure: list[str] = []
     for node in graph.nodes:
-        bounds.note(node)
         if divides(node):
             unsure.append(f"{node.name!r} divides whole numbers by what may be 0")
         places = dict(bounds.indices_of(node))
@@ -156,31 +155,27 @@ class _Bounds:
     """Numbers that values of a graph keep within, whatever they are made of: places of what is largest, and clamps."""
 
     def __init__(self, graph: Graph, weights: Mapping[str, Tensor]) -> None:
-        self._nodes = {node.name: node for node in graph.nodes}
-        self._types = graph.types()
+        self._types, self._weights = graph.types(), weights
         self._masks = {name for name, kind in self._types.items() if kind.dtype == "bool"}
-        self._weights = weights
         self._known: dict[str, range] = {}
-
-    def note(self, node: Node) -> None:
-        """Note what the result of a node keeps within; those before it have been noted."""
-        name, args, size = _name(node), node.args, None
-        source = args[0].name if args and isinstance(args[0], Value) else ""
-        ends = [end for end in (*args[1:], *dict(node.kwargs).values()) if isinstance(end, int)]
-        if name in MOVED and source in self._known:
-            self._known[node.name] = self._known[source]
-        elif name == "clamp" and len(ends) == 2:
-            self._known[node.name] = range(ends[0], ends[1] + 1)
-        elif name in {"argmax", "argmin"} and ends:
-            size = self._size(args[0], ends[0])
-        elif name == "getitem" and args[1] == 1 and source in self._nodes:
-            ordered = self._nodes[source]
-            at = ORDERED.get(_name(ordered))
-            if at is not None:
+        nodes = {node.name: node for node in graph.nodes}
+        for node in graph.nodes:
+            name, args, size = _name(node), node.args, None
+            source = args[0].name if args and isinstance(args[0], Value) else ""
+            ends = [end for end in (*args[1:], *dict(node.kwargs).values()) if isinstance(end, int)]
+            if name in MOVED and source in self._known:
+                self._known[node.name] = self._known[source]
+            elif name == "clamp" and len(ends) == 2:
+                self._known[node.name] = range(ends[0], ends[1] + 1)
+            elif name in {"argmax", "argmin"} and ends:
+                size = self._size(args[0], ends[0])
+            elif name == "getitem" and args[1] == 1 and source in nodes and _name(nodes[source]) in ORDERED:
+                ordered = nodes[source]
+                at = ORDERED[_name(ordered)]
                 dimension = ordered.args[at] if len(ordered.args) > at else dict(ordered.kwargs).get("dim", -1)
                 size = self._size(ordered.args[0], dimension)
-        if size is not None:
-            self._known[node.name] = range(size)
+            if size is not None:
+                self._known[node.name] = range(size)
 
     def are_within(self, name: str, allowed: range | None) -> bool:
         """Return whether a value is sure to keep within these numbers."""

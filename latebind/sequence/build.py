@@ -1,26 +1,32 @@
 """Builds a model directory from a sequence module: export, try backends, verify, profile, write. A trusted step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from latebind.domain.errors import ConfigError, ExportError, LatebindError
+from latebind.domain.errors import ConfigError, ExportError
 from latebind.domain.model import TensorSpec
-from latebind.program.backends import BACKENDS, backend_named, compile_graph
-from latebind.program.build import BuildReport, Progress, Settings, ignore_progress, lines_of, warnings_of
+from latebind.program.backends import BACKENDS, compile_graph
+from latebind.program.build import (
+    BuildReport,
+    Candidate,
+    Progress,
+    Settings,
+    closing_lines,
+    ignore_progress,
+    none_fits,
+    try_backends,
+)
 from latebind.program.export import runner
-from latebind.program.measure import Profile, interleaved, spread_of, this_hardware, with_batch
+from latebind.program.measure import Profile, this_hardware, time_call, with_batch
 from latebind.program.rows import check_rows
-from latebind.program.stored import FORMAT, StoredModel
-from latebind.program.verify import DEFAULT_TOLERANCE, relative_error
+from latebind.program.verify import relative_error
 from latebind.program.whole_numbers import find_limits
 from latebind.sequence.export import (
     LOGITS,
@@ -48,7 +54,6 @@ VERIFIED = 16  # rows
 STEPS = 3  # that are verified
 ROWS = 8  # of each length that are tried beside others
 PADDED = 1e-3  # of the largest number: what rounding over other lengths never makes
-ROUNDS = 7  # in which backends take turns
 SHARES = (np.arange(100) + 0.5) / 100  # quantiles of the answers' lengths that the profile keeps
 
 
@@ -86,32 +91,30 @@ def build_sequence(
     exported = export_sequence(module.eval(), tokens[:VERIFIED], tell=lambda text, share: tell(text, 0.5 * share))
     words = find_limits(exported.encoders[tokens.shape[1]], exported.weights)[0].limit
     check_sequence(module, exported, tokens[:VERIFIED], words, most=max_batch)
-    model = StoredModel(
-        format=FORMAT,
-        name=settings.name,
-        version=settings.version,
-        inputs=(TensorSpec(TOKENS, "int64", (tokens.shape[1],), sequence.padding, words),),
-        outputs=(TensorSpec(TOKENS, "int64", (sequence.longest_output,), sequence.padding),),
-        cuts=(),
-        backend="",
-        tolerance=settings.tolerance,
-        max_batch=settings.max_batch,
-        kinds=KINDS,
-    )
+    inputs = (TensorSpec(TOKENS, "int64", (tokens.shape[1],), sequence.padding, words),)
+    outputs = (TensorSpec(TOKENS, "int64", (sequence.longest_output,), sequence.padding),)
+    model = settings.model(inputs, outputs, "", kinds=KINDS)
 
     def compiled(backend: str) -> SequenceProgram:
-        backend_named(backend)
         use = partial(compile_graph, weights=exported.weights, backend=backend, threads=threads)
         calls = [use(graph) for graph in exported.encoders.values()]
         calls.append(use(exported.step, sizes=step_sizes(backend, max_batch) or (1,)))
         return program_of(exported, model, None, calls, backend=backend, threads=threads)
 
     rows = _with_drawn(tokens[:VERIFIED], words, sequence.padding)
-    chosen, error, tried, spread = _best(compiled, module, rows, settings, tell=tell)
+
+    def tried(backend: str) -> Candidate[SequenceProgram]:
+        program = compiled(backend)
+        return Candidate(backend, program, sequence_error(program, module, rows))
+
+    one = rows[:1].numpy()
+    candidates, spread = try_backends(
+        settings, tried, lambda made: partial(answer_all, made, one), lambda said, share: tell(said, 0.5 + 0.3 * share)
+    )
+    chosen, error = candidates[0].made, candidates[0].error
+    if chosen is None or candidates[0].refused:
+        raise none_fits(settings, ((each.backend, each.refused) for each in candidates))
     tell("measuring answers", 0.8)
-    start = perf_counter()
-    compiled(chosen.backend)
-    load_seconds = perf_counter() - start
     output_steps = (sequence.longest_output,)
     if measured_lengths:
         measured = lengths(answer_all(chosen, tokens.numpy()), sequence.padding)
@@ -122,7 +125,7 @@ def build_sequence(
         backend=chosen.backend,
         stages=(reading, step),
         weight_bytes=sum(tensor.nbytes for tensor in exported.weights.values()),
-        load_seconds=load_seconds,
+        load_seconds=time_call(partial(compiled, chosen.backend)),
         slopes={0: slope},
         output_steps=output_steps,
     )
@@ -131,14 +134,13 @@ def build_sequence(
     most, answers = max_batch, f"{output_steps[0]} to {output_steps[-1]} tokens, {np.mean(output_steps):.1f} on average"
     lines = [
         ("encoders for up to", ", ".join(map(str, exported.encoders)) + " tokens"),
-        *tried,
+        *(candidate.line("for the first row") for candidate in candidates),
         ("chosen", chosen.backend),
-        *warnings_of(spread),
         ("reading", f"{reading.at(1) * 1e3:.2f} ms and {slope.at(1) * 1e3:.3f} for each token more, alone"),
         ("a step", f"{step.at(1) * 1e3:.2f} ms alone, {step.at(most) * 1e3:.2f} in a batch of {most}"),
         ("answers", answers if measured_lengths else "taken to be as long as may be: give --data to measure"),
         ("largest relative error", f"{error:.1e}"),
-        *lines_of(profile, written),
+        *closing_lines(profile, written, spread),
     ]
     return BuildReport(written, chosen.backend, error, model.inputs, profile.stages, tuple(lines))
 
@@ -150,38 +152,6 @@ def _with_drawn(tokens: Tensor, words: int | None, padding: int) -> Tensor:
     drawn = torch.randint(words, tokens.shape, generator=torch.Generator().manual_seed(0))
     drawn = torch.where(drawn == padding, (padding + 1) % words, drawn)
     return torch.stack((tokens, drawn), 1).flatten(0, 1)
-
-
-def _best(
-    compiled: Callable[[str], SequenceProgram], module: nn.Module, tokens: Tensor, settings: Settings, *, tell: Progress
-) -> tuple[SequenceProgram, float, list[tuple[str, str]], float]:
-    """Return the program on the quickest accurate backend, its error, a line for each, and how timings differ."""
-    said: dict[str, str] = {}
-    found: dict[str, tuple[float, SequenceProgram]] = {}
-    most = settings.tolerance or DEFAULT_TOLERANCE
-    for number, backend in enumerate(settings.backends):
-        tell(f"trying the backend {backend}", 0.5 + 0.3 * number / len(settings.backends))
-        try:
-            program = compiled(backend)
-            error = sequence_error(program, module, tokens)
-        except LatebindError as failure:
-            said[backend] = f"not taken: {failure}"
-            continue
-        said[backend] = f"not taken: relative error {error:.1e}, at most {most:.1e} is allowed"
-        if error <= most:
-            found[backend] = error, program
-    if not found:
-        reasons = "; ".join(f"{backend}: {text}" for backend, text in said.items())
-        raise ExportError(f"no backend runs this model within {most:.1e} of eager: {reasons}")
-    row = tokens[:1].numpy()
-    rounds = interleaved(
-        {backend: partial(answer_all, program, row) for backend, (_, program) in found.items()}, ROUNDS
-    )
-    seconds = {backend: median(each) for backend, each in rounds.items()}
-    for backend, (error, _) in found.items():
-        said[backend] = f"{seconds[backend] * 1e3:.2f} ms for the first row, relative error {error:.1e}"
-    error, program = found[min(found, key=seconds.__getitem__)]
-    return program, error, [(f"backend {backend}", text) for backend, text in said.items()], spread_of(rounds)
 
 
 @torch.inference_mode()

@@ -12,7 +12,7 @@ from latebind.program.backends import compile_graph
 from latebind.program.graph import Graph, graph_to_json, read_graph_file
 from latebind.program.load import has_copies
 from latebind.program.measure import Profile
-from latebind.program.pieces import Piece, make_piece
+from latebind.program.pieces import Piece
 from latebind.program.stored import StoredModel, read_model, read_profile, write_model
 from latebind.repository.directory import SEQUENCE, WEIGHTS, ModelDirectory, json_bytes
 from latebind.repository.tensors import MappedTensors, check_weights, read_tensors
@@ -88,10 +88,11 @@ def open_sequence(
     use = partial(compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams)
     makes = [partial(use, graph) for graph in graphs.encoders.values()]
     read = {name for graph in graphs.encoders.values() for name in graph.weights()}
-    reading, encoders = make_piece([weights.pages(read)], makes, backend=chosen)
+    reading = Piece([weights.pages(read)], makes, backend=chosen)
     make = partial(use, graphs.step, sizes=step_sizes(chosen, model.max_batch) or (1,))
-    writing, places = make_piece([weights.pages(graphs.step.weights())], [make], backend=chosen)
-    program = program_of(graphs, model, profile, [*encoders, *places], backend=chosen, threads=threads)
+    writing = Piece([weights.pages(graphs.step.weights())], [make], backend=chosen)
+    calls = (*reading.stages, *writing.stages)
+    program = program_of(graphs, model, profile, calls, backend=chosen, threads=threads)
     return program, (reading, writing)
 
 

@@ -102,7 +102,7 @@ class House:
             return run
 
         stages = tuple(map(stage, range(STAGES)))
-        program = Program(SPEC, costs, "eager", 1, stages, ((1,),) * (STAGES - 1), costs_fit=True)
+        program = Program(SPEC, costs, "eager", 1, stages, (), costs_fit=True)
         lookups = {number: cast(Lookup, Cache(self.meanwhile)) for number in SPEC.lookups}
         return LoadedModel(SPEC, costs, program, lookups, cast(ModelDirectory, None))
 

@@ -21,10 +21,7 @@ from latebind.engine.crew import load_model
 from latebind.engine.on_demand import Loader, Opened, measure, open_model
 from latebind.engine.worker import Worker
 from latebind.program.build import build_program
-from latebind.program.pieces import (
-    MappedPiece,
-    NotResident,
-)
+from latebind.program.pieces import NotResident, Piece
 from latebind.program.program import Program
 from latebind.repository.directory import WEIGHTS
 from latebind.repository.listing import find_models
@@ -249,7 +246,7 @@ def test_what_was_kept_of_activations_goes_behind_what_is_let_go(
     monkeypatch.setattr(on_demand, "TRIMS_EVERY", every)
     monkeypatch.setattr(on_demand, "trim_heap", lambda: trims.append(None))
     heard = SimpleQueue[Loaded | LoadFailed]()
-    under_way = Loader({"a": (MappedPiece((), ()),)})
+    under_way = Loader({"a": (Piece((), (), backend="eager"),)})
     under_way.start(heard.put)
     for _ in range(5):
         under_way.perform(Load("a", (0,)))

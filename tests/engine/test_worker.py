@@ -150,7 +150,7 @@ def test_requests_whose_lookup_raised_run_its_stage_again_from_the_same_inputs()
     memory = memory_of(SPEC, rows=SLOTS)
     costs = ModelCosts((Curve((1, SLOTS), (0.01, 0.02)),) * STAGES, LOOKED, RATES)
     stages = (lambda rows: (rows + 1.0,),) * STAGES
-    program = Program(SPEC, costs, "eager", 1, stages, ((1,),) * (STAGES - 1), costs_fit=True)
+    program = Program(SPEC, costs, "eager", 1, stages, (), costs_fit=True)
     loaded = LoadedModel(SPEC, costs, program, {1: cast(Lookup, Fails())}, cast(ModelDirectory, None))
     worker, slots = Worker({SPEC.name: loaded}, memory), memory.models[0]
     slots.inputs[0][:2, 0] = 5.0, 7.0

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from examples.cifar10.model import resnet20
 from examples.cifar10.resnet18 import resnet18
 from latebind.domain.model import TensorSpec
 from latebind.program.backends import run_chain
@@ -36,18 +35,16 @@ from tests.program.modules import (
     Reader,
     Recurrent,
     TwoInputs,
-    TwoOutputs,
     Uncuttable,
     masked,
     texts,
 )
 
 
-@pytest.mark.parametrize(("make", "points", "good"), [(resnet18, 20, 11), (resnet20, 21, 11)])
-def test_a_residual_network_is_cut_around_each_block(make: type[nn.Module], points: int, good: int) -> None:
-    graph = export(make().eval(), (torch.randn(2, 3, 32, 32),)).graph
+def test_a_residual_network_is_cut_around_each_block() -> None:
+    graph = export(resnet18().eval(), (torch.randn(2, 3, 32, 32),)).graph
     found = cut_points(graph)
-    assert (len(found), len(fusion_safe_points(graph, found))) == (points, good)
+    assert (len(found), len(fusion_safe_points(graph, found))) == (20, 11)
 
 
 @pytest.mark.parametrize(("module", "row"), [(Branchy(), (3, 8, 8)), (Uncuttable(), (6,))])
@@ -59,13 +56,6 @@ def test_an_empty_stage_may_come_before_a_network_of_one_input(module: nn.Module
     assert empty.inputs == empty.output_specs() == rest[0].inputs
     assert tuple(rest) == split(graph, cut_points(graph))
     assert not has_entry(export(TwoInputs().eval(), (torch.randn(2, 3, 8, 8), torch.randn(2, 4))).graph)
-
-
-def test_an_output_that_is_needed_to_the_end_is_the_only_activation_at_its_cut() -> None:
-    exported = export(TwoOutputs().eval(), (torch.randn(2, 6),))
-    last = split(exported.graph, cut_points(exported.graph))[-1]
-    assert [name for name, _ in last.outputs] == ["features", "scores"]
-    assert [spec.shape for spec in last.inputs] == [(8,)]
 
 
 def test_no_cut_where_two_activations_are_live_or_the_batch_is_not_dimension_zero() -> None:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from latebind.program.graph import Graph
 from latebind.program.load import load_program
 from latebind.program.rows import Run, check_rows
 from latebind.program.whole_numbers import find_limits
+from tests.program.modules import Several
 
 WIDTH = 6
 ROWS = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
@@ -86,33 +86,22 @@ class Drawn(nn.Module):
         return x
 
 
-def drawn(seed: int, *, whole: bool) -> tuple[nn.Module, bool]:
-    """Return a module, and whether rows depend on each other in it."""
-    random, depends = Random(seed), seed % 2 == 1
+def drawn(*, whole: bool) -> list[tuple[nn.Module, bool]]:
+    """Return modules of two steps with every step among them, and whether rows depend on each other in each."""
     own, others = (WHOLE_ALONE, WHOLE_TOGETHER) if whole else (ALONE, TOGETHER)
-    steps = random.choices(own, k=2)
-    if depends:
-        steps[random.randrange(2)] = random.choice(others)
-    return Drawn(steps, layers=not whole).eval(), depends
-
-
-class Several(nn.Module):
-    """Modules side by side, each with an output of its own: exported together in a tenth of the time."""
-
-    def __init__(self, modules: list[nn.Module]) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(modules)
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return {f"part_{number}": part(x) for number, part in enumerate(self.parts)}
+    found = [([step, own[5 * place % len(own)]], False) for place, step in enumerate(own)]
+    for place, step in enumerate(others):
+        steps = [step, own[place % len(own)]]
+        found.append((steps[:: 1 if place % 2 else -1], True))
+    return [(Drawn(steps, layers=not whole).eval(), depends) for steps, depends in found]
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["floating point", "whole numbers"])
 def test_of_drawn_modules_just_those_whose_rows_depend_on_each_other_are_refused(whole: bool) -> None:
     torch.manual_seed(0)
-    modules = [drawn(seed, whole=whole) for seed in range(52)]
+    modules = drawn(whole=whole)
     rows = torch.zeros(2, WIDTH, dtype=torch.int32) if whole else torch.randn(2, WIDTH)  # as `latebind build` draws
-    exported = export(Several([module for module, _ in modules]), (rows,))
+    exported = export(Several(*(module for module, _ in modules)), (rows,))
     for (module, depends), output in zip(modules, exported.graph.outputs, strict=True):
         graph = replace(exported.graph, outputs=(output,)).needed()
         found = refused(runner(module, (rows,)), graph, exported.weights, (rows,))

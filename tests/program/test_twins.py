@@ -4,7 +4,6 @@ import ctypes
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from threading import Barrier
 
@@ -18,9 +17,8 @@ from latebind.bench.server import Resident
 from latebind.domain.config import EngineConfig
 from latebind.domain.costs import Curve
 from latebind.program import openvino
-from latebind.program.backends import StageFunction, compile_graph, twin
-from latebind.program.eager import in_eager
-from latebind.program.export import export
+from latebind.program.backends import StageFunction, Use, compile_graph, twin
+from latebind.program.export import export, run_module
 from latebind.program.graph import graph_to_json
 from latebind.program.load import SPARE, has_copies
 from latebind.program.measure import Profile, this_hardware
@@ -76,45 +74,35 @@ def check_together(stages: Sequence[StageFunction], batches: Sequence[Tensor]) -
         assert list(threads.map(run, range(len(stages)))) == [[]] * len(stages)
 
 
-def check_twins(module: nn.Module, example: Tensor, backend: str, streams: int, *, copies: bool = False) -> None:
+def twins_of(module: nn.Module, example: Tensor, backend: str, streams: int, *, copies: bool = False) -> StageFunction:
+    """Return a stage after its twins and it were run together."""
     torch.set_num_threads(1)
     exported = export(module, (example,))
-    stage = compile_graph(
-        exported.graph,
-        exported.weights,
-        backend=usable(backend),
-        threads=1,
-        sizes=(1, 2, 8),
-        streams=streams,
-        copies=copies,
-    )
+    use: Use = {"sizes": (1, 2, 8), "streams": streams, "copies": copies}
+    stage = compile_graph(exported.graph, exported.weights, backend=usable(backend), threads=1, **use)
     stages = [stage, *(twin(stage) for _ in range(1, WORKERS))]
     check_together(stages, [torch.randn(size, *example.shape[1:]) for size in SIZES])
+    return stage
 
 
 @pytest.mark.parametrize("streams", [1, 2])
 @pytest.mark.parametrize("backend", ["eager", "openvino", "openvino-bf16"])
 def test_twins_that_run_at_the_same_time_give_what_each_gives_alone(backend: str, streams: int) -> None:
-    check_twins(Chain(), torch.randn(2, 3, 8, 8), backend, streams)
+    twins_of(Chain(), torch.randn(2, 3, 8, 8), backend, streams)
 
 
 @pytest.mark.parametrize(("streams", "copies"), [(1, False), (2, False), (2, True)])
 def test_so_do_twins_of_what_is_large_whether_they_share_it_or_not(streams: int, *, copies: bool) -> None:
     assert LARGE * LARGE * 4 * 2 > openvino.SHARED_FROM
-    check_twins(Wide(LARGE), torch.randn(2, LARGE), "openvino", streams, copies=copies)
+    twins_of(Wide(LARGE), torch.randn(2, LARGE), "openvino", streams, copies=copies)
 
 
 @pytest.mark.slow
 def test_a_stage_of_torch_compile_equals_eager_and_threads_share_it() -> None:
-    torch.set_num_threads(1)
-    exported = export(Chain(), (torch.randn(2, 3, 8, 8),))
-    stage = compile_graph(exported.graph, exported.weights, backend=usable("compile"), threads=1, streams=2)
-    rows = (torch.randn(32, 3, 8, 8),)
+    module, rows = Wide(8), torch.randn(32, 8)
+    stage = twins_of(module, rows[:2], "compile", 2)
     for batch in (1, 2, 5, 32):
-        some = rows[0][:batch]
-        assert relative_error(stage(some), in_eager(exported.graph, exported.weights)(some)) <= 1e-5
-    stages = [stage, *(twin(stage) for _ in range(1, WORKERS))]
-    check_together(stages, [torch.randn(size, 3, 8, 8) for size in SIZES])
+        assert relative_error(stage(rows[:batch]), run_module(module, (rows[:batch],))) <= 1e-5
 
 
 @pytest.fixture(scope="module")
@@ -128,39 +116,27 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(folder, model, exported.weights, profile, {GRAPH: graph_to_json(exported.graph)}).path
 
 
-@pytest.mark.parametrize("backend", ["eager", "openvino"])
-def test_six_workers_have_the_weights_of_one(backend: str, wide: Path) -> None:
-    usable(backend)
-    weights = 2 * WIDTH * WIDTH * 4
-    granularities = (1, 1, 2, 4, 8, 16)
-    one, six, copies = (
+def test_workers_have_the_weights_of_one_and_those_with_copies_their_own(wide: Path) -> None:
+    backend, weights = usable("openvino"), 2 * WIDTH * WIDTH * 4
+    one, three, copies = (
         private_bytes(Side(str(wide), EngineConfig(backend=backend, granularities=crew), copies))
-        for crew, copies in (((16,), False), (granularities, False), (granularities, True))
+        for crew, copies in (((16,), False), ((1, 4, 16), False), ((1, 4, 16), True))
     )
-    assert six < one + weights
-    assert copies > one + 3 * weights
+    assert three < one + weights
+    assert copies > one + 2 * weights
 
 
-@cache
 def private_bytes(side: Side) -> int:
     """Return what only a process has that has loaded a side and run it."""
     *_, used = printed_by("latebind.bench.memory", msgspec.json.encode(side).decode()).splitlines()
     return msgspec.json.decode(used, type=Resident).private
 
 
-@pytest.mark.parametrize(
-    ("size", "twins", "copies"),
-    [
-        (1, 0, False),
-        (1, 1, False),  # there is nothing to copy
-        (SPARE, 2, True),
-        (SPARE + 1, 2, False),
-        (SPARE // 3, 4, True),
-        (SPARE // 2 + 1, 3, False),
-    ],
-)
-def test_each_worker_has_its_own_while_that_takes_little(size: int, twins: int, *, copies: bool) -> None:
-    assert has_copies(size, twins) is copies
+def test_each_worker_has_its_own_while_that_takes_little() -> None:
+    spare = {(SPARE, 2): True, (SPARE + 1, 2): False, (SPARE // 3, 4): True, (SPARE // 2 + 1, 3): False}
+    alone = {(1, 0): False, (1, 1): False}  # there is nothing to copy
+    for (size, twins), copies in {**spare, **alone}.items():
+        assert has_copies(size, twins) is copies
 
 
 class SignalStack(ctypes.Structure):

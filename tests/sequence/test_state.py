@@ -20,7 +20,7 @@ def begin(rows: StateRows, owners: list[int]) -> None:
     rows.begin(owners, {"kept": names[:, None] + torch.arange(3.0), TOKEN: names})
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_whoever_comes_and_goes_each_has_what_is_its_own(data: st.DataObject) -> None:
     rows, steps = StateRows(PARTS, 3), dict[int, int]()
